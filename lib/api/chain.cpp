@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "base/element.hpp"
@@ -11,12 +10,6 @@
 #include "base/narrow.hpp"
 
 namespace fsdp {
-
-std::uint32_t seed_of(std::uint64_t seed) {
-  constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
-  if (seed > most) throw UserError(format("seed is {} (random numbers have 32 bits of it); choose one up to {}", seed, most));
-  return static_cast<std::uint32_t>(seed);
-}
 
 namespace {
 

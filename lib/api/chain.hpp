@@ -13,9 +13,6 @@
 
 namespace fsdp {
 
-/// A seed of a user's options, of which random numbers have 32 bits. Throws UserError for one that has more.
-std::uint32_t seed_of(std::uint64_t seed);
-
 struct NamedLayer {
   std::string name;
   LayerPtr layer;

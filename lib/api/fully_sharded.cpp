@@ -8,7 +8,6 @@
 #include <typeinfo>
 #include <utility>
 
-#include <fmt/ranges.h>
 #include <boost/core/demangle.hpp>
 
 #include "api/chain.hpp"
@@ -25,88 +24,64 @@
 #include "fsdp/sharded_model.hpp"
 #include "nn/transformer.hpp"
 #include "optim/loss_scaler.hpp"
+#include "train/options.hpp"
 
 namespace fsdp {
 
 namespace {
 
-template <class T>
-T find_choice(const char* what, const std::string& wanted, const std::vector<std::pair<std::string, T>>& choices) {
-  std::vector<std::string> known;
-  for (const auto& [name, value] : choices) {
-    if (name == wanted) return value;
-    known.push_back(name);
-  }
-  throw UserError(format("there is no {} '{}' (known are {}); choose one of them", what, wanted, fmt::join(known, ", ")));
-}
-
-DType dtype_of_name(const char* what, const std::string& name) {
-  return find_choice<DType>(what, name, {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}});
-}
-
-void require_number(const char* option, double number, bool is_right, const char* wanted) {
-  if (!is_right || !std::isfinite(number)) throw UserError(format("{} is {} (it is {}); correct it", option, number, wanted));
-}
-
 void require_user(bool ok, const char* problem) {
   if (!ok) throw UserError(problem);
 }
 
-ShardingOptions sharding_of(const FsdpOptions& o, DeviceKind kind) {
-  using Kind = WrapPolicy::Kind;
-  ShardingOptions sharding;
-  sharding.strategy = o.sharding_strategy;
-  sharding.shard_group_size = o.shard_group_size;
-  sharding.wrap.kind = find_choice<Kind>("auto_wrap_policy", o.auto_wrap_policy,
-                                         {{"layer", Kind::transformer}, {"size", Kind::size}, {"none", Kind::none}});
-  if (o.min_num_params && sharding.wrap.kind != Kind::size)
-    throw UserError("min_num_params changes nothing (auto_wrap_policy is not \"size\"); leave it out, or choose that policy");
-  if (o.min_num_params) sharding.wrap.min_num_params = *o.min_num_params;
-  if (o.shard_group_size != 0 && find_placement(o.sharding_strategy).axis != ShardAxis::group)
-    throw UserError(format("shard_group_size changes nothing ({} has no groups); leave it out, or choose a hybrid strategy",
-                           o.sharding_strategy));
-  sharding.patterns.freeze = o.freeze;
-  constexpr std::size_t most_rows = std::size_t{1} << 30;
-  if (o.sequence_length > 0 && o.batch_size > most_rows / o.sequence_length)
-    throw UserError(format("a batch of {} sequences of {} positions fits into no memory; make batch_size smaller", o.batch_size,
-                           o.sequence_length));
-  sharding.batch = {o.batch_size, o.sequence_length};
-  sharding.types.parameter = dtype_of_name("param_dtype", o.param_dtype);
-  sharding.types.reduce = dtype_of_name("reduce_dtype", o.reduce_dtype);
-  if (o.gradient_accumulation_steps == 0)
-    throw UserError("an update has no micro-batches; gradient_accumulation_steps is 1 or more");
-  if (o.limit_all_gathers == 0) throw UserError("no unit can be whole; limit_all_gathers is 1 or more");
-  sharding.plan.micro_batches = o.gradient_accumulation_steps;
-  sharding.plan.checkpoint_activations = o.activation_checkpointing;
-  sharding.plan.parameter_slots = o.limit_all_gathers;
-  sharding.plan.backward_prefetch = find_choice<BackwardPrefetch>(
-      "backward_prefetch", o.backward_prefetch,
-      {{"pre", BackwardPrefetch::pre}, {"post", BackwardPrefetch::post}, {"none", BackwardPrefetch::none}});
-  sharding.plan.forward_prefetch = o.forward_prefetch;
-  sharding.plan.offload_parameters = o.offload_parameters;
-  sharding.plan.offload_optimizer = o.offload_parameters || o.offload_optimizer;
-  require_number("clip_norm", o.clip_norm, o.clip_norm >= 0, "0, which is no clipping, or more");
-  OptimizerOptions& optimizer = sharding.optimizer;
-  const Optimizer& row = find_optimizer(o.optimizer);
-  optimizer.kind = &row;
-  const auto choose = [&](const char* option, const std::optional<double>& given, double own, bool is_read,
-                          bool (*is_right)(double), const char* wanted) {
-    if (given && !is_read)
-      throw UserError(
-          format("{} changes nothing ({} does not read it); leave it out, or choose another optimizer", option, row.name));
-    if (given) require_number(option, *given, is_right(*given), wanted);
-    return given.value_or(own);
-  };
-  const auto below_1 = [](double x) { return x >= 0 && x < 1; };
-  optimizer.beta1 = choose("beta1", o.beta1, row.beta1, row.reads.betas, below_1, "from 0 to below 1");
-  optimizer.beta2 = choose("beta2", o.beta2, row.beta2, row.reads.betas, below_1, "from 0 to below 1");
-  optimizer.eps = choose(
-      "eps", o.eps, row.eps, row.reads.eps, [](double x) { return x > 0; }, "above 0");
-  optimizer.weight_decay = choose(
-      "weight_decay", o.weight_decay, row.weight_decay, true, [](double x) { return x >= 0; }, "0 or more");
-  optimizer.momentum = choose("momentum", o.momentum, row.momentum, row.reads.momentum, below_1, "from 0 to below 1");
-  optimizer.seed = seed_of(o.seed);
-  return options_for(kind, std::move(sharding));
+std::vector<Field> fields_of(const FsdpOptions& o) {
+  const auto text = [](const auto& value) { return format("{}", value); };
+  const auto if_given = [](const auto& value) { return value ? std::optional(format("{}", *value)) : std::nullopt; };
+  const auto on_host = [](bool is) { return is ? std::optional<std::string>("cpu") : std::nullopt; };
+  std::optional<std::string> betas;
+  if (o.beta1 || o.beta2) {
+    const Optimizer& own = find_optimizer(o.optimizer);
+    betas = format("({},{})", o.beta1.value_or(own.beta1), o.beta2.value_or(own.beta2));
+  }
+  return {{"batch-size", "batch_size", text(o.batch_size)},
+          {"tokens-per-sample", "sequence_length", text(o.sequence_length)},
+          {"update-freq", "gradient_accumulation_steps", text(o.gradient_accumulation_steps)},
+          {"sharding-strategy", "sharding_strategy", o.sharding_strategy},
+          {"shard-group-size", "shard_group_size",
+           o.shard_group_size == 0 ? std::nullopt : std::optional(text(o.shard_group_size))},
+          {"wrap-policy", "auto_wrap_policy", o.auto_wrap_policy},
+          {"min-num-params", "min_num_params", if_given(o.min_num_params)},
+          {"backward-prefetch", "backward_prefetch", o.backward_prefetch},
+          {"forward-prefetch", "forward_prefetch", text(o.forward_prefetch)},
+          {"limit-all-gathers", "limit_all_gathers", text(o.limit_all_gathers)},
+          {"precision", "param_dtype", o.param_dtype},
+          {"reduce-dtype", "reduce_dtype", o.reduce_dtype},
+          {"checkpoint-activations", "activation_checkpointing", text(o.activation_checkpointing)},
+          {"offload-params", "offload_parameters", on_host(o.offload_parameters)},
+          {"offload-optimizer", "offload_optimizer", on_host(o.offload_optimizer)},
+          {"optimizer", "optimizer", o.optimizer},
+          {"adam-betas", "beta1 and beta2", betas},
+          {"adam-eps", "eps", if_given(o.eps)},
+          {"weight-decay", "weight_decay", if_given(o.weight_decay)},
+          {"momentum", "momentum", if_given(o.momentum)},
+          {"clip-norm", "clip_norm", text(o.clip_norm)},
+          {"freeze", "freeze", {}},  // patterns may have commas
+          {"seed", "seed", text(o.seed)}};
+}
+
+TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
+  TrainOptions options;
+  OptionTable table = train_option_table(options, 1);
+  set_fields(table, fields_of(o));
+  // fsdp-train accepts these with every optimizer, as one configuration may serve several. A program knows which one it has.
+  const OptimizerReads& reads = options.sharding.optimizer.kind->reads;
+  const bool unread_betas = (o.beta1 || o.beta2) && !reads.betas;
+  if (unread_betas || (o.eps && !reads.eps))
+    throw UserError(format("{} changes nothing (optimizer {} does not read it); leave it out, or choose another optimizer",
+                           unread_betas ? "beta1 or beta2" : "eps", o.optimizer));
+  options.sharding.patterns.freeze = o.freeze;
+  options.sharding = options_for(kind, std::move(options.sharding));
+  return options;
 }
 
 /// Integers or fp32 numbers of a micro-batch, inputs and targets.
@@ -201,8 +176,8 @@ std::span<float> Batch::targets() const {
 MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks, const std::string& device,
                           int threads) {
   try {
-    const auto kind = find_choice<DeviceKind>("device", device, {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}});
-    const ShardingOptions sharding = sharding_of(options, kind);
+    const DeviceKind kind = kind_to_plan_for(device_choice(device));
+    const ShardingOptions sharding = train_options_of(options, kind).sharding;
     if (ranks < 1) throw UserError(format("{} ranks hold no model; ask for 1 or more", ranks));
     if (threads < 1) throw UserError(format("{} threads do not compute; ask for 1 or more", threads));
     const auto built = model.build(traits_of(kind, static_cast<std::size_t>(threads)));
@@ -222,10 +197,10 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
 
 namespace {
 
-ShardingOptions agreed_sharding(const FsdpOptions& options, Job::Parts& job) {
-  ShardingOptions sharding;
-  agree(*job.world, [&] { sharding = sharding_of(options, job.rank.device->kind()); });
-  return sharding;
+TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
+  TrainOptions agreed;
+  agree(*job.world, [&] { agreed = train_options_of(options, job.rank.device->kind()); });
+  return agreed;
 }
 
 }  // namespace
@@ -238,11 +213,11 @@ struct FullyShardedDataParallel::Parts {
   }
 
   Parts(std::shared_ptr<Job::Parts> of_job, const ModelDescription& description, const FsdpOptions& user_options)
-      : job(std::move(of_job)), world(*job->world), options(user_options), sharding(agreed_sharding(options, *job)) {
+      : job(std::move(of_job)), world(*job->world), options(agreed_options(user_options, *job)) {
     std::shared_ptr<const Model> model;
     agree(world, [&] { model = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads)); });
     rows = model->row_sizes();
-    require_same_everywhere(*model, description.text());
+    require_same_everywhere(*model, fields_of(user_options), description.text());
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
     sharded->allocate(*job->rank.device, {.table_type = sharding.types.parameter}, job->comm);
@@ -253,23 +228,13 @@ struct FullyShardedDataParallel::Parts {
   }
 
   /// The ranks make one model together, which each was told about by itself.
-  void require_same_everywhere(const Model& model, const std::string& description) {
-    const FsdpOptions& o = options;
-    const OptimizerOptions& optimizer = sharding.optimizer;
+  void require_same_everywhere(const Model& model, const std::vector<Field>& fields, const std::string& description) {
     std::string told;  // a line for each
     const auto add = [&](const std::string& name, const auto& value) { told += format("{} {}\n", name, value); };
-    add("batch_size", o.batch_size), add("sequence_length", o.sequence_length);
-    add("gradient_accumulation_steps", o.gradient_accumulation_steps);
-    add("sharding_strategy", o.sharding_strategy), add("shard_group_size", o.shard_group_size);
-    add("auto_wrap_policy", o.auto_wrap_policy), add("min_num_params", sharding.wrap.min_num_params);
-    add("backward_prefetch", o.backward_prefetch), add("forward_prefetch", o.forward_prefetch);
-    add("limit_all_gathers", o.limit_all_gathers);
-    add("param_dtype", o.param_dtype), add("reduce_dtype", o.reduce_dtype);
-    add("activation_checkpointing", o.activation_checkpointing);
-    add("offload_parameters", o.offload_parameters), add("offload_optimizer", o.offload_optimizer);
-    add("optimizer", o.optimizer), add("beta1", optimizer.beta1), add("beta2", optimizer.beta2), add("eps", optimizer.eps);
-    add("weight_decay", optimizer.weight_decay), add("momentum", optimizer.momentum), add("clip_norm", o.clip_norm);
-    add("freeze", fmt::to_string(fmt::join(o.freeze, ","))), add("seed", o.seed);
+    TrainOptions copy = options;
+    for (const auto& [option, value] : train_option_table(copy, 1).values())
+      for (const Field& field : fields)
+        if (field.option == option) add(field.name, value);
     told += description;
     for (const Parameter& parameter : model.parameters())
       add(parameter.name,
@@ -343,7 +308,8 @@ struct FullyShardedDataParallel::Parts {
     std::int64_t counted = 0;
     agree(world, [&] {
       if (!fill) throw UserError("there is no function that writes the batch (it is null); give one");
-      require_number("the learning rate", learning_rate, learning_rate >= 0, "0 or more");
+      if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
+        throw UserError(format("the learning rate is {} (it is 0 or more); correct it", learning_rate));
       for (std::size_t k = 0; k < count; ++k) {
         std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
         const std::span inputs(numbers, inputs_of_batch()),
@@ -406,8 +372,8 @@ struct FullyShardedDataParallel::Parts {
 
   const std::shared_ptr<Job::Parts> job;  // outlives the others
   Communicator& world;
-  const FsdpOptions options;
-  const ShardingOptions sharding;
+  const TrainOptions options;
+  const ShardingOptions& sharding = options.sharding;
   RowSizes rows;
   std::vector<std::int32_t> batch;  // of each micro-batch inputs, then targets
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {

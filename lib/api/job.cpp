@@ -11,17 +11,6 @@
 
 namespace fsdp {
 
-namespace {
-
-DeviceChoice choice_of(const std::string& device) {
-  if (device == "auto") return DeviceChoice::automatic;
-  if (device == "cpu") return DeviceChoice::cpu;
-  if (device == "cuda") return DeviceChoice::cuda;
-  throw UserError(format("there is no device '{}' (known are auto, cpu and cuda); choose one of them", device));
-}
-
-}  // namespace
-
 Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there ? *there : own_session.emplace()) {
   if (!(options.timeout_s >= 0))
     throw UserError(format("timeout_s is {} (it is 0, which is no limit, or more); correct it", options.timeout_s));
@@ -47,7 +36,7 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
     DeviceChoice choice = DeviceChoice::automatic;
     fsdp::agree(*world, [&] {
       if (options.threads < 0) throw UserError("a rank has at least one thread; 0 gives it its share of the node's cores");
-      choice = choice_of(options.device);
+      choice = device_choice(options.device);
     });
     rank = start_rank(choice, static_cast<std::size_t>(options.threads), *world);
   });

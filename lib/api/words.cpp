@@ -3,7 +3,10 @@
 #include <string_view>
 #include <utility>
 
+#include <boost/algorithm/string/replace.hpp>
+
 #include "base/options.hpp"
+#include "train/common_options.hpp"
 
 namespace fsdp {
 
@@ -38,6 +41,29 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
 std::string in_words_of_api(std::string message) {
   for (const auto& [quantity, name] : words) name_quantity(message, quantity, name);
   return message;
+}
+
+void set_fields(OptionTable& table, const std::vector<Field>& fields) {
+  std::vector<std::string> words = {table.program()};
+  for (const Field& field : fields)
+    if (field.value) words.push_back(format("--{}={}", field.option, *field.value));
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  try {
+    table.parse(static_cast<int>(argv.size()), argv.data());
+  } catch (const UserError& error) {
+    std::string message = error.what();
+    for (const Field& field : fields) boost::replace_all(message, "--" + field.option, field.name);
+    throw UserError(message);
+  }
+}
+
+DeviceChoice device_choice(const std::string& device) {
+  DeviceChoice choice = DeviceChoice::automatic;
+  OptionTable table("", "", "");
+  add_device_option(table, choice);
+  set_fields(table, {{"device", "device", device}});
+  return choice;
 }
 
 }  // namespace fsdp

@@ -104,7 +104,7 @@ struct Results {
 class Trial {
  public:
   Trial(const Chain& chain, const GradientCheckOptions& options, DType type)
-      : chain_(chain), shape_{options.B, options.T}, type_(type), seed_(seed_of(options.seed)) {
+      : chain_(chain), shape_{options.B, options.T}, type_(type), seed_(options.seed) {
     const ModelSizes sizes = chain.sizes(shape_, type, {});
     scratch_.resize(sizes.scratch / sizeof(float) + 1);
     inputs.resize(sizes.inputs / sizeof(float));

@@ -16,7 +16,7 @@ struct GradientCheckOptions {
   double step = 1e-2;               // by which an element is moved either way
   double tolerance = 2e-2;          // relative to the tensor's largest derivative: fp32 allows no less
   double tolerance_16_bits = 6e-2;  // the same between 16 bits and fp32: bf16 has 8 bits of precision
-  std::uint64_t seed = 1;           // of the inputs, and of the parameters; of 32 bits
+  std::uint32_t seed = 1;           // of the inputs, and of the parameters
 };
 
 struct GradientCheck {

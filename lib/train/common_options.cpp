@@ -17,7 +17,7 @@
 namespace fsdp {
 
 void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
-  table.integer("batch-size", "B", sharding.batch.B, {1, 1e6}, "Sequences per rank per micro-batch.")
+  table.integer("batch-size", "B", sharding.batch.B, {1, 1e9}, "Sequences per rank per micro-batch.")
       .alias("batch-size-per-device")
       .sets("micro-batch");
   table.integer("tokens-per-sample", "T", sharding.batch.T, {1, 1e8}, "Tokens per sequence.")

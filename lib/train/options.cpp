@@ -147,6 +147,12 @@ void settle_batch(const OptionTable& table, TrainOptions& o, std::size_t max_tok
                  max_tokens, o.sharding.batch.T));
     o.sharding.batch.B = table.given("batch-size") ? std::min(o.sharding.batch.B, most) : most;
   }
+  constexpr std::size_t most_tokens = std::size_t{1} << 30;
+  if (o.sharding.batch.B > most_tokens / o.sharding.batch.T)
+    throw UserError(
+        format("--batch-size {} with --tokens-per-sample {} fits into no memory (a micro-batch has {} tokens at most); "
+               "lower one of them",
+               o.sharding.batch.B, o.sharding.batch.T, most_tokens));
   const std::size_t B = o.sharding.batch.B, per_step = B * static_cast<std::size_t>(ranks);
   std::size_t& K = o.sharding.plan.micro_batches;
   if (table.given("total-batch-size")) {
@@ -424,6 +430,7 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
        {"size", Kind::size},
        {"none", Kind::none},
        {"custom", Kind::custom},
+       {"layer", Kind::transformer},
        {"transformer_auto_wrap_policy", Kind::transformer},
        {"size_based_auto_wrap_policy", Kind::size},
        {"TRANSFORMER_BASED_WRAP", Kind::transformer},

@@ -145,7 +145,7 @@ BOOST_AUTO_TEST_CASE(of_all_layers) {
 }
 
 BOOST_AUTO_TEST_CASE(places_without_a_derivative_are_no_fault) {
-  for (std::uint64_t seed = 1; seed <= 40; ++seed)
+  for (std::uint32_t seed = 1; seed <= 40; ++seed)
     require_right(("relu, seed " + std::to_string(seed)).c_str(), check_gradients(*relu(64), {.seed = seed}));
 }
 

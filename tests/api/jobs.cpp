@@ -40,7 +40,8 @@ BOOST_DATA_TEST_CASE(a_layer_that_throws_on_one_rank, ways, comm) {
 BOOST_DATA_TEST_CASE(options_that_differ_between_ranks, ways, comm) {
   const Outcome outcome = make("options_by_itself", comm);
   BOOST_TEST(outcome.code == 1, outcome.output);
-  BOOST_TEST(outcome.times_said("caught: the ranks are told different things ('beta1 0.8' here, 'beta1 0.9' on rank 0") == 1u,
+  BOOST_TEST(outcome.times_said("caught: the ranks are told different things ('beta1 and beta2 (0.8,0.999)' here, 'beta1 "
+                                "and beta2 (0.9,0.999)' on rank 0") == 1u,
              outcome.output);
 }
 

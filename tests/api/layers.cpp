@@ -74,13 +74,16 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   Sequential model;
   model.add("a", linear(4, 6)).loss(cross_entropy(6));
   BOOST_TEST(with([](FsdpOptions&) {}, model) == "");
-  require_said(with([](FsdpOptions& o) { o.sharding_strategy = "FULL"; }, model), "there is no sharding strategy 'FULL'");
+  require_said(with([](FsdpOptions& o) { o.sharding_strategy = "FULL"; }, model),
+               "sharding_strategy 'FULL' is not accepted (no such choice; did you mean full?)");
   require_said(with([](FsdpOptions& o) { o.optimizer = "adamv"; }, model), "adamv");
-  require_said(with([](FsdpOptions& o) { o.param_dtype = "bfloat16"; }, model),
-               "there is no param_dtype 'bfloat16' (known are fp32");
+  require_said(with([](FsdpOptions& o) { o.param_dtype = "bf8"; }, model),
+               "param_dtype 'bf8' is not accepted (no such choice; did you mean bf16?); give one of fp32");
+  BOOST_TEST(with([](FsdpOptions& o) { o.param_dtype = "bfloat16"; }, model) == "");
+  require_said(with([](FsdpOptions& o) { o.param_dtype = ""; }, model), "param_dtype has no value");
   require_said(with([](FsdpOptions& o) { o.gradient_accumulation_steps = 0; }, model),
-               "gradient_accumulation_steps is 1 or more");
-  require_said(with([](FsdpOptions& o) { o.batch_size = 0; }, model), "a batch has no rows");
+               "gradient_accumulation_steps '0' is not accepted (out of range); give a whole number from 1");
+  require_said(with([](FsdpOptions& o) { o.batch_size = 0; }, model), "batch_size '0' is not accepted (out of range)");
   require_said(with([](FsdpOptions& o) { o.freeze = {"b.*"}; }, model), "b.*");
   Sequential plain;
   plain.add("in", linear(4, 4)).add("c", std::make_shared<Plain>()).loss(mean_squared_error(4));
@@ -95,15 +98,15 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   require_said(refusal([&] { estimate_memory(model, {}, 0); }), "0 ranks hold no model");
   require_said(refusal([&] { estimate_memory(model, {}, 2, "cpu", 0); }), "0 threads do not compute");
   require_said(with([](FsdpOptions& o) { o.seed = std::uint64_t{1} << 32; }, model),
-               "seed is 4294967296 (random numbers have 32 bits of it); choose one up to 4294967295");
+               "seed '4294967296' is not accepted (out of range); give a whole number from 0 to 4294967295");
   BOOST_TEST(with([](FsdpOptions& o) { o.seed = 0xffffffff; }, model) == "");
-  require_said(with([](FsdpOptions& o) { o.shard_group_size = 2; }, model), "shard_group_size changes nothing (FULL_SHARD");
+  require_said(with([](FsdpOptions& o) { o.shard_group_size = 2; }, model),
+               "shard_group_size changes nothing (it goes with sharding_strategy hybrid");
   require_said(with([](FsdpOptions& o) { o.min_num_params = 9; }, model), "min_num_params changes nothing");
   BOOST_TEST(with([](FsdpOptions& o) { o.min_num_params = 9, o.auto_wrap_policy = "size"; }, model) == "");
-  require_said(with([](FsdpOptions& o) { o.batch_size = std::size_t{1} << 62; }, model), "fits into no memory");
-  require_said(
-      with([](FsdpOptions& o) { o.batch_size = (std::size_t{1} << 32) + 1, o.sequence_length = std::size_t{1} << 32; }, model),
-      "fits into no memory");
+  require_said(with([](FsdpOptions& o) { o.batch_size = std::size_t{1} << 62; }, model), "batch_size '4611686018427387904' is");
+  require_said(with([](FsdpOptions& o) { o.batch_size = 1 << 20, o.sequence_length = 1 << 20; }, model),
+               "batch_size 1048576 with sequence_length 1048576 fits into no memory");
   const std::size_t huge = std::size_t{1} << 28;
   require_said(with([](FsdpOptions&) {}, Sequential().add("a", linear(huge, huge)).loss(cross_entropy(huge))),
                "parameter 'weight' of layer 'a' has the shape [268435456, 268435456]");
@@ -118,18 +121,24 @@ BOOST_AUTO_TEST_CASE(numbers_that_cannot_be) {
     return refusal([&] { estimate_memory(Sequential().add("a", linear(4, 6)).loss(cross_entropy(6)), options, 4); });
   };
   const double nan = std::nan(""), infinite = HUGE_VAL;
-  require_said(with([](FsdpOptions& o) { o.beta1 = 1; }), "beta1 is 1 (it is from 0 to below 1)");
-  require_said(with([](FsdpOptions& o) { o.beta2 = 1.5; }), "beta2 is 1.5 (it is from 0 to below 1)");
-  require_said(with([](FsdpOptions& o) { o.beta2 = -0.1; }), "beta2 is -0.1");
-  require_said(with([&](FsdpOptions& o) { o.beta1 = nan; }), "beta1 is nan");
-  require_said(with([](FsdpOptions& o) { o.eps = 0; }), "eps is 0 (it is above 0)");
-  require_said(with([](FsdpOptions& o) { o.weight_decay = -1; }), "weight_decay is -1 (it is 0 or more)");
-  require_said(with([&](FsdpOptions& o) { o.weight_decay = infinite; }), "weight_decay is inf");
-  require_said(with([](FsdpOptions& o) { o.clip_norm = -1; }), "clip_norm is -1 (it is 0, which is no clipping, or more)");
-  require_said(with([&](FsdpOptions& o) { o.clip_norm = nan; }), "clip_norm is nan");
-  require_said(with([](FsdpOptions& o) { o.momentum = 0.9; }), "momentum changes nothing (adamw does not read it)");
-  require_said(with([](FsdpOptions& o) { o.optimizer = "sgd", o.momentum = 1; }), "momentum is 1 (it is from 0 to below 1)");
+  require_said(with([](FsdpOptions& o) { o.beta1 = 1; }), "beta1 and beta2 '(1,0.999)' is not accepted (out of range)");
+  require_said(with([](FsdpOptions& o) { o.beta2 = 1.5; }), "each from 0 to below 1");
+  require_said(with([](FsdpOptions& o) { o.beta2 = -0.1; }), "beta1 and beta2 '(0.9,-0.1)'");
+  require_said(with([&](FsdpOptions& o) { o.beta1 = nan; }), "not a finite number");
+  require_said(with([](FsdpOptions& o) { o.eps = 0; }), "eps '0' is not accepted (out of range); give a number, above 0");
+  require_said(with([](FsdpOptions& o) { o.weight_decay = -1; }), "weight_decay '-1' is not accepted");
+  require_said(with([&](FsdpOptions& o) { o.weight_decay = infinite; }), "weight_decay 'inf'");
+  require_said(with([](FsdpOptions& o) { o.clip_norm = -1; }),
+               "clip_norm '-1' is not accepted (out of range); give a number, 0 or more");
+  require_said(with([&](FsdpOptions& o) { o.clip_norm = nan; }), "clip_norm 'nan'");
+  require_said(with([](FsdpOptions& o) { o.momentum = 0.9; }),
+               "momentum changes nothing (optimizer adamw does not read it; sgd and muon do)");
+  require_said(with([](FsdpOptions& o) { o.optimizer = "sgd", o.momentum = 1; }),
+               "momentum '1' is not accepted (out of range); give a number, from 0 to below 1");
   BOOST_TEST(with([](FsdpOptions& o) { o.optimizer = "sgd", o.momentum = 0.9; }) == "");
+  require_said(with([](FsdpOptions& o) { o.optimizer = "sgd", o.beta2 = 0.9; }),
+               "beta1 or beta2 changes nothing (optimizer sgd");
+  require_said(with([](FsdpOptions& o) { o.optimizer = "lion", o.eps = 1e-6; }), "eps changes nothing (optimizer lion");
   BOOST_TEST(with([](FsdpOptions& o) { o.beta1 = 0, o.beta2 = 0.99, o.eps = 1e-6, o.weight_decay = 0; }) == "");
 }
 
@@ -143,11 +152,10 @@ BOOST_AUTO_TEST_CASE(messages_call_options_as_programs_do) {
   };
   require_said(with([](FsdpOptions& o) { o.freeze = {"*"}; }), "narrow freeze or widen what is left to train");
   require_said(with([](FsdpOptions& o) { o.freeze = {"b.*"}; }), "freeze 'b.*' matches no parameter");
-  require_said(with([](FsdpOptions& o) { o.batch_size = 0; }), "raise batch_size");
   require_said(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD", o.shard_group_size = 3; }), "shard_group_size");
   require_said(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD"; }), "give shard_group_size");
   BOOST_TEST(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD", o.shard_group_size = 2; }) == "");
-  require_said(with([](FsdpOptions& o) { o.gradient_accumulation_steps = 1000000; }),
+  require_said(refusal([] { estimate_memory(TransformerDescription("gpt2"), {.gradient_accumulation_steps = 100000}, 1); }),
                "lower gradient_accumulation_steps and raise batch_size");
   require_said(refusal([] {
                  FsdpOptions options;
