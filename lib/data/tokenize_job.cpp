@@ -187,7 +187,10 @@ void JobNotes::put(const nlohmann::json& progress) {
   timer_.restart();
 }
 
-void JobNotes::remove() { check_errno(::unlink(path_.c_str()) == 0 || errno == ENOENT, "remove " + path_.string()); }
+void JobNotes::remove() {
+  check_errno(::unlink(path_.c_str()) == 0 || errno == ENOENT, "remove " + path_.string());
+  ::unlink((path_.string() + ".tmp").c_str());  // of a run that was killed while it wrote its notes
+}
 
 TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
                          const TokenizeJobOptions& output)
