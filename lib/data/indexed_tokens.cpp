@@ -198,7 +198,7 @@ class IndexedTokens : public Tokens {
 const TokenFormat& indexed_tokens() {
   static const TokenFormat row = {
       .name = "megatron",
-      .about = "--out NAME is NAME.bin and NAME.idx, which says where documents begin; fairseq reads them, too.",
+      .about = "NAME stands for NAME.bin and NAME.idx, which says where documents begin; fairseq reads them, too.",
       .recognises =
           [](const fs::path& path, std::string_view beginning) {
             return beginning.starts_with(indexed::magic) ||
