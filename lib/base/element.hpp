@@ -1,6 +1,6 @@
-// The 16-bit element types: storage alone, all arithmetic is in fp32. bf16 is the upper half of an fp32 number, f16 is IEEE
-// binary16. Conversions round to nearest, ties to even, and are free of branches, so that a loop over them becomes vector code
-// on every instruction set; no operand is denormal, so that they work where denormals count as 0.
+// The 16-bit element types: storage only, all arithmetic is in fp32. bf16 is the upper half of an fp32 number, f16 is IEEE
+// binary16. Conversions round to nearest, ties to even, and have no branches, so that compilers vectorize loops over them for
+// every instruction set. No operand is denormal, so that they also work if the processor treats denormals as 0.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ FSDP_ELEMENT std::uint16_t to_bf16(float x) {
 FSDP_ELEMENT std::uint16_t to_f16(float x) {
   const std::uint32_t all = bits_of(x), sign = all >> 16 & 0x8000u, u = all & 0x7fffffffu;
   const std::uint32_t normal = (u - (112u << 23) + 0xfffu + (u >> 13 & 1u)) >> 13;
-  // Below 2^-14 one half is added: the sum's last bits count units of 2^-24, rounded by the addition.
+  // Below 2^-14 we add 0.5: the last bits of the sum count units of 2^-24, and the addition has rounded them.
   const std::uint32_t small = bits_of(float_of(u < 0x38800000u ? u : 0u) + 0.5f) - 0x3f000000u;
   const std::uint32_t huge = u > 0x7f800000u ? 0x7e00u : 0x7c00u;
   return static_cast<std::uint16_t>(sign | (u < 0x38800000u ? small : u < 0x47800000u ? normal : huge));
@@ -59,12 +59,12 @@ struct f16 {
   FSDP_ELEMENT operator float() const { return element_parts::from_f16(bits); }
 };
 
-/// Memory of a 16-bit type that is known when the program runs; null for none.
+/// A pointer to elements of a 16-bit type that is known at run time; null if there are none.
 struct Halves {
   std::uint16_t* data = nullptr;
   DType type = DType::bf16;
 
-  /// The memory `n` elements on.
+  /// The pointer advanced by `n` elements.
   Halves from(std::size_t n) const { return {data ? data + n : nullptr, type}; }
 };
 
@@ -75,7 +75,7 @@ inline constexpr DType dtype_of<bf16> = DType::bf16;
 template <>
 inline constexpr DType dtype_of<f16> = DType::f16;
 
-/// f.operator()<T>() with the element type that `type` names.
+/// Calls f.operator()<T>() with the element type T that belongs to `type`.
 template <class F>
 decltype(auto) with_element(DType type, F&& f) {
   switch (type) {
@@ -84,7 +84,7 @@ decltype(auto) with_element(DType type, F&& f) {
     case DType::f16:
       return f.template operator()<f16>();
     case DType::f32:
-    case DType::f64:  // these two are types of sums over ranks, which kernels do not take
+    case DType::f64:  // these two are only used for sums over ranks, not by kernels
     case DType::i64:
       break;
   }
@@ -92,7 +92,7 @@ decltype(auto) with_element(DType type, F&& f) {
 }
 
 #if !defined(__CUDACC__)
-/// Each to the nearest number of `type`, in place.
+/// Rounds each value to the nearest number of `type`, in place.
 inline void round_values(DType type, std::span<float> values) {
   with_element(type, [&]<class E>() {
     for (float& value : values) value = static_cast<float>(E(value));

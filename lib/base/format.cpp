@@ -66,7 +66,7 @@ std::string excerpt(std::string_view text, std::size_t most) {
   const auto last_is = [&](unsigned mask, unsigned bits) {
     return !shown.empty() && (static_cast<unsigned char>(shown.back()) & mask) == bits;
   };
-  while (last_is(0xc0, 0x80)) shown.pop_back();  // not in the midst of a character of UTF-8
+  while (last_is(0xc0, 0x80)) shown.pop_back();  // do not cut within a UTF-8 character
   if (last_is(0xc0, 0xc0)) shown.pop_back();
   return shown + "...";
 }
@@ -163,7 +163,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
-    if (longer - shorter >= least) continue;  // a word may be as long as a file
+    if (longer - shorter >= least) continue;  // saves time: `word` may be as long as a file
     if (const std::size_t d = distance(word, candidate); d < least) least = d, best = candidate;
   }
   return best;

@@ -17,7 +17,7 @@ using fmt::format;
 std::string format_bytes(double bytes);
 /// "3.32 M", "124 M", "7.00 B": decimal units, three digits.
 std::string format_count(double count);
-/// "1 rank", "3 ranks"; of words that do not just get an s, "1 micro-batch", "3 micro-batches".
+/// "1 rank", "3 ranks". `many` is the plural if it is not `one` with an "s": "1 micro-batch", "3 micro-batches".
 template <std::integral Count>
 std::string plural(Count n, std::string_view one, std::string_view many = {}) {
   return n == 1 ? format("1 {}", one) : many.empty() ? format("{} {}s", n, one) : format("{} {}", n, many);
@@ -25,7 +25,7 @@ std::string plural(Count n, std::string_view one, std::string_view many = {}) {
 /// "850 ms", "12.3 s", "4:05 min", "2:07:30 h".
 std::string format_duration(double seconds);
 
-/// Removes the underscores of a number such as "100_000_000"; returns other texts unchanged.
+/// Removes the underscores between digits, as in "100_000_000".
 std::string without_separators(std::string_view number);
 /// A count or a size in bytes: plain, or with k, M, G, T (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024); a final "B"
 /// is accepted. Throws UserError.
@@ -33,19 +33,22 @@ std::size_t parse_size(std::string_view text);
 /// Seconds from "90", "90s", "30min", "2h", "1d". Throws UserError.
 double parse_duration(std::string_view text);
 
-/// Text from outside as it can stand in a message: control characters and bytes beyond `most` are left out, and "..." says so.
+/// Makes text from outside safe for a message: removes control characters, and cuts text of more than `most` bytes, which then
+/// ends in "...".
 std::string excerpt(std::string_view text, std::size_t most = 200);
 
-/// A message as it is printed: without control characters but line ends, and without the middle of a very long one.
+/// Returns `message` as programs print it: without control characters other than line ends, and without the middle part if it
+/// is very long.
 std::string printable(std::string_view message);
 
-/// Rows of cells as lines: the first column to the left, the others to the right, `gap` spaces before each.
+/// Formats rows of cells as lines. The first column is aligned left, the others right, each with `gap` spaces before it.
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
 
 /// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".
 std::string list_of(const std::vector<std::string>& names);
 
-/// The candidate nearest to `word` in edit distance if it is near enough to be meant, else "".
+/// Returns the candidate with the smallest edit distance to `word`, or "" if none is close enough to be the word that the user
+/// meant.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace fsdp

@@ -1,4 +1,5 @@
-# Writes OUT, a header with the commit of SOURCE, whenever it has changed. Runs at every build: cmake -DSOURCE=... -DOUT=... -P this.
+# Writes OUT, a header with the commit of SOURCE, if the commit has changed. Runs at every build: cmake -DSOURCE=... -DOUT=...
+# -P this.
 cmake_minimum_required(VERSION 3.25)
 set(FSDP_GIT "unknown")
 find_program(GIT git)

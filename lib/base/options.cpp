@@ -66,7 +66,7 @@ auto set_text(Field& field) {
   };
 }
 
-/// The width of --help: that of $COLUMNS or of the terminal, from 60 to 160; 100 where neither is known.
+/// The width of --help: that of $COLUMNS or of the terminal, from 60 to 160; 100 if neither is known.
 std::size_t page_width() {
   winsize window{};
   const char* const columns = std::getenv("COLUMNS");
@@ -75,7 +75,8 @@ std::size_t page_width() {
   return width == 0 ? 100 : std::clamp<std::size_t>(width, 60, 160);
 }
 
-/// Appends `text` to `out`, which is at `column`, broken at spaces before `width`; later lines start at `indent`.
+/// Appends `text` to `out`, in which the last line has `column` characters. Breaks lines at spaces so that they fit into
+/// `width`; further lines are indented by `indent`.
 void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width) {
   std::istringstream words(text);
   bool first = true;
@@ -90,7 +91,7 @@ void wrap(std::string& out, const std::string& text, std::size_t column, std::si
   }
 }
 
-/// With a backslash before each of `special`.
+/// Returns `text` with a backslash before each character of `special`.
 std::string escaped(const std::string& text, std::string_view special) {
   std::string out;
   for (const char c : text) out += special.find(c) != special.npos ? std::string{'\\', c} : std::string{c};
@@ -98,10 +99,11 @@ std::string escaped(const std::string& text, std::string_view special) {
 }
 
 std::string escaped_for_markdown(const std::string& text) { return escaped(text, "|<"); }
-/// Inside `code`, a bar still ends a table's cell.
+/// A bar ends a cell of a table even inside `code`.
 std::string code_for_markdown(const std::string& text) { return "`" + escaped(text, "|") + "`"; }
 
-/// Whether two words that follow each other may be what a shell makes of a pattern: files of one folder and ending, in order.
+/// Returns true if two adjacent words can come from a pattern that a shell expanded: files in one folder, with the same ending,
+/// in order.
 bool are_as_of_a_pattern(const std::filesystem::path& first, const std::filesystem::path& second) {
   std::error_code no;
   return first.parent_path() == second.parent_path() && first.extension() == second.extension() && first < second &&
@@ -110,7 +112,7 @@ bool are_as_of_a_pattern(const std::filesystem::path& first, const std::filesyst
 
 }  // namespace
 
-/// An option as it was written, and where.
+/// An option as the user gave it, and the place.
 struct OptionTable::Given {
   Option* option;
   std::string typed;  // "--batch-size-per-device", "batch-size", or the positional argument's text
@@ -453,7 +455,7 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
   if (!opened || std::filesystem::is_directory(path))
     throw UserError(format("cannot read --config '{}' ({}); give a file of lines 'name = value'", path,
                            std::filesystem::is_directory(path) ? "it is a folder" : "no such file, or no permission"));
-  constexpr std::size_t longest = std::size_t{16} << 20;  // a device may have no end
+  constexpr std::size_t longest = std::size_t{16} << 20;  // a device such as /dev/zero has no end
   std::string text(longest + 1, ' ');
   opened.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(opened.gcount()));
@@ -467,7 +469,8 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
         if (holds(mark)) throw UserError(format("cannot read --config '{}' {}", path, answer));
   };
   text.erase(0, byte_order_mark(text));
-  // Sections are decoration here, and Boost takes each line that follows one. Those of others mean something.
+  // Sections have no meaning in our files, and Boost accepts every line after a section's header. In files of other programs
+  // they do have a meaning, so look for those first.
   refuse_elsewhere(
       [&](const std::string& mark) { return mark[0] == '[' && ("\n" + text).find("\n" + mark) != std::string::npos; });
   try {
@@ -528,7 +531,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
                              same ? "" : "also as " + earlier->typed + ": ", earlier->where, earlier->value, given.value));
     }
     given_.emplace_back(&option, given.positional || given.typed.starts_with("--") ? given.typed : "--" + given.typed);
-    if (!option.set_) continue;  // a request, already heard
+    if (!option.set_) continue;  // a request such as --help, which parse() handles
     if (option.list_ && given.positional) {
       if (!list_goes_on) option.list_->clear();
       option.list_->push_back(given.value);

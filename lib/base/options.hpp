@@ -1,9 +1,9 @@
-// One table per program is the only source of its options: names, aliases, groups, defaults, help, checks, echo and
-// documentation. An option is bound to a field of a plain struct; whatever the field holds when it is bound is the default.
+// One table per program is the only source of its options: names, aliases, groups, defaults, help, checks, --print-config and
+// documentation. An option is bound to a field of a plain struct; the field's value at that moment is the default.
 //
-// `--key value` and `--key=value`; hyphen and underscore are the same; `--config FILE` reads INI lines `key = value` ('#'
-// starts a comment, [sections] only decorate); the command line wins over the file. Unknown and repeated options are errors,
-// with "did you mean".
+// Both `--key value` and `--key=value` are accepted, with hyphens or underscores. `--config FILE` reads INI lines `key = value`
+// ('#' starts a comment, [sections] have no meaning); the command line overrides the file. Unknown and repeated options are
+// errors, with "did you mean".
 #pragma once
 
 #include <cstdint>
@@ -26,44 +26,45 @@ struct Limits {
   double low = 0, high = 1e18;
 };
 
-/// One row of the table. The functions add what a plain binding does not say; each returns the row.
+/// One option: a row of the table. Each public function sets a property of the option and returns the row.
 class Option {
  public:
   Option& alias(std::string name) {
     aliases_.push_back(std::move(name));
     return *this;
   }
-  /// May be given without its name: the first positional option takes the first such argument; a list takes all that are left.
+  /// The option may be given without its name. The first positional option takes the first argument without a name, and so on;
+  /// a list takes all that remain.
   Option& positional() {
     positional_ = true;
     return *this;
   }
-  /// Says in words what the default means, where the field's first value (0, "") only stands for "not given".
+  /// Describes the default in words, for a field in which the initial value (0, "") only means "not given".
   Option& unset(std::string meaning) {
     unset_meaning_ = std::move(meaning);
     return *this;
   }
 
-  /// A run needs it (which is for the program to check: a configuration may be printed without).
+  /// A run needs this option. The program has to check that, because a configuration may be printed without it.
   Option& required() { return unset("must be given"); }
-  /// Asks for something instead of a run: not part of a configuration.
+  /// The option requests something other than a run, so that it is not part of a configuration.
   Option& command_line_only() {
     command_line_only_ = true;
     return *this;
   }
-  /// Its default follows from other options, in the way that `meaning` says: OptionTable::then() fills it in.
+  /// The default depends on other options, as `meaning` describes. A step of OptionTable::then() sets it.
   Option& follows(std::string meaning) {
     follows_ = true;
     return unset(std::move(meaning));
   }
-  /// It sets what messages of the library call `quantity`: see OptionTable::name_options(). `words`, if given, say how:
-  /// "--comm mpi".
+  /// The option sets `quantity`, a name that messages of the library use (see OptionTable::name_options()). Messages then show
+  /// the option's name, or `words` if given, such as "--comm mpi".
   Option& sets(std::string quantity, std::string words = "") {
     quantities_.emplace_back(std::move(quantity), words.empty() ? "--" + name_ : std::move(words));
     return *this;
   }
-  /// Another way to say what other options say: OptionTable::then() passes it on to their fields, and only theirs are values of
-  /// the configuration.
+  /// The option is another spelling of other options. A step of OptionTable::then() sets their fields from it, and values()
+  /// lists only them.
   Option& spelling() {
     spelling_ = true;
     return *this;
@@ -78,29 +79,29 @@ class Option {
   std::vector<std::string> aliases_;
   bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false;
   std::vector<std::string>* list_ = nullptr;
-  std::vector<std::string>* texts_ = nullptr;                    // an item each time that it is given
-  std::vector<std::pair<std::string, std::string>> quantities_;  // with the words that set each
+  std::vector<std::string>* texts_ = nullptr;                    // the option adds an item each time that it is given
+  std::vector<std::pair<std::string, std::string>> quantities_;  // each with the words that messages show for it
   std::string unset_meaning_, default_;
-  std::function<void(const std::string&)> set_;  // throws UserError with the reason alone
-  std::function<std::string()> print_;           // in the form that set_ reads
+  std::function<void(const std::string&)> set_;  // throws UserError with only the reason
+  std::function<std::string()> print_;           // the value, in the form that set_ reads
 };
 
-/// What the command line asks for instead of a run.
+/// The request of a command line: a run, or a text to print instead.
 enum class Request { run, help, version, markdown, print_config };
 
-/// Messages of the library name quantities between backquotes, as in "use a smaller `micro-batch`": puts the words there that
-/// whoever reads the message knows a quantity by, such as the option that sets it.
+/// Messages of the library name quantities between backquotes, as in "use a smaller `micro-batch`". This replaces `quantity`
+/// and its backquotes by `words`, such as the name of the option that sets it.
 void name_quantity(std::string& message, std::string_view quantity, std::string_view words);
 
 class OptionTable {
  public:
-  /// `usage` is what follows the program's name: "[DATA] [options]".
+  /// `usage` is the usage line without the program's name: "[DATA] [options]".
   OptionTable(std::string program, std::string usage, std::string summary);
   OptionTable(OptionTable&&) = default;
 
-  /// Rows bound from here on belong to this group ("Batch").
+  /// Rows that are bound after this call belong to this group ("Batch").
   void group(std::string title) { group_ = std::move(title); }
-  /// Rows bound from here on are those of `program`: markdown() names it instead of repeating them.
+  /// Rows that are bound after this call are options of `program`, too: markdown() refers to it instead of repeating them.
   void rows_of(std::string program) { shared_with_ = std::move(program); }
 
   /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
@@ -108,72 +109,75 @@ class OptionTable {
   Option& flag(std::string name, Field& field, std::string help);
   template <class Field>  // int or std::size_t, or optional
   Option& integer(std::string name, std::string argument, Field& field, Limits limits, std::string help);
-  /// "64M", "2GiB"; `least` or more.
+  /// A size, such as "64M" or "2GiB", of at least `least` bytes.
   Option& size(std::string name, std::string argument, std::size_t& field, std::string help, std::size_t least = 0);
-  /// `accepts` is empty for any finite number, else it says what `ok` takes: "0 or more".
+  /// Any finite number if `ok` is null. Otherwise `ok` checks the number, and `accepts` describes the condition: "0 or more".
   template <class Field>  // double, or optional
   Option& number(std::string name, std::string argument, Field& field, std::string help, std::string accepts = "",
                  std::function<bool(double)> ok = nullptr);
-  /// "(0.9,0.98)" or "0.9,0.98".
+  /// Two numbers, given as "(0.9,0.98)" or "0.9,0.98".
   Option& pair(std::string name, std::string argument, double& first, double& second, std::string help,
                std::string accepts = "", std::function<bool(double)> ok = nullptr);
-  /// Seconds, from "90s", "30min", "2h", or a plain number. `needs_unit`, if given, says why that may be meant otherwise: then
-  /// only 0 needs no unit.
+  /// Seconds, from "90s", "30min", "2h", or a plain number. If `needs_unit` is not empty, it is the reason for which a plain
+  /// number other than 0 is refused.
   Option& duration(std::string name, std::string argument, double& field_s, std::string help, std::string needs_unit = "");
   Option& text(std::string name, std::string argument, std::string& field, std::string help);
   Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
-  /// Comma-separated after its name; one item per argument when positional.
+  /// A list: comma-separated after the option's name, or one item per positional argument.
   Option& list(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
-  /// May be given several times, and takes each text as it is.
+  /// May be given several times; each text is an item, unchanged.
   Option& texts(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
-  /// Names with a number each: "a=0.1,b=2".
+  /// Pairs of a name and a number: "a=0.1,b=2".
   Option& numbers_by_name(std::string name, std::string argument, std::vector<std::pair<std::string, double>>& field,
                           std::string help, std::string accepts, std::function<bool(double)> ok);
-  /// One of `names`; several names may mean the same value, the first of them is printed.
+  /// One of `names`. If several names mean the same value, the first of them is printed.
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
-  /// An option that users know from another program, and that this one does not have; or, as "name=value", a value of one that
-  /// is here; or, as "name=N,N", a list of numbers for one that takes a single number. Whoever gives it is told `answer`,
-  /// "(<why>); <what to do>", instead of a guess at what was meant. What is here goes before that.
+  /// Adds an answer for an option of another program that this program does not have. `name` may also be "name=value", for a
+  /// value that an option of this program does not have, or "name=N,N", for a list of numbers given to an option that takes one
+  /// number. A user who gives it gets `answer`, "(<why>); <what to do>", instead of a guess at the intended option. Options and
+  /// values of this program have precedence.
   void elsewhere(std::string name, std::string answer);
 
-  /// A configuration file of another program, which has one of `marks` in it. Whoever gives one to --config is told `answer`,
-  /// "(<what it is>); <what to do>", instead of what is wrong with its first line. A mark "[section]" at the beginning of a
-  /// line is enough; others count only where the file cannot be read.
+  /// Adds an answer for a configuration file of another program, which contains one of `marks`. A user who gives it to --config
+  /// gets `answer`, "(<what it is>); <what to do>", instead of an error about its first line. A mark "[section]" at the
+  /// beginning of a line is enough; other marks count only if the file cannot be read.
   void config_elsewhere(std::vector<std::string> marks, std::string answer);
 
-  /// The row of this main name, which is there: for a program that shares another one's rows and says more of one.
+  /// The row of an option that the table has. For a program that shares the rows of another program and changes one of them.
   Option& row(std::string_view name);
 
-  /// What parse() does once all options are read, in the order of these calls: it passes spellings on, fills in what follows
-  /// from other options, and checks what options say together. Left out where something else is asked for than a run.
+  /// Adds a step that parse() runs after all options are read. The steps run in the order of these calls. They set fields from
+  /// spellings, set defaults that depend on other options, and check options against each other. They are skipped if the
+  /// command line requests something other than a run or its configuration.
   void then(std::function<void(const OptionTable&)> step) { steps_.push_back(std::move(step)); }
 
   /// Sets the fields, unless the request is help, version or markdown. Throws UserError.
   Request parse(int argc, const char* const* argv);
-  /// Whether it has an option of this name, or alias.
+  /// Returns true if the table has an option with this name or alias.
   bool has(std::string_view name) const { return find(name) != nullptr; }
-  /// Whether the command line or the file gave this option (by its main name).
+  /// Returns true if this option was given on the command line or in the file. `name` is its main name or an alias.
   bool given(std::string_view name) const;
-  /// The name by which it was given: "--param-dtype" for an alias, and the word in quotes where it had no name. Empty if it was
-  /// not.
+  /// The name by which the user gave the option: "--param-dtype" for an alias, or the argument in quotes if it had no name.
+  /// Empty if the option was not given.
   std::string typed(std::string_view name) const;
-  /// Whether its value is not the default any more.
+  /// Returns true if the option's value differs from its default.
   bool changed(std::string_view name) const;
 
-  /// A message in the words of this program. The library does not know options: what it says of a quantity that users may set
-  /// is between backquotes, as in "use a smaller `micro-batch`". Here it becomes the option: "use a smaller --batch-size".
+  /// Returns `message` with the names of this program's options. The library does not know options: its messages put a quantity
+  /// that users can set between backquotes, as in "use a smaller `micro-batch`". This function replaces it by the option: "use
+  /// a smaller --batch-size".
   std::string name_options(std::string_view message) const;
 
-  /// Grouped, wrapped at 100 columns, with defaults.
+  /// The text of --help: options in groups with their defaults, wrapped at the width of the terminal.
   std::string help() const;
   /// The same as Markdown tables, for docs/options.md.
   std::string markdown() const;
-  /// All present values in the form that --config reads back. What is not given, or follows from other options (it was not
-  /// given and is not its default any more), is a comment.
+  /// All current values, in the form that --config reads back. An option that was not given is a comment if it has no value or
+  /// if its value depends on other options.
   std::string config() const;
-  /// (name, present value) of every row but other spellings, in order of the table.
+  /// (name, current value) of every row of the configuration except spellings, in the table's order.
   std::vector<std::pair<std::string, std::string>> values() const;
   const std::string& program() const { return program_; }
 
@@ -190,11 +194,11 @@ class OptionTable {
   void apply(const std::vector<Given>& all);
 
   std::string program_, usage_, summary_, group_, shared_with_;
-  std::deque<Option> rows_;                                     // rows keep their address
-  std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, and what is said of each
-  std::vector<std::pair<std::vector<std::string>, std::string>> configs_elsewhere_;  // marks, and what is said of the file
+  std::deque<Option> rows_;                                     // a deque keeps the addresses of rows
+  std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, each with its answer
+  std::vector<std::pair<std::vector<std::string>, std::string>> configs_elsewhere_;  // marks, and the answer
   std::deque<Option> help_rows_;                                                     // --config, --help, ...: in every table
-  std::vector<std::pair<const Option*, std::string>> given_;                         // with the name that was typed
+  std::vector<std::pair<const Option*, std::string>> given_;                         // each with its name as typed
   std::vector<std::function<void(const OptionTable&)>> steps_;
 };
 

@@ -24,7 +24,7 @@ int run_program(int argc, char** argv, const std::function<int(int argc, char** 
   };
   try {
     const int code = body(argc, argv);
-    // A full disk or a closed pipe shows only here.
+    // A full disk or a closed pipe may be noticed only here.
     if (std::fflush(stdout) != 0 || std::ferror(stdout)) return report("cannot write to standard output", exit_code::failed);
     return code;
   } catch (const RunError& error) {

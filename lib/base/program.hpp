@@ -1,4 +1,5 @@
-// What programs print, and the one `try` of an offline program. Programs under MPI have theirs in train/program.hpp.
+// Printing, exit codes, and run_program(), which reports the exceptions of a program without MPI. Programs under MPI use
+// train/program.hpp.
 #pragma once
 
 #include <cstdio>
@@ -11,10 +12,10 @@
 
 namespace fsdp {
 
-/// What a program exits with.
+/// The exit codes of all programs.
 namespace exit_code {
 inline constexpr int done = 0, failed = 1, wrong_use = 2;
-inline constexpr int stopped = 75;  // on request, everything saved: the same command continues
+inline constexpr int stopped = 75;  // stopped on request with everything saved: the same command continues
 }  // namespace exit_code
 
 /// Writes formatted text to `out` in one call. Text that cannot be written (full disk, closed descriptor, no reader) is
@@ -25,14 +26,15 @@ void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&...
   std::fwrite(text.data(), 1, text.size(), out);
 }
 
-/// "warning: ..." on stderr, a line each.
+/// Prints each warning to stderr as a line "warning: ...".
 void print_warnings(const std::vector<std::string>& warnings);
 
-/// How a program words messages of the library: OptionTable::name_options(). Null: as they are.
+/// Puts a message of the library into the words of a program, as OptionTable::name_options() does. Null leaves messages as they
+/// are.
 using Wording = std::function<std::string(const std::string&)>;
 
-/// Runs `body` and returns its value. An exception is printed once to stderr as "fsdp-x: <message>"; UserError gives 2
-/// (RunError 1), any other 1.
+/// Runs `body` and returns its value. An exception is printed once to stderr as "fsdp-x: <message>"; the value is then 2 for a
+/// UserError, and 1 for a RunError and all others.
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording = nullptr);
 
 }  // namespace fsdp

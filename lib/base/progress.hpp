@@ -1,4 +1,4 @@
-// Progress on stderr: a bar with rate and time left on a terminal, a plain line now and then otherwise.
+// Progress on stderr: a bar with rate and time left on a terminal, otherwise a plain line now and then.
 #pragma once
 
 #include <cstdio>
@@ -12,19 +12,19 @@ namespace fsdp {
 class ProgressBar {
  public:
   enum class Unit { count, bytes };
-  /// Nothing is printed before the first update. `out` decides between bar and lines.
+  /// Nothing is printed before the first update. A bar is drawn if `out` is a terminal, otherwise lines are printed.
   explicit ProgressBar(std::string what, Unit unit = Unit::count, std::FILE* out = stderr);
   ProgressBar(const ProgressBar&) = delete;
   ~ProgressBar() { clear(); }
 
-  /// `done` of `total` is done. Cheap to call often: a bar is redrawn at most ten times a second, a line printed at each tenth
-  /// of the work, after a second and then at most once in two seconds.
+  /// Reports that `done` of `total` is done. May be called often: a bar is redrawn at most ten times a second. A line is
+  /// printed at each tenth of the work, but not in the first second and at most every two seconds.
   void update(double done, double total);
-  /// Replaces what follows the bar ("1.2 GiB of 3 GiB, ...") by the caller's own words.
+  /// The same, with `words` after the bar instead of amount, rate and time left.
   void update(double done, double total, std::string_view words);
   /// Prints a line that stays, above the bar.
   void line(std::string_view text);
-  /// Removes the bar. For work of a second or more it prints a line with what was done in what time.
+  /// Removes the bar. If the work took a second or more, prints a line with amount, time and rate.
   void finish();
   /// Takes the bar off the screen.
   void clear();
@@ -40,11 +40,11 @@ class ProgressBar {
   std::FILE* out_;
   bool terminal_, drawn_ = false;
   Timer timer_;
-  double first_ = -1;  // `done` at the first update: the rate counts from there
+  double first_ = -1;  // `done` at the first update: the rate is measured from there
   double done_ = 0;
   double last_draw_s_;
   int last_tenth_ = 0;
-  std::string bar_;  // what is on the screen
+  std::string bar_;  // the text of the bar on the screen
 };
 
 }  // namespace fsdp

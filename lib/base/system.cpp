@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The number behind `key` in a file of lines "key number".
+/// The number after `key` in a file with lines "key number".
 std::optional<std::size_t> number_behind(const fs::path& path, const std::string& key) {
   std::ifstream file(path);
   std::string word;
@@ -40,10 +40,10 @@ std::optional<std::size_t> number_behind(const fs::path& path, const std::string
 std::optional<std::size_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::size_t value;
-  return file >> value ? std::optional(value) : std::nullopt;  // "max" is none
+  return file >> value ? std::optional(value) : std::nullopt;  // "max" means no limit
 }
 
-/// What is left below the limit of one group, if it has one.
+/// The bytes left below the memory limit of one control group; nullopt if it has no limit.
 std::optional<std::size_t> left_in_group(const fs::path& folder, bool v2) {
   const auto limit = number_in(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
   const auto used = number_in(folder / (v2 ? "memory.current" : "memory.usage_in_bytes"));
@@ -71,7 +71,7 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));  // which no program writes to
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));  // posix_spawnp only reads it
   arguments.push_back(nullptr);
   pid_t child = 0;
   const bool runs = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ) == 0;
@@ -85,7 +85,8 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
     const double left_s = timeout_s - timer.seconds();
     pollfd readable = {ends[0], POLLIN, 0};
     if (left_s <= 0) break;
-    if (::poll(&readable, 1, 1 + static_cast<int>(1e3 * std::min(left_s, 0.5))) <= 0) continue;  // too late, or a signal
+    if (::poll(&readable, 1, 1 + static_cast<int>(1e3 * std::min(left_s, 0.5))) <= 0)
+      continue;  // no output yet, or a signal arrived
     char piece[512];
     const ssize_t n = ::read(ends[0], piece, sizeof piece);
     ended = n == 0;
@@ -105,7 +106,7 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
 std::size_t available_memory_bytes() {
   const auto kibibytes = number_behind("/proc/meminfo", "MemAvailable:");
   std::size_t available = kibibytes ? *kibibytes * 1024 : std::numeric_limits<std::size_t>::max();
-  // Lines "0::/path" (version 2) and "9:memory:/path" (version 1); every group above may have a limit, too.
+  // A line is "0::/path" (cgroup version 2) or "9:memory:/path" (version 1). Every parent group may have a limit, too.
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const bool v2 = line.starts_with("0::"), v1 = line.find(":memory:") != std::string::npos;
@@ -125,25 +126,26 @@ void keep_freed_memory() {
 }
 
 void open_standard_descriptors() {
-  for (int fd = 0; fd <= 2; ++fd)  // in the direction in which it is not used; the lowest free number is taken
+  for (int fd = 0; fd <= 2; ++fd)  // open() takes the lowest free number; the wrong access mode keeps reads and writes failing
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) return;
 }
 
 void let_waiting_threads_sleep(char** argv) {
-  constexpr const char* polls = "1000";  // 20 to 50 microseconds: longer than most waits of one product for its slowest thread
+  constexpr const char* polls =
+      "1000";  // 20 to 50 microseconds: longer than most waits for the slowest thread of a matrix product
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   std::error_code failed;
   const fs::path program = fs::read_symlink("/proc/self/exe", failed);
-  if (failed || program.filename().string().starts_with("ld-")) return;  // started by the loader, which takes other arguments
+  if (failed || program.filename().string().starts_with("ld-")) return;  // started through ld.so, which has other arguments
   setenv("GOMP_SPINCOUNT", polls, 0);
-  execv(program.c_str(), argv);  // returns if that is not possible: then threads spin
+  execv(program.c_str(), argv);  // returns only if it fails: then threads spin
 }
 
 double process_age_s() {
   std::ifstream file("/proc/self/stat");
   std::string line;
   std::getline(file, line);
-  const std::size_t name_ends = line.rfind(')');  // the name may hold anything
+  const std::size_t name_ends = line.rfind(')');  // the program's name may contain any character
   if (name_ends == line.npos) return 0;
   std::istringstream fields(line.substr(name_ends + 1));
   std::string field;
@@ -164,7 +166,7 @@ void allow_open_files(std::size_t count) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * count + 256) return;
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 2 * count + 256);
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, opening files says so
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // if this fails, opening the file reports it
 }
 
 bool restart_process_peak() {

@@ -23,12 +23,12 @@ class Timer {
   Clock::time_point start_ = Clock::now();
 };
 
-/// How long a polling loop has waited for others, without the time in which its job was suspended (scontrol suspend, SIGSTOP).
-/// The loop calls seconds() at least once a second. Of the time between two calls at most one second counts: in the rest
-/// neither this process nor those that it waits for ran.
+/// Measures how long a polling loop has waited for other ranks, without the time in which its job was suspended (scontrol
+/// suspend, SIGSTOP). The loop must call seconds() at least once a second. At most one second counts between two calls: in a
+/// longer gap neither this process nor the others were running.
 class WaitTimer {
  public:
-  /// Seconds that count since construction.
+  /// The seconds waited since construction.
   double seconds() {
     const std::int64_t now = now_ns();
     waited_ns_ += std::min(now - last_look_ns_, std::int64_t{1'000'000'000});
@@ -40,7 +40,7 @@ class WaitTimer {
   std::int64_t last_look_ns_ = now_ns(), waited_ns_ = 0;
 };
 
-/// Adds its own lifetime to `seconds`.
+/// Adds the lifetime of this object to `seconds`.
 class AddTime {
  public:
   explicit AddTime(double& seconds) : seconds_(seconds) {}

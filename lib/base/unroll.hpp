@@ -1,8 +1,8 @@
-// Unrolls the loop behind it, by whichever compiler.
+// FSDP_UNROLL unrolls the loop that follows it, with nvcc or GCC.
 #pragma once
 
 #if defined(__CUDACC__)
 #define FSDP_UNROLL _Pragma("unroll")
 #else
-#define FSDP_UNROLL _Pragma("GCC unroll 16")  // else a loop around this one does not become vector code
+#define FSDP_UNROLL _Pragma("GCC unroll 16")  // otherwise GCC does not vectorize a loop around this one
 #endif

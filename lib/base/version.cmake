@@ -1,4 +1,4 @@
-# The commit is looked up at every build, and version.cpp compiled again only if it differs.
+# Looks up the commit at every build. version.cpp is compiled again only if the commit has changed.
 set(FSDP_GIT_HEADER ${PROJECT_BINARY_DIR}/generated/fsdp_git.hpp)
 add_custom_target(fsdp_git_version BYPRODUCTS ${FSDP_GIT_HEADER} COMMENT "" VERBATIM
   COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUT=${FSDP_GIT_HEADER} -P ${CMAKE_CURRENT_LIST_DIR}/git-version.cmake)

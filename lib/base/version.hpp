@@ -1,4 +1,4 @@
-// What this program is: version, commit, compilers and libraries.
+// The version of this program: release, commit, compiler and libraries.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace fsdp {
 
-/// "0.1.0 (1a2b3c4d5e6f*)"; the star says that the source differed from the commit. "unknown" where git did not tell.
+/// "0.1.0 (1a2b3c4d5e6f*)": the release and the commit, which is "unknown" if git could not report it. The star means that the
+/// source differed from the commit.
 std::string version_string();
-/// What a program says of its version: the program, its version, the compiler, Boost and fmt, then `libraries` as (name,
-/// version) and what is off.
+/// The text of --version: the program's name and version, then one line each for the compiler, Boost, fmt and every (name,
+/// version) of `libraries`.
 std::string version_text(std::string_view program, const std::vector<std::pair<std::string, std::string>>& libraries = {});
 
 }  // namespace fsdp

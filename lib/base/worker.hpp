@@ -1,4 +1,4 @@
-// A thread that does one thing at a time for its owner.
+// A thread that runs one job at a time for its owner.
 #pragma once
 
 #include <condition_variable>
@@ -12,15 +12,15 @@ namespace fsdp {
 
 class Worker {
  public:
-  /// `name` is what debuggers and top show, up to 15 characters.
+  /// Debuggers and top show the first 15 characters of `name`.
   explicit Worker(const std::string& name);
   Worker(const Worker&) = delete;
-  /// Waits for the job under way.
+  /// Waits for the running job.
   ~Worker();
 
-  /// Hands over a job; the last one must be finished.
+  /// Starts a job; the previous one must have ended.
   void start(std::function<void()> job);
-  /// Returns once the job is done, and throws what it threw. Nothing if there is none.
+  /// Waits until the job has ended, and rethrows its exception. Returns at once if there is no job.
   void finish();
 
  private:
@@ -28,8 +28,8 @@ class Worker {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void()> job_;  // empty: none under way
-  std::exception_ptr error_;   // of the last job
+  std::function<void()> job_;  // empty: no job is running
+  std::exception_ptr error_;   // the last job's exception
   bool closing_ = false;
   std::thread thread_;
 };
