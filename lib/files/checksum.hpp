@@ -1,4 +1,4 @@
-// XXH3-64 (xxhash.com, seed 0), the checksum of everything here.
+// XXH3-64 (xxhash.com, seed 0), the checksum of all files of this project.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@ std::uint64_t checksum(const void* data, std::size_t bytes);
 /// "0123456789abcdef"
 std::string checksum_text(std::uint64_t checksum);
 
-/// The checksum of bytes that come one after the other.
+/// The checksum of bytes that are added piece by piece.
 class RunningSum {
  public:
   RunningSum();
   void add(const void* data, std::size_t bytes);
   std::uint64_t value() const;
-  /// Starts anew: the sum is that of no bytes.
+  /// Resets the checksum to that of no bytes.
   void reset();
 
  private:
@@ -47,8 +47,8 @@ struct FileSum {
   std::uint64_t bytes = 0, checksum = 0;
   bool operator==(const FileSum&) const = default;
 };
-/// The sum of every byte of the file. Calls `piece_done` with the bytes of each piece that was read. Throws what InputFile
-/// throws.
+/// The size and checksum of a whole file. Calls `piece_done` with the number of bytes after each piece that is read. Throws
+/// what InputFile throws.
 FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done = nullptr);
 
 }  // namespace fsdp

@@ -17,7 +17,7 @@ namespace fsdp {
 
 namespace {
 
-/// Whether an error of open(2) is about what was asked for, and not about the disk or the machine.
+/// Returns true if an error of open(2) is about the path, and not about the disk or the machine.
 bool is_of_the_path(int error) {
   switch (error) {
     case ENOENT:
@@ -27,7 +27,7 @@ bool is_of_the_path(int error) {
     case ELOOP:
     case ENAMETOOLONG:
     case EISDIR:
-    case ENXIO:  // a socket, or a device that is not there
+    case ENXIO:  // a socket, or a device that does not exist
     case ENODEV:
       return true;
     default:
@@ -58,7 +58,8 @@ std::optional<std::uint64_t> size_of_file(const std::filesystem::path& path) {
 
 InputFile::InputFile(const std::filesystem::path& path)
     : path_(path),
-      fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {  // a pipe would wait for its writer
+      fd_(::open(path.c_str(),
+                 O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {  // nonblocking: opening a pipe would wait for its writer
   if (fd_ < 0 && is_of_the_path(errno))
     throw UserError(format("{} cannot be opened ({}); check the path", path.string(), std::strerror(errno)));
   if (fd_ < 0 && (errno == EMFILE || errno == ENFILE))

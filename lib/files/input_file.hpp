@@ -1,6 +1,6 @@
-// The door: every file that this program did not write itself in this run is opened here. Only plain files are opened, nothing
-// waits for a pipe, and "is not there" is said only where the system says so: whatever else fails ends in CallError, because a
-// file that cannot be read now may be whole.
+// Opening and reading files that this program did not write itself in this run: all of them are opened here. Only plain files
+// are opened, so nothing waits for a pipe. A file counts as missing only if the system reports that. Every other failure throws
+// CallError, because a file that cannot be read now may be undamaged.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,28 @@
 namespace fsdp {
 
 enum class PathKind { missing, file, folder, other };
-/// What a path names, through links. Throws UserError if its folder may not be entered, and CallError for any other reason why
-/// the system cannot tell.
+/// The kind of file at `path`; follows links. Throws UserError if the folder may not be entered, and CallError if the system
+/// fails in another way.
 PathKind kind_of(const std::filesystem::path& path);
 
-/// The size of a plain file; nothing if there is none of this name. Throws CallError unless the system can tell.
+/// The size of a plain file; nullopt if there is no plain file of this name. Throws CallError if the system cannot look at it.
 std::optional<std::uint64_t> size_of_file(const std::filesystem::path& path);
 
 /// A plain file open for reading by position.
 class InputFile {
  public:
-  /// Throws UserError if it is not there, is no plain file or may not be read; CallError for any other reason.
+  /// Throws UserError if the file does not exist, is not a plain file or may not be read, RunError if too many files are open,
+  /// and CallError for any other reason.
   explicit InputFile(const std::filesystem::path& path);
   InputFile(const InputFile&) = delete;
   InputFile(InputFile&& other) noexcept;
   ~InputFile();
-  /// When it was opened.
+  /// The size that the file had when it was opened.
   std::uint64_t size() const { return size_; }
   const std::filesystem::path& path() const { return path_; }
-  /// Exactly `bytes` from `offset`. Throws RunError if the file ends before, CallError if the disk fails.
+  /// Reads `bytes` bytes from `offset`. Throws DamagedError if the file ends before them, CallError if the disk fails.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;
-  /// This will be read soon, by whomever: the disk may begin.
+  /// Tells the system that some process will read these bytes soon, so that the disk can start.
   void prefetch(std::uint64_t offset, std::size_t bytes) const;
 
  private:
@@ -41,9 +42,10 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-/// No text that a reader of ours takes is longer, except the indices of Hugging Face folders.
+/// The most bytes that our readers accept in a text file, except in the indices of Hugging Face folders.
 inline constexpr std::size_t longest_text = std::size_t{16} << 20;
-/// A whole file, without a byte-order mark. Throws what InputFile throws, and UserError if it has more than `most_bytes`.
+/// Reads a whole text file, without its byte-order mark. Throws what InputFile throws, and UserError if it has more than
+/// `most_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
 
 }  // namespace fsdp

@@ -23,9 +23,9 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{16} << 20;
-constexpr std::size_t direct_from = std::size_t{1} << 20;   // bytes of one write
-constexpr std::size_t direct_bytes = std::size_t{4} << 20;  // at once
-constexpr std::size_t direct_alignment = 4096;              // of memory, offset and length; file systems ask for this or less
+constexpr std::size_t direct_from = std::size_t{1} << 20;   // smallest write with O_DIRECT
+constexpr std::size_t direct_bytes = std::size_t{4} << 20;  // largest write with O_DIRECT
+constexpr std::size_t direct_alignment = 4096;              // of memory, offset and length; file systems require this or less
 
 int open_output(const std::filesystem::path& path, OutputFile::Open how) {
   const bool create = how == OutputFile::Open::create;
@@ -64,7 +64,7 @@ void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes
   size_ = std::max(size_, offset + bytes);
   const char* from = static_cast<const char*>(data);
   const auto advance = [&](std::size_t n) { from += n, offset += n, bytes -= n; };
-  if (bytes >= direct_from && !direct_refused_) {  // whole blocks; never one that has been written in part
+  if (bytes >= direct_from && !direct_refused_) {  // only whole blocks are written with O_DIRECT, never parts
     const std::size_t head = (direct_alignment - offset % direct_alignment) % direct_alignment;
     write_cached(offset, from, head);
     advance(head);
@@ -79,15 +79,15 @@ void OutputFile::write_cached(std::uint64_t offset, const char* from, std::size_
     if (n < 0 && errno == EINTR) continue;
     check_errno(n >= 0,
                 format("write {} at byte {}, {} left", path_.string(), offset, format_bytes(static_cast<double>(bytes))));
-    // The disk starts on this piece while the next is copied, instead of waiting for fsync(). Only a hint: its result does not
-    // matter.
+    // The disk starts to write this piece while the next one is copied, instead of at fsync(). This is only a hint: its result
+    // does not matter.
     if (n >= ssize_t{1} << 20) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     from += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
 }
 
-/// Returns how much was written: less than all where the file system refuses, or has no more room, of which write_cached() then
-/// says why.
+/// Returns the number of bytes written. It is less than `bytes` if the file system refuses O_DIRECT or is full; write_cached(),
+/// which writes the rest, then reports the reason.
 std::size_t OutputFile::write_direct(std::uint64_t offset, const char* from, std::size_t bytes) {
   if (!direct_piece_) {
     direct_piece_.reset(static_cast<char*>(std::aligned_alloc(direct_alignment, direct_bytes)));
@@ -160,7 +160,7 @@ void sync_folder(const std::filesystem::path& folder) {
   const int result = ::fsync(fd), error = errno;
   ::close(fd);
   errno = error;
-  // Some network file systems cannot sync a folder, and say so with EINVAL.
+  // Some network file systems cannot sync a folder and return EINVAL.
   check_errno(result == 0 || error == EINVAL, "fsync " + folder.string());
 }
 
@@ -204,7 +204,7 @@ bool is_file_at(int fd, const std::filesystem::path& path) {
   struct stat opened {
   }, named{};
   if (::fstat(fd, &opened) != 0) {
-    check_errno(errno == ESTALE, "stat " + path.string());  // removed on another node
+    check_errno(errno == ESTALE, "stat " + path.string());  // the file was removed on another node
     return false;
   }
   const bool is_there = ::lstat(path.c_str(), &named) == 0;

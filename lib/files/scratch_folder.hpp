@@ -1,4 +1,4 @@
-// A folder for files that are of use only as long as this process works with them.
+// A temporary folder for files that only this process needs.
 #pragma once
 
 #include <filesystem>
@@ -8,10 +8,10 @@ namespace fsdp {
 
 class ScratchFolder {
  public:
-  /// Makes PARENT/NAME-XXXXXX, a new folder that only this user may enter, and PARENT if it is not there. Throws UserError.
+  /// Creates PARENT/NAME-XXXXXX, a new folder that only this user may enter, and PARENT if it does not exist. Throws UserError.
   ScratchFolder(const std::filesystem::path& parent, std::string_view name);
   ScratchFolder(const ScratchFolder&) = delete;
-  /// Removes the folder with all that lies in it; what cannot be removed stays.
+  /// Removes the folder and all files in it; files that cannot be removed stay.
   ~ScratchFolder();
 
   const std::filesystem::path& path() const { return path_; }

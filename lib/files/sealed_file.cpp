@@ -18,8 +18,8 @@ std::filesystem::path seal_beside(const std::filesystem::path& path) { return pa
 namespace {
 
 constexpr std::size_t smallest_block = std::size_t{4} << 10, largest_block = std::size_t{1} << 20;
-constexpr std::uint64_t most_blocks = 65536;                 // of contents below 64 GiB
-constexpr std::size_t piece_bytes = std::size_t{256} << 10;  // at once: it stays in the cache until it is summed
+constexpr std::uint64_t most_blocks = 65536;                 // for contents below 64 GiB
+constexpr std::size_t piece_bytes = std::size_t{256} << 10;  // bytes per read: they stay in the cache until they are summed
 constexpr char magic[8] = {'f', 's', 'd', 'p', 's', 'e', 'a', 'l'};
 
 struct Footer {
@@ -32,7 +32,7 @@ std::uint64_t blocks_of(std::uint64_t bytes, std::uint64_t block_bytes) {
   return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
-/// What stands between the contents and the footer's sum.
+/// The checksum of all bytes between the contents and the footer's sum.
 std::uint64_t sum_of(const std::vector<std::uint64_t>& sums, const std::string& parts, const Footer& footer) {
   RunningSum sum;
   sum.add(sums.data(), sums.size() * sizeof sums[0]);
@@ -41,7 +41,7 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& sums, const std::string& 
   return sum.value();
 }
 
-/// The checksum of a part as the file has it.
+/// The checksum of a part as it is in the file.
 template <class File>
 std::uint64_t sum_of_part(const File& file, const SealedPart& part) {
   RunningSum sum;
@@ -49,7 +49,7 @@ std::uint64_t sum_of_part(const File& file, const SealedPart& part) {
   return sum.value();
 }
 
-/// The parts that a seal names, as far as they can be understood.
+/// The parts that a seal lists, up to the first entry that is not valid.
 std::vector<SealedPart> listed_parts(const std::string& text) {
   std::vector<SealedPart> parts;
   const nlohmann::json listed = parse_json(text);
@@ -123,7 +123,7 @@ void Sealer::read_up_to(std::uint64_t offset) {
 
 void Sealer::add(std::uint64_t offset, const void* data, std::size_t bytes) {
   read_up_to(offset);
-  for (const char* from = static_cast<const char*>(data); bytes > 0;) {  // both sums while the bytes are in the cache
+  for (const char* from = static_cast<const char*>(data); bytes > 0;) {  // computes both sums while the bytes are in the cache
     const std::size_t n = std::min(bytes, piece_bytes);
     take(from, n);
     from += n, bytes -= n;
@@ -164,7 +164,7 @@ CheckedFile CheckedFile::sealed_by(const std::filesystem::path& seal_path, const
   return file;
 }
 
-/// False if there is none.
+/// Reads the seal at the end of `from`, which is a separate file if `beside` is true. Returns false if there is no seal.
 bool CheckedFile::read_seal(const InputFile& from, bool beside) {
   Footer footer;
   if (from.size() < sizeof footer) return false;
@@ -224,7 +224,7 @@ const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
   auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Block& b) { return b.index == block && !b.bytes.empty(); });
   if (found == kept_.end()) {
     found = kept_.end() - 1;
-    found->bytes.clear();  // nothing is kept of a block that turns out to be damaged
+    found->bytes.clear();  // a damaged block must not stay here
     std::vector<char> bytes(bytes_of(block));
     file_.read(block * block_bytes_, bytes.data(), bytes.size());
     check_block(block, bytes.data());

@@ -12,7 +12,7 @@ namespace fsdp::h5 {
 
 // --- written files ---
 
-/// Does the work unless there was an error before.
+/// Calls `work` unless there was an error before.
 template <class Work>
 void WrittenStorage::keep_error(Work&& work) {
   if (error_) return;
@@ -52,12 +52,12 @@ OutputFile& WrittenStorage::file() {
 
 namespace {
 
-/// HDF5 copies this into the access list.
+/// HDF5 copies this struct into the access property list.
 struct Info {
   Storage* storage;
 };
 
-/// What HDF5 sees of an open file: its own part first.
+/// An open file: HDF5's struct, then our members.
 struct Driven : H5FD_t {
   std::shared_ptr<Storage> storage;
   haddr_t end_of_allocation = 0;
@@ -72,7 +72,7 @@ extern "C" {
 H5FD_t* open_storage(const char*, unsigned flags, hid_t access, haddr_t) {
   const auto* info = static_cast<const Info*>(H5Pget_driver_info(access));
   if (!info) return nullptr;
-  // Before it makes a file HDF5 looks whether there is one: there is none yet.
+  // Before HDF5 creates a file, it tries to open it for reading. There is no file yet.
   if (info->storage->is_written() != ((flags & H5F_ACC_CREAT) != 0)) return nullptr;
   auto* file = new Driven{};
   file->storage = info->storage->shared_from_this();
@@ -120,7 +120,7 @@ const H5FD_class_t storage_class = [] {
   H5FD_class_t driver{};
 #if H5_VERSION_GE(1, 14, 0)
   driver.version = H5FD_CLASS_VERSION;
-  driver.value = static_cast<H5FD_class_value_t>(300);  // 256 to 511 are for unregistered drivers
+  driver.value = static_cast<H5FD_class_value_t>(300);  // 256 to 511 are for drivers that are not registered with HDF5
 #endif
   driver.name = "fsdp_storage";
   driver.maxaddr = (haddr_t{1} << 62) - 1;

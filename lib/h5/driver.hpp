@@ -1,11 +1,11 @@
-// HDF5's way to the bytes of a file: a file driver of ours, over one of two kinds of storage.
+// The file driver through which HDF5 reads and writes the bytes of a file, with two kinds of storage.
 //
 // Written files. HDF5 1.10 does not survive a write that fails (a full disk): objects that it cannot flush stay open, and it
-// loops or crashes when they are closed again. So it never hears of one: the first error is kept, what follows is dropped, and
-// the owner of the file asks for the error.
+// loops or crashes when they are closed again. So HDF5 never learns of the failure: the storage keeps the first error and drops
+// all later writes, and the owner of the file asks for the error.
 //
-// Read files. HDF5 1.10 does not survive wrong bytes either: it gets those alone that were compared with their checksums, where
-// the file has some, and else an error of the read.
+// Read files. HDF5 1.10 does not survive wrong bytes either. If the file has checksums, HDF5 gets only bytes that match them; a
+// mismatch is an error of the read.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
   virtual ~Storage() = default;
   virtual bool is_written() const = 0;
   virtual std::uint64_t size() const = 0;
-  /// `numbers`: elements of a dataset, not what HDF5 parses.
+  /// `numbers` is true for elements of a dataset, false for bytes that HDF5 parses.
   virtual void read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers) = 0;
   virtual void write(std::uint64_t offset, const void* data, std::size_t bytes) = 0;
   virtual void resize(std::uint64_t bytes) = 0;
@@ -32,16 +32,16 @@ class Storage : public std::enable_shared_from_this<Storage> {
 
 class WrittenStorage final : public Storage {
  public:
-  /// Throws CallError, also if there is such a file.
+  /// Creates the file. Throws CallError, also if it exists.
   explicit WrittenStorage(const std::filesystem::path& path) : file_(path) {}
   bool is_written() const override { return true; }
   std::uint64_t size() const override { return size_; }
-  /// What was never written, or was dropped, reads as zeros.
+  /// Bytes that were never written, or were dropped, read as zeros.
   void read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers) override;
   void write(std::uint64_t offset, const void* data, std::size_t bytes) override;
   void resize(std::uint64_t bytes) override;
 
-  /// The file itself, once HDF5 has closed it. Throws the first error of a write.
+  /// The file itself, for use after HDF5 has closed it. Throws the first error of a write.
   OutputFile& file();
   /// Throws the first error of a write.
   void check() const;
@@ -51,7 +51,7 @@ class WrittenStorage final : public Storage {
   void keep_error(Work&& work);
 
   OutputFile file_;
-  std::uint64_t size_ = 0;  // as HDF5 sees it
+  std::uint64_t size_ = 0;  // the size that HDF5 sees
   std::exception_ptr error_;
 };
 
@@ -72,9 +72,10 @@ class ReadStorage final : public Storage {
   CheckedFile file_;
 };
 
-/// Makes a list of file access properties go to `storage`.
+/// Makes files that are opened with this file access property list use `storage`.
 void use_storage(std::int64_t access_list, Storage& storage);
-/// What made a read of this thread fail since this was last asked, or null: HDF5 only says that it failed.
+/// Returns the first exception of a failed read of this thread since the last call, or null. HDF5 itself only reports that a
+/// read failed.
 std::exception_ptr take_read_error();
 
 }  // namespace fsdp::h5

@@ -29,7 +29,7 @@ std::recursive_mutex& library_mutex() {
   return mutex;
 }
 
-/// Holds the library for this thread, and keeps it from printing (its error stack, and so this setting, is per thread).
+/// Locks the library for this thread and turns off its printing. HDF5's error stack, and so this setting, is per thread.
 class Lock {
  public:
   Lock() : lock_(library_mutex()) {
@@ -46,7 +46,8 @@ extern "C" herr_t collect_error(unsigned, const H5E_error2_t* error, void* out) 
   return 0;
 }
 
-/// HDF5's error stack from the call inwards. The innermost entry has the system's reason; those between only repeat each other.
+/// The outermost and innermost messages of HDF5's error stack. The innermost one has the system's reason; those between only
+/// repeat each other.
 std::string error_stack() {
   std::vector<std::string> all;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, collect_error, &all);
@@ -54,7 +55,8 @@ std::string error_stack() {
   return all.size() == 1 ? all.front() : format("{}: {}", all.front(), all.back());
 }
 
-/// The one check of every call: HDF5 returns something negative on failure. Where a read of ours failed, that is the reason.
+/// Checks the result of an HDF5 call, which is negative on failure. If a read in our file driver failed, rethrows that
+/// exception; otherwise throws CallError.
 template <class Result>
 Result check_h5(Result result, std::string_view call, std::string_view object,
                 std::source_location where = std::source_location::current()) {
@@ -71,7 +73,7 @@ Handle dataspace(const std::vector<hsize_t>& extent) {
 Handle scalar_space() { return {check_h5(H5Screate(H5S_SCALAR), "H5Screate", "scalar"), H5Sclose, "H5Sclose"}; }
 Handle property_list(hid_t kind) { return {check_h5(H5Pcreate(kind), "H5Pcreate", ""), H5Pclose, "H5Pclose"}; }
 
-/// UTF-8 of any length, as h5py writes it.
+/// The type of UTF-8 strings of variable length, as h5py writes them.
 Handle text_type() {
   Handle type(check_h5(H5Tcopy(H5T_C_S1), "H5Tcopy", "string"), H5Tclose, "H5Tclose");
   check_h5(H5Tset_size(type.id(), H5T_VARIABLE), "H5Tset_size", "string");
@@ -79,8 +81,8 @@ Handle text_type() {
   return type;
 }
 
-/// No locks: some shared file systems refuse them, nobody writes to a file that has its final name, and only its own rank to
-/// one that has not. Objects still open when a file closes are a bug that is told (SEMI).
+/// File access without locks: some shared file systems refuse them. Nobody writes to a file that has its final name, and only
+/// its own rank writes to a file before that. SEMI: closing a file with open objects is a bug, and an error.
 Handle file_access() {
   Handle access = property_list(H5P_FILE_ACCESS);
   check_h5(H5Pset_fclose_degree(access.id(), H5F_CLOSE_SEMI), "H5Pset_fclose_degree", "");
@@ -106,7 +108,7 @@ void write_attribute(std::int64_t node, const std::string& name, std::int64_t fi
 
 constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // elements
 
-/// Opens an attribute that must be of type class `kind`, and have exactly one element.
+/// An open attribute that has exactly one element of the expected type class.
 struct OpenAttribute {
   Handle attribute;
   std::string what;
@@ -125,7 +127,7 @@ OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_
   return {std::move(attribute), what};
 }
 
-/// Names of the datasets of a group, and what else stands among them.
+/// The names of a group's datasets and other objects, and the name of a link that is refused.
 struct Collected {
   std::vector<std::string> datasets, others;
   std::string refused;
@@ -147,7 +149,7 @@ extern "C" herr_t collect_attribute(hid_t, const char* name, const H5A_info_t*, 
   return 0;
 }
 
-/// What is directly in a group. Throws UserError for a link that leads elsewhere.
+/// Lists the objects directly in a group. Throws UserError for a link that is not a hard link.
 Collected collect(const Handle& file, const std::string& group, const std::string& what) {
   const Handle opened(check_h5(H5Gopen2(file.id(), group.c_str(), H5P_DEFAULT), "H5Gopen2", format("{} of {}", group, what)),
                       H5Gclose, "H5Gclose");
@@ -166,7 +168,7 @@ Collected collect(const Handle& file, const std::string& group, const std::strin
 Handle::~Handle() {
   if (id_ < 0) return;
   const Lock lock;
-  // While an exception unwinds, its message is the one that counts.
+  // During stack unwinding the message of the exception counts, not this one.
   if (close_(id_) < 0 && std::uncaught_exceptions() == 0) std::fprintf(stderr, "%s: %s\n", close_name_, error_stack().c_str());
 }
 
@@ -316,7 +318,7 @@ File File::create(const std::filesystem::path& path) {
 }
 
 namespace {
-constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";  // format specification, section II.A
+constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";  // HDF5 file format specification, section II.A
 }
 
 bool File::looks_like_hdf5(const std::filesystem::path& path) {
@@ -335,7 +337,7 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
     throw UserError(
         format("{} is not an HDF5 file (it does not begin as one); check the path, or copy the file again", path.string()));
   const Lock lock;
-  const Handle access = file_access();  // closing it would clear the error stack
+  const Handle access = file_access();  // stays open until error_stack() is read, because closing it clears the error stack
   use_storage(access.id(), *input);
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id());
   const std::exception_ptr reason = take_read_error();
@@ -353,7 +355,7 @@ void File::prefetch(std::uint64_t offset, std::size_t bytes) const {
 
 namespace {
 
-/// A type of HDF5's own description, so that any of its tools shows numbers: sign, exponent and mantissa of so many bits.
+/// An HDF5 type that describes sign, exponent and mantissa, so that every HDF5 tool can show the numbers.
 Handle file_type(DType type, const std::string& what) {
   Handle made(check_h5(H5Tcopy(H5T_IEEE_F32LE), "H5Tcopy", what), H5Tclose, "H5Tclose");
   if (type == DType::f32) return made;
@@ -365,14 +367,14 @@ Handle file_type(DType type, const std::string& what) {
   return made;
 }
 
-constexpr std::size_t chunk_elements = std::size_t{1} << 16;  // a quarter of HDF5's cache, which keeps a dataset's last chunks
-constexpr std::size_t fewest_compressed = 4096;               // elements: the index of the chunks takes 2 KiB itself
-constexpr unsigned deflate_level = 1;  // mantissas are noise: level 4 gains one per cent, and takes longer
+constexpr std::size_t chunk_elements = std::size_t{1} << 16;  // a quarter of HDF5's chunk cache
+constexpr std::size_t fewest_compressed = 4096;               // in elements: the index of the chunks itself takes 2 KiB
+constexpr unsigned deflate_level = 1;  // mantissas are noise: level 4 saves one per cent more and takes longer
 
 Handle dataset_creation(const std::string& what) {
   Handle creation = property_list(H5P_DATASET_CREATE);
   check_h5(H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time",
-           what);  // every element is written once, by us
+           what);  // our code writes every element: no fill values
   return creation;
 }
 
@@ -440,8 +442,7 @@ void File::create_virtual_dataset(const std::string& name, const Shape& shape, s
 
 bool File::has(const std::string& name) const {
   const Lock lock;
-  for (std::size_t end = name.find('/', 1);;
-       end = name.find('/', end + 1)) {  // H5Lexists fails where a group on the way is missing
+  for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {  // H5Lexists fails if a parent group is missing
     const std::string part = name.substr(0, end), what = format("{} of {}", part, what_);
     if (part != "/" && check_h5(H5Lexists(handle_.id(), part.c_str(), H5P_DEFAULT), "H5Lexists", what) == 0) return false;
     H5L_info_t link{};
@@ -455,7 +456,8 @@ bool File::has(const std::string& name) const {
 
 namespace {
 
-/// A dataset's elements must lie in its own file, along some dimension, and in a form that HDF5 alone can read.
+/// Throws UserError unless the dataset's elements are in its own file, have a supported type and at least one dimension, and
+/// need only HDF5's own filters.
 void require_own_elements(const Handle& dataset, bool of_integers, const std::string& what) {
   const Handle creation(check_h5(H5Dget_create_plist(dataset.id()), "H5Dget_create_plist", what), H5Pclose, "H5Pclose");
   const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
@@ -501,7 +503,7 @@ void require_own_elements(const Handle& dataset, bool of_integers, const std::st
 }  // namespace
 
 Handle File::open_dataset(const std::string& name, bool of_integers, const std::string& what) const {
-  if (input_) has(name);  // refuses what leads out of the file
+  if (input_) has(name);  // refuses links out of the file
   Handle dataset(check_h5(H5Dopen2(handle_.id(), name.c_str(), H5P_DEFAULT), "H5Dopen2", what), H5Dclose, "H5Dclose");
   if (input_) require_own_elements(dataset, of_integers, what);
   return dataset;
@@ -528,7 +530,8 @@ Integers::Integers(Handle handle, std::string what, std::shared_ptr<WrittenStora
 
 namespace {
 
-/// Of a call that reads a file of somebody else: throws what the storage had to say, or else that the file is damaged.
+/// Checks a call that reads a file from outside. On failure rethrows the storage's exception if there is one; otherwise throws
+/// DamagedError.
 void require_read(herr_t result, const std::string& what) {
   const std::exception_ptr reason = take_read_error();
   if (result >= 0) return;

@@ -1,19 +1,19 @@
 // RAII over the HDF5 C API: files with datasets of fp32 or 16-bit numbers or of integers, virtual datasets over other files,
 // and attributes. No header of this folder includes hdf5.h.
 //
-// Errors. A failed call throws CallError with the call, its object and HDF5's own error stack; HDF5 prints nothing itself.
-// Destructors close without throwing. After writing, call File::close(), which does throw: buffered bytes may reach the disk
-// only then.
+// Errors. A failed call throws CallError with the name of the call, its object and HDF5's error stack; HDF5 itself prints
+// nothing. Destructors close without throwing. After writing, call File::close(), which does throw: HDF5 may write buffered
+// bytes only then.
 //
-// Threads. HDF5 is not thread-safe everywhere (it is a build option), while logical ranks can be threads of one process: every
-// call here holds one process-wide mutex. Objects may be used from any thread, one at a time each.
+// Threads. HDF5 is thread-safe only if it was built with that option, and ranks can be threads of one process. So every call
+// here holds one process-wide mutex. Any thread may use an object, but only one at a time.
 //
-// Names. A name such as "exp_avg/transformer.wte.weight" leads through groups, which are created as needed.
+// Names. A name such as "exp_avg/transformer.wte.weight" contains groups, which are created as needed.
 //
-// What is read may come from anybody. Where a file has checksums (files/sealed_file.hpp), HDF5 sees no byte that is not right.
-// Whatever would lead into another file is refused: all links but hard ones, external storage and virtual datasets. So are all
-// filters but HDF5's own shuffle, deflate and fletcher32. HDF5 itself may crash on bytes that were damaged and have no
-// checksums (docs/reliability.md).
+// Files from outside. If a file has checksums (files/sealed_file.hpp), HDF5 sees no damaged byte. Everything that could lead
+// into another file is refused: links other than hard links, external storage and virtual datasets. Filters other than HDF5's
+// shuffle, deflate and fletcher32 are refused, too. HDF5 itself may crash on damaged bytes in files without checksums
+// (docs/reliability.md).
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ namespace fsdp::h5 {
 class ReadStorage;
 class WrittenStorage;
 
-/// gzip: HDF5's own filters shuffle and deflate, which every HDF5 tool undoes.
+/// gzip stands for HDF5's own filters shuffle and deflate, which every HDF5 tool can read.
 enum class Compression { none, gzip };
 
 /// Owns an HDF5 identifier, and knows how to close it.
@@ -52,7 +52,7 @@ class Handle {
   ~Handle();
 
   std::int64_t id() const { return id_; }
-  /// Closes now. Throws CallError; closed either way.
+  /// Closes the identifier now. Throws CallError if that fails; the identifier is closed in any case.
   void close(std::string_view what);
 
  private:
@@ -66,7 +66,7 @@ class Handle {
   const char* close_name_ = "";
 };
 
-/// What can have attributes: a file (its root group) or a dataset.
+/// An object that can have attributes: a file (its root group) or a dataset.
 class Node {
  public:
   void write_text(const std::string& name, std::string_view text);
@@ -85,21 +85,21 @@ class Node {
   std::string what_;  // for messages: "checkpoint.h5" or "wte.weight of checkpoint.h5"
 };
 
-/// fp32, one or more dimensions.
+/// A dataset of floating-point numbers with one or more dimensions, read and written as fp32.
 class Dataset : public Node {
  public:
   const Shape& shape() const { return shape_; }
-  /// Elements [range), flat in row-major order.
+  /// The elements `range`, flat in row-major order.
   void write(Range range, const float* values);
   void read(Range range, float* out) const;
-  /// Where its elements begin in the file; nothing if they do not lie there one behind the other, or were never written.
+  /// The offset of the first element in the file; nullopt if the elements are not contiguous or were never written.
   std::optional<std::uint64_t> offset() const;
-  /// The type of its elements (f32, bf16 or f16) if they are stored uncompressed in this machine's format; else nothing.
+  /// The type of the elements (f32, bf16 or f16) if they are contiguous and stored in this machine's format; otherwise nullopt.
   std::optional<DType> plain_type() const;
-  /// Throws DamagedError if some elements were never written, or the index of its chunks is damaged: HDF5 reads such elements
-  /// as zeros. Elements may be missing if the dataset has a fill value of its own.
+  /// Throws DamagedError if some elements were never written or the index of the chunks is damaged: HDF5 would read those
+  /// elements as zeros. Elements may be missing if the dataset defines a fill value.
   void require_whole() const;
-  /// All bytes of the file that hold its elements, compressed or not.
+  /// All ranges of bytes in the file that contain its elements, compressed or not.
   struct StoredRange {
     std::uint64_t offset, bytes;
   };
@@ -112,19 +112,19 @@ class Dataset : public Node {
   std::shared_ptr<WrittenStorage> output_;  // of a file that is written
 };
 
-/// Integers, one or more dimensions.
+/// A dataset of integers with one or more dimensions.
 class Integers : public Node {
  public:
   const Shape& shape() const { return shape_; }
-  /// Of one of them, as it is stored.
+  /// The bytes of one integer in the file.
   std::size_t bytes() const { return bytes_; }
   bool is_signed() const { return is_signed_; }
-  /// Elements [range), flat in row-major order; one that no int64 holds reads as the largest that it does.
-  /// Throws DamagedError for what HDF5 cannot decode.
+  /// The elements `range`, flat in row-major order. An element too large for int64 reads as the largest int64. Throws
+  /// DamagedError if HDF5 cannot decode them.
   void read(Range range, std::int64_t* out) const;
-  /// As for a Dataset.
+  /// See Dataset::require_whole().
   void require_whole() const;
-  /// Of a dataset that create_integers() has made: adds these behind the others.
+  /// Appends `values` to a dataset that create_integers() has made.
   void append(std::span<const std::uint32_t> values);
 
  private:
@@ -136,14 +136,14 @@ class Integers : public Node {
   std::shared_ptr<WrittenStorage> output_;  // of a file that is written
 };
 
-/// Elements of a dataset in a file that is sealed, and the memory that still has the same bytes, with their checksum; or null:
-/// they are read.
+/// Elements of a dataset in a file that is to be sealed. `bytes` is the memory that still has the same bytes, and `part` then
+/// has their checksum; if it is null, they are read from the file.
 struct KnownPart {
   SealedPart part;
   const void* bytes = nullptr;
 };
 
-/// Elements [range) of a virtual dataset, flat, are all elements of a 1-D dataset of another file.
+/// A part of a virtual dataset: its flat elements `range` are all elements of a 1-D dataset in another file.
 struct VirtualPart {
   Range range;
   std::string file;  // relative to the folder of the virtual dataset's file
@@ -152,42 +152,45 @@ struct VirtualPart {
 
 class File : public Node {
  public:
-  /// Fails if there is such a file.
+  /// Throws CallError if the file exists.
   static File create(const std::filesystem::path& path);
-  /// Opens it for reading only. Throws UserError if it is not there, not an HDF5 file, or shorter than it says; DamagedError if
-  /// its seal is broken, or it has none although a size is `expected`. Later reads throw DamagedError, too. With Verify::no the
-  /// elements of datasets are not compared with their checksums; all else is.
+  /// Opens a file for reading. Throws UserError if it does not exist, is not an HDF5 file or is shorter than its header says;
+  /// DamagedError if its seal is broken, or if `expected` is given and the size differs or the seal is missing. Later reads may
+  /// throw DamagedError, too. With Verify::no the elements of datasets are not compared with their checksums; all other bytes
+  /// are.
   static File open(const std::filesystem::path& path, Verify verify = Verify::yes,
                    std::optional<FileSum> expected = std::nullopt);
-  /// Whether its first bytes are those of an HDF5 file. Throws what InputFile throws.
+  /// Returns true if the file begins with the signature of HDF5. Throws what InputFile throws.
   static bool looks_like_hdf5(const std::filesystem::path& path);
 
-  /// fp32, without values until written. Contiguous; with gzip in chunks of 64 Ki elements, but for small ones, and of one
-  /// dimension.
+  /// Creates an fp32 dataset without values. It is contiguous; with gzip it has chunks of 64 Ki elements (unless it is small)
+  /// and must have one dimension.
   Dataset create_dataset(const std::string& name, const Shape& shape, Compression compression = Compression::none);
-  /// Contiguous room for elements of `type`, whose bytes somebody else writes once the file is closed. Returns where it begins
-  /// in the file. Bytes of the file do not depend on the time.
+  /// Creates a contiguous dataset of `type`. Its elements are written by other code after the file is closed. Returns the
+  /// offset of the first element in the file. No creation time is stored, so that equal contents give equal files.
   std::uint64_t reserve_dataset(const std::string& name, const Shape& shape, DType type);
-  /// fp32; what no part covers reads as NaN, and so do the parts of a file that is missing.
+  /// Creates a virtual fp32 dataset. Elements that no part covers read as NaN, and so do parts in a missing file.
   void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
-  /// Unsigned integers of so many bytes (2 or 4), none at first, of one dimension, in chunks of 64 Ki.
+  /// Creates an empty 1-D dataset of unsigned integers of `bytes` bytes (2 or 4), in chunks of 64 Ki elements.
   Integers create_integers(const std::string& name, std::size_t bytes, Compression compression);
   bool has(const std::string& name) const;
-  /// Throws UserError if it leads out of this file.
+  /// Opens a dataset. Throws UserError if the name leads out of this file.
   Dataset dataset(const std::string& name) const;
   Integers integers(const std::string& name) const;
   /// Names of the datasets directly in a group ("/" for the root), in HDF5's order by name.
   std::vector<std::string> dataset_names(const std::string& group) const;
   /// Names of the groups and types directly in a group.
   std::vector<std::string> other_names(const std::string& group) const;
-  /// Closes; what was written is on the disk then, or this throws CallError. Datasets of this file must be gone by then.
+  /// Closes the file and waits until all bytes are on the disk; throws CallError if that fails. All Dataset objects of this
+  /// file must be destroyed before.
   void close();
-  /// Seals it and closes. What is in memory need not be read again. Returns what it is as a whole.
+  /// Seals the file and closes it. Parts that are still in memory are not read again. Returns the size and checksum of the
+  /// whole file.
   FileSum seal(std::vector<KnownPart> known = {});
 
-  /// Whether all that is read from the file is compared with checksums. For files that are open for reading.
+  /// Returns true if the file has checksums and is open for reading.
   bool is_checked() const;
-  /// Tells the system that these bytes of the file will be read soon, by any process, so that the disk may begin.
+  /// Tells the system that some process will read these bytes soon, so that the disk can start.
   void prefetch(std::uint64_t offset, std::size_t bytes) const;
 
  private:
@@ -195,13 +198,14 @@ class File : public Node {
        std::shared_ptr<const ReadStorage> input)
       : Node(std::move(handle), path.string()), output_(std::move(output)), input_(std::move(input)) {}
   Handle open_dataset(const std::string& name, bool of_integers, const std::string& what) const;
-  std::shared_ptr<WrittenStorage> output_;    // if it is written
-  std::shared_ptr<const ReadStorage> input_;  // if it is read
+  std::shared_ptr<WrittenStorage> output_;    // of a file that is written, else null
+  std::shared_ptr<const ReadStorage> input_;  // of a file that is read, else null
 };
 
-/// "1.10.8": of the library that is loaded.
+/// The version of the HDF5 library that is loaded: "1.10.8".
 std::string library_version();
-/// Of the headers with which this was compiled. HDF5 ends a process in which the two differ, when it is first used.
+/// The version of the HDF5 headers with which this program was compiled. If the two differ, HDF5 ends the process when it is
+/// first used.
 std::string header_version();
 
 }  // namespace fsdp::h5

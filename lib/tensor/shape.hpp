@@ -1,4 +1,4 @@
-// Shapes, and the integers of sharding: which elements of what lie where. Nothing here touches memory or communicates.
+// Shapes, ranges of elements, and how they are divided. Integers only: nothing here touches memory or communicates.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// Extents of a tensor, outermost first, as Hugging Face stores it (row-major).
+/// The extents of a row-major tensor, outermost first, in the order that Hugging Face uses.
 using Shape = std::vector<std::size_t>;
 
 std::size_t numel(const Shape& shape);
@@ -23,7 +23,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// The common part; empty (and then at {x, x}) if there is none.
+/// The intersection of two ranges; an empty range {x, x} if they have none.
 inline Range intersect(Range a, Range b) {
   const std::size_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -32,7 +32,8 @@ inline Range intersect(Range a, Range b) {
 /// `n` rounded up to a multiple of `unit` (unit > 0).
 constexpr std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
 
-/// Part `i` of `n` elements cut into `parts` consecutive parts whose sizes differ by at most one, the larger ones first.
+/// Part `i` of `n` elements divided into `parts` consecutive parts. Their sizes differ by at most one; the larger parts come
+/// first.
 constexpr Range share(std::size_t n, std::size_t parts, std::size_t i) {
   const std::size_t small = n / parts, extra = n % parts;
   const std::size_t begin = i * small + std::min(i, extra);
@@ -42,11 +43,11 @@ constexpr Range share(std::size_t n, std::size_t parts, std::size_t i) {
 /// A box of a tensor: start and extent per dimension.
 struct Hyperslab {
   Shape start, count;
-  std::size_t offset = 0;  // elements of the flat range that lie before this box
+  std::size_t offset = 0;  // the number of elements of the flat range before this box
 };
 
-/// A flat element range of a row-major tensor as boxes in order: for a matrix up to three (the end of a row, whole rows, the
-/// start of a row). Requires range.end <= numel(shape).
+/// Divides a flat range of elements of a row-major tensor into boxes, in order. A matrix gives up to three: the end of a row,
+/// whole rows, and the start of a row. Requires range.end <= numel(shape).
 std::vector<Hyperslab> hyperslabs(const Shape& shape, Range range);
 
 }  // namespace fsdp
