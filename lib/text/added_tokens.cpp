@@ -14,7 +14,7 @@ bool begins_with_word(std::string_view text) {
   return !text.empty() && is_word(next_character(text, at));
 }
 
-/// Where the last character begins.
+/// The position of the last character.
 std::size_t last_character(std::string_view text) {
   std::size_t at = text.size() - 1;
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
@@ -56,7 +56,7 @@ void AddedTokens::add(const AddedToken& token) {
 
 std::vector<TextSection> AddedTokens::find_all(std::string_view text) const {
   std::vector<TextSection> sections;
-  std::size_t done = 0;  // all before belongs to a section
+  std::size_t done = 0;  // the sections cover text[0, done)
   const auto add = [&](TokenId id, std::size_t begin, std::size_t end) {
     if (begin < end) sections.push_back({id, {begin, end}});
   };
@@ -69,7 +69,7 @@ std::vector<TextSection> AddedTokens::find_all(std::string_view text) const {
       continue;
     }
     std::size_t begin = at, end = at + token->content.size();
-    at = end;  // also where it does not count
+    at = end;  // also if the token is not accepted below
     if (token->single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
     if (token->takes_left) begin = std::max(done, without_spaces_at_end(text.substr(0, begin)));
     if (token->takes_right) end += spaces_at_start(text.substr(end));

@@ -1,4 +1,4 @@
-// Tokens that are found in a text before anything else is done to it, whatever the model would make of it: "<|endoftext|>".
+// Added tokens, such as "<|endoftext|>": they are found in a text before the model's rules are applied.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@ namespace fsdp {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;  // not within a word
-  bool takes_left = false;   // with the spaces before it
-  bool takes_right = false;  // with the spaces behind it
-  bool special = false;      // says something to the model, and nothing to a reader
-  /// Looked for in the normalized text. If nothing says so: unless it is special.
+  bool single_word = false;  // not found within a word
+  bool takes_left = false;   // takes the spaces before it
+  bool takes_right = false;  // takes the spaces after it
+  bool special = false;      // has a meaning only for the model, and is not shown to readers
+  /// The token is looked for in the normalized text. By default this is true for tokens that are not special.
   std::optional<bool> normalized = std::nullopt;
   bool is_normalized() const { return normalized.value_or(!special); }
 };
 
-/// Of a text: a token, or what lies between two of them (id -1).
+/// A section of a text: an added token, or the text between two of them (id -1).
 struct TextSection {
   TokenId id = -1;
   TextRange range;
@@ -32,13 +32,14 @@ struct TextSection {
 
 class AddedTokens {
  public:
-  /// What is looked for is `content`, which may not be empty.
+  /// Adds a token; its `content`, which must not be empty, is looked for.
   void add(const AddedToken& token);
-  /// Sections in order that cover the text; of tokens that begin at the same place the longest. No section is empty.
+  /// Divides a text into sections, in order. Of several tokens that begin at the same place the longest is taken. No section is
+  /// empty.
   std::vector<TextSection> find_all(std::string_view text) const;
 
  private:
-  std::array<std::vector<AddedToken>, 256> by_first_byte_;  // the longest first
+  std::array<std::vector<AddedToken>, 256> by_first_byte_;  // longest first
   std::vector<unsigned char> first_bytes_;
 };
 

@@ -53,7 +53,7 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::strin
                       : "what they make"));
     std::size_t at = hash_of(*a, *b) & mask_;
     while (merges_[at].left >= 0 && (merges_[at].left != *a || merges_[at].right != *b)) at = (at + 1) & mask_;
-    merges_[at] = {*a, *b, *both, rank++};  // of two for the same neighbours the later one
+    merges_[at] = {*a, *b, *both, rank++};  // of two merges of the same pair the later one counts
   }
 }
 
@@ -81,9 +81,9 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>& ids) const {
 }
 
 std::size_t Bpe::end_of_part(std::string_view piece, std::size_t begin) const {
-  constexpr std::size_t short_piece = 24;  // looking at its neighbours takes longer than it saves
+  constexpr std::size_t short_piece = 24;  // for shorter pieces looking for a cut takes longer than it saves
   if (piece.size() - begin <= short_piece) return piece.size();
-  // Unknown units become one token across any cut; where they vanish, those beside them become neighbours.
+  // Unknown units may become one token across a cut; if they are dropped, the units before and after them become adjacent.
   if (!has_all_units_ && (!rules_.unknown || rules_.fuses_unknown)) return piece.size();
   std::size_t at = begin, left = begin;
   next_unit(piece, at);
@@ -178,7 +178,7 @@ void Bpe::merge(std::vector<Symbol>& symbols) const {
     heap.pop_back();
     Symbol& left = symbol(best.at);
     if (left.id == gone) continue;
-    const Merge* const merge = merge_at(best.at);  // its neighbours may have changed since
+    const Merge* const merge = merge_at(best.at);  // the symbols may have changed since this candidate was added
     if (merge == nullptr || merge->result != best.result) continue;
     Symbol& right = symbol(left.behind);
     left.id = best.result;

@@ -1,5 +1,5 @@
-// The characters that byte-level tokenizers write for bytes, so that a token is a text that can be seen: printable bytes stand
-// for themselves, the others follow from U+0100 on (Radford et al. 2019, GPT-2's encoder.py).
+// The characters that byte-level tokenizers write for bytes, so that each token is a visible text. Printable bytes are written
+// as themselves, the others as U+0100 and the following characters (Radford et al. 2019, GPT-2's encoder.py).
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@ namespace fsdp {
 class ByteAlphabet {
  public:
   ByteAlphabet();
-  /// What is written for bytes.
+  /// The characters for `bytes`.
   std::string written(std::string_view bytes) const;
-  /// The bytes of what is written; nothing if some character stands for none.
+  /// The bytes for the characters `written`; nullopt if a character stands for no byte.
   std::optional<std::string> bytes_of(std::string_view written) const;
 
  private:

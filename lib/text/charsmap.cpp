@@ -71,7 +71,7 @@ std::optional<std::string_view> Charsmap::find(std::string_view characters) cons
 }
 
 void Charsmap::append(std::string_view cluster, std::string& out) const {
-  constexpr std::size_t longest_cluster = 5;  // that is looked for as a whole
+  constexpr std::size_t longest_cluster = 5;  // bytes of a cluster that is looked up as a whole
   if (cluster.size() <= longest_cluster)
     if (const auto found = find(cluster)) {
       out += *found;
@@ -87,7 +87,8 @@ void Charsmap::append(std::string_view cluster, std::string& out) const {
 std::string Charsmap::operator()(const std::string& text) const {
   std::string out;
   out.reserve(text.size());
-  // Two characters of ASCII are no cluster, but for the end of a line.
+  // Two ASCII characters never form a cluster, except "\r
+  // ".
   const auto ends_cluster = [&](std::size_t at) {
     return at == text.size() || (is_ascii(text[at - 1]) && is_ascii(text[at]) && !(text[at - 1] == '\r' && text[at] == '\n'));
   };

@@ -1,4 +1,4 @@
-// The normalizer Precompiled: a table of SentencePiece that maps characters to texts.
+// The normalizer "Precompiled": SentencePiece's table that maps characters to texts.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@ namespace fsdp {
 
 class Charsmap {
  public:
-  /// The table as a model of SentencePiece has it: a trie in a double array (Darts), and the texts that it leads to. Throws
-  /// UserError for one that is damaged.
+  /// Reads the table of a SentencePiece model: a trie in a double array (Darts), and the texts to which it leads. Throws
+  /// UserError if the table is damaged.
   explicit Charsmap(std::string_view table);
-  /// The table in base64, as tokenizer.json has it.
+  /// Decodes the table of a tokenizer.json, which is in base64.
   static std::string from_base64(std::string_view text);
 
-  /// Normalizes a text as Hugging Face's tokenizers does: a short cluster is replaced by the entry of its first characters;
-  /// without such an entry each character is replaced by its own.
+  /// Normalizes a text like Hugging Face's tokenizers. A short cluster is replaced by the table's entry for its first
+  /// characters. If there is no entry, each character is replaced by its own entry.
   std::string operator()(const std::string& text) const;
 
  private:

@@ -23,7 +23,7 @@ constexpr std::size_t longest_template = std::size_t{1} << 20;
 
 bool is_space_in_python(char32_t c) { return is_space(c) || (c >= 0x1c && c <= 0x1f); }
 
-/// As str.strip() of Python does, which Jinja's filter `trim` calls.
+/// The same as Python's str.strip(), which Jinja's filter `trim` calls.
 std::string trimmed(const std::string& text) { return strip(text, true, true, is_space_in_python); }
 
 void replace_all(std::string& text, std::string_view what, std::string_view with) {
@@ -39,7 +39,7 @@ std::string as_in_program(std::string format) {
   return format;
 }
 
-/// The programs that write each message by the format of its role, and one that asks, at the end or when the last is written.
+/// The programs that write each message in the format of its role, and then `ask`, after the loop or in its last iteration.
 std::vector<std::string> programs_by_role(const ChatFamily& family) {
   std::vector<std::string> programs;
   const std::string user = "message['role']=='user'%}" + as_in_program(family.user),
@@ -60,7 +60,7 @@ std::vector<std::string> programs_by_role(const ChatFamily& family) {
   return programs;
 }
 
-/// One whose messages are all written by one format.
+/// A family that writes all messages in the same format.
 ChatFamily of_one_format(const char* name, const std::string& begin, const std::string& message, const std::string& ask) {
   return {.name = name, .begin = begin, .system = message, .user = message, .assistant = message, .ask = ask};
 }
@@ -71,7 +71,7 @@ std::vector<ChatFamily> chatml_families() {
                     ask = "{%if add_generation_prompt%}<|im_start|>assistant\n{%endif%}";
   const std::string system = "<|im_start|>system\n{default}<|im_end|>\n{%endif%}";
   const std::string first = "{%if loop.first and messages[0]['role']!='system'%}" + system;
-  // That of Qwen2.5 has a place for calls of tools; nothing of it is left where there are none but this.
+  // Qwen2.5's template also handles tool calls. Without tools only this part of it has an effect.
   const std::string qwen =
       "{%if messages[0]['role']=='system'%}<|im_start|>system\n{messages[0]['content']}<|im_end|>\n{%else%}" + system + begin +
       "{%if (message['role']=='user')or(message['role']=='system'and not loop.first)or"
@@ -84,7 +84,7 @@ std::vector<ChatFamily> chatml_families() {
   family.programs = {begin + message + end + ask, begin + first + message + end + ask,  // SmolLM2, Qwen2
                      "{%if messages[0]['role']!='system'%}" + system + begin + message + end + ask,
                      qwen + calls + "{%endif%}" + end + ask, qwen + "{%endif%}" + end + ask};
-  ChatFamily open = family;  // the first of Qwen1.5
+  ChatFamily open = family;  // the first template of Qwen1.5
   open.leaves_last_open = true;
   const std::string open_message =
       "<|im_start|>{message['role']}\n{message['content']}{%if (loop.last and add_generation_prompt)or not loop.last%}"
@@ -110,7 +110,7 @@ std::vector<ChatFamily> llama3_families() {
         family.programs.push_back("{%for message in messages%}{%if loop.first%}" + begin + "{%endif%}" + message +
                                   "{%endfor%}" + asks);
       all.push_back(family);
-      family.last = ask;  // the first one asks in any case
+      family.last = ask;  // the first template writes `ask` in any case
       family.programs = {kept + ask};
       all.push_back(family);
     }
@@ -188,7 +188,7 @@ const std::vector<ChatFamily>& families() {
       gemma.begin = begin;
       gemma.programs = {begin + ("{%for message in messages%}" + role) + "{message['content']|trim}" + gemma_end};
       all.push_back(gemma);
-      add_by_role({.name = "Phi-3",  // the first one, which asks in the user's message
+      add_by_role({.name = "Phi-3",  // the first template, in which `ask` is part of the user's message
                    .begin = begin,
                    .system = "",
                    .user = "<|user|>\n{content}<|end|>\n<|assistant|>\n",
@@ -219,7 +219,8 @@ const std::vector<ChatFamily>& families() {
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-/// What stands in a program as text: braces and backslashes have a backslash before them, so that they are no part of it.
+/// Escapes text of a template with backslashes before braces and backslashes, so that program_of() can use unescaped braces for
+/// the program.
 std::string escaped(std::string_view text) {
   std::string all;
   for (const char c : text) {
@@ -229,8 +230,9 @@ std::string escaped(std::string_view text) {
   return all;
 }
 
-/// The text in quotes that begins at `at`, which then is behind it, escaped. Of escape sequences, "\n" and what stands for
-/// itself are known; another keeps its backslash, which nothing else leaves alone.
+/// Reads the quoted text that begins at `at`, moves `at` after it, and returns the text escaped. The known escape sequences are
+///
+///  and escaped quotes and backslashes. Any other one keeps its single backslash, so that the program matches no known one.
 std::string quoted(std::string_view expression, std::size_t& at) {
   const char quote = expression[at++];
   std::string text;
@@ -246,8 +248,8 @@ std::string quoted(std::string_view expression, std::size_t& at) {
   return text;
 }
 
-/// An expression of Jinja in one of the ways to write it: without spaces that nothing needs, with 'single quotes',
-/// message['role'] for message.role and |trim for .strip().
+/// Rewrites a Jinja expression in a single spelling: without unnecessary spaces, with 'single quotes', message['role'] for
+/// message.role and |trim for .strip().
 std::string plain(std::string_view expression) {
   std::string all;
   bool spaced = false;
@@ -282,14 +284,14 @@ std::string plain(std::string_view expression) {
   return all;
 }
 
-/// Without the parentheses around the whole.
+/// Removes parentheses around the whole expression.
 std::string_view bare(std::string_view expression) {
   if (!expression.starts_with('(') || !expression.ends_with(')')) return expression;
   const std::string_view inside = expression.substr(1, expression.size() - 2);
   return inside.find_first_of("()") == std::string_view::npos ? inside : expression;
 }
 
-/// An expression of Jinja that puts texts together, as a format: 'a' + message['role'] + "b" is a{message['role']}b.
+/// Converts a Jinja expression that concatenates texts to a format: 'a' + message['role'] + "b" is a{message['role']}b.
 std::string format_of(std::string_view expression) {
   std::string format;
   std::size_t begin = 0, depth = 0;
@@ -304,7 +306,7 @@ std::string format_of(std::string_view expression) {
       if (at == part.size()) return void(format += text);
     }
     const std::string other = plain(part);
-    // (message['content']|trim); around a condition they make a difference.
+    // Parentheses around one value have no effect, as in (message['content']|trim). Around a condition they have.
     const bool is_one_value = other.find_first_of(" +-*/%~<>=!,") == std::string::npos;
     format += fmt::format("{{{}}}", is_one_value ? bare(other) : other);
   };
@@ -323,7 +325,7 @@ std::string format_of(std::string_view expression) {
   return format;
 }
 
-/// Where the part of the program ends that begins at `at`, behind its "{%".
+/// The position of `close`, the end of a tag. `at` is after the tag's beginning, such as "{%". npos if the tag is not closed.
 std::size_t end_of_tag(std::string_view jinja, std::size_t at, std::string_view close) {
   while (at < jinja.size() && !jinja.substr(at).starts_with(close)) {
     if (close != "#}" && (jinja[at] == '\'' || jinja[at] == '"'))
@@ -334,8 +336,8 @@ std::size_t end_of_tag(std::string_view jinja, std::size_t at, std::string_view 
   return at < jinja.size() ? at : std::string_view::npos;
 }
 
-/// The parts of a program of which something is done where there are no tools: those behind a condition that never holds are
-/// left out, since there are neither tools, nor calls of them, nor messages of theirs.
+/// Collects the parts of a program that can run without tools. Blocks with a condition about tools, their calls or their
+/// messages are left out, because the condition is never true here.
 class WithoutTools {
  public:
   void output(std::string_view text) {
@@ -373,7 +375,7 @@ class WithoutTools {
 
  private:
   struct Block {
-    bool has_begun;  // its first line is in the program
+    bool has_begun;  // the block's first statement is in the program
     bool is_live;
   };
   bool is_live() const {
@@ -385,12 +387,12 @@ class WithoutTools {
 
   std::string program_;
   std::vector<Block> blocks_;
-  bool is_known_ = true;  // that is, all statements are
+  bool is_known_ = true;  // all statements are known
 };
 
-/// A template in one of the ways to write the same program: what it writes as formats, its statements as {%if ..%}. Line breaks
-/// and spaces around the program's parts are left out as transformers has it (trim_blocks, lstrip_blocks). Empty for what is
-/// not understood.
+/// Rewrites a template in a single spelling: its outputs as formats, its statements as {%if ..%}. Line breaks and spaces around
+/// statements are removed as in transformers (trim_blocks, lstrip_blocks). Returns an empty text if the template is not
+/// understood.
 std::string program_of(std::string jinja) {
   replace_all(jinja, "\r\n", "\n");
   if (jinja.find('\r') != std::string::npos) return "";
@@ -441,7 +443,8 @@ std::string program_of(std::string jinja) {
   return program.take();
 }
 
-/// Without the checks that fail where add_messages() refuses a conversation of a family whose messages alternate.
+/// Removes a program's own checks of the order of messages. add_messages() refuses the same conversations if the family
+/// alternates.
 std::string without_checks(std::string program) {
   replace_all(program, "{%if (message['role']=='user')!=(loop.index0%2==0)%}{raise}{%endif%}", "");
   replace_all(program, "{%if messages[0]['role']=='system'%}{raise}{%endif%}", "");
@@ -449,7 +452,8 @@ std::string without_checks(std::string program) {
   return program;
 }
 
-/// Whether this is the program; `said` becomes the text in the place of {default}, which has no part of a program in it.
+/// Returns true if `program` is the program `known`. `said` is set to the text at the place of {default}; this text must not
+/// contain parts of a program.
 bool is_program(std::string_view known, std::string_view program, std::optional<std::string>& said) {
   constexpr std::string_view place = "{default}";
   const std::size_t at = known.find(place);
@@ -582,7 +586,7 @@ ChatText ChatTemplate::render_whole(const std::vector<ChatMessage>& messages) co
 
 namespace {
 
-/// tokenizer_config.json gives a token as text, or as an object with its content.
+/// Reads a token of tokenizer_config.json, which is a text or an object with "content".
 std::string token_of(const nlohmann::json& config, const char* name) {
   if (!config.is_object() || !config.contains(name)) return "";
   const nlohmann::json& token = config[name];
@@ -640,10 +644,10 @@ const Keys keys_of_message = {.used = {"role", "content", "weight", "train"},
                               .refused = {"tool_calls", "function_call", "refusal", "prefix", "train_detail", "images", "image",
                                           "videos", "video", "audios", "audio"}};
 
-/// Returns false for null and empty values: data sets in columns have these if an entry lacks the key.
+/// Returns false for null and empty values. Column-oriented data sets write these for keys that an entry does not have.
 bool says_something(const nlohmann::json& value) { return !value.empty() && value != nlohmann::json(""); }
 
-/// Returns the first key that is refused, or nothing. Adds unknown keys to `unused`, each followed by `behind`.
+/// Returns the first key that is refused, or an empty text. Adds unknown keys to `unused`, each followed by `behind`.
 std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const char* behind, std::set<std::string>& unused) {
   const auto is_in = [](const std::vector<std::string_view>& list, const std::string& key) {
     return std::find(list.begin(), list.end(), key) != list.end();
@@ -659,14 +663,15 @@ std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const c
   return "";
 }
 
-/// Returns whether "weight" and "train" say that a message is to be learned; nothing if both are missing.
+/// Returns true if "weight" or "train" marks a message as one to learn, and false if it marks it as one not to learn; nullopt
+/// if both are missing.
 std::optional<bool> is_to_be_learned(const nlohmann::json& message, std::string& problem) {
   std::optional<bool> learned;
   for (const char* const key : {"weight", "train"}) {
     const nlohmann::json value = message.value(key, nlohmann::json());
     if (value.is_null()) continue;
     const bool yes = value == nlohmann::json(true) || value == nlohmann::json(1);
-    if (!yes && !(value == nlohmann::json(false) || value == nlohmann::json(0)))  // NaN is neither equal nor unequal
+    if (!yes && !(value == nlohmann::json(false) || value == nlohmann::json(0)))  // `!=` would not work for NaN
       problem = format("it has \"{}\": {}, and only 0 and 1, false and true are read", key, json_excerpt(value));
     if (learned.value_or(yes) != yes) problem = "its \"weight\" and its \"train\" contradict each other";
     learned = yes;

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr const char* generation_name = "generation_config.json";
 
-/// The tokens of one kind that a file names.
+/// The tokens of one kind ("eos", "bos" or "pad") that a file names.
 struct Claim {
   std::string file;
   std::vector<TokenId> ids;
@@ -47,7 +47,7 @@ class SpecialTokens {
     map_ = read_if_there(folder / map_name);
   }
 
-  /// `kind`: "eos", "bos", "pad".
+  /// The claims of all files about the tokens of `kind`: "eos", "bos" or "pad".
   std::vector<Claim> claims(const std::string& kind) const {
     std::vector<Claim> all = {{"config.json", ids_in(config_path_, config_, kind)},
                               {generation_name, ids_in(folder_ / generation_name, generation_, kind)},
@@ -120,7 +120,7 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
     const std::vector<Claim> claims = special.claims(kind);
     const std::vector<TokenId> all = union_of(claims);
     if (std::string_view(kind) == "eos") found.ids = all;
-    // If generation_config.json names some, transformers takes no others: it is the file that must have all of them.
+    // If generation_config.json names tokens, transformers uses only these. So that file must have all of them.
     const auto is_generation = [](const Claim& claim) { return claim.file == generation_name; };
     const bool decides = std::any_of(claims.begin(), claims.end(), is_generation);
     const auto has_all = [&](const Claim& claim) {

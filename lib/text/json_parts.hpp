@@ -1,4 +1,4 @@
-// Reads the parts of a tokenizer.json: what is missing or of the wrong kind, and every part that is not known, is a UserError.
+// Reads the parts of a tokenizer.json. A missing part, a part of the wrong type or an unknown part is a UserError.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@
 
 namespace fsdp {
 
-/// "the normalizer Precompiled is not known here ..."
+/// The error "the normalizer Precompiled is not known here ...".
 UserError unknown_part(std::string_view kind, std::string_view type);
-/// Throws RunError if a text becomes so much longer as no tokenizer makes it (one character is at most 11 times as long in a
-/// normal form): a file of which somebody wants that it fills the memory.
+/// Throws RunError if a text becomes longer than any sane tokenizer makes it (a normal form is at most 11 times as long as its
+/// character). A hostile file could fill the memory.
 void require_sane_growth(std::size_t before, std::size_t after);
 /// The entry "type" of an object.
 std::string part_type(const nlohmann::json& part, std::string_view kind);
-/// Entries of an object. Those with a default may be missing or null.
+/// The entry `key` of an object, as a list, text or flag. A flag may be missing or null: it is then `missing`.
 const nlohmann::json& part_list(const nlohmann::json& part, const char* key);
 std::string part_text(const nlohmann::json& part, const char* key);
 bool part_flag(const nlohmann::json& part, const char* key, bool missing);
-/// The id of a token: 0 to 2^24 - 1.
+/// Reads the id of a token: 0 to 2^24 - 1.
 TokenId part_id(const nlohmann::json& number, std::string_view token);
-/// {"Regex": "..."} or {"String": "..."} at "pattern".
+/// Reads the entry "pattern": {"Regex": "..."} or {"String": "..."}.
 Pattern part_pattern(const nlohmann::json& part);
 
 }  // namespace fsdp

@@ -27,7 +27,7 @@ bool is_low(unsigned unit) { return unit >= 0xdc00 && unit < 0xe000; }
 bool is_plain(char c) { return (c != '"') & (c != '\\') & (static_cast<unsigned char>(c) >= 0x20); }
 
 /// Reads values from a position on. Each function returns false at the first thing that is not JSON, or if the text ends.
-/// Values and strings are built in `to`, unless it is null.
+/// Values and strings are stored in `to`, unless it is null.
 class Reader {
  public:
   explicit Reader(std::string_view text, std::size_t at = 0) : text_(text), begin_(at), at_(at) {}
@@ -80,7 +80,7 @@ class Reader {
     });
   }
 
-  /// Reads to the end, where nothing but spaces may follow.
+  /// Reads to the end of the text. Only spaces may follow.
   bool end() {
     skip_spaces();
     return at_ == text_.size() || fail("something follows the value");
@@ -105,7 +105,7 @@ class Reader {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) ++at_;
   }
 
-  /// Reads the parts of an object or an array, from its bracket on.
+  /// Reads the parts of an object or an array, beginning at its bracket.
   template <class Part>
   bool nested(char close, const Part& part) {
     if (++depth_ > deepest) return fail("brackets are nested deeper than 1000");
@@ -137,9 +137,9 @@ class Reader {
     });
   }
 
-  /// The number of bytes from here on that are no escape and no end of the string.
+  /// The number of bytes before the next escape, the end of the string or a control character.
   std::size_t plain_bytes() const {
-    constexpr std::size_t block = 32;  // bytes at once, after as many one by one: many texts have an escape in each line
+    constexpr std::size_t block = 32;  // bytes at once, but the first ones singly: many texts have an escape in each line
     std::size_t i = at_;
     const auto one_by_one = [&](std::size_t end) {
       while (i < end && is_plain(text_[i])) ++i;
@@ -173,7 +173,7 @@ class Reader {
     return true;
   }
 
-  /// The number in "\uXXXX" at this position; nothing if there is none.
+  /// The number in "\uXXXX" at this position; nullopt if there is none.
   std::optional<unsigned> escaped_at(std::size_t at) const {
     if (at + 6 > text_.size() || text_.substr(at, 2) != "\\u") return std::nullopt;
     unsigned unit = 0;
@@ -256,7 +256,7 @@ class Reader {
     json number = is_integer ? read(std::uint64_t{}) : json();
     if (is_integer && number.is_null()) number = read(std::int64_t{});
     if (number.is_null()) number = read(double{});
-    return number.is_null() ? json(std::numeric_limits<double>::quiet_NaN()) : number;  // no double is as large
+    return number.is_null() ? json(std::numeric_limits<double>::quiet_NaN()) : number;  // too large for a double
   }
 
   std::string_view text_;

@@ -1,6 +1,6 @@
-// JSON as Python's json module reads it, which has written most corpora, chats and lists of questions: numbers of any length,
-// NaN and Infinity are values, and of equal keys the last one counts. Half of a surrogate pair, and bytes that are not UTF-8,
-// become U+FFFD. Other fields are checked and skipped.
+// Reads JSON like Python's json module, which has written most corpora, chats and lists of questions. Numbers may have any
+// length, NaN and Infinity are values, and of equal keys the last one counts. Half of a surrogate pair, and bytes that are not
+// UTF-8, become U+FFFD. read_json_field() checks and skips the other fields.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@ namespace fsdp {
 /// The end of a JSON value in a text.
 struct JsonEnd {
   enum Kind { whole, open, wrong } kind;  // open: the text ends before the value does
-  std::size_t at = 0;                     // of a whole value: the position after it
-  std::string problem = {};               // of a wrong one
+  std::size_t at = 0;                     // if whole: the position after the value
+  std::string problem = {};               // if wrong: the reason
 };
 /// Finds the end of the value that begins at text[at], after spaces.
 JsonEnd end_of_json(std::string_view text, std::size_t at);
 
 /// Reads a text that is one value. If it is not, `problem` says why ("it is not JSON: ..."); else `problem` is empty. The
-/// number of U+FFFD that were put in is added to *replaced.
+/// number of replacements by U+FFFD is added to *replaced.
 nlohmann::json read_json(std::string_view text, std::string& problem, std::size_t* replaced = nullptr);
-/// Reads a file of a model's folder that is one object: Python reads these as it reads data. Throws UserError.
+/// Reads a file of a model's folder, which must be one object, by the same rules. Throws UserError.
 nlohmann::json read_json_object(const std::filesystem::path& path);
-/// Reads one field, a string, of a text that is one object. Returns nothing, and sets `problem`, if there is none.
+/// Reads one string field of a text that is one object. Returns nullopt and sets `problem` if there is no such string.
 std::optional<std::string> read_json_field(std::string_view text, std::string_view field, std::string& problem,
                                            std::size_t* replaced = nullptr);
 

@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// Characters [first, last] have a property: a category, a script, or "word" for what \w has.
+/// Characters [first, last] have a property: a category, a script, or "word" for the characters of \w.
 struct NewerCharacters {
   std::string_view property;
   std::uint32_t first, last;

@@ -25,8 +25,8 @@ void check_icu(UErrorCode status, const char* what) {
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
-/// Characters that Hugging Face's tokenizers know in normal forms (unicode-normalization-alignments, of Unicode 9). Others stay
-/// as they are, and do not change places with their neighbours.
+/// The characters that Hugging Face's tokenizers normalize: those of Unicode 9 (unicode-normalization-alignments). Other
+/// characters stay unchanged and in their places.
 const icu::UnicodeSet& normalized_characters() {
   static const icu::UnicodeSet set = [] {
     UErrorCode status = U_ZERO_ERROR;
@@ -49,7 +49,8 @@ Normalizer::Step normal_form(NormalForm form) {
   return [normalizer](const std::string& text) {
     std::string out;
     out.reserve(text.size());
-    // ICU counts in 32 bits: pieces end where nothing goes on across. A line's first letter is such a place in every form.
+    // ICU's indices have 32 bits, so a long text is normalized in pieces. A piece ends before a line feed: no normal form joins
+    // characters across it.
     constexpr std::size_t most = std::size_t{1} << 28;
     for (std::size_t begin = 0; begin < text.size();) {
       std::size_t end = text.size();
@@ -88,7 +89,7 @@ void Normalizer::note_replacement(const nlohmann::json& pattern, const std::stri
   if (pattern.contains("Regex")) {
     const std::string expression = part_text(pattern, "Regex");
     const bool is_of_spaces = expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}";
-    // At the beginning and end of a text, as a tokenizer.model is described.
+    // Expressions for the ends of a text that describe_sentencepiece() writes.
     const bool is_of_ends =
         (expression == R"(\A +| +\z)" && with.empty()) || (expression == "\\A\u2581" && with == "\u2581\u2581");
     keeps_cuts_ = keeps_cuts_ && ((is_of_spaces && becomes_space) || is_of_ends);
@@ -114,7 +115,7 @@ void Normalizer::add(const nlohmann::json& description) {
     for (const auto& part : part_list(description, "normalizers")) add(part);
     return;
   }
-  if (type != "Replace") removes_spaces_ = false;  // compatible forms and what is put before texts may have some
+  if (type != "Replace") removes_spaces_ = false;  // NFKC, NFKD and prefixes may contain spaces
   keeps_letters_ = keeps_letters_ && (type == "Replace" || type == "NFC" || type == "Strip" || type == "Prepend");
   if (type == "NFC") {
     steps_.push_back(normal_form(NormalForm::nfc));
@@ -132,7 +133,7 @@ void Normalizer::add(const nlohmann::json& description) {
     steps_.push_back(
         [what = part_text(description, "prepend")](const std::string& text) { return text.empty() ? text : what + text; });
   } else if (type == "Precompiled") {
-    // tokenizer.json has the table in base64, a tokenizer.model as bytes.
+    // The table is base64 in tokenizer.json, and bytes in a tokenizer.model.
     const auto map = std::make_shared<Charsmap>(description.contains("bytes")
                                                     ? part_text(description, "bytes")
                                                     : Charsmap::from_base64(part_text(description, "precompiled_charsmap")));

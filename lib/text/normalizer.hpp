@@ -1,4 +1,4 @@
-// What a tokenizer does to a text before it looks at it: Unicode normal forms and replacements.
+// The normalizer of a tokenizer: Unicode normal forms and replacements, applied to a text before it is split.
 #pragma once
 
 #include <functional>
@@ -9,28 +9,27 @@
 
 namespace fsdp {
 
-/// Steps that each make another text of a text; UTF-8 before and after. Without steps the text stays.
+/// A sequence of steps. Each step converts a text of UTF-8 to another one. Without steps the text is unchanged.
 class Normalizer {
  public:
   using Step = std::function<std::string(const std::string&)>;
   Normalizer() = default;
-  /// From its description in tokenizer.json: null, NFC, NFD, NFKC, NFKD, Strip, Replace, Prepend, Precompiled, or a Sequence
-  /// of them. Throws UserError
-  /// with the name of anything else.
+  /// Reads the description in tokenizer.json: null, NFC, NFD, NFKC, NFKD, Strip, Replace, Prepend, Precompiled, or a Sequence
+  /// of them. Throws UserError with the name of an unknown part.
   explicit Normalizer(const nlohmann::json& description);
 
   bool empty() const { return steps_.empty(); }
-  /// Whether a text may be cut behind an ASCII letter or digit and before a space or line feed: what is made of the parts is
-  /// then what is made of the whole, but for what is put before them. Spaces and line feeds become such, or U+2581.
+  /// Returns true if a text may be cut after an ASCII letter or digit and before a space or line feed: the normalized parts,
+  /// without prefixes, are then the normalized text. Each space and line feed stays one of these two, or becomes U+2581.
   bool keeps_cuts() const { return keeps_cuts_; }
-  /// Whether spaces, or line feeds, may become something else.
+  /// Return true if spaces, or line feeds, may be replaced.
   bool changes_spaces() const { return changes_spaces_; }
   bool changes_line_ends() const { return changes_line_ends_; }
-  /// Whether letters stay as they are, if they are in NFC.
+  /// Returns true if letters that are in NFC stay unchanged.
   bool keeps_letters() const { return keeps_letters_; }
-  /// Whether none of its texts has a space.
+  /// Returns true if normalized texts have no spaces.
   bool removes_spaces() const { return removes_spaces_; }
-  /// Whether a text still begins with what it began with, or what that became.
+  /// Returns true if the beginning of a text, or its replacement, is still the beginning of the normalized text.
   bool keeps_beginning() const { return keeps_beginning_; }
   std::string operator()(std::string text) const;
 

@@ -1,4 +1,4 @@
-// Pieces of text, tokenized by several threads at once and handed on in order.
+// Tokenizes pieces of text in several threads and returns them in order.
 #pragma once
 
 #include <cstddef>
@@ -16,39 +16,38 @@ namespace fsdp {
 
 struct TextPiece {
   std::string text;
-  std::size_t cut = 0;    // the first bytes of `text` are the character before the cut, and not the piece's own
-  std::uint64_t end = 0;  // where it ends in the caller's text
+  std::size_t cut = 0;    // the first `cut` bytes of `text` are the character before the cut; they do not belong to the piece
+  std::uint64_t end = 0;  // the position of the piece's end in the caller's text
   bool ends_document = false;
-  bool is_conversation = false;              // then tokens have a mask
-  std::vector<ChatText::Span> answers = {};  // of it
+  bool is_conversation = false;              // the tokens then have a mask
+  std::vector<ChatText::Span> answers = {};  // the conversation's answers
   bool ends_open = false;                    // ChatText::ends_open
-  std::size_t replaced = 0;                  // how many times U+FFFD has been put into it already
-  std::size_t skipped = 0;                   // parts that were left out before it
-  std::uint64_t first_skipped = 0;           // where the first of them begins in the caller's text
+  std::size_t replaced = 0;                  // the number of U+FFFD that the caller has put into the text
+  std::size_t skipped = 0;                   // the number of parts before this piece that were left out
+  std::uint64_t first_skipped = 0;           // the position of the first of these in the caller's text
 };
 
 struct EncodedPiece {
-  std::vector<TokenId> ids, mask = {};  // the mask of a conversation: 1 for tokens of answers, 0 for others; else empty
+  std::vector<TokenId> ids, mask = {};  // mask: 1 for tokens of answers, 0 for others; empty if the piece is no conversation
   bool ends_open = false;
   std::uint64_t end = 0;
   bool ends_document = false;
-  std::size_t replaced = 0;        // how many times the text is not UTF-8, for tokenizers that need it
-  std::size_t first_replaced = 0;  // bytes of the piece before the first of these
-  std::size_t skipped = 0;         // as of the TextPiece
+  std::size_t replaced = 0;        // the number of places that are not UTF-8, if the tokenizer needs UTF-8
+  std::size_t first_replaced = 0;  // the position of the first of these in the piece
+  std::size_t skipped = 0;         // as in the TextPiece
   std::uint64_t first_skipped = 0;
 };
 
-/// Memory holds as many pieces as there are threads.
+/// At most as many pieces are in memory as there are threads.
 class ParallelEncoder {
  public:
   using Take = std::function<void(EncodedPiece)>;
-  /// `take` is called in the order of the pieces, by the thread that calls the functions below. The tokenizer must outlive
-  /// this.
+  /// `take` receives the pieces in order, in the thread that calls the functions below. The tokenizer must outlive this object.
   ParallelEncoder(const Tokenizer& tokenizer, std::size_t threads, Take take);
 
-  /// May take earlier pieces. Throws what tokenizing one of them threw.
+  /// Starts a piece. May call `take` for earlier pieces, and rethrows an exception of their tokenization.
   void add(TextPiece piece);
-  /// Takes all that are left.
+  /// Calls `take` for all remaining pieces.
   void finish();
 
  private:
@@ -59,7 +58,7 @@ class ParallelEncoder {
   const Tokenizer& tokenizer_;
   std::size_t threads_;
   Take take_;
-  std::deque<std::future<EncodedPiece>> under_way_;  // their destructors wait
+  std::deque<std::future<EncodedPiece>> under_way_;  // a future's destructor waits for its thread
 };
 
 }  // namespace fsdp

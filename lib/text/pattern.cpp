@@ -15,14 +15,14 @@ namespace fsdp {
 
 namespace {
 
-// Inside of brackets. White_Space and Oniguruma's \w: PCRE2's own have U+180E, and no marks and connectors. Outside of brackets
-// Oniguruma's \w has six more, those of the numbers that are no digits that Latin-1 has.
+// White_Space and Oniguruma's \w, for use inside brackets. PCRE2's own \s has U+180E, and its \w has no marks and connectors.
+// Outside brackets Oniguruma's \w has six more characters: Latin-1's numbers that are not digits.
 constexpr std::string_view space_class =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 const std::string word_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 const std::string word_alone = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
-/// Names of properties may be written in several ways.
+/// Removes differences in the spelling of a property's name: case, spaces, hyphens and underscores.
 std::string plain(std::string_view name) {
   std::string letters;
   for (const char c : name)
@@ -35,7 +35,7 @@ UserError refuse(std::string_view expression, std::string_view why) {
                           excerpt(expression), why));
 }
 
-/// What PCRE2 lacks of a property ("L", "Lu", "Han" or "Hani", "word"), as within brackets.
+/// The characters of a property ("L", "Lu", "Han" or "Hani", "word") that PCRE2 does not know, in the form for brackets.
 std::string newer_of(std::string_view property) {
   constexpr std::pair<std::string_view, std::string_view> short_names[] = {{"arab", "Arabic"},
                                                                            {"bali", "Balinese"},
@@ -63,7 +63,7 @@ std::string newer_of(std::string_view property) {
   return all;
 }
 
-/// The same expression for PCRE2.
+/// Translates an expression of Oniguruma for PCRE2.
 class Translation {
  public:
   explicit Translation(std::string_view expression) : expression_(expression) {
@@ -86,7 +86,7 @@ class Translation {
     } else if (c == '[') {
       in_class_ = true;
       class_begin_ = at_ + (expression_.substr(at_ + 1).starts_with('^') ? 2 : 1);
-      while (at_ + 1 < class_begin_) out_ += expression_[at_++];  // "[" of "[^"
+      while (at_ + 1 < class_begin_) out_ += expression_[at_++];  // the "[" of "[^"
     } else if (here("(?")) {
       const std::string_view rest = expression_.substr(at_ + 2);
       if (!rest.starts_with(':') && !rest.starts_with('!') && !rest.starts_with('=') && !rest.starts_with("i:"))
@@ -94,12 +94,13 @@ class Translation {
     } else if (c == '^' || c == '$') {
       throw wrong("it asks for the beginning or end of a line");
     } else if (c == '}' && at_ + 1 < expression_.size() && expression_[at_ + 1] == '+') {
-      throw wrong("a repetition of a repetition");  // greedy for Oniguruma, possessive for PCRE2
+      throw wrong("a repetition of a repetition");  // Oniguruma takes it as greedy, PCRE2 as possessive
     } else if (c == '{') {
       const std::string_view inside = expression_.substr(at_ + 1, expression_.find('}', at_) - at_ - 1);
-      if (inside.starts_with(',')) throw wrong("{,n}");  // no repetition for PCRE2
+      if (inside.starts_with(',')) throw wrong("{,n}");  // PCRE2 does not take it as a repetition
       const bool is_number = !inside.empty() && inside.find_first_not_of("0123456789") == inside.npos;
-      if (is_number && expression_.substr(at_ + inside.size() + 1).starts_with("}?")) throw wrong("{n}?");  // that or nothing
+      if (is_number && expression_.substr(at_ + inside.size() + 1).starts_with("}?"))
+        throw wrong("{n}?");  // Oniguruma: n times or not at all
     }
     out_ += expression_[at_++];
   }
@@ -123,7 +124,7 @@ class Translation {
       const bool negated = name.starts_with('^');
       if (negated) name.remove_prefix(1);
       if (plain(name) == "c" || plain(name) == "cn") throw wrong("characters that are none yet depend on Unicode's version");
-      // A category, or a script: PCRE2 would take a script's name for all characters that are used with it.
+      // A name is a category or a script. Without "sc:" PCRE2 would include all characters that are used with the script.
       const std::string property = format("{}{}", name.size() <= 2 ? "" : "sc:", name), newer = newer_of(name);
       at_ = close + 1;
       if (newer.empty())
@@ -146,7 +147,7 @@ class Translation {
         at_ += digits.size();
       }
     } else if (!in_class_ && std::string_view("AzX").find(c) != std::string_view::npos) {
-      out_ += format("\\{}", c);  // the beginning of the text, its end, a cluster of characters
+      out_ += format("\\{}", c);  // beginning of the text, end of the text, grapheme cluster
     } else if (std::string_view("nrtf").find(c) != std::string_view::npos ||
                (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c)))) {
       out_ += format("\\{}", c);
@@ -179,7 +180,7 @@ Compiled compile(std::string_view expression, const std::string& translated) {
   std::uint32_t matches_nothing = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing != 0) throw refuse(expression, "it matches where there is nothing");
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // Without it the same matches are found, slowly.
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if it fails, the same matches are found, only more slowly
   return code;
 }
 
@@ -207,7 +208,8 @@ Pattern Pattern::literal(std::string_view text) {
 void Pattern::find_all(std::string_view text, std::vector<TextRange>& matches) const {
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr),
                                                                             pcre2_match_data_free);
-  // Only where the 32 KiB that PCRE2 takes from the thread's stack are not enough: making one takes longer than most searches.
+  // Only made if the 32 KiB that PCRE2 takes from the thread's stack are not enough, because making one takes longer than most
+  // searches.
   std::unique_ptr<pcre2_jit_stack, void (*)(pcre2_jit_stack*)> stack(nullptr, pcre2_jit_stack_free);
   std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(nullptr, pcre2_match_context_free);
   expect(data != nullptr, "PCRE2 has memory");

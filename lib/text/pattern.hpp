@@ -1,5 +1,5 @@
-// Regular expressions over UTF-8, written as Hugging Face's tokenizers take them (Oniguruma), run by PCRE2. Which characters
-// are letters or numbers is what Unicode 16 says, as there, where PCRE2 knows an older one (newer_characters.hpp).
+// Regular expressions over UTF-8, in the syntax of Hugging Face's tokenizers (Oniguruma), run by PCRE2. Letters and numbers are
+// those of Unicode 16, as in Hugging Face's tokenizers; newer_characters.hpp lists those that PCRE2 does not know.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-/// A part of a text, in bytes.
+/// A range of bytes of a text.
 struct TextRange {
   std::size_t begin = 0, end = 0;
   bool operator==(const TextRange&) const = default;
@@ -19,15 +19,15 @@ struct TextRange {
 /// Immutable; may be used by several threads at once.
 class Pattern {
  public:
-  /// Throws UserError for an expression that is wrong, or that means something else to PCRE2 than to Oniguruma: what is taken
-  /// is a list (classes, groups, look-ahead, repetitions, \s \w \d \p{...} and their opposites), not what is refused.
+  /// Throws UserError for an invalid expression, and for one that PCRE2 may read in another way than Oniguruma: only classes,
+  /// groups, look-ahead, repetitions, \s \w \d \p{...} and their opposites are accepted.
   explicit Pattern(std::string_view expression);
-  /// An expression that matches `text` and nothing else.
+  /// An expression that matches only `text`.
   static Pattern literal(std::string_view text);
   Pattern(Pattern&&) noexcept;
   ~Pattern();
 
-  /// Appends all matches from left to right; the search for each begins where the one before ended. `text` is UTF-8.
+  /// Appends all matches from left to right. Each search begins at the end of the previous match. `text` is UTF-8.
   void find_all(std::string_view text, std::vector<TextRange>& matches) const;
 
  private:

@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-/// What happens to the parts that a pattern finds.
+/// What a Split does with the matches of its pattern.
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 Behavior behavior_of(const nlohmann::json& part) {
@@ -27,7 +27,7 @@ Behavior behavior_of(const nlohmann::json& part) {
   throw unknown_part("behavior", name);
 }
 
-/// Parts of `piece` in order, each found by the pattern or lying between: appended to `out` as the behavior says.
+/// Appends the parts of `piece`, matches and the text between them, to `out`, joined or removed according to `behavior`.
 void cut(const TextRange& piece, const std::vector<TextRange>& matches, bool invert, Behavior behavior,
          std::vector<TextRange>& out) {
   const std::size_t first = out.size();
@@ -82,7 +82,7 @@ PreTokenizer::Step split(Pattern pattern, Behavior behavior, bool invert = false
   };
 }
 
-/// Writes `prefix` before each piece for which `wanted` says so.
+/// Writes `prefix` before each piece for which wanted(piece, index) is true.
 template <class Wanted>
 void prepend(Pieces& pieces, std::string_view prefix, const Wanted& wanted) {
   std::string text;
@@ -101,7 +101,7 @@ void prepend_space(Pieces& pieces) {
   prepend(pieces, " ", [](std::string_view piece, std::size_t) { return !piece.starts_with(' '); });
 }
 
-/// Spaces become `sign`; a piece begins with each of them.
+/// Replaces spaces by `sign`. If `splits` is true, a piece begins at each sign.
 PreTokenizer::Step metaspace(const std::string& sign, const std::string& scheme, bool splits) {
   if (scheme != "always" && scheme != "first" && scheme != "never") throw unknown_part("prepend_scheme", scheme);
   const auto at_signs = std::make_shared<PreTokenizer::Step>(split(Pattern::literal(sign), Behavior::merged_with_next));
@@ -144,7 +144,7 @@ Pieces PreTokenizer::operator()(std::string text, bool begins_text) const {
   return pieces;
 }
 
-/// As in DeepSeek's tokenizers.
+/// An expression of DeepSeek's tokenizers.
 constexpr std::string_view chinese_and_kana = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
 
 void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool keeps_matches) {
@@ -152,11 +152,11 @@ void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool 
   const std::string what = part_text(pattern, is_regex ? "Regex" : "String");
   if (is_regex && (isolates || keeps_matches) && fsdp::ends_words(what)) {
     ends_words_ = true;
-  } else if (is_regex) {  // digits by themselves, or by threes; letters of scripts without spaces
+  } else if (is_regex) {  // single digits, groups of three digits, letters of scripts without spaces
     keeps_cuts_ =
         keeps_cuts_ && isolates &&
         (what == R"(\p{N})" || what == R"(\p{N}{1,3})" || what == R"(\d)" || what == "[0-9]" || what == chinese_and_kana);
-  } else if (what == " ") {  // Gemma's, whose normalizer leaves none
+  } else if (what == " ") {  // Gemma's; its normalizer leaves no spaces
     joins_spaces_ = true;
   } else {
     keeps_cuts_ = keeps_cuts_ && isolates && what.find_first_of(" \n") == std::string::npos;
@@ -191,14 +191,14 @@ void PreTokenizer::add(const nlohmann::json& description) {
     ends_words_ = true;
   } else if (type == "Metaspace") {
     const std::string sign = part_text(description, "replacement");
-    if (sign.empty() || sign.size() > 4) throw unknown_part("replacement", sign);  // one character
+    if (sign.empty() || sign.size() > 4) throw unknown_part("replacement", sign);  // must be one character
     const std::string scheme = description.contains("prepend_scheme")             ? part_text(description, "prepend_scheme")
                                : part_flag(description, "add_prefix_space", true) ? "always"
                                                                                   : "never";
     const bool splits = part_flag(description, "split", true);
     steps_.push_back(metaspace(sign, scheme, splits));
     marks_beginning_ = marks_beginning_ || scheme == "first";
-    // The first piece may be another one than the one with which the text began.
+    // After a removal, the first piece may not be the beginning of the text.
     if (scheme == "first" && leaves_out_)
       throw unknown_part("pre-tokenizer", "Metaspace, for the first word, behind parts that leave some out,");
     keeps_cuts_ = keeps_cuts_ && sign == "\xE2\x96\x81";

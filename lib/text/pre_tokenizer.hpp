@@ -1,4 +1,4 @@
-// Cuts a text into the pieces that tokens do not cross: words, numbers, spaces.
+// Splits a text into pieces, such as words, numbers and spaces. A token is always within one piece.
 #pragma once
 
 #include <functional>
@@ -12,32 +12,33 @@
 
 namespace fsdp {
 
-/// A text in pieces, none of them empty, in order. Between pieces there may be what was left out.
+/// The pieces of a text, in order; none is empty. Text between pieces was left out.
 struct Pieces {
   std::string text;
   std::vector<TextRange> ranges;
-  bool begins_text = true;  // nothing stands before it: no other part of the text, no token
+  bool begins_text = true;  // this is the beginning of the whole text: no other part and no token is before it
 };
 
 class PreTokenizer {
  public:
   using Step = std::function<void(Pieces&)>;
-  /// As tokenizer.json describes it: null, ByteLevel, Split, Digits, WhitespaceSplit, Metaspace, or a Sequence of
-  /// them. Throws UserError for anything else, by its name.
+  /// Reads the description in tokenizer.json: null, ByteLevel, Split, Digits, WhitespaceSplit, Metaspace, or a Sequence of
+  /// them. Throws UserError with the name of an unknown part.
   explicit PreTokenizer(const nlohmann::json& description);
 
-  /// Whether pieces are bytes from then on, and not characters.
+  /// Returns true if the model's units are bytes, not characters.
   bool to_bytes() const { return to_bytes_; }
-  /// Whether a text may be cut behind a letter or digit and before a space or line feed: the other pieces stay as they are
-  /// then.
+  /// Returns true if a text may be cut after a letter or digit and before a space or line feed: the other pieces then stay the
+  /// same.
   bool keeps_cuts() const { return keeps_cuts_; }
-  /// Whether a piece always ends there.
+  /// Returns true if a piece always ends at such a place.
   bool ends_words() const { return ends_words_; }
-  /// Whether spaces stay with what stands before them: then all this holds only for texts without spaces.
+  /// Returns true if spaces are joined to the text before them. The two functions above then hold only for texts without
+  /// spaces.
   bool joins_spaces() const { return joins_spaces_; }
-  /// Whether it looks for the piece with which the text begins.
+  /// Returns true if it treats the first piece of the text differently.
   bool marks_beginning() const { return marks_beginning_; }
-  /// Pieces of UTF-8.
+  /// Splits a text of UTF-8.
   Pieces operator()(std::string text, bool begins_text) const;
 
  private:
@@ -47,7 +48,7 @@ class PreTokenizer {
   std::vector<Step> steps_;
   bool to_bytes_ = false;
   bool keeps_cuts_ = true, ends_words_ = false, joins_spaces_ = false;
-  bool marks_beginning_ = false, leaves_out_ = false;  // the second: parts of the text
+  bool marks_beginning_ = false, leaves_out_ = false;  // leaves_out_: some parts of the text are removed
 };
 
 }  // namespace fsdp

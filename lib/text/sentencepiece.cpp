@@ -1,4 +1,4 @@
-// A tokenizer that SentencePiece's own library runs.
+// The tokenizer of a SentencePiece model, run by SentencePiece's own library.
 #include <sentencepiece_processor.h>
 
 #include "base/error.hpp"
@@ -17,7 +17,7 @@ class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::filesystem::path& file, const std::string& model) {
     if (const auto status = processor_.LoadFromSerializedProto(model); !status.ok()) {
-      const bool is_of_code = status.ToString().find(".cc(") != std::string::npos;  // says where, and not what
+      const bool is_of_code = status.ToString().find(".cc(") != std::string::npos;  // a source location instead of a reason
       throw UserError(format("'{}' is no model of SentencePiece ({}); give a tokenizer.model or a tokenizer.json",
                              file.string(), is_of_code ? "it is another file, or damaged" : excerpt(status.ToString())));
     }
@@ -48,7 +48,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string description() const override { return format("SentencePiece of {} tokens", vocab_size()); }
 
  private:
-  /// Bytes are characters together with those before and behind them: they wait until another token comes.
+  /// Several byte tokens together are a character, so bytes are kept until another token arrives.
   class Decoder : public TokenDecoder {
    public:
     explicit Decoder(const sp::SentencePieceProcessor& processor) : processor_(processor) {}
@@ -60,7 +60,7 @@ class SentencePieceTokenizer : public Tokenizer {
       }
       end_bytes(text);
       std::string piece = processor_.IdToPiece(id);
-      if (processor_.IsUnknown(id)) piece = " \xE2\x81\x87 ";  // as the library shows it
+      if (processor_.IsUnknown(id)) piece = " \xE2\x81\x87 ";  // the text that the library shows
       constexpr std::string_view sign = "\xE2\x96\x81";
       for (std::size_t at = 0; (at = piece.find(sign, at)) != std::string::npos; ++at) piece.replace(at, sign.size(), " ");
       if (begins_ && piece.starts_with(' ')) piece.erase(0, 1);
@@ -86,13 +86,13 @@ class SentencePieceTokenizer : public Tokenizer {
     bool begins_ = true;
   };
 
-  /// Spaces are U+2581 to the model, and line feeds that, too, or themselves.
+  /// The model sees spaces as U+2581, and line feeds as U+2581 or unchanged.
   void find_cuts() {
     for (int id = 0; id < processor_.GetPieceSize(); ++id)
       for (const char* const space : {" ", "\n", "\xE2\x96\x81"})
         if (reaches_across(processor_.IdToPiece(id), space, {})) return;
     cuts_.at_space = cuts_.at_line_end = true;
-    // Characters that are no tokens join those beside them.
+    // Characters that are no tokens join unknown characters next to them.
     for (int c = 0; c < 128; ++c) {
       const char text = static_cast<char>(c);
       cuts_.not_after[static_cast<std::size_t>(c)] = processor_.IsUnknown(processor_.PieceToId(absl::string_view(&text, 1)));

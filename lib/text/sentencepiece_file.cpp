@@ -22,8 +22,8 @@ using Json = nlohmann::json;
 /// A field of a protocol buffer.
 struct Field {
   std::uint64_t number = 0;
-  std::uint64_t value = 0;  // of an integer, or the bits of a float
-  std::string_view bytes;   // of a text or message
+  std::uint64_t value = 0;  // an integer, or the bits of a float
+  std::string_view bytes;   // a text or a message
 };
 
 /// Takes the next field from `message`. Throws UserError if there is none.
@@ -76,7 +76,7 @@ std::size_t characters_of(std::string_view text) {
   return count;
 }
 
-/// Calls do_it(left, right) for each way to cut a text into two of characters.
+/// Calls do_it(left, right) for each way to cut a text between two characters.
 template <class Do>
 void for_each_cut(std::string_view text, const Do& do_it) {
   for (std::size_t at = 0; at < text.size();) {
@@ -142,7 +142,7 @@ SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file) {
 
 Json describe_sentencepiece(const SentencePieceFile& model, const std::map<TokenId, std::string>& names, bool legacy) {
   const auto id_of = [](std::size_t i) { return narrow<TokenId>(i); };
-  std::unordered_map<std::string_view, std::size_t> kept;  // pieces without another name
+  std::unordered_map<std::string_view, std::size_t> kept;  // pieces that have no other name
   for (std::size_t i = 0; i < model.pieces.size(); ++i)
     if (!names.contains(id_of(i))) kept.emplace(model.pieces[i].text, i);
   std::vector<std::string> texts;

@@ -1,4 +1,5 @@
-// Reads the file of a SentencePiece model, whose library does not report all settings, and describes it like tokenizer.json.
+// Reads the file of a SentencePiece model and describes it like a tokenizer.json. SentencePiece's own library does not report
+// all settings.
 #pragma once
 
 #include <cstddef>
@@ -24,18 +25,18 @@ struct SentencePieceFile {
   bool is_bpe = false;        // else Unigram
   bool byte_fallback = false;
   TokenId unknown = 0, bos = 1, eos = 2;  // -1: none
-  std::string charsmap;                   // of its normalizer; empty: characters stay
+  std::string charsmap;                   // the normalizer's table; empty: characters stay unchanged
   bool adds_prefix = true, removes_spaces = true, escapes_spaces = true;
 };
 
-/// Throws UserError for another file, or an unknown kind of model.
+/// Throws UserError if the file is no SentencePiece model or has an unknown type of model.
 SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file);
 
-/// The description that transformers 5 makes of it if no class has rules of its own. `names` are other names for some ids;
-/// `legacy`: each part of a text between added tokens begins with a space.
+/// Describes a model as transformers 5 does if the tokenizer class has no rules of its own. `names` has other names for some
+/// ids. If `legacy` is true, each part of a text between added tokens begins with a space.
 nlohmann::json describe_sentencepiece(const SentencePieceFile& model, const std::map<TokenId, std::string>& names, bool legacy);
 
-/// Merges for a vocabulary without any: all ways to join two of its tokens, in the order of the ids of the results.
+/// Makes the merges for a vocabulary that has none: all pairs of tokens that join to a token, in the order of that token's id.
 nlohmann::json merges_by_id(const nlohmann::json& vocabulary);
 
 }  // namespace fsdp

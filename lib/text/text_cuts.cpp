@@ -13,7 +13,8 @@ namespace {
 
 bool is_ascii_word(char c) { return static_cast<unsigned char>(c) < 0x80 && std::isalnum(static_cast<unsigned char>(c)); }
 
-/// Letters (L) of Unicode 6 and later that NFC leaves as they are, without those that are marks or signs between them.
+/// Returns true for letters (category L) that Unicode has had since version 6 and that NFC leaves unchanged. The ranges leave
+/// out marks and signs.
 bool is_old_letter(char32_t c) {
   constexpr std::pair<char32_t, char32_t> letters[] = {
       {0xc0, 0xd6},     {0xd8, 0xf6},     {0xf8, 0x2c1},    {0x3a3, 0x3e1},   {0x400, 0x481},  {0x531, 0x556},
@@ -34,8 +35,8 @@ bool ends_with_word(std::string_view text, std::size_t from, std::size_t at, con
   return begin == at && is_old_letter(c);
 }
 
-/// None of these matches a letter or number followed by a space or line feed, and before such a place each matches as at the
-/// end of the text.
+/// None of these alternatives matches a letter or number followed by a space or line feed. Before such a place each of them
+/// matches as it does at the end of a text.
 constexpr std::string_view known_alternatives[] = {
     R"('s)",
     R"('t)",
@@ -91,7 +92,7 @@ bool reaches_across(std::string_view token, std::string_view space, const CutRul
 }
 
 bool ends_words(std::string_view with_line_ends) {
-  std::string expression;  // DeepSeek's have the characters themselves
+  std::string expression;  // with line ends escaped; DeepSeek's expressions contain the characters themselves
   for (const char c : with_line_ends) expression += c == '\r' ? "\\r" : c == '\n' ? "\\n" : std::string(1, c);
   expression += '|';
   bool has_spaces = false;

@@ -56,7 +56,7 @@ std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name) {
             {"tokenizer_config.json", config_that_travels_alone(is_json)}};
   }
   std::vector<TokenizerFile> files = read_tokenizer_files(folder_of_tokenizer(name));
-  // open_tokenizer() opens the first of these.
+  // Remove the vocabulary files that open_tokenizer() would prefer to this one.
   std::erase_if(files, [&](const TokenizerFile& other) {
     return own != "tokenizer.json" &&
            (other.name == "tokenizer.json" || (other.name == "tokenizer.model" && own == "vocab.json"));

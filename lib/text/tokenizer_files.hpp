@@ -1,5 +1,5 @@
-// The files that say how a model's text becomes tokens, and how it generates. They travel with the model: from the folder that
-// it came from, or from where its tokenizer was named, into every checkpoint and into consolidated folders.
+// The files that define a model's tokenizer and its generation settings. They are copied with the model: from its original
+// folder, or from the given tokenizer, into every checkpoint and into consolidated folders.
 #pragma once
 
 #include <filesystem>
@@ -11,25 +11,26 @@
 
 namespace fsdp {
 
-/// By its name: tokenizer.json, tokenizer.model, vocab.json, chat_template.jinja, generation_config.json, ...
+/// Returns true if `name` is one of their names: tokenizer.json, tokenizer.model, vocab.json, chat_template.jinja,
+/// generation_config.json, ...
 bool is_tokenizer_file(const std::string& name);
 
 struct TokenizerFile {
   std::string name, text;
 };
-/// Those that a folder has. Throws what read_text_file() throws.
+/// Reads these files from a folder. Throws what read_text_file() throws.
 std::vector<TokenizerFile> read_tokenizer_files(const std::filesystem::path& folder);
-/// The files of the tokenizer that open_tokenizer() opens by this name. A file of another name is called tokenizer.json or
-/// tokenizer.model here, and comes without the files next to it. None for bytes. The tokenizer_config.json among them names the
-/// tokenizer_class, which config.json may decide, as that is not copied. Throws UserError.
+/// Reads the files of the tokenizer that open_tokenizer(name) opens. A vocabulary file with an unusual name is returned as
+/// tokenizer.json or tokenizer.model, without the files next to it. There are no files for bytes. The returned
+/// tokenizer_config.json names the tokenizer_class, because config.json, which may define it, is not copied. Throws UserError.
 std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name);
-/// The checksums of the files that decide the tokens of a text; "bytes" for bytes. Throws the same.
+/// The checksums of the files that determine the tokens of a text; "bytes" for bytes. Throws UserError.
 std::string sum_of_tokenizer(const std::string& name);
-/// Whether the folder has tokenizer.json, tokenizer.model or vocab.json.
+/// Returns true if the folder has tokenizer.json, tokenizer.model or vocab.json.
 bool has_tokenizer(const std::filesystem::path& folder);
 
-/// The token that ends a text: the tokenizer's eos_token, or else a usual name of such a token. `names`, if not null, receives
-/// the names that were tried.
+/// The token that ends a text: the tokenizer's eos_token, or otherwise a token with a common name, such as "<|endoftext|>".
+/// `names`, if not null, receives the names that were tried.
 std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, std::vector<std::string>* names = nullptr);
 
 }  // namespace fsdp

@@ -21,16 +21,16 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Ordered = nlohmann::ordered_json;  // where the order of keys is that of new tokens
+using Ordered = nlohmann::ordered_json;  // used if the order of the keys determines the order of new tokens
 
 constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
 
-/// A class of transformers: what it makes of a vocabulary, whatever else tokenizer.json says.
+/// A tokenizer class of transformers. It has its own rules for a vocabulary, which replace those of tokenizer.json.
 struct Class {
   enum class Kind { of_file, gpt2, qwen2, llama, gemma, xglm, gpt_neox };
   std::string_view name;
   Kind kind;
-  /// Tokens that it has if tokenizer_config.json does not name them.
+  /// Special tokens of the class if tokenizer_config.json does not name them.
   std::initializer_list<std::pair<const char*, const char*>> tokens = {};
 };
 using Kind = Class::Kind;
@@ -64,7 +64,8 @@ const Class classes[] = {
      {{"bos_token", end_of_text}, {"eos_token", end_of_text}, {"unk_token", end_of_text}, {"pad_token", "<|padding|>"}}}};
 const Class& of_file = classes[0];
 
-/// The class that transformers has for a kind of model; of those in the last row none, so that it believes the files.
+/// The tokenizer classes that transformers has for model types. For the types in the last row it has none, and uses the class
+/// that the files name.
 constexpr std::pair<std::string_view, std::string_view> models_of_class[] = {
     {"GPT2Tokenizer", "gpt2 opt gpt_neo gptj phi codegen starcoder2 dbrx jais2 emu3"},
     {"Qwen2Tokenizer", "qwen2 qwen2_moe qwen2_vl qwen2_5_vl qwen3 qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe"},
@@ -81,7 +82,7 @@ constexpr std::pair<std::string_view, std::string_view> models_of_class[] = {
      "llama llama4 llama4_text falcon bloom deepseek_v2 deepseek_v3 exaone exaone4 gemma4 gemma4_text gpt_oss helium smollm3 "
      "apertus arcee bitnet nanochat seed_oss"}};
 
-/// Returns nothing for an unknown kind of model.
+/// Returns nullopt for an unknown model type.
 std::optional<std::string> class_of_model(const std::string& type) {
   for (const auto& [name, types] : models_of_class)
     if (format(" {} ", types).find(format(" {} ", type)) != std::string::npos) return std::string(name);
@@ -100,7 +101,7 @@ bool is_named(const std::string& key) {
   return std::find(std::begin(named_tokens), std::end(named_tokens), key) != std::end(named_tokens);
 }
 
-/// Keys of tokenizer_config.json that are read here or elsewhere in this program, and keys that change no id of a text.
+/// The keys of tokenizer_config.json that this program reads, and the keys that change no id of a text.
 constexpr std::string_view keys_used[] = {"added_tokens_decoder", "additional_special_tokens",
                                           "extra_special_tokens", "model_specific_special_tokens",
                                           "add_bos_token",        "add_eos_token",
@@ -164,7 +165,7 @@ const Object& entry(const Object& object, const std::string& key) {
 }
 
 Json read_if_there(const fs::path& file) { return kind_of(file) == PathKind::file ? read_json_object(file) : Json::object(); }
-/// `value` with the keys in the order of its text, which a text with NaN or the like, as Python's, does not give.
+/// Returns `value` with its keys in the order of `text`. If `text` has NaN or other extensions of Python, the order is lost.
 Ordered in_order(const std::string& text, const Json& value) {
   Ordered ordered = parse_ordered_json(text);
   return ordered.is_object() ? ordered : Ordered(value);
@@ -173,7 +174,7 @@ Ordered in_order(const fs::path& file, const Json& value) {
   return kind_of(file) == PathKind::file ? in_order(read_text_file(file), value) : Ordered::object();
 }
 
-/// The files that go with a tokenizer's vocabulary. Each is {} if it is not there.
+/// The files next to a tokenizer's vocabulary. A missing file is {}.
 struct Folder {
   explicit Folder(const fs::path& folder)
       : path(folder),
@@ -190,13 +191,13 @@ struct Folder {
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : std::string(); }
 
-/// tokenizer_class of tokenizer_config.json or config.json.
+/// The tokenizer_class that tokenizer_config.json or otherwise config.json names.
 std::string class_said(const Json& config, const Json& model) {
   const std::string named = text_of(entry(config, "tokenizer_class"));
   return named.empty() ? text_of(entry(model, "tokenizer_class")) : named;
 }
 
-/// The name of the class that transformers takes. `text` is that of tokenizer.json, or empty.
+/// The name of the class that transformers uses. `text` is the text of tokenizer.json, or empty.
 std::string class_name(const Json& config, const Json& model, std::string_view text) {
   std::string named = class_said(config, model);
   if (named.ends_with("Fast")) named.resize(named.size() - 4);
@@ -206,13 +207,14 @@ std::string class_name(const Json& config, const Json& model, std::string_view t
     return std::string(of_file.name);
   if (named.empty()) return registered.empty() ? std::string(of_file.name) : registered;
   if (registered == of_file.name) return registered;
-  return type == "qwen2" ? registered : named;  // transformers takes no other class for qwen2
+  return type == "qwen2" ? registered : named;  // transformers uses no other class for qwen2
 }
 
-/// The text of a tokenizer_config.json with a class. `is_alone`: it is for a tokenizer.model that had no such file.
+/// Returns the text of a tokenizer_config.json with its tokenizer_class set. `is_alone` is true for a tokenizer.model without
+/// tokenizer_config.json.
 std::string config_with_class(Ordered config, std::string_view name, bool is_alone) {
   config["tokenizer_class"] = name == of_file.name ? "PreTrainedTokenizerFast" : std::string(name);
-  if (is_alone) config["add_bos_token"] = true;  // as it was used
+  if (is_alone) config["add_bos_token"] = true;  // such a tokenizer.model is used with <s>
   return json_text(config, 2) + "\n";
 }
 
@@ -241,7 +243,7 @@ bool same_but_id(const AddedToken& a, const AddedToken& b) {
          a.takes_right == b.takes_right && a.is_normalized() == b.is_normalized() && a.special == b.special;
 }
 
-/// An id: a number, or a text of digits.
+/// Reads an id that is a number or a text of digits.
 TokenId claimed_id(const Json& id, std::string_view content) {
   if (!id.is_string()) return part_id(id, content);
   const auto& digits = id.get_ref<const std::string&>();
@@ -263,7 +265,7 @@ std::vector<AddedToken> tokens_of_file(const Json& file) {
   return tokens;
 }
 
-/// The normalizer, pre-tokenizer and decoder that a class makes.
+/// The normalizer, pre-tokenizer and decoder of a class.
 Json parts_of(Kind kind, const Json& config) {
   const auto flag = [&](const char* key, bool missing) { return part_flag(config, key, missing); };
   const auto byte_level = [](bool prefix, bool words) {
@@ -321,7 +323,7 @@ Json parts_of(Kind kind, const Json& config) {
   return parts;
 }
 
-/// Sets the fields of the model that a class decides.
+/// Sets the fields of the model that the class determines.
 void set_model(Kind kind, Json& model, const std::string& unknown) {
   const bool falls_back = kind == Kind::llama || kind == Kind::gemma;
   if (kind == Kind::xglm) {
@@ -338,7 +340,7 @@ void set_model(Kind kind, Json& model, const std::string& unknown) {
   if (kind == Kind::gemma) model["unk_token"] = unknown;
 }
 
-/// Writes parts that do the same in the same way, for comparison.
+/// Rewrites a part so that parts with the same effect compare equal.
 Json plain(Json part) {
   if (part.is_object() && part.contains("type")) {
     for (const char* const list : {"normalizers", "pretokenizers"})
@@ -397,7 +399,8 @@ class Description {
     return token_of(value);
   }
 
-  /// A token of a list, and whether it was a text: transformers adds a text and an object with the same content as two.
+  /// A token of a list. `is_text` is false if it was an object: transformers adds a text and an object with the same content as
+  /// two tokens.
   struct Said {
     AddedToken token;
     bool is_text = true;
@@ -482,7 +485,7 @@ class Description {
     const fs::path merges = folder_.path / "merges.txt";
     if (kind_of(merges) != PathKind::file)
       throw UserError("it has no merges.txt next to it (byte-pair encoding needs both); fetch that, too");
-    // Without a file that names the class it is GPT-2's. (transformers refuses such folders.)
+    // If no file names a class, use GPT-2's. (transformers refuses these folders.)
     if (class_->kind == Kind::of_file) class_ = find_class("GPT2Tokenizer");
     Json model = {{"vocab", read_json_file(file_, longest_tokenizer)}, {"merges", merges_of_file(merges)}};
     for (const auto& [token, id] : model["vocab"].items())
@@ -493,7 +496,7 @@ class Description {
     made_.json["model"] = std::move(model);
   }
 
-  /// Two tokens a line, without those that begin with '#'.
+  /// Reads merges.txt: two tokens per line, except lines that begin with "#version".
   static Json merges_of_file(const fs::path& file) {
     Json merges = Json::array();
     const std::string text = read_text_file(file, longest_tokenizer);
@@ -533,16 +536,17 @@ class Description {
       if (piece.kind == SentencePieceFile::Kind::control || piece.kind == SentencePieceFile::Kind::user_defined) {
         AddedToken token = special_token(piece.text);
         token.special = piece.kind == SentencePieceFile::Kind::control;
-        if (class_->kind == Kind::of_file && !token.special) continue;  // its pre-tokenizer cuts them out
+        if (class_->kind == Kind::of_file && !token.special) continue;  // its pre-tokenizer splits these from the text
         pieces_.push_back(token);
       }
   }
 
-  /// Whether special_tokens_map.json names this token.
+  /// Returns true if special_tokens_map.json determines this token.
   bool by_map(const std::string& key) const {
     return !folder_.config.contains("added_tokens_decoder") && folder_.map.contains(key);
   }
-  /// A token by its name, as text or object, from tokenizer_config.json, or from special_tokens_map.json if that counts.
+  /// The special token with this name, from special_tokens_map.json if that file counts, otherwise from tokenizer_config.json
+  /// or the defaults.
   std::optional<Said> named(const std::string& key) const {
     const Json& value = entry(by_map(key) ? folder_.map : folder_.config, key);
     if (!by_map(key) && !folder_.config.contains(key)) {
@@ -558,7 +562,7 @@ class Description {
     return one ? one->token.content : "<unk>";
   }
 
-  /// Tokens by id that files add to those of the vocabulary.
+  /// Collects the tokens that files add to the vocabulary, in the order of their ids.
   void read_added(bool is_json) {
     std::map<TokenId, AddedToken> by_id;
     const Json& decoder = entry(folder_.config, "added_tokens_decoder");
@@ -577,9 +581,9 @@ class Description {
       std::set<std::string> special;
       for (const char* const key : named_tokens)
         if (const auto one = named(key); one && (by_map(key) || !entry(folder_.config, key).is_object()))
-          special.insert(one->token.content);  // transformers overlooks objects of tokenizer_config.json here
+          special.insert(one->token.content);  // transformers ignores objects of tokenizer_config.json here
       for (const Said& one : extra())
-        if (one.is_text) special.insert(one.token.content);  // nor objects here
+        if (one.is_text) special.insert(one.token.content);  // and objects of these lists
       for (const auto& [content, number] : folder_.added.items()) {
         AddedToken token = special_token(content);
         token.special = special.contains(content);
@@ -605,8 +609,8 @@ class Description {
     if (replaces) at->second = token;
   }
 
-  /// additional_special_tokens, or extra_special_tokens as transformers 5 calls them. The files and keys that exist decide
-  /// which of the two lists counts.
+  /// The list additional_special_tokens, or extra_special_tokens as transformers 5 calls it. The files and keys that exist
+  /// determine which of the two lists counts.
   SaidTokens extra() const {
     constexpr const char *new_key = "extra_special_tokens", *old_key = "additional_special_tokens";
     std::optional<SaidTokens> by_new, by_old;
@@ -643,7 +647,7 @@ class Description {
     return by_new ? *by_new : by_old.value_or(SaidTokens());
   }
 
-  /// Tokens by their names, each name once.
+  /// Named tokens X; each name occurs once.
   class NamedTokens : public std::vector<std::pair<std::string, Said>> {
    public:
     const_iterator find(const std::string& key) const {
@@ -657,8 +661,9 @@ class Description {
     }
   };
 
-  /// Tokens with names of their own, such as image_token. transformers takes the objects and those of special_tokens_map.json
-  /// first, and then replaces or adds those of the lists of names, or, if these say nothing, model_specific_special_tokens.
+  /// Tokens with names of the model's own, such as image_token. transformers first takes objects of tokenizer_config.json and
+  /// the tokens of special_tokens_map.json. It then replaces or adds texts of tokenizer_config.json and the tokens of
+  /// extra_special_tokens, or of model_specific_special_tokens if there are no others.
   NamedTokens specific() const {
     NamedTokens tokens, listed;
     const auto add = [&](const Ordered& object, bool is_map) {
@@ -683,7 +688,7 @@ class Description {
     return tokens;
   }
 
-  /// In transformers' order: those with ids, those with names, others.
+  /// Adds tokens in transformers' order: tokens with ids, tokens with names, other tokens.
   void add_tokens() {
     NamedTokens special;
     const NamedTokens own_names = specific();
@@ -741,8 +746,8 @@ class Description {
     };
     if (class_->kind == Kind::xglm || class_->kind == Kind::gpt_neox) made_.json.erase("post_processor");
     if (class_->kind == Kind::xglm) add(made_.before_text, "eos_token");
-    if (is_json) return;  // its post-processor does this
-    // A tokenizer.model without tokenizer_config.json gets the <s> that users of SentencePiece expect.
+    if (is_json) return;  // the post-processor of tokenizer.json does this
+    // A tokenizer.model without tokenizer_config.json puts <s> before texts, as users of SentencePiece expect.
     const bool is_alone = matches_before_prefix_ && folder_.config.empty();
     if (part_flag(folder_.config, "add_bos_token", is_alone)) add(made_.before_text, "bos_token");
     if (part_flag(folder_.config, "add_eos_token", false)) add(made_.behind_text, "eos_token");
@@ -766,11 +771,11 @@ class Description {
   std::string text_;  // of tokenizer.json
   const Class* class_ = nullptr;
   std::vector<AddedToken> file_tokens_;  // of tokenizer.json
-  std::vector<AddedToken> backend_;      // those that are there before others are added
-  std::vector<AddedToken> to_add_;       // in order
-  std::vector<AddedToken> pieces_;       // of tokenizer.model: control symbols and those that users defined
+  std::vector<AddedToken> backend_;      // tokens that exist before others are added
+  std::vector<AddedToken> to_add_;       // in the order of their ids
+  std::vector<AddedToken> pieces_;       // of tokenizer.model: control symbols and user-defined symbols
   std::map<std::string, AddedToken> by_text_;
-  std::map<std::string, std::string> defaults_;  // names of tokens that tokenizer.model has
+  std::map<std::string, std::string> defaults_;  // special tokens of tokenizer.model, by name
   bool matches_before_prefix_ = false;
   TokenizerDescription made_;
 };

@@ -1,6 +1,6 @@
-// tokenizer.json of Hugging Face's tokenizers (https://huggingface.co/docs/tokenizers), with byte-pair encoding. A text goes
-// through its parts in this order: added tokens, normalizer, added tokens that are normalized, pre-tokenizer, model. What it
-// says of truncation and padding is for batches of a model's inputs, and is not done here.
+// tokenizer.json of Hugging Face's tokenizers (https://huggingface.co/docs/tokenizers), with byte-pair encoding or Unigram. Its
+// parts are applied to a text in this order: added tokens, normalizer, normalized added tokens, pre-tokenizer, model. Its
+// entries on truncation and padding are for batches of model inputs and are ignored here.
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -28,15 +28,15 @@ using Json = nlohmann::json;
 
 constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
 
-/// What a decoder makes of each token, and of their sequence.
+/// The rules of a decoder: the text of each token, and changes to the joined text.
 struct Spelling {
   static constexpr std::int16_t is_text = -1, is_hidden = -2;
   std::vector<std::string> texts;       // by id
-  std::vector<std::int16_t> fallback;   // by id: the byte that a token such as <0x0A> stands for, or one of these
-  std::string first_loses, bytes_lose;  // are taken away once where the text, or characters made of bytes, begin with it
+  std::vector<std::int16_t> fallback;   // by id: the byte of a token such as <0x0A>, or is_text or is_hidden
+  std::string first_loses, bytes_lose;  // removed once from the beginning of the text, or of characters made of bytes
 };
 
-/// Joins tokens as their decoder does.
+/// Joins the texts of tokens as the file's decoder does.
 class JsonDecoder : public TokenDecoder {
  public:
   explicit JsonDecoder(const Spelling& spelling) : spelling_(spelling) {}
@@ -58,7 +58,7 @@ class JsonDecoder : public TokenDecoder {
   }
 
  private:
-  /// Bytes one after the other are characters together, or each is none.
+  /// Ends a run of byte tokens. Together they are valid characters, or each byte becomes U+FFFD.
   void end_bytes() {
     if (bytes_.starts_with(spelling_.bytes_lose) && valid_until(bytes_) == bytes_.size())
       bytes_.erase(0, spelling_.bytes_lose.size());
@@ -103,7 +103,7 @@ class JsonTokenizer : public Tokenizer {
       for (const std::string& text : *texts) ids->push_back(find(text).value());
     check_claims(description);
     read_decoder(value(file, "decoder"));
-    for (const AddedToken& token : added_)  // one that is another text when it is normalized is shown, as in tokenizers
+    for (const AddedToken& token : added_)  // as in tokenizers, a token is shown if normalizing changes its text
       if (token.special && !(token.is_normalized() && normalizer_(token.content) != token.content))
         spelling_.fallback[static_cast<std::size_t>(token.id)] = Spelling::is_hidden;
   }
@@ -164,7 +164,7 @@ class JsonTokenizer : public Tokenizer {
     }
   }
 
-  /// Names each id, from the model or from an added token.
+  /// Stores the text of an id, from the model or from an added token.
   void name(TokenId id, const std::string& text) {
     const auto i = static_cast<std::size_t>(id);
     if (i >= names_.size()) names_.resize(i + 1);
@@ -266,7 +266,7 @@ class JsonTokenizer : public Tokenizer {
   void add_tokens(const TokenizerDescription& description) {
     const auto size = narrow<TokenId>(model_ids_.size());
     TokenId next = size;
-    std::unordered_map<std::string, std::size_t> before;  // in added_
+    std::unordered_map<std::string, std::size_t> before;  // indices in added_
     std::vector<std::string> new_ones;
     for (AddedToken token : description.added) {
       const auto again = before.find(token.content);
@@ -314,8 +314,8 @@ class JsonTokenizer : public Tokenizer {
                    claim.file, claim.id, excerpt(claim.content), id ? format("it is token {}", *id) : "it is no token"));
   }
 
-  /// A section of the text, between added tokens, may be cut if all its steps allow that, and a piece ends there or no token
-  /// of the model reaches across. What is put before a section is no matter: there is a character before the cut.
+  /// Sets cuts_. The text between added tokens may be cut if all steps allow it, and if a piece ends at the cut or no token of
+  /// the model spans it. Prefixes of a section do not matter, because there is a character before the cut.
   void find_cuts() {
     if (!normalizer_.keeps_cuts() || !pre_tokenizer_.keeps_cuts()) return;
     if (pre_tokenizer_.joins_spaces() && !normalizer_.removes_spaces()) return;
@@ -325,8 +325,8 @@ class JsonTokenizer : public Tokenizer {
       const std::string& text = token.content;
       const auto is_there = [&](std::string_view space) { return reaches_across(text, space, any); };
       if (is_there(" ") || is_there("\n") || (token.is_normalized() && is_there(sign))) return;
-      if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // it looks at what stands before it
-      // A section begins after a token, and some take the spaces that follow.
+      if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // it depends on the text before it
+      // A section begins after an added token, and some of these take the spaces that follow.
       cuts_.not_after[static_cast<unsigned char>(text.back())] = true;
       const std::string normal = token.is_normalized() ? normalizer_(text) : "";
       if (!normal.empty()) cuts_.not_after[static_cast<unsigned char>(normal.back())] = true;
@@ -340,13 +340,13 @@ class JsonTokenizer : public Tokenizer {
         if (reaches_across(token, " ", cuts_) || reaches_across(token, sign, cuts_)) cuts_.at_space = false;
         if (reaches_across(token, "\n", cuts_)) cuts_.at_line_end = false;
       }
-      // Characters that are no tokens vanish, or join those beside them.
+      // Characters that are no tokens are dropped, or join unknown characters next to them.
       for (int c = 0; c < 128; ++c)
         if (const std::string text(1, static_cast<char>(c));
             !std::visit([&](const auto& model) { return model.find(text); }, model_))
           cuts_.not_after[static_cast<std::size_t>(c)] = true;
     }
-    if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // they become spaces
+    if (normalizer_.changes_line_ends()) cuts_.at_line_end = cuts_.at_line_end && cuts_.at_space;  // line feeds become spaces
   }
 
   void read_post_processor(const Json& part) {
@@ -442,19 +442,19 @@ class JsonTokenizer : public Tokenizer {
   const Normalizer normalizer_;
   const PreTokenizer pre_tokenizer_;
   std::vector<std::string> names_;                      // by id
-  std::unordered_map<std::string, TokenId> model_ids_;  // of the model alone
-  bool joins_bytes_ = false;  // whether bytes of characters that are no tokens join what is beside them
+  std::unordered_map<std::string, TokenId> model_ids_;  // only of the model
+  bool joins_bytes_ = false;                            // merges join byte tokens to other tokens
   const Model model_;
   std::vector<AddedToken> added_;
   AddedTokens as_they_are_, when_normalized_;
   std::vector<TokenId> before_, behind_;
   Spelling spelling_;
-  bool is_fused_ = false;  // whether the decoders that follow see all tokens as one
+  bool is_fused_ = false;  // the decoders that follow see all tokens as one text
   CutRules cuts_;
   Vocabulary ids_;
 };
 
-/// `file` is for messages.
+/// Makes a tokenizer of describe(). Messages of errors name `file`.
 template <class Describe>
 std::unique_ptr<Tokenizer> make_of(const std::filesystem::path& file, const Describe& describe) {
   try {

@@ -23,7 +23,7 @@ const nlohmann::json& words_of_gpt2() {
   return description;
 }
 
-/// The words as tokens, and which tokens stand side by side in them how often.
+/// The words as tokens, and how often each pair of tokens is adjacent.
 class Neighbours {
  public:
   using Pair = std::pair<TokenId, TokenId>;
@@ -38,7 +38,8 @@ class Neighbours {
     for (const auto& [pair, of_it] : pairs_) heap_.push({of_it.count, pair});
   }
 
-  /// The most frequent pair, of several the one with the lowest tokens; nothing if none is there twice.
+  /// The most frequent pair; of equally frequent pairs, the one with the lowest tokens. Returns nullopt if no pair occurs
+  /// twice.
   std::optional<Pair> most_frequent() {
     while (!heap_.empty()) {
       const auto [count, pair] = heap_.top();
@@ -58,7 +59,7 @@ class Neighbours {
       std::size_t kept = 0;
       bool is_there = false;
       for (std::size_t i = 0; i + 1 < tokens.size() && !is_there; ++i) is_there = Pair(tokens[i], tokens[i + 1]) == pair;
-      if (!is_there) continue;  // it was joined to another one since
+      if (!is_there) continue;  // an earlier merge has removed the pair from this word
       add(w, -1);
       for (std::size_t i = 0; i < tokens.size(); ++kept) {
         const bool joins = i + 1 < tokens.size() && Pair(tokens[i], tokens[i + 1]) == pair;
@@ -82,7 +83,7 @@ class Neighbours {
   };
   struct Occurrences {
     std::uint64_t count = 0;
-    std::vector<std::size_t> words;  // each that has had the pair, also several times
+    std::vector<std::size_t> words;  // words that have or had the pair; may contain a word twice
   };
   struct PairHash {
     std::size_t operator()(const Pair& pair) const {
@@ -98,7 +99,7 @@ class Neighbours {
     bool operator<(const Candidate& other) const { return count != other.count ? count < other.count : pair > other.pair; }
   };
 
-  /// Counts the pairs of a word in (1) or out (-1).
+  /// Adds (sign 1) or subtracts (-1) the pairs of a word.
   void add(std::size_t w, int sign) {
     const Word& word = words_[w];
     for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
@@ -137,7 +138,7 @@ nlohmann::ordered_json BpeTrainer::train() const {
   std::vector<std::pair<std::string, std::uint64_t>> words(words_.begin(), words_.end());
   std::sort(words.begin(), words.end());
   Neighbours neighbours(words);
-  std::vector<std::string> texts;  // of tokens, by number from the bytes on
+  std::vector<std::string> texts;  // of tokens; the bytes are numbers 0 to 255
   for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
   const ByteAlphabet alphabet;
   nlohmann::ordered_json merges = nlohmann::ordered_json::array();
@@ -149,7 +150,7 @@ nlohmann::ordered_json BpeTrainer::train() const {
     const std::string &left = texts[static_cast<std::size_t>(pair->first)],
                       &right = texts[static_cast<std::size_t>(pair->second)];
     merges.push_back({alphabet.written(left), alphabet.written(right)});
-    // Two pairs can join to the same text: then they are the same token.
+    // Two pairs can join to the same text. They then are the same token.
     const auto [at, is_new] = known.emplace(left + right, narrow<TokenId>(texts.size()));
     if (is_new) texts.push_back(at->first);
     neighbours.join(*pair, at->second);

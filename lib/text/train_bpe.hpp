@@ -1,4 +1,4 @@
-// Learns a tokenizer from text: byte-level byte-pair encoding, over GPT-2's words.
+// Trains a tokenizer on text: byte-level byte-pair encoding within the words of GPT-2's pre-tokenizer.
 #pragma once
 
 #include <cstddef>
@@ -17,22 +17,22 @@ namespace fsdp {
 
 class BpeTrainer {
  public:
-  /// Special tokens have the first ids, then come the 256 bytes, then what is learned. Throws UserError if there is no room for
-  /// the bytes.
+  /// Special tokens have the first ids, then the 256 bytes, then the learned tokens. Throws UserError if the vocabulary has no
+  /// room for the bytes.
   BpeTrainer(std::size_t vocab_size, std::vector<std::string> special_tokens);
-  /// Counts the words of a text; what is not UTF-8 counts as U+FFFD.
+  /// Counts the words of a text. Bytes that are not UTF-8 count as U+FFFD.
   void add(std::string_view text);
-  /// Where a text can be cut so that its parts, added one by one, count as the whole.
+  /// The places at which a text may be cut so that adding its parts is the same as adding the whole text.
   static CutRules cuts() { return {.at_space = true, .at_line_end = true, .after_any_letter = true}; }
-  /// The tokenizer in the form of tokenizer.json. Each token that is learned joins the two neighbours that are most often side
-  /// by side in words, those with the lower ids where several are; it ends early when none are so twice (Sennrich et al. 2016,
-  /// algorithm 1). The same texts give the same tokenizer, in whatever order they come.
+  /// Returns the tokenizer in the form of tokenizer.json. Each learned token joins the two tokens that are most often adjacent
+  /// in words; of equally frequent pairs, the one with the lower ids. Training ends early if no pair occurs twice (Sennrich et
+  /// al. 2016, algorithm 1). The same texts give the same tokenizer in any order.
   nlohmann::ordered_json train() const;
 
  private:
   std::size_t vocab_size_;
   std::vector<std::string> special_tokens_;
-  AddedTokens special_;  // no words
+  AddedTokens special_;  // found in texts, and not counted as words
   std::unordered_map<std::string, std::uint64_t> words_;
 };
 

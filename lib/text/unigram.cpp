@@ -31,7 +31,7 @@ Unigram::Unigram(std::vector<std::string> tokens, std::vector<double> scores, st
   for (std::size_t id = 0; id < tokens_.size(); ++id) {
     if (!std::isfinite(scores_[id]))
       throw UserError(format("the score of token \"{}\" is not a number; fetch the file again", excerpt(tokens_[id])));
-    add_to_trie(tokens_[id], narrow<TokenId>(id));  // of two with the same text the later one
+    add_to_trie(tokens_[id], narrow<TokenId>(id));  // of two tokens with the same text the later one counts
   }
   constexpr double penalty = 10;
   unknown_score_ = scores_.empty() ? 0 : *std::min_element(scores_.begin(), scores_.end()) - penalty;
@@ -72,7 +72,7 @@ void Unigram::encode(std::string_view piece, std::vector<TokenId>& ids) const {
   constexpr TokenId no_token = -1;
   struct Best {
     double score = 0;
-    std::size_t begin = 0;  // of the last token
+    std::size_t begin = 0;  // where the last token begins
     TokenId token = no_token;
     bool is_there = false;
   };
@@ -100,7 +100,7 @@ void Unigram::encode(std::string_view piece, std::vector<TokenId>& ids) const {
   std::vector<std::size_t> ends;
   for (std::size_t end = piece.size(); end > 0; end = best[end].begin) ends.push_back(end);
   std::reverse(ends.begin(), ends.end());
-  // The unknown token may also be chosen by its own text; then it joins its neighbours.
+  // The text of the unknown token itself may occur in the piece. It then joins adjacent unknown characters.
   const auto is_unknown = [&](std::size_t end) { return best[end].token == no_token || best[end].token == unknown_; };
   for (std::size_t i = 0; i < ends.size(); ++i) {
     if (!is_unknown(ends[i])) {

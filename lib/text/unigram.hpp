@@ -1,5 +1,5 @@
-// The Unigram model (Kudo 2018, "Subword regularization"): splits a piece into the tokens with the highest sum of
-// scores.
+// The Unigram model (Kudo 2018, "Subword regularization"): splits a piece into tokens so that the sum of their scores is
+// highest.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,16 @@ class Unigram {
   /// tokens <0x00> to <0xFF> of their bytes if all of these exist. Throws UserError for scores that are not finite.
   Unigram(std::vector<std::string> tokens, std::vector<double> scores, std::optional<TokenId> unknown, bool byte_fallback);
 
-  /// Appends the tokens of a piece, as Hugging Face's tokenizers does: consecutive unknown characters become one token. Throws
-  /// RunError if there is no unknown token.
+  /// Appends the tokens of a piece. As in Hugging Face's tokenizers, consecutive unknown characters become one token. Throws
+  /// RunError if an unknown token is needed and there is none.
   void encode(std::string_view piece, std::vector<TokenId>& ids) const;
   std::optional<TokenId> find(std::string_view text) const;
   const std::vector<std::string>& tokens() const { return tokens_; }
 
  private:
-  /// A step in the trie of all tokens; a hash table with open addresses.
+  /// An edge of the trie of all tokens. Edges are in a hash table with open addressing.
   struct Edge {
-    std::uint64_t key = 0;  // the node before * 256 + byte + 1; 0: none
+    std::uint64_t key = 0;  // parent node * 256 + byte + 1; 0: empty entry
     std::uint32_t node = 0;
     TokenId token = -1;
   };

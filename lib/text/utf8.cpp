@@ -11,11 +11,11 @@ namespace fsdp {
 
 namespace {
 
-/// As next_character(), but negative where no character begins.
+/// The same as next_character(), but negative if there is no valid character.
 std::int32_t next(std::string_view text, std::size_t& at) {
   std::int32_t character = static_cast<unsigned char>(text[at]);
   if (character < 0x80) return ++at, character;
-  // ICU counts in 32 bits: from here, and no further than a character reaches.
+  // ICU's indices have 32 bits, so it gets only the bytes of one character.
   const std::string_view here = text.substr(at, 4);
   std::int32_t i = 0;
   const auto size = static_cast<std::int32_t>(here.size());
@@ -40,7 +40,7 @@ void append_utf8(std::string& text, char32_t character) {
 
 std::size_t valid_until(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
-    for (std::uint64_t eight; at + sizeof eight <= text.size(); at += sizeof eight) {  // of ASCII, at once
+    for (std::uint64_t eight; at + sizeof eight <= text.size(); at += sizeof eight) {  // skips ASCII, eight bytes at once
       std::memcpy(&eight, text.data() + at, sizeof eight);
       if ((eight & 0x8080808080808080) != 0) break;
     }
@@ -74,7 +74,7 @@ std::size_t without_open_end(std::string_view text) {
     if (lead < 0xc2 || lead > 0xf4) return text.size();
     const std::size_t needed = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
     if (back >= needed) return text.size();
-    // Open only if what is there is one beginning, and not several that are wrong.
+    // Incomplete only if these bytes are the valid beginning of one character.
     std::size_t at = text.size() - back;
     next(text, at);
     return at == text.size() ? text.size() - back : text.size();

@@ -1,4 +1,4 @@
-// UTF-8, and text that should be UTF-8 and is not.
+// Reading and writing UTF-8, and repairing text that is not valid UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +9,25 @@ namespace fsdp {
 
 inline constexpr char32_t replacement_character = 0xfffd;
 
-/// The character that begins at text[at]; `at` moves behind it. Where no character begins there: U+FFFD, and `at` moves behind
-/// the longest beginning of one, or one byte (The Unicode Standard 15, section 3.9, "U+FFFD Substitution of Maximal Subparts",
-/// which is what Python's decode(errors="replace") does). Requires at < text.size().
+/// Returns the character at text[at] and moves `at` after it. If there is no valid character, returns U+FFFD and moves `at`
+/// after the longest valid beginning of one, or by one byte (The Unicode Standard 15, section 3.9, "U+FFFD Substitution of
+/// Maximal Subparts", like Python's decode(errors="replace")). Requires at < text.size().
 char32_t next_character(std::string_view text, std::size_t& at);
 void append_utf8(std::string& text, char32_t character);
 
-/// Where the first byte stands that belongs to no character; text.size() if all do.
+/// The position of the first byte that is not valid UTF-8; text.size() if there is none.
 std::size_t valid_until(std::string_view text);
-/// The text with U+FFFD for what belongs to no character. `replaced`, if not null, is how many were put in.
+/// The text with U+FFFD in place of invalid bytes. *replaced, if not null, is set to the number of replacements.
 std::string with_replacements(std::string_view text, std::size_t* replaced = nullptr);
-/// The length of the text without a beginning of a character at its end that more bytes could complete.
+/// The length of the text without an incomplete character at its end, which more bytes could complete.
 std::size_t without_open_end(std::string_view text);
 
-/// The property White_Space.
+/// Returns true if the character has Unicode's property White_Space.
 bool is_space(char32_t character);
-/// The text without what `is_space` says at its beginning (`left`) and its end (`right`).
+/// Removes the characters for which `is_space` is true from the beginning (`left`) and the end (`right`) of the text.
 std::string strip(const std::string& text, bool left = true, bool right = true, bool (*is_space)(char32_t) = fsdp::is_space);
-/// What \w matches in Rust's regular expressions: Alphabetic, marks, decimal digits, connectors and joiners.
+/// Returns true if \w matches the character in Rust's regular expressions: Alphabetic, marks, decimal digits, connectors and
+/// joiners.
 bool is_word(char32_t character);
 
 }  // namespace fsdp
