@@ -43,7 +43,7 @@ Failure describe_current_exception() {
 
 void agree(Group& comm, const std::function<void()>& step) {
   const auto me = static_cast<std::size_t>(comm.rank());
-  constexpr std::int64_t damage = 256;                                        // beside an exit code
+  constexpr std::int64_t damage = 256;                                        // added to an exit code
   std::vector<std::int64_t> codes(static_cast<std::size_t>(comm.size()), 0);  // 0: no failure
   std::string message;
   try {
@@ -73,7 +73,7 @@ void require_same(Group& comm, const std::string& mine, const std::function<void
 void work_meanwhile(Group& comm, bool works, const std::function<void(const std::function<bool()>& stop)>& work,
                     const std::function<bool()>& asks_to_stop) {
   std::atomic<bool> done = !works, stop = false;
-  std::optional<Worker> worker;  // who goes away waits for the thread
+  std::optional<Worker> worker;  // on an exception, its destructor waits for the thread
   agree(comm, [&] {
     if (!works) return;
     worker.emplace("fsdp-work");

@@ -1,4 +1,5 @@
-// One rank's failure becomes the same error of all ranks, so that all of them leave by the same way.
+// Agreement between ranks: a failure of one rank becomes the same error on all ranks, so that all of them stop in the same
+// place.
 #pragma once
 
 #include <functional>
@@ -9,18 +10,19 @@
 
 namespace fsdp {
 
-/// Runs `step` on this rank and agrees on its success: if it threw on any rank, every rank throws CollectiveError with the
-/// message of the lowest such rank. For whatever may fail on some ranks only: reading files, allocating. `step` itself must not
-/// communicate over `comm`. Collective over comm.
+/// Runs `step` on this rank. If it threw on any rank, every rank throws CollectiveError with the message of the lowest rank
+/// that failed. Use it for steps that may fail on some ranks only, such as reading a file or allocating memory. `step` itself
+/// must not communicate over `comm`. Collective over comm.
 void agree(Group& comm, const std::function<void()>& step);
 
-/// All ranks are to have the same text. Where a rank's is another than rank 0's, `refuse` is given that one, and throws; agrees
-/// on that as agree() does. Collective over comm.
+/// Checks that all ranks have the same text. A rank with another text than rank 0 calls `refuse` with rank 0's text; `refuse`
+/// throws, and the error reaches all ranks as in agree(). Collective over comm.
 void require_same(Group& comm, const std::string& mine, const std::function<void(const std::string& first)>& refuse);
 
-/// The ranks for which `works` is true run `work` on a thread, which may take hours; the others wait, and all meet often, so
-/// that no collective waits for long. Once `asks_to_stop` says so on some rank, or the ranks cannot meet, `stop`, which `work`
-/// may ask, does. `work` must not communicate. Agrees on its success as agree() does. Collective over comm.
+/// The ranks with `works` == true run `work` on a thread, which may take hours. Meanwhile all ranks meet often, so that no
+/// collective waits for long. `work` is given a function `stop`, which returns true after `asks_to_stop` has returned true on
+/// some rank, or after the ranks' meetings have failed. `work` must not communicate. A failure of `work` reaches all ranks as
+/// in agree(). Collective over comm.
 void work_meanwhile(Group& comm, bool works, const std::function<void(const std::function<bool()>& stop)>& work,
                     const std::function<bool()>& asks_to_stop = nullptr);
 
@@ -29,7 +31,7 @@ struct Failure {
   int exit_code;
   bool damage = false;
 };
-/// The exception that is being handled.
+/// Describes the exception that is being handled; call it in a catch block.
 Failure describe_current_exception();
 
 }  // namespace fsdp

@@ -35,7 +35,7 @@ void Group::max(std::span<std::size_t> values) {
 
 namespace {
 
-/// A sum with zeros: sums are what every group has.
+/// Gathers by a sum: each rank's numbers are in its own part of `all`, which is zero elsewhere. Every group has sums.
 template <class T>
 std::vector<T> gather_numbers(Group& group, std::span<const T> mine) {
   std::vector<T> all(static_cast<std::size_t>(group.size()) * mine.size());
@@ -51,7 +51,7 @@ std::vector<std::int64_t> Group::gather(std::span<const std::int64_t> mine) { re
 std::vector<double> Group::gather(double mine) { return gather_numbers(*this, std::span<const double>(&mine, 1)); }
 
 std::vector<std::string> Group::gather(const std::string& mine) {
-  const std::size_t words = max(mine.size()) / sizeof(std::int64_t) + 1;  // a NUL at the end of each
+  const std::size_t words = max(mine.size()) / sizeof(std::int64_t) + 1;  // room for a final NUL
   std::vector<std::int64_t> text(words);
   std::memcpy(text.data(), mine.data(), mine.size());
   const std::vector<std::int64_t> all = gather(text);

@@ -14,20 +14,20 @@ namespace fsdp {
 
 namespace {
 
-// `group`, whose ranks are on one node, sharing memory. Where that is not possible it throws, or the group stays as it is: the
-// same on all ranks.
+// Returns the ranks of `group`, which are on one node, as a group that shares memory. If they cannot share memory, throws if
+// `required`, else returns `group`: the same on all ranks.
 std::unique_ptr<Communicator> share_node(std::unique_ptr<MessageGroup> group, bool required) {
   try {
     return share_memory(*group,
                         {.timeout_s = group->options().timeout_s, .host = group->host(), .world_ranks = group->world_ranks()});
-  } catch (const SharedMemoryUnavailable&) {  // on all ranks
+  } catch (const SharedMemoryUnavailable&) {  // thrown on all ranks
     if (required) throw;
     return group;
   }
 }
 
-// Groups whose ranks share a node share memory; groups of several nodes with the same number of consecutive ranks on each share
-// memory within them and send messages between them; other groups send messages.
+// Ranks of one node share memory. If a group spans nodes with the same number of consecutive ranks on each, its ranks share
+// memory within nodes and send messages between them. All other groups send messages.
 std::unique_ptr<Communicator> share_nodes(std::unique_ptr<MessageGroup> group, bool required) {
   const int of_each = ranks_of_each_node(group->nodes());
   if (of_each == group->size()) return share_node(std::move(group), required);
@@ -35,7 +35,7 @@ std::unique_ptr<Communicator> share_nodes(std::unique_ptr<MessageGroup> group, b
   auto near_by_messages = group->split_messages(group->rank() / of_each, group->rank());
   auto far = group->split_messages(group->rank() % of_each, group->rank());
   std::unique_ptr<Communicator> near;
-  agree(*group, [&] { near = share_node(std::move(near_by_messages), required); });  // one node may fail alone
+  agree(*group, [&] { near = share_node(std::move(near_by_messages), required); });  // can fail on one node only
   return std::make_unique<NodesCommunicator>(std::move(group), std::move(near), std::move(far));
 }
 
@@ -69,7 +69,7 @@ const Connection messages = {
     .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
     .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
 
-/// What it does with the memory of GPUs is Mesh::use_device()'s.
+/// Mesh::use_device() decides how GPU memory is moved.
 const Connection nccl = {.name = "nccl",
                          .about = "memory of GPUs by NCCL, with a GPU for each rank, and the host's values as auto",
                          .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },

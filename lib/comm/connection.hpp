@@ -1,5 +1,5 @@
-// How the processes of a group are connected: a table with a row for each way, which is made of the backends in this folder.
-// The table is the only place that knows which ways there are. docs/extending-communicator.md adds one from outside.
+// How the processes of a group are connected: a table with one row for each way. The rows combine the backends of this folder.
+// No other code knows the rows; docs/extending-communicator.md adds one from outside.
 #pragma once
 
 #include <cstddef>
@@ -17,22 +17,22 @@ namespace fsdp {
 /// How the processes of a job communicate.
 struct CommOptions {
   std::string kind = "mpi";                        // the name of a row of the table
-  double timeout_s = 600;                          // how long a rank is waited for; 0: for ever
+  double timeout_s = 600;                          // the longest wait for a rank; 0: no limit
   SumOrder sum_order = SumOrder::canonical;        // of NCCL's collectives
-  std::size_t piece_bytes = std::size_t{1} << 30;  // no message is longer; below 2^31
-  int ranks_per_node = 0;                          // for tests: so many consecutive ranks count as a node; 0: as they are
+  std::size_t piece_bytes = std::size_t{1} << 30;  // the longest message; below 2^31
+  int ranks_per_node = 0;                          // for tests: this many consecutive ranks count as a node; 0: real nodes
 };
 
-/// A group of processes as the job's start and its splits give it: it sends messages, wherever its ranks are, and knows what a
-/// backend may need of them.
+/// A group of processes that sends messages, wherever its ranks are: what the job's start and its splits return. It also gives
+/// the facts that backends need.
 class MessageGroup : public GroupMember {
  public:
-  /// As split(), but the part is such a group, too.
+  /// As split(), but the result is a MessageGroup, too.
   virtual std::unique_ptr<MessageGroup> split_messages(int color, int key) = 0;
   virtual const CommOptions& options() const = 0;
-  /// Numbers of nodes, by rank: ranks with the same number share a node.
+  /// The number of each rank's node, by rank: ranks with the same number share a node.
   virtual const std::vector<int>& nodes() const = 0;
-  /// Ranks of the job, by rank.
+  /// The ranks in the job, by rank of this group.
   virtual const std::vector<int>& world_ranks() const = 0;
   /// The name of this rank's host, for messages.
   virtual const std::string& host() const = 0;
@@ -43,25 +43,25 @@ class MessageGroup : public GroupMember {
 
 /// A way to connect the ranks of a group.
 struct Connection {
-  std::string_view name;   // what users choose it by
-  std::string_view about;  // for the help, behind the name: "by MPI alone"
-  /// The same ranks, connected so. Collective; fails on all ranks or on none. What is split from the result must be connected
-  /// so, too.
+  std::string_view name;   // how users name it
+  std::string_view about;  // for --help, after the name: "by MPI only"
+  /// Returns the same ranks, connected in this way. Collective; fails on all ranks or on none. split() of the result must
+  /// connect the parts in the same way.
   std::unique_ptr<Communicator> (*connect)(std::unique_ptr<MessageGroup> group);
-  /// What staging_bytes() of the result will be, without a group: for plans.
+  /// Returns staging_bytes() of the result without making a group; plans use it. `nodes` has each rank's node.
   std::size_t (*staging_bytes)(std::span<const int> nodes);
-  /// How groups that span nodes send, for plans, which count the bytes.
+  /// How groups that span nodes send, so that plans can count the bytes.
   Between between = Between::ranks;
 };
 
-/// All rows, those of the library first.
+/// All rows, first those of the library.
 const std::vector<const Connection*>& connections();
-/// The row of this name. Throws UserError, which names those that there are.
+/// Returns the row with this name. Throws UserError, which lists the known names.
 const Connection& find_connection(std::string_view name);
-/// Adds a row; `connection` must live as long as the program. Call it before anything else.
+/// Adds a row; `connection` must live until the program ends. Call this before any other function of the library.
 void add_connection(const Connection& connection);
 
-/// The same ranks, connected as their options say.
+/// Returns the same ranks, connected as their options.kind says.
 std::unique_ptr<Communicator> connect(std::unique_ptr<MessageGroup> group);
 
 }  // namespace fsdp

@@ -14,10 +14,11 @@ namespace {
 
 struct Variable {
   const char* name;
-  bool is_rank;  // the number of this process, from 0; else how many there are
+  bool is_rank;  // true: the number of this process, from 0; false: the number of processes
 };
 
-// Open MPI's mpirun; mpiexec of MPICH and its kin, and srun with PMI2; srun. PMIx has a number for each rank and none for all.
+// Set by: Open MPI's mpirun; mpiexec of MPICH and its derivatives, and srun with PMI2; srun; PMIx, which numbers the ranks but
+// does not count them.
 constexpr Variable variables[] = {
     {"OMPI_COMM_WORLD_SIZE", false}, {"PMI_SIZE", false}, {"SLURM_STEP_NUM_TASKS", false}, {"PMIX_RANK", true}};
 
@@ -27,7 +28,7 @@ LaunchedRanks launched_ranks(const Environment& get) {
   LaunchedRanks most;
   for (const auto& [name, is_rank] : variables) {
     const char* text = get(name);
-    // The terminal that an interactive srun opens is one of the step's tasks, and what is typed there was not started by srun.
+    // An interactive srun opens a terminal, which is one of the step's tasks. srun did not start the commands typed there.
     if (text == nullptr || (std::strcmp(name, "SLURM_STEP_NUM_TASKS") == 0 && get("SLURM_PTY_PORT") != nullptr)) continue;
     int value = 0;
     if (std::from_chars(text, text + std::strlen(text), value).ec != std::errc()) continue;

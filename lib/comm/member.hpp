@@ -1,4 +1,4 @@
-// What every backend's communicator has: a place in the group, shares of it, and a count of what it sends.
+// The base class of all backends' communicators: a rank and a size, the shares of the ranks, and the count of sent bytes.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace fsdp {
 
-/// Binomial tree of a broadcast, ranks counted from the root: who sends to `relative_rank`, and to how many it sends. Its
-/// children are relative_rank + 2^k for k = children-1, ..., 0; children that are not below `size` are not counted.
+/// The binomial tree of a broadcast, with ranks counted from the root: the parent of `relative_rank`, and the number of its
+/// children. The children are relative_rank + 2^k for k = children-1, ..., 0; only those below `size` are counted.
 inline int tree_parent(int relative_rank) { return relative_rank & (relative_rank - 1); }
 inline int tree_children(int relative_rank, int size) {
   int children = 0;
@@ -20,7 +20,7 @@ inline int tree_children(int relative_rank, int size) {
   return children;
 }
 
-/// Part `piece` of `whole` cut into pieces of `length` elements; empty past the end.
+/// Piece number `piece` of `whole`, which is cut into pieces of `length` elements; empty past the end.
 inline Range piece_of(Range whole, std::size_t piece, std::size_t length) {
   const std::size_t begin = std::min(whole.end, whole.begin + piece * length);
   return {begin, std::min(whole.end, begin + length)};
@@ -43,7 +43,7 @@ class GroupMember : public Communicator {
 
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
   std::size_t me() const { return static_cast<std::size_t>(rank_); }
-  /// Which of `total` elements the collectives of this group give to `rank`. Even where size() divides total.
+  /// The range of `total` elements that collectives of this group give to `rank`. The shares are equal if size() divides total.
   Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks(), rank); }
 
   void count(Collective kind, std::size_t bytes) { traffic_.count(kind, bytes); }

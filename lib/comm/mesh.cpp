@@ -17,11 +17,11 @@ Communicator& Mesh::along(GroupAxis axis) const {
 
 namespace {
 
-constexpr std::size_t gathers = 3;  // behind the axes
+constexpr std::size_t gathers = 3;  // the index in `data` after those of the axes
 
-/// Why NCCL cannot connect these ranks; empty where it can. The same on all ranks. Collective.
+/// Returns why NCCL cannot connect these ranks; empty if it can. The result is the same on all ranks. Collective.
 std::string problem_with_nccl(Communicator& world, const Device& device, const NcclLibrary* library, const std::string& why) {
-  // A GPU is known by its machine, for which the first of the machine's ranks stands, and its place there.
+  // A GPU is identified by its machine and its place there. The machine's number is the lowest rank on it.
   std::int64_t machine = world.rank();
   world.split_by_node()->broadcast(&machine, sizeof machine, 0);
   const auto places = world.gather(format("{} {}", machine, device.place()));

@@ -1,5 +1,5 @@
-// Ranks as a grid: shard axis x replicate axis. The ranks of one shard group are consecutive, so that they share a node where
-// they can.
+// The ranks as a grid: shard axis x replicate axis. The ranks of a shard group are consecutive, so that they share a node if
+// possible.
 #pragma once
 
 #include <array>
@@ -14,31 +14,31 @@ namespace fsdp {
 enum class GroupAxis { shard, replicate, world };
 
 struct Mesh {
-  std::unique_ptr<Communicator> shard;      // ranks that hold the parts of one copy of the model
-  std::unique_ptr<Communicator> replicate;  // ranks that hold the same part
-  Communicator* world = nullptr;            // all of them
-  /// The ranks of `shard` once more, for gathers that run while something is reduced; null where they never do.
+  std::unique_ptr<Communicator> shard;      // ranks that together hold one copy of the model
+  std::unique_ptr<Communicator> replicate;  // ranks that hold the same shard
+  Communicator* world = nullptr;            // all ranks
+  /// The ranks of `shard` as a second group, for gathers that run during reductions; null if these never overlap.
   std::unique_ptr<Communicator> gather = nullptr;
   Communicator& along(GroupAxis axis) const;
 
-  /// What moves memory of a device: the groups themselves where they reach it, else those of use_device().
+  /// The collectives for the device's memory: the groups themselves if they can access it, else those made by use_device().
   Collectives& data_along(GroupAxis axis) const;
   Collectives& data_of_gathers() const;
-  /// Makes the groups ready for memory of `device`, which outlives the mesh. GPUs' memory goes by NCCL where options.kind is
-  /// "nccl", or is "auto" and every rank has a GPU of its own; else through memory of the host. Collective over world; throws
-  /// CollectiveError where NCCL, or its order of sums, is asked for and cannot be had.
+  /// Prepares the groups for memory of `device`, which must outlive the mesh. GPU memory is moved by NCCL if options.kind is
+  /// "nccl", or if it is "auto" and every rank has its own GPU; else it is copied through host memory. Collective over world.
+  /// Throws CollectiveError if NCCL, or its order of sums, is requested but not available.
   void use_device(Device& device, const CommOptions& options = {});
 
-  /// "NCCL 2.28.9, sums in canonical order", for a GPU's memory; empty where the groups themselves reach the memory.
+  /// "NCCL 2.28.9, sums in canonical order", for GPU memory; empty if the groups themselves can access the memory.
   std::string data_description = {};
-  /// What NCCL's communicators share; null without NCCL. It outlives those in `data`.
+  /// What NCCL's communicators share; null without NCCL. It outlives the collectives in `data`.
   std::unique_ptr<NcclGroups> nccl = nullptr;
-  /// By axis, and of `gather`, where the host does not reach the memory.
+  /// Indexed by axis, then that of `gather`; null if the host can access the memory.
   std::array<std::unique_ptr<Collectives>, 4> data = {};
 };
 
 /// World rank r is rank r % shard_size of shard group r / shard_size, and rank r / shard_size of its replicate group.
-/// Collective over world, which must outlive the mesh; shard_size * replicate_size must be its size.
+/// Collective over world, which must outlive the mesh and have shard_size * replicate_size ranks.
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size);
 
 }  // namespace fsdp

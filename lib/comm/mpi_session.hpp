@@ -1,4 +1,4 @@
-// The life of MPI in this process.
+// Starts and ends MPI in this process.
 #pragma once
 
 #include <exception>
@@ -9,12 +9,14 @@
 
 namespace fsdp {
 
-/// Initialises MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
-/// the job from inside. Where the program has initialised MPI already, the program finalises it, too, and what handles errors
-/// of MPI_COMM_WORLD stays as it is. Throws UserError if the launcher is another MPI's (comm/launcher.hpp), under Open MPI
-/// before MPI starts, if the environment shows it. Its destructor
-/// finalises MPI, except while an exception unwinds: then other ranks may never reach the matching call, and main() ends the
-/// job with abort_job(). One per process; the only process-wide state here, because it is MPI's own.
+/// Initializes MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
+/// the job. If the program has already initialized MPI, the program also finalizes it, and the error handler of MPI_COMM_WORLD
+/// is not changed. Throws UserError if the launcher belongs to another MPI (comm/launcher.hpp); with Open MPI this happens
+/// before MPI starts, if the environment shows it.
+///
+/// The destructor finalizes MPI, except while an exception unwinds: then other ranks may never reach the matching call, and
+/// main() ends the job with abort_job(). At most one session per process: it is the only process-wide state here, because MPI's
+/// state is process-wide.
 class MpiSession {
  public:
   MpiSession(int& argc, char**& argv);
@@ -22,16 +24,16 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   ~MpiSession();
 
-  /// All processes of the job. Collective; the session must outlive it and its splits. With "shm" it fails on all ranks
-  /// if those of a node cannot share memory.
+  /// Returns the group of all processes of the job. Collective; the session must outlive the group and its splits. If
+  /// options.kind is "shm", it fails on all ranks if the ranks of a node cannot share memory.
   std::unique_ptr<Communicator> world(const CommOptions& options = {});
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// "node3" or what MPI calls this host.
+  /// MPI's name for this host, such as "node3".
   std::string host() const;
-  /// Ends all processes of the job with `code`; used once an error has been printed.
+  /// Ends all processes of the job with exit code `code`; call it after the error has been printed.
   [[noreturn]] void abort_job(int code) noexcept;
-  /// Whether MPI has ended in this process: nothing may be sent any more.
+  /// Returns true if MPI has been finalized in this process: nothing can be sent any more.
   static bool is_over();
   /// "Open MPI v4.1.4, ..."
   static std::string library_version();

@@ -11,7 +11,7 @@ const NcclLibrary* find_nccl(std::string* why) {
   return entry ? entry() : nullptr;
 }
 
-/// The shard axis has one for gathers and one for reductions; a rank that is alone needs none.
+/// The shard axis has one communicator for gathers and one for reductions. An axis of one rank needs none.
 std::size_t nccl_staging_bytes(int shard, int replicate) {
   const std::size_t communicators = (shard > 1 ? 2u : 0u) + (replicate > 1 ? 1u : 0u) + (shard * replicate > 1 ? 1u : 0u);
   return communicators * nccl_staging;

@@ -1,4 +1,4 @@
-// MPI's return codes as exceptions.
+// Turns MPI's return codes into exceptions.
 #pragma once
 
 #include <mpi.h>
@@ -12,5 +12,5 @@ void check_mpi(int code, const char* call, std::source_location where = std::sou
 
 }  // namespace fsdp
 
-/// check_mpi(MPI_Barrier(comm)) with the text of the call: the one thing that a function cannot see.
+/// check_mpi(MPI_Barrier(comm)), with the source text of the call, which only a macro can see.
 #define FSDP_CHECK_MPI(...) ::fsdp::check_mpi(__VA_ARGS__, #__VA_ARGS__)

@@ -1,10 +1,10 @@
-// Collectives between processes, made of point-to-point messages. MPI_Reduce_scatter leaves the order of sums to the library
-// and took 1.7 to 4 times as long (Open MPI 4.1, two and four ranks of one node, 3 and 64 MiB), and every blocking collective
-// keeps a core busy while it waits.
+// Collectives between processes, made of point-to-point messages. MPI's own are not used: MPI_Reduce_scatter leaves the order
+// of sums to the library and took 1.7 to 4 times as long (Open MPI 4.1, two and four ranks of one node, 3 and 64 MiB), and
+// every blocking collective keeps a core busy while it waits.
 //
-// Every rank exchanges with every other rank at once. That is one latency per collective and sends no byte more than must be
-// sent. Sums need all contributions of a piece at once to add them in canonical order: a reduction goes piece by piece through
-// a staging buffer, the next piece travelling while one is added up.
+// Every rank exchanges with all other ranks at once. That costs one latency per collective and sends no more bytes than
+// necessary. A sum in canonical order needs all contributions at once. So a reduction goes piece by piece through a staging
+// buffer: the next piece is sent while one is added up.
 #pragma once
 
 #include <mpi.h>
@@ -21,7 +21,7 @@
 
 namespace fsdp {
 
-/// What all groups of a job know.
+/// The data that all groups of a job share.
 struct MpiJob {
   CommOptions options;
   std::vector<int> nodes;          // by rank of the job: ranks with the same number share a node
@@ -30,7 +30,8 @@ struct MpiJob {
 
 class MpiCommunicator final : public MessageGroup {
  public:
-  /// Takes over `comm` and frees it, except while an exception unwinds or after abort(): other ranks may not do so then.
+  /// Takes ownership of `comm` and frees it, except during the unwinding of an exception or after abort(): then other ranks may
+  /// never reach the matching call.
   MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job);
   MpiCommunicator(const MpiCommunicator&) = delete;
   ~MpiCommunicator() override;
@@ -53,14 +54,14 @@ class MpiCommunicator final : public MessageGroup {
   const std::vector<int>& nodes() const override { return nodes_; }
   const std::vector<int>& world_ranks() const override { return world_ranks_; }
   const std::string& host() const override { return job_->hosts[static_cast<std::size_t>(world_ranks_[me()])]; }
-  /// Nothing that the other processes notice: MpiSession::abort_job ends them.
+  /// The other processes do not notice this: MpiSession::abort_job ends them.
   void abort() noexcept override { broken_ = true; }
 
  private:
-  // Messages under way, in an array that is never reallocated.
+  // Messages in flight. The array is never reallocated.
   struct Requests {
     std::vector<MPI_Request> all;
-    std::vector<int> peers;  // whom each is from or to
+    std::vector<int> peers;  // the other rank of each message
     std::size_t used = 0;
     MPI_Request& next(int peer) {
       peers[used] = peer;
@@ -72,7 +73,8 @@ class MpiCommunicator final : public MessageGroup {
   void expect_ready(const Stream& stream, Call call);
   void send(const void* data, std::size_t bytes, int to, Requests& requests);
   void receive(void* data, std::size_t bytes, int from, Requests& requests);
-  /// Another rank's data, or data that it passes on, or adds up, once it has those of others.
+  /// What a message brings: the other rank's own data (arrival), or data that the other rank sends only after it has received
+  /// that of others, such as sums (passing_on).
   enum class Awaited { arrival, passing_on };
   void wait(Requests& requests, Awaited awaited = Awaited::arrival);
 
@@ -89,18 +91,18 @@ class MpiCommunicator final : public MessageGroup {
   std::shared_ptr<const MpiJob> job_;
   std::vector<int> world_ranks_;    // by rank
   std::vector<int> nodes_;          // by rank
-  Called called_ = Call::barrier;   // under way
-  std::size_t piece_bytes_;         // longest message
-  std::size_t staged_piece_bytes_;  // longest message of a reduction, a multiple of 8
+  Called called_ = Call::barrier;   // the collective in progress
+  std::size_t piece_bytes_;         // the longest message
+  std::size_t staged_piece_bytes_;  // the longest message of a reduction; a multiple of 8
   std::atomic<bool> broken_ = false;
   int uncaught_at_start_;
-  std::size_t sent_ = 0;  // bytes, by the collective that is under way
-  Buffer staging_;        // two sets of a piece from each other rank
+  std::size_t sent_ = 0;  // bytes sent by the collective in progress
+  Buffer staging_;        // two sets, each with room for a piece from every other rank
   std::array<Requests, 2> requests_;
   std::vector<const void*> inputs_;
 };
 
-/// staging_bytes() of a group of so many ranks, whose pieces are as long as is useful.
+/// Returns staging_bytes() of a group of `ranks` ranks if messages may be as long as is useful.
 std::size_t staging_of_messages(std::size_t ranks);
 
 }  // namespace fsdp

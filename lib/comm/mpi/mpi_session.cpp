@@ -40,7 +40,7 @@ void MpiSession::start(int& argc, char**& argv) {
   if (began_here_) {
     const std::string library = library_version();
     if (library.starts_with("Open MPI") && ranks_stay_alone(launched, library, knows_pmi(), environment))
-      require_own_launcher(launched, 1, library);  // else it would end each with a page of its own
+      require_own_launcher(launched, 1, library);  // MPI_Init would end each rank with a page of its own messages
     FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
     expect(level >= MPI_THREAD_SERIALIZED, "MPI lets the threads of a program communicate one at a time");
     FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -51,7 +51,7 @@ void MpiSession::start(int& argc, char**& argv) {
   try {
     require_own_launcher(launched, size_, library_version());
   } catch (...) {
-    if (began_here_) MPI_Finalize();  // this rank is alone, so that nobody is waited for
+    if (began_here_) MPI_Finalize();  // there are no other ranks, so that this does not wait
     throw;
   }
 }
@@ -70,7 +70,7 @@ namespace {
 
 constexpr int host_length = 64;
 
-// Which ranks share a node, and the hosts' names: the same on all ranks.
+// Fills in, the same on all ranks, which ranks share a node, and the hosts' names.
 void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
   const auto ranks = static_cast<std::size_t>(size);
   int node = rank;
@@ -96,7 +96,7 @@ void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
 
 std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   expect(options.piece_bytes > 0 && options.piece_bytes < std::size_t{1} << 31, "MPI counts bytes of a message in int");
-  // Before the calls below, which nobody can give up.
+  // Comes before the calls below, which have no time limit.
   MPI_Request all_here = MPI_REQUEST_NULL;
   FSDP_CHECK_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &all_here));
   if (!wait_all({&all_here, 1}, options.timeout_s, /*given_up=*/std::atomic(false)))
@@ -109,7 +109,7 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   find_nodes(*job, host(), rank_, size_);
   MPI_Comm world = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &world));
-  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN));  // splits have it, too
+  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN));  // the parts of a split inherit it
   return connect(std::make_unique<MpiCommunicator>(world, job));
 }
 
@@ -123,7 +123,7 @@ std::string MpiSession::host() const {
 void MpiSession::abort_job(int code) noexcept {
   std::fflush(nullptr);
   if (size_ == 1) {
-    // Nobody else is to be ended, and MPI_Abort would print a paragraph under our message.
+    // There is no other rank to end, and MPI_Abort would print a paragraph after our message.
     MPI_Finalize();
   } else {
     MPI_Abort(MPI_COMM_WORLD, code);
@@ -131,7 +131,7 @@ void MpiSession::abort_job(int code) noexcept {
   std::_Exit(code);
 }
 
-// Open MPI 4 and older have PMI in modules, which stand next to the library.
+// Open MPI 4 and older have PMI in modules in a folder next to the library.
 bool MpiSession::knows_pmi() {
   namespace fs = std::filesystem;
   Dl_info library{};
@@ -154,7 +154,7 @@ std::string MpiSession::library_version() {
   int length = 0;
   FSDP_CHECK_MPI(MPI_Get_library_version(text, &length));
   const std::string_view version(text, static_cast<std::size_t>(length));
-  // Open MPI counts the final NUL.
+  // Open MPI includes the final NUL in `length`.
   return std::string(version.substr(0, version.find_first_of(std::string_view("\n\0", 2))));
 }
 

@@ -1,15 +1,15 @@
 // Collectives of GPUs by NCCL. Reductions have one of two orders of sums:
 //
-// canonical: what every other backend gives, bit for bit. NCCL moves each rank's part of a share to the rank that owns it, as
-//   messages in a group, and a kernel adds them up as a tree; piece by piece, through staging of a fixed size.
-// library: NCCL's own reductions, of fp32 numbers that were rounded to the type of travel before. Their order depends on NCCL's
-//   choice of algorithm, and so on its version, the number of ranks, how they are connected and how many numbers there are.
+// canonical: the same bits as every other backend. NCCL sends each contribution to the rank that owns the share, as messages in
+// a group, and a kernel adds them up as a tree. This is done piece by piece, through staging of a fixed size.
+// library: NCCL's own reductions, of fp32 numbers that were first rounded to the `travel` type. Their order depends on the
+// algorithm that NCCL chooses, and so on its version, the number of ranks, their connections and the number of elements.
 //
-// Sums of integers are exact and NCCL's in both; sums of doubles are few, and canonical in both.
+// With both, sums of integers are exact and use NCCL's all-reduce; sums of doubles are few and canonical.
 //
-// Communicators do not block: a call is done when ncclCommGetAsyncError says so. Whenever the host waits for a stream it looks
-// after the collectives that are under way (Groups::look). One that does not end in time, or an error of NCCL's, aborts all
-// communicators, and the ranks find out by messages between hosts who is missing.
+// Communicators do not block: a call is complete when ncclCommGetAsyncError says so. While the host waits for a stream it
+// checks the collectives in progress (Groups::look). If one exceeds the time limit, or NCCL reports an error, all communicators
+// are aborted, and the hosts exchange messages to find out which rank is missing.
 #include "comm/nccl.hpp"
 
 #include <nccl.h>
@@ -57,7 +57,7 @@ std::string version() {
 
 // --- Memory ---
 
-/// With which communicators memory of ncclMemAlloc() is registered.
+/// The communicators with which a block of ncclMemAlloc() memory is registered, and NCCL's handles.
 struct Registered {
   std::vector<std::pair<ncclComm_t, void*>> with;
   void end() {
@@ -66,7 +66,8 @@ struct Registered {
   }
 };
 
-/// By this, the release of a buffer, a plain function, finds what is registered. Ranks may be threads.
+/// The registrations of each buffer. A buffer's release function is a plain function and finds them here. A mutex guards them,
+/// because ranks may be threads.
 struct Registry {
   std::mutex mutex;
   std::map<const std::byte*, std::shared_ptr<Registered>> buffers;
@@ -91,8 +92,8 @@ void release(std::byte* data, std::size_t) {
 /// A collective that was given to a stream.
 struct Started {
   Called called = Call::all_reduce;
-  std::uint64_t number = 0;  // of this rank's, which gives the same ones in the same order as all others
-  double seen_s = -1;        // when it was first seen at work
+  std::uint64_t number = 0;  // the sequence number of the collective; all ranks issue the same sequence
+  double seen_s = -1;        // when the host first saw it running; negative: not yet
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
@@ -125,12 +126,13 @@ class Groups final : public NcclGroups {
 
   std::unique_ptr<Collectives> make(Communicator& group) override;
 
-  /// Of `bytes`, registered with all communicators that there are.
+  /// Returns memory of `bytes`, registered with all existing communicators.
   Buffer allocate(std::size_t bytes) {
     void* data = nullptr;
     if (bytes == 0 || ncclMemAlloc(&data, bytes) != ncclSuccess) {
       cudaGetLastError();
-      return device_.allocate(bytes);  // any memory will do; and it says how much there is
+      return device_.allocate(bytes);  // falls back to plain memory, which also works; this call reports how much there is if
+                                       // it fails
     }
     const auto registered = std::make_shared<Registered>();
     auto* const begin = static_cast<std::byte*>(data);
@@ -146,11 +148,13 @@ class Groups final : public NcclGroups {
     }
     registered_.push_back(registered);
     check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for the one that cleared
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for the stream that wrote the
+                                                                   // zeros
     return buffer;
   }
 
-  /// Ends a communicator of make(), which is null from then on: with the others where all goes well, else by itself.
+  /// Ends a communicator of make() and sets it to null: in agreement with the other ranks if there was no error, else by an
+  /// abort of this rank.
   void end(ncclComm_t& comm) {
     if (!comm) return;
     if (failed_) return static_cast<void>(comm = nullptr);  // give_up() has ended it
@@ -162,12 +166,12 @@ class Groups final : public NcclGroups {
         ncclCommDestroy(std::exchange(comm, nullptr));
       }
     } catch (const std::exception&) {
-      // what cannot be ended well is ended all the same
+      // aborted below
     }
     if (comm) ncclCommAbort(std::exchange(comm, nullptr));
   }
 
-  /// Queues a collective of a group: `body` gives its work to `stream`.
+  /// Runs one collective of a group: `body` queues its work on `stream`.
   template <class Body>
   void run(Stream& stream, Call call, const Body& body) {
     if (failed_) throw GroupAborted();
@@ -186,7 +190,7 @@ class Groups final : public NcclGroups {
     check_cuda(cudaEventRecord(started.end, handle), "cudaEventRecord");
   }
 
-  /// Returns when a call of NCCL's within a collective has been done. Throws what a wait for the collective throws.
+  /// Returns when a call of NCCL within a collective is complete. Throws the same errors as a wait for the collective.
   void finish(ncclResult_t status, ncclComm_t comm, std::string_view call) {
     if (status == ncclInProgress) {
       WaitTimer waited;
@@ -205,7 +209,7 @@ class Groups final : public NcclGroups {
  private:
   bool is_too_long(double seconds) const { return options_.timeout_s > 0 && seconds > options_.timeout_s; }
 
-  /// For a communicator that is made, split or ended.
+  /// Waits until a communicator has been made, split or finalized.
   void wait_until_made(ncclResult_t status, ncclComm_t comm, std::string_view call) const {
     check_nccl(status, call, comm);
     WaitTimer waited;
@@ -230,10 +234,10 @@ class Groups final : public NcclGroups {
   void close_done() {
     while (!open_.empty() && cudaEventQuery(open_.front().end) == cudaSuccess)
       spare_.splice(spare_.end(), open_, open_.begin());
-    cudaGetLastError();  // that an event is to come is no error
+    cudaGetLastError();  // clears cudaErrorNotReady, which is no error here
   }
 
-  /// What a host that waits for a stream does meanwhile.
+  /// Called by a host that waits for a stream: checks the collectives in progress.
   void look() {
     constexpr double between_looks_s = 1e-3;
     if (failed_ || clock_.seconds() < next_look_s_) return;
@@ -253,8 +257,8 @@ class Groups final : public NcclGroups {
     cudaGetLastError();
   }
 
-  /// Ends all that this rank waits for, asks the other hosts where they are, and throws CollectiveTimeout. The ranks that miss
-  /// another one come here at about the same time.
+  /// Aborts everything that this rank waits for, exchanges sequence numbers with the other hosts, and throws CollectiveTimeout.
+  /// All ranks that miss another rank come here at about the same time.
   [[noreturn]] void give_up(const Started& missed, const std::string& said) {
     failed_ = true;
     const std::string what = name_of(missed.called);
@@ -286,11 +290,11 @@ class Groups final : public NcclGroups {
   const NcclOptions options_;
   Device& device_;
   const int rank_, size_;
-  const std::unique_ptr<Communicator> hosts_;  // for when something goes wrong
+  const std::unique_ptr<Communicator> hosts_;  // only used after an error
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> parts_;
   std::vector<std::weak_ptr<Registered>> registered_;
-  std::list<Started> open_, spare_;  // in the order in which they were given
+  std::list<Started> open_, spare_;  // in the order in which they were queued
   std::uint64_t begun_ = 0;
   WaitTimer clock_;
   double next_look_s_ = 0;
@@ -301,7 +305,7 @@ class Groups final : public NcclGroups {
 
 class NcclCollectives final : public Collectives {
  public:
-  /// `comm` is null for a group of one. Takes it over.
+  /// Takes ownership of `comm`, which is null for a group of one.
   NcclCollectives(Groups& groups, Communicator& host, ncclComm_t comm)
       : groups_(groups),
         host_(host),
@@ -376,7 +380,8 @@ class NcclCollectives final : public Collectives {
   }
   void finish(ncclResult_t status, std::string_view call) { groups_.finish(status, comm_, call); }
 
-  /// In place into this rank's share of `whole`, and from there to `shard`. Also what a group of one does.
+  /// Reduces in place into this rank's share of `whole`, then adds it to `shard`; with Into::overwrite directly into `shard`.
+  /// Also used by a group of one.
   void reduce_by_library(Stream& stream, float* whole, float* shard, std::size_t n, Into into, DType travel) {
     kernels::round_to(stream, travel, whole, ranks_ * n);
     float* const mine = whole + me_ * n;
@@ -396,7 +401,8 @@ class NcclCollectives final : public Collectives {
     sent_ += (n - mine + (ranks_ - 1) * mine) * sizeof(T);
   }
 
-  /// result (=, +=) the canonical sum of this rank's share of everybody's `data`, rounded to In. `result` may be that share.
+  /// result (=, +=) the canonical sum over ranks of this rank's share of `data`, each contribution rounded to In. `result` may
+  /// be that share.
   template <class In, class T>
   void reduce_shares(Stream& stream, T* data, std::size_t total, T* result, kernels::Write write) {
     constexpr bool rounds = !std::is_same_v<In, T>;
@@ -439,7 +445,7 @@ class NcclCollectives final : public Collectives {
     });
   }
 
-  /// A group of messages: with(rank, place) for each other rank, `place` counted without this one.
+  /// Runs a group of messages: calls with(rank, place) for each other rank; `place` counts the ranks without this one.
   template <class With>
   void exchange(const With& with) {
     check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
@@ -472,7 +478,7 @@ std::unique_ptr<Collectives> Groups::make(Communicator& group) {
   int color = rank_;
   group.broadcast(&color, sizeof color, 0);
   ncclComm_t comm = nullptr;
-  // Groups of one stay out of it, and if all groups are such, nobody comes. They are all of one size, as a mesh has them.
+  // In a mesh all groups have the same size: either all call ncclCommSplit or, with groups of one rank, none does.
   std::unique_ptr<Collectives> made;
   agree(*hosts_, [&] {
     if (group.size() > 1) {
