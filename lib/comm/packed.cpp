@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-// The last elements first: what is written lies at or above what is still to be read.
+// Starts with the last elements: the output is stored at or above the elements that are still to be read.
 template <class In>
 void pack(float* share, std::size_t numel) {
   constexpr std::size_t block = 512;

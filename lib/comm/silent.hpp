@@ -1,4 +1,4 @@
-// Groups whose collectives move nothing and return at once: what a step takes without communication.
+// Groups whose collectives move nothing and return at once, to measure a step without communication.
 #pragma once
 
 #include "comm/member.hpp"
@@ -8,7 +8,7 @@ namespace fsdp {
 
 class SilentCommunicator final : public GroupMember {
  public:
-  /// A group of `size` ranks of which this is number `rank`; there need be no others.
+  /// A group of `size` ranks in which this is number `rank`; the other ranks need not exist.
   SilentCommunicator(int rank, int size) : GroupMember(rank, size) {}
   std::string description() const override { return "no communication"; }
   using Communicator::all_reduce;
@@ -20,13 +20,13 @@ class SilentCommunicator final : public GroupMember {
   void broadcast(void*, std::size_t, int) override {}
   void barrier() override {}
   std::size_t staging_bytes() const override { return 0; }
-  /// The parts of a silent group are not known.
+  /// Returns a group of one: a silent group does not know the colors of other ranks.
   std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<SilentCommunicator>(0, 1); }
   std::unique_ptr<Communicator> split_by_node() override { return std::make_unique<SilentCommunicator>(0, 1); }
   void abort() noexcept override {}
 };
 
-/// The groups of a mesh, silent. The shape and this rank's places are those of `mesh`.
+/// The groups of a mesh, all silent, with the shape and the ranks of `like`.
 struct SilentMesh {
   explicit SilentMesh(const Mesh& like) : world(like.world->rank(), like.world->size()) {
     mesh.shard = std::make_unique<SilentCommunicator>(like.shard->rank(), like.shard->size());

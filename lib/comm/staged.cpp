@@ -59,13 +59,13 @@ class Staged final : public Collectives {
     return staging_.data();
   }
 
-  /// The stream of what the host does for a collective of `stream`.
+  /// Returns an inline stream for the host's part of a collective of `stream`.
   Stream& at_once(const Stream& stream) {
     at_once_->subject = stream.subject;
     return *at_once_;
   }
 
-  /// Staging is one area: each collective waits until the copies of the one before are done.
+  /// There is one staging area, so each copy is complete before this returns.
   static void copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
     stream.copy(to, from, bytes);
     stream.synchronize();

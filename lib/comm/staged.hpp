@@ -1,6 +1,6 @@
-// Collectives on memory that the host does not reach, by a group that moves memory of the host: through staging. The host waits
-// for the stream, the ranks exchange what was copied, and the result is copied back. So groups by MPI, by nodes or by shared
-// memory work with GPUs, also where several ranks share one, at the price of two copies and of a host that waits.
+// Collectives on memory that the host cannot access, through staging and a group for host memory: the host waits for the
+// stream, the ranks exchange the copied data, and the result is copied back. So groups by MPI, by nodes and by shared memory
+// also work with GPUs, even if several ranks share one GPU. The price is two copies and a host that waits.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// `host` and `device` outlive it. Staging grows to what the largest collective needs, when that comes for the first time.
+/// `host` and `device` must outlive the result. Staging grows to the size of the largest collective so far.
 std::unique_ptr<Collectives> make_staged(Communicator& host, Device& device);
 
 }  // namespace fsdp

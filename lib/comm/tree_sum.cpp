@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-// Elements added at a time: the partial sums of all levels of the tree stay in the first-level cache.
+// The number of elements added at a time: the partial sums of all levels of the tree fit into the L1 cache.
 constexpr std::size_t block = 512;
 
 template <class T>
@@ -21,8 +21,9 @@ void add(const T* a, const T* b, T* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
 }
 
-// The sum of `inputs` at [begin, begin + n), n <= block: in `scratch`, or where the only input lies. The left subtree is the
-// largest power of two below the number of inputs, which is what pairing at stride 1, 2, 4, ... gives.
+// Returns the sum of `inputs` at [begin, begin + n), n <= block: in `scratch`, or in the input itself if there is only one. The
+// size of the left subtree is the largest power of two below the number of inputs: the same order as pairing at stride 1, 2, 4,
+// ...
 template <class T, class In>
 const T* block_sum(std::span<const void* const> inputs, std::size_t begin, std::size_t n, T* scratch) {
   if (inputs.size() == 1) {

@@ -24,7 +24,7 @@ std::uint64_t bytes_sent_by(const Communicator& comm) {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
 }
 
-/// "shared memory" of "shared memory, 4 ranks"
+/// Returns "shared memory" for a description such as "shared memory, 4 ranks".
 std::string kind_of(const Communicator& comm) {
   const std::string text = comm.description();
   return text.substr(0, text.find(','));
@@ -57,14 +57,15 @@ void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whol
   by_nodes(
       {Call::all_gather, stream.subject}, [&] { near_->barrier(); },
       [&] {
-        // 1. Shards of this place on every node, at the start of whole.
+        // 1. The shards of the ranks with this rank's place on their nodes, at the start of whole.
         move_bytes(all + node() * bytes, shard, bytes);
         far_->all_gather(stream, all + node() * bytes, all, shard_count, type);
-        // 2. Node by node, the last one first: its block lies behind the shards that are still to be passed on.
+        // 2. The gathers within the node, one for each node. The last block comes first: it is after the shards that are still
+        // to be passed on.
         for (std::size_t k = nodes(); k-- > 0;) {
           std::byte* const block = all + k * node_ranks() * bytes;
           std::byte* mine = all + k * bytes;
-          if (k == 0) {  // they lie in their own block
+          if (k == 0) {  // the shards at the start of whole are in block 0 itself
             mine = block + place() * bytes;
             move_bytes(mine, block, bytes);
           }
@@ -84,8 +85,8 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
     by_nodes(
         {Call::reduce_scatter, stream.subject},
         [&] {
-          // 1. This node's sums of the shards of this place on every node, at the start of whole: sum k lies in a block
-          // before block k, which all ranks of the node have read.
+          // 1. This node's part of the sums for the ranks with this rank's place on their nodes, at the start of whole. Sum k
+          // is stored before block k, in memory that all ranks of the node have already read.
           for (std::size_t k = 0; k < nodes(); ++k) {
             float* const block = whole + k * node_ranks() * shard_count;
             float* const sum = k == 0 ? block + place() * shard_count : whole + k * shard_count;
@@ -94,7 +95,8 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
           }
         },
         [&] {
-          // 2. Their sums over nodes. In place, the result may lie among what the others are still to be sent.
+          // 2. The sums over nodes. In place, the result may overlap data that other ranks are still to receive, so it is moved
+          // afterwards.
           float* const mine = whole + node() * shard_count;
           far_->reduce_scatter(stream, whole, in_place ? mine : shard, shard_count, into, DType::f32);
           if (in_place) move_bytes(shard, mine, shard_count * sizeof(float));
@@ -152,7 +154,7 @@ void NodesCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   count(Collective::broadcast, sent_by_parts() - before);
 }
 
-// All of this node are here, then somebody of every other node, who knows the same of its own.
+// First all ranks of this node arrive, then one rank of every other node, which has waited for its own node in the same way.
 void NodesCommunicator::barrier() {
   by_nodes(
       Call::barrier, [&] { near_->barrier(); }, [&] { far_->barrier(); });
@@ -161,7 +163,7 @@ void NodesCommunicator::barrier() {
 Buffer NodesCommunicator::allocate(Device& device, std::size_t bytes) {
   throw_if_broken();
   Buffer buffer;
-  agree(*flat_, [&] { buffer = near_->allocate(device, bytes); });  // one node may fail alone
+  agree(*flat_, [&] { buffer = near_->allocate(device, bytes); });  // can fail on one node only
   return buffer;
 }
 
@@ -184,7 +186,7 @@ void NodesCommunicator::throw_if_broken() const {
   if (broken_) throw GroupAborted();
 }
 
-// `within` does what all ranks of a node come to and nobody else, `across` the rest.
+// Runs a collective: `within` communicates only within the node and involves all of its ranks; `across` does the rest.
 template <class Within, class Across>
 void NodesCommunicator::by_nodes(const Called& called, const Within& within, const Across& across) {
   throw_if_broken();

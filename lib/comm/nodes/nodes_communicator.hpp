@@ -1,13 +1,15 @@
-// Collectives of a group that spans nodes, made of those of smaller groups: `near`, the ranks of this node; `far`, the ranks
-// that have this one's place on every node; and `flat`, all ranks, for what cannot be cut.
+// Collectives of a group that spans nodes, made of those of three smaller groups: `near` has the ranks of this node; `far` has
+// one rank of every node, those with this rank's place on their node; and `flat` has all ranks, for collectives that cannot be
+// split by nodes.
 //
-// A gather sends a shard to each other node once, where it is passed on. A sum is cut at nodes only where a node is a whole
-// subtree of the canonical order (communicator.hpp), that is, where its ranks are a power of two; then a node's ranks add up
-// their parts of it, and each part is added up across nodes. Nothing needs memory beside the caller's buffers.
+// A gather sends a shard to each other node once; that node passes it on. A sum is split by nodes only if a node is a whole
+// subtree of the canonical order (communicator.hpp), that is, if its number of ranks is a power of two. Then the ranks of a
+// node first add up the node's contributions, each rank a part of them, and each part is added up across nodes. Only the
+// caller's buffers are used.
 //
-// A rank that does not come is missed by the ranks of its node, who name it, while the other nodes wait for them. So every
-// collective begins with something that all ranks of a node come to, and who waits for longer than the limit after that gives
-// those who know better time to speak.
+// If a rank does not arrive, the ranks of its node miss it and name it; other nodes only miss that node. So every collective
+// begins with a step that involves all ranks of a node. A rank that waits too long after that step gives the missing rank's
+// node time to report first.
 #pragma once
 
 #include <atomic>
@@ -23,7 +25,7 @@ namespace fsdp {
 
 class NodesCommunicator final : public GroupMember {
  public:
-  /// Rank r of `flat` is rank r % near.size() of `near` and rank r / near.size() of `far`, both larger than one. Not
+  /// Rank r of `flat` is rank r % near.size() of `near` and rank r / near.size() of `far`. Both have more than one rank. Not
   /// collective.
   NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> near, std::unique_ptr<Communicator> far);
 
@@ -47,7 +49,7 @@ class NodesCommunicator final : public GroupMember {
   std::unique_ptr<Communicator> split_by_node() override;
   void abort() noexcept override;
 
-  /// What their traffic() counts during a collective is what this one's counts.
+  /// The three groups; this object's traffic() is the sum of theirs.
   const Communicator& near() const { return *near_; }
   const Communicator& far() const { return *far_; }
   const Communicator& flat() const { return *flat_; }

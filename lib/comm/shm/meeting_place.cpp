@@ -26,7 +26,7 @@ static_assert(SharedWord::is_always_lock_free && sizeof(SharedWord) == 4, "the k
 
 constexpr std::size_t page = 4096;
 
-// Sleeps while `word` is `value`, for at most `nanoseconds`. It may return early.
+// Sleeps while `word` equals `value`, for at most `nanoseconds`. May return early.
 void sleep_while(SharedWord& word, std::uint32_t value, long nanoseconds) {
   const timespec time{0, nanoseconds};
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
@@ -34,24 +34,24 @@ void sleep_while(SharedWord& word, std::uint32_t value, long nanoseconds) {
 
 void wake_all(SharedWord& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
-// Whether a job has ended, since all must give the same reason. The first rank that has waited for too long writes who was
-// missed, and then says that it is over.
+// Why a job has ended: all ranks must give the same reason. The first rank that has waited too long sets is_written, writes
+// which ranks are missing, and then sets missed.
 constexpr std::uint32_t goes_on = 0, aborted = 1, is_written = 2, missed = 3;
 
 }  // namespace
 
 struct alignas(64) MeetingPlace::Head {
-  SharedWord round;                // how often all have met
-  alignas(64) SharedWord arrived;  // in this round
+  SharedWord round;                // how often all ranks have met
+  alignas(64) SharedWord arrived;  // the number of ranks that have arrived in this round
   SharedWord sleepers;
-  // Of the job, in the place of the whole job only:
-  alignas(64) SharedWord ended;  // see above
-  std::array<char, 64> what;     // at which some were missed, with a final NUL
+  // Only used in the meeting place of the whole job:
+  alignas(64) SharedWord ended;  // one of the four values above
+  std::array<char, 64> what;     // the call at which ranks were missing, with a final NUL
 };
 
 struct alignas(64) MeetingPlace::Place {
-  SharedWord arrived;  // the last round that this rank came to, plus one
-  bool is_missed;      // in the place of the whole job, when that has ended
+  SharedWord arrived;  // one more than the last round at which this rank arrived
+  bool is_missed;      // only in the meeting place of the whole job, after it has ended
   std::array<Shown, 2> shown;
 };
 
@@ -96,7 +96,7 @@ std::shared_ptr<MeetingPlace> MeetingPlace::make(const Exchange& exchange, const
     for (std::size_t r = 0; r < members.size(); ++r) new (&made->place(r)) Place{};
     note.segment = made->segment_.handle();
   });
-  // 2. The others find it; everyone reserves its own part.
+  // 2. The others open it; every rank reserves its own part.
   agree_on_notes(exchange, note, options.host, [&] {
     if (rank != 0) made->segment_ = Segment::open(makers[members[0]].segment);
     made->segment_.reserve(head_bytes + rank * staging_bytes, staging_bytes);
@@ -141,11 +141,11 @@ void MeetingPlace::throw_if_over() {
 void MeetingPlace::abort() noexcept {
   std::uint32_t no = goes_on;
   whole().head().ended.compare_exchange_strong(no, aborted);
-  // Sleepers of this group wake at once, those of other groups of the job at their next look.
+  // Sleepers of this group wake at once, those of the job's other groups when they next look.
   wake_all(head().round);
 }
 
-// This rank has waited for too long in `round`: unless the round ended just now, nobody waits any more.
+// Called when this rank has waited too long in `round`. Unless the round has just ended, ends the job for all ranks.
 void MeetingPlace::give_up(std::uint32_t round, const Called& called) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < ranks_; ++r)
@@ -166,7 +166,7 @@ void MeetingPlace::meet(const Called& called) {
   constexpr long sleep_ns = 50'000'000;
   throw_if_over();
   Head& h = head();
-  const std::uint32_t round = h.round.load(std::memory_order_acquire);  // nobody ends it without this rank
+  const std::uint32_t round = h.round.load(std::memory_order_acquire);  // no round ends without this rank
   place(me_).arrived.store(round + 1, std::memory_order_release);
   if (h.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
     h.arrived.store(0, std::memory_order_relaxed);
@@ -188,7 +188,7 @@ void MeetingPlace::meet(const Called& called) {
     } else if (seconds < yield_s) {
       sched_yield();
     } else {
-      // seq_cst on both sides: either the last rank sees the sleeper, or the sleeper sees the new round.
+      // Both sides use seq_cst: either the last rank sees the sleeper, or the sleeper sees the new round.
       h.sleepers.fetch_add(1, std::memory_order_seq_cst);
       sleep_while(h.round, round, sleep_ns);
       h.sleepers.fetch_sub(1, std::memory_order_seq_cst);

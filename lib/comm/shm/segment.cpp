@@ -22,7 +22,7 @@ namespace {
 
 [[noreturn]] void fail(const char* call, int code) { throw std::system_error(code, std::system_category(), call); }
 
-// errno is read here, after `ok` has been found.
+// errno is read in here, after `ok` has been computed.
 void require(bool ok, const char* call) {
   if (!ok) fail(call, errno);
 }
@@ -45,7 +45,7 @@ Segment Segment::open(const SegmentHandle& handle) {
   const std::string path = format("/proc/{}/fd/{}", handle.pid, handle.fd);
   found.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   require(found.fd_ >= 0, path.c_str());
-  // In another PID namespace, the same number is another process.
+  // In another PID namespace, this number belongs to another process.
   struct stat file;
   require(fstat(found.fd_, &file) == 0, "fstat");
   if (file.st_dev != handle.device || file.st_ino != handle.inode) fail((path + " is another process's").c_str(), ENOENT);
@@ -62,12 +62,12 @@ void Segment::map() {
   if (bytes_ == 0) return;
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   require(memory != MAP_FAILED, "mmap");
-  madvise(memory, bytes_, MADV_HUGEPAGE);  // where the system gives them to shared memory
+  madvise(memory, bytes_, MADV_HUGEPAGE);  // takes effect if the system has huge pages for shared memory
   data_ = static_cast<std::byte*>(memory);
 }
 
 void Segment::reserve(std::size_t offset, std::size_t bytes) {
-  constexpr std::size_t piece = std::size_t{64} << 20;  // a signal interrupts one piece only
+  constexpr std::size_t piece = std::size_t{64} << 20;  // a signal interrupts only one piece
   for (std::size_t done = 0; done < bytes; done += piece) {
     int code;
     do {

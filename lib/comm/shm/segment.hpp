@@ -1,9 +1,9 @@
 // Memory that processes of one machine share.
 //
-// It is an anonymous file of the kernel (memfd_create), which others open as /proc/PID/fd/N. Unlike a file in /dev/shm it has
-// no name that a killed job leaves behind and no file system that may be too small (64 MiB in many containers); unlike
-// MPI_Win_allocate_shared of Open MPI 4.1, which only sets a file's length, it is reserved before use: where memory is short, a
-// call fails instead of a store (SIGBUS).
+// It is an anonymous file of the kernel (memfd_create), which others open as /proc/PID/fd/N. A file in /dev/shm would have a
+// name that a killed job leaves behind, and a file system that may be too small (64 MiB in many containers).
+// MPI_Win_allocate_shared of Open MPI 4.1 only sets a file's length; this memory is reserved before use, so that too little
+// memory makes a call fail and not a store (SIGBUS).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-/// How another process finds a segment, as long as its maker has not closed the file.
+/// How another process finds a segment, until its maker closes the file.
 struct SegmentHandle {
   std::int64_t pid = -1, fd = -1;
   std::uint64_t device = 0, inode = 0, bytes = 0;
@@ -21,9 +21,9 @@ struct SegmentHandle {
 class Segment {
  public:
   Segment() = default;
-  /// New memory, all zeros, not reserved yet.
+  /// Returns new memory, all zeros, not yet reserved.
   static Segment create(std::size_t bytes);
-  /// What another process of this machine (and of its PID namespace) made; it needs the same user.
+  /// Opens a segment that another process made. Both processes must have the same machine, PID namespace and user.
   static Segment open(const SegmentHandle& handle);
   Segment(Segment&& other) noexcept { swap(other); }
   Segment& operator=(Segment&& other) noexcept {
@@ -32,10 +32,10 @@ class Segment {
   }
   ~Segment();
 
-  /// Gets the memory of [offset, offset + bytes) from the system now, near the core that calls.
+  /// Gets the memory of [offset, offset + bytes) from the system now, on the NUMA node of the calling core.
   void reserve(std::size_t offset, std::size_t bytes);
   SegmentHandle handle() const;
-  /// Once all others have opened it, and nothing is left to reserve.
+  /// Call this after all others have opened the segment and all memory has been reserved.
   void close_file() noexcept;
 
   std::byte* data() const { return data_; }

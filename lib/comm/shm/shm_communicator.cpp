@@ -20,21 +20,21 @@ namespace fsdp {
 
 namespace {
 
-// Contributions up to this size are copied to the staging area, wherever they lie.
+// Contributions up to this size are always copied to the staging area.
 constexpr std::size_t small_bytes = std::size_t{16} << 10;
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-// The memory of one allocate(): this rank's segment and a view of everybody else's.
+// The memory of one allocate(): this rank's segment and mappings of all other ranks' segments.
 struct Window {
-  // These bytes stand in front of the memory that the user sees: by them the buffer's release, a plain function, finds its
-  // window.
+  // The size of a header before the memory that the user sees. A buffer's release function is a plain function; it finds its
+  // window through the header.
   static constexpr std::size_t header_bytes = 4096;
 
   std::vector<Segment> segments;  // by rank
-  bool in_use = true;             // by this rank's user; the memory stays until the next allocate()
+  bool in_use = true;             // by this rank's user; the memory is kept until the next allocate()
 
   std::byte* data(std::size_t rank) const { return segments[rank].data() + header_bytes; }
   std::size_t bytes(std::size_t rank) const { return segments[rank].bytes() - header_bytes; }
@@ -93,11 +93,11 @@ class ShmCommunicator final : public GroupMember {
   void sum_everywhere(Stream& stream, T* data, std::size_t n);
 
   std::shared_ptr<MeetingPlace> place_, job_;
-  std::vector<WindowOwner> windows_;  // by number; null once this rank has dropped it
-  // Halves of the staging area, and places for what is shown, alternate. Between two uses of the same one all ranks meet for
-  // the use of the other, so that nobody still reads it.
+  std::vector<WindowOwner> windows_;  // by number; null after this rank has dropped it
+  // The two halves of the staging area alternate, and so do the two places for shown data. Between two uses of the same one,
+  // all ranks meet for the use of the other, so that no rank still reads it.
   std::size_t half_ = 0, turn_ = 0;
-  std::vector<Shown> seen_;  // what all ranks showed at the last enter()
+  std::vector<Shown> seen_;  // the data that each rank showed at the last enter()
   bool some_in_place_ = false, all_in_place_ = false;
   std::vector<const void*> inputs_;
 };
@@ -181,32 +181,32 @@ void ShmCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   const Called call(Call::all_reduce, stream.subject);
   pack_shares<In>(data, n, ranks());
   if (is_small(n * sizeof(T))) {
-    // Everyone adds up everything.
+    // Every rank adds up all shares.
     copy_bytes(stage(), reinterpret_cast<const std::byte*>(data), n * sizeof(T));
     enter(call, nullptr, 0, n);
     for (std::size_t r = 0; r < ranks(); ++r) sum_staged<T, In>(n, r, data + share_of(n, r).begin, Into::overwrite);
   } else {
     enter(call, data, n * sizeof(T), n);
-    // A rank writes its own share of its own buffer, which nobody else reads before all meet, and then the other shares, which
-    // nobody reads any more.
+    // First a rank writes its own share of its own buffer, which no other rank reads before all meet; then the other shares,
+    // which no other rank reads any more.
     reduce_shares<T, In>(call, data, n, data + share_of(n, me()).begin, Into::overwrite);
     if (some_in_place_) place_->meet(call);
     gather_shares(call, reinterpret_cast<std::byte*>(data), n, sizeof(T));
     leave(call);
   }
-  // The others' shares to their owners, then mine to the others.
+  // First each rank sends the others' shares to their owners, then its own sum to all.
   const std::size_t mine = share_of(n, me()).size();
   count(Collective::all_reduce, sizeof(In) * (n - mine) + sizeof(T) * (ranks() - 1) * mine);
 }
 
-// `bytes` of every rank, by rank; this rank's may lie in its place already.
+// Gathers `bytes` from each rank into `whole`, by rank; this rank's part may already be in place.
 void ShmCommunicator::gather_small(const Called& call, const void* mine, std::byte* whole, std::size_t bytes) {
   copy_bytes(stage(), static_cast<const std::byte*>(mine), bytes);
   enter(call, nullptr, 0, bytes);
   for (std::size_t r = 0; r < ranks(); ++r) copy_bytes(whole + r * bytes, staged(r), bytes);
 }
 
-// Every rank's share of `data`, the buffer shown at enter(), from that rank.
+// Fills in all shares of `data`, the buffer shown at enter(), each from the rank that owns it.
 void ShmCommunicator::gather_shares(const Called& call, std::byte* data, std::size_t total, std::size_t element_bytes) {
   const auto bytes_of = [&](std::size_t rank) {
     const Range range = share_of(total, rank);
@@ -221,7 +221,7 @@ void ShmCommunicator::gather_shares(const Called& call, std::byte* data, std::si
       if (seen_[me()].window == not_shared) copy_bytes(staging, data + part.begin, part.size());
       place_->meet(call);
     }
-    // Each begins with its neighbour, so that they do not all read from one rank at once.
+    // Each rank begins with its neighbor, so that they do not all read from one rank at once.
     for (std::size_t step = 1; step < ranks(); ++step) {
       const std::size_t r = (me() + step) % ranks();
       const Range part = piece_of(bytes_of(r), piece, length);
@@ -230,7 +230,7 @@ void ShmCommunicator::gather_shares(const Called& call, std::byte* data, std::si
   }
 }
 
-// result (=, +=) the canonical sum of the share of `rank` of everybody's data, which all have staged.
+// result (=, +=) the canonical sum of the share of `rank` over all ranks' staged data.
 template <class T, class In>
 void ShmCommunicator::sum_staged(std::size_t total, std::size_t rank, T* result, Into into) {
   const Range range = share_of(total, rank);
@@ -239,13 +239,13 @@ void ShmCommunicator::sum_staged(std::size_t total, std::size_t rank, T* result,
   tree_sum<T, In>(inputs_, range.size(), result, into);
 }
 
-// result (=, +=) the canonical sum of this rank's share of everybody's `data`, the packed buffer shown at enter(). `result` may
+// result (=, +=) the canonical sum over ranks of this rank's share of `data`, the packed buffer shown at enter(). `result` may
 // be that share itself.
 template <class T, class In>
 void ShmCommunicator::reduce_shares(const Called& call, const T* data, std::size_t total, T* result, Into into) {
   const Range mine = share_of(total, me());
   const std::size_t longest = std::max<std::size_t>(1, share_of(total, 0).size());
-  // A half of the staging area holds a piece for every rank.
+  // Half a staging area holds one piece for every rank.
   const std::size_t length =
       all_in_place_ ? longest : std::max<std::size_t>(1, place_->staging_half_bytes() / ranks() / sizeof(In) / 16 * 16);
   const auto at = [&](const T* whole, Range share, Range part) {
@@ -274,8 +274,8 @@ void ShmCommunicator::reduce_shares(const Called& call, const T* data, std::size
   }
 }
 
-// Shows this rank's buffer, waits for the others', and checks that all ranks are in the same call: all see the same, so all
-// throw.
+// Shows this rank's buffer, waits for the others' buffers, and checks that all ranks are in the same call. All ranks see the
+// same calls, so that all throw or none.
 void ShmCommunicator::enter(const Called& call, const void* data, std::size_t bytes, std::size_t n) {
   turn_ = 1 - turn_;
   Shown& mine = place_->shown(me(), turn_);
@@ -302,7 +302,7 @@ void ShmCommunicator::enter(const Called& call, const void* data, std::size_t by
   expect(same, "all ranks call the same collective with the same count");
 }
 
-// Until all are here, others may read what this rank showed.
+// Until all ranks have arrived, others may read the buffer that this rank showed.
 void ShmCommunicator::leave(const Called& call) {
   if (some_in_place_) place_->meet(call);
 }
@@ -342,16 +342,16 @@ Buffer ShmCommunicator::allocate(Device& device, std::size_t bytes) {
   window->segments.resize(ranks());
   Segment& mine = window->segments[me()];
   try {
-    // 1. Each rank makes its own, so that it lies near its cores.
+    // 1. Each rank makes its own segment, so that the memory is near its cores.
     all = agree_on_notes(tell, note, options.host, [&] {
-      // Where reserving it all would not fail but have a process killed.
+      // Without this check, reserving too much could end with a killed process instead of an error.
       if (const std::size_t available = available_memory_bytes(); together > available)
         throw std::runtime_error(format("{} available", format_bytes(static_cast<double>(available))));
       mine = Segment::create(Window::header_bytes + bytes);
       mine.reserve(0, mine.bytes());
       note.segment = mine.handle();
     });
-    // 2. And finds the others'.
+    // 2. Each rank opens the others' segments.
     agree_on_notes(tell, note, options.host, [&] {
       for (std::size_t r = 0; r < ranks(); ++r) {
         if (r == me()) continue;

@@ -1,8 +1,8 @@
-// Collectives of processes that share a node, by reading each other's memory.
+// Collectives of processes that share a node: each rank reads the other ranks' memory.
 //
-// A reduction is each rank adding up its own share straight from all ranks' buffers; a gather is each rank copying the others'
+// In a reduction, each rank adds up its own share directly from all ranks' buffers; in a gather, each rank copies the others'
 // shares from their owners' buffers. Buffers that did not come from allocate() on every rank go through a staging area, in
-// pieces. Small ones always do: that takes one barrier instead of two.
+// pieces. Small buffers always do: that takes one barrier instead of two.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@
 namespace fsdp {
 
 struct ShmOptions {
-  double timeout_s = 0;          // for a rank that others wait for; 0: for ever
+  double timeout_s = 0;          // the longest wait for a rank; 0: no limit
   std::string host;              // for messages
   std::vector<int> world_ranks;  // by rank, for messages
 };
 
-/// The same ranks as a group that shares memory. `comm` may be anything that connects processes of one machine, and is used by
-/// this call only. Throws SharedMemoryUnavailable (meeting_place.hpp), on all ranks or on none. Collective over comm.
+/// Returns the same ranks as a group that shares memory. `comm` may be any group of processes of one machine; only this call
+/// uses it. Throws SharedMemoryUnavailable (meeting_place.hpp), on all ranks or on none. Collective over comm.
 std::unique_ptr<Communicator> share_memory(Communicator& comm, const ShmOptions& options);
 
 }  // namespace fsdp

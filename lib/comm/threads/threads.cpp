@@ -18,16 +18,16 @@ namespace fsdp {
 
 namespace {
 
-// One set of ranks made by run_ranks(), with all groups split from it: abort() ends them together.
+// The ranks of one run_ranks() and all groups split from them: abort() ends them together.
 struct Job {
   std::mutex mutex;
   std::condition_variable changed;
   bool aborted = false;
 };
 
-// What the ranks of one group share. They read each other's memory; Traffic counts what the MPI backend would send.
+// The data that the ranks of one group share. They read each other's memory; Traffic counts what the MPI backend would send.
 struct SharedGroup {
-  // What one rank shows to the others during one collective.
+  // The data that one rank shows to the others during one collective.
   struct Slot {
     const void* data = nullptr;
     std::size_t count = 0;
@@ -38,9 +38,9 @@ struct SharedGroup {
   SharedGroup(std::shared_ptr<Job> job_, std::vector<int> nodes_)
       : job(std::move(job_)), nodes(std::move(nodes_)), slots(nodes.size()) {}
 
-  // A collective is enter(), work on each other's memory, leave(). Either all ranks come out of enter() or all throw: whether
-  // the last one arrived before the abort is decided under the mutex. leave() waits for all even after an abort, since nobody
-  // can fail in between: so a rank that throws never frees memory that another still reads.
+  // A collective is enter(), work on each other's memory, leave(). Either all ranks return from enter() or all throw: the mutex
+  // decides whether the last one arrived before the abort. leave() waits for all ranks even after an abort, since no rank can
+  // fail between the two calls. So a rank that throws never frees memory that another rank still reads.
   void enter() { wait_for_all(true); }
   void leave() { wait_for_all(false); }
 
@@ -150,8 +150,8 @@ class ThreadCommunicator final : public GroupMember {
   }
 
  private:
-  // Shows this rank's buffer, waits for the others', and checks that all ranks are in the same call: all see the same, so all
-  // throw.
+  // Shows this rank's buffer, waits for the others' buffers, and checks that all ranks passed the same count. All ranks see the
+  // same counts, so that all throw or none.
   void publish(const void* data, std::size_t n) {
     auto& slots = group_->slots;
     slots[me()].data = data;
@@ -161,11 +161,11 @@ class ThreadCommunicator final : public GroupMember {
            "all ranks call a collective with the same count");
   }
 
-  // result (=, +=) the sum of this rank's share of all published buffers.
+  // result (=, +=) the sum over ranks of this rank's share of the published buffers.
   template <class T, class In>
   void sum_shares(std::size_t total, T* result, Into into) {
     const Range mine = share_of(total, me());
-    if (mine.empty()) return;  // and then buffers may be null
+    if (mine.empty()) return;  // buffers may be null in this case
     for (std::size_t r = 0; r < ranks(); ++r)
       inputs_[r] = packed<In>(static_cast<const T*>(group_->slots[r].data) + mine.begin, mine.size());
     tree_sum<T, In>(inputs_, mine.size(), result, into);
@@ -176,8 +176,8 @@ class ThreadCommunicator final : public GroupMember {
     expect_usable(stream);
     pack_shares<In>(data, n, ranks());
     publish(data, n);
-    // A rank writes its own share of its own buffer, which nobody else reads before leave(), and then the other shares, which
-    // nobody reads any more.
+    // First a rank writes its own share of its own buffer, which no other rank reads before leave(); then the other shares,
+    // which no other rank reads any more.
     sum_shares<T, In>(n, data + share_of(n, me()).begin, Into::overwrite);
     group_->leave();
     for (std::size_t r = 0; r < ranks(); ++r) {
@@ -186,7 +186,7 @@ class ThreadCommunicator final : public GroupMember {
         std::copy_n(static_cast<const T*>(group_->slots[r].data) + part.begin, part.size(), data + part.begin);
     }
     group_->leave();
-    // The others' shares to their owners, then mine to the others.
+    // First each rank sends the others' shares to their owners, then its own sum to all.
     const std::size_t mine = share_of(n, me()).size();
     count(Collective::all_reduce, sizeof(In) * (n - mine) + sizeof(T) * (ranks() - 1) * mine);
   }

@@ -1,4 +1,4 @@
-// N logical ranks as N threads of one process, for tests and for programs of one rank.
+// Logical ranks as threads of one process, for tests and for programs of one rank.
 #pragma once
 
 #include <functional>
@@ -8,12 +8,12 @@
 
 namespace fsdp {
 
-/// Runs `body` once per rank, each on a thread of its own with its own communicator, and returns when all are done. If some
-/// rank throws, the others' collectives throw GroupAborted, and the exception of the lowest rank that failed by itself is
-/// rethrown here. `ranks_per_node` consecutive ranks count as one node for split_by_node(); 0: all.
+/// Runs `body` once per rank, each on its own thread with its own communicator, and returns when all are done. If a rank
+/// throws, the others' collectives throw GroupAborted, and this function rethrows the exception of the lowest rank that failed
+/// by itself. `ranks_per_node` consecutive ranks count as one node for split_by_node(); 0: all ranks.
 void run_ranks(int size, const std::function<void(Communicator&)>& body, int ranks_per_node = 0);
 
-/// A group of one.
+/// Returns a group of one rank.
 std::unique_ptr<Communicator> make_self_communicator();
 
 }  // namespace fsdp
