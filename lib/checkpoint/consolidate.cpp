@@ -1,6 +1,5 @@
-// Makes one whole model of a sharded checkpoint, in any format (model_format.hpp). First the format makes the files with
-// everything but the numbers; then the numbers stream, through one buffer of fixed size, to where they belong, and the
-// checksums of all blocks come last.
+// Makes one whole model from a sharded checkpoint, in any format (model_format.hpp). First the format makes files without the
+// numbers; then the numbers are written through one buffer of fixed size; the checksums of all blocks come last.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -45,7 +44,7 @@ struct Total {
   std::size_t largest_piece() const { return std::min(piece_elements, all / sizeof(float)); }
 };
 
-/// Calls handle(range) for consecutive pieces of a tensor, and reports.
+/// Calls handle(range) for consecutive pieces of a tensor, and reports the progress.
 template <class Handle>
 void in_pieces(const WrittenTensor& item, Total& total, const ByteProgress& progress, Handle&& handle) {
   for (std::size_t at = 0; at < numel(item.shape); at += piece_elements) {
@@ -63,7 +62,7 @@ void write_beginning(const fs::path& path, std::string_view text) {
   output.finish();
 }
 
-/// All files, with everything but the numbers and the signature.
+/// Makes all files, complete except for the numbers and the signature.
 WrittenModel lay_out(const CheckpointReader& source, const std::vector<std::string>& states, const ConsolidateOptions& options,
                      const fs::path& path) {
   const ModelFormat& format = *options.format;
@@ -78,13 +77,13 @@ WrittenModel lay_out(const CheckpointReader& source, const std::vector<std::stri
 
 // --- where it is made ---
 
-/// OUT.tmp. It holds a lock and the unfinished model, which has a name that only this program gives.
+/// The folder OUT.tmp. It holds a lock and the unfinished model, which has a name that only this program uses.
 class WorkFolder {
  public:
-  /// Makes the folder, open to nobody else, or takes one that an earlier call left. Throws UserError if anything else has its
-  /// name: that stays as it is.
+  /// Makes the folder without access for other users, or reuses the folder of an earlier call. Throws UserError if anything
+  /// else has its name, and leaves that unchanged.
   explicit WorkFolder(fs::path folder) : folder_(std::move(folder)) {
-    if (::mkdir(folder_.c_str(), 0770) == 0) return;  // only the result is for others
+    if (::mkdir(folder_.c_str(), 0770) == 0) return;  // without access for others; only the result gets it
     if (errno == EACCES || errno == EROFS)
       throw UserError(format("{} cannot be made ({}; the result is written there first); choose a place where you may write",
                              folder_.string(), std::strerror(errno)));
@@ -106,12 +105,12 @@ class WorkFolder {
     }
   }
   WorkFolder(const WorkFolder&) = delete;
-  /// Removes the folder if nothing is in it, and it is ours.
+  /// Removes the folder if it is empty and was made by this program.
   ~WorkFolder() {
     if (is_ours_) ::rmdir(folder_.c_str());
   }
   fs::path model() const { return folder_ / "unfinished-model"; }
-  /// Throws RunError if there is something in it that is not ours.
+  /// Throws RunError if it contains files that this program did not make.
   void remove_model() const {
     struct stat info {};
     if (::lstat(model().c_str(), &info) != 0) {
@@ -126,12 +125,12 @@ class WorkFolder {
 
  private:
   fs::path folder_;
-  bool is_ours_ = true;  // an empty one may be anybody's
+  bool is_ours_ = true;  // false for an existing empty folder: another program may have made it
 };
 
 // --- the numbers ---
 
-/// The bytes of `values` as `type`, which may be those of `values`; else they are in `narrow`.
+/// Returns the bytes of `values` converted to `type`: `values` itself for fp32, else stored in `narrow`.
 std::span<const std::byte> as_stored(DType type, std::span<const float> values, std::vector<std::byte>& narrow) {
   return with_element(type, [&]<class E>() -> std::span<const std::byte> {
     if constexpr (std::is_same_v<E, float>) {
@@ -162,7 +161,7 @@ void write_numbers(const CheckpointReader& source, const WrittenModel& result, c
   for (std::size_t f = 0; f < result.files.size(); ++f) {
     OutputFile output(result.path_of(f), OutputFile::Open::existing);
     Sealer sealer(output, result.bytes[f]);
-    sealer.add(0, format.signature.data(), format.signature.size());  // as it will be
+    sealer.add(0, format.signature.data(), format.signature.size());  // the final signature, although it is written later
     for (const WrittenTensor& item : result.tensors) {
       if (item.file != f) continue;
       in_pieces(item, total, progress, [&](Range range) {
@@ -206,7 +205,7 @@ Consolidated write_result(const CheckpointReader& source, const fs::path& target
   } catch (...) {
     try {
       work.remove_model();
-    } catch (const std::exception&) {  // the user is told of the first error
+    } catch (const std::exception&) {  // the user sees the first error
     }
     throw;
   }
@@ -238,7 +237,7 @@ Consolidated consolidate(const CheckpointReader& source, const fs::path& out, co
     if (target.has_parent_path()) fs::create_directories(target.parent_path());
     const WorkFolder folder(work);
     const SaveLock lock(work, /*patience_s=*/0);
-    require_absent(target);  // another process may just have made it
+    require_absent(target);  // another process may have made it in the meantime
     return write_result(source, target, folder, options, progress);
   } catch (const CallError& error) {
     throw could_not_write(target, error);

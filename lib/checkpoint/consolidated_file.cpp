@@ -1,5 +1,5 @@
-// The format "hdf5": one file with a whole model. Its structure is read with HDF5, and its numbers past it, where they lie
-// plain.
+// The format "hdf5": one file with a whole model. HDF5 reads its structure; the numbers are read directly from the file if they
+// are stored as plain arrays.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -65,11 +65,11 @@ class ConsolidatedFile final : public TensorSource {
  private:
   struct Stored {
     Shape shape;
-    std::optional<DType> type;  // of consecutive elements, in this machine's format, from `offset` on; else HDF5 reads them
+    std::optional<DType> type;  // of consecutive elements in this machine's format, from `offset` on; empty: HDF5 reads them
     std::uint64_t offset = 0;
   };
 
-  /// Runs `read`; an error of HDF5 means that the file is damaged.
+  /// Runs `read`; a CallError of HDF5 becomes a DamagedError.
   template <class Read>
   void by_hdf5(const Read& read) const {
     try {
@@ -132,7 +132,7 @@ void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, 
   const std::vector<std::string> states = consolidated_states(source, options);
   h5::File file = h5::File::create(model.path);
   file.write_text("format", stored::model_kind);
-  file.write_text("checksums", "xxh3_64");  // what follows the HDF5 part of the file; without it something is missing
+  file.write_text("checksums", "xxh3_64");  // promises checksums after the HDF5 part; if they are missing, the file was cut
   file.write_integer("format_version", stored::version);
   file.write_text("version", source.header().version);
   stored::write_progress(file, source.header().progress);

@@ -1,6 +1,7 @@
-// The format "safetensors": a Hugging Face folder. Some checkpoints on the Hub, as GPT-2's, leave out the prefix of the model
-// without its head ("transformer."); some carry buffers that are computed, not learned, and are left out. Names that PyTorch's
-// wrappers have changed ("_orig_mod.") are read as those of the model. Any other tensor is listed, for the caller to refuse.
+// The format "safetensors": a Hugging Face folder. Some checkpoints on the Hub, for example GPT-2's, lack the prefix of the
+// model without its head ("transformer."). Some contain buffers, which are computed and not learned; those are skipped.
+// Prefixes that PyTorch's wrappers add to names ("_orig_mod.") are removed. Any other tensor is listed, so that the caller can
+// refuse it.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -38,7 +39,7 @@ bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
 
-/// The name without what torch.compile, FSDP and activation checkpointing put before modules, and DDP before the model.
+/// Removes the prefixes that torch.compile, FSDP and activation checkpointing add to modules, and DDP to the model.
 std::string without_wrappers(std::string name) {
   for (const std::string wrapper : {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."})
     for (std::size_t at = name.find(wrapper); at != std::string::npos; at = name.find(wrapper, at))
@@ -52,18 +53,18 @@ std::string without_wrappers(std::string name) {
 
 constexpr std::size_t longest_index = std::size_t{64} << 20;
 
-/// The safetensors files of a model, and where an index says that each tensor is; without an index `file_of` is empty.
+/// The safetensors files of a model, and the file of each tensor according to the index; without an index `file_of` is empty.
 struct ModelFiles {
   std::vector<std::string> names;
   std::map<std::string, std::string> file_of = {};
 };
 
-/// Throws UserError.
+/// Reads the index of a model's files. Throws UserError.
 ModelFiles files_of_index(const fs::path& path) {
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
   };
-  // The parser keeps only the map of what the file holds: 64 MB of any JSON would become 2 GB of values.
+  // The parser keeps only the map: 64 MB of other JSON would become 2 GB of values.
   bool in_map = false;
   std::string entry;
   const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
@@ -97,7 +98,7 @@ ModelFiles files_of_index(const fs::path& path) {
 
 class HuggingFaceFolder final : public TensorSource {
  public:
-  /// `files` hold the model, `state_files` the optimizer's states.
+  /// `files` hold the parameters, `state_files` the optimizer's states.
   HuggingFaceFolder(const fs::path& folder, const ModelFiles& files, const ModelFiles& state_files, Verify verify)
       : folder_(folder), config_(read_config(folder)) {
     config_.validate();
@@ -140,12 +141,13 @@ class HuggingFaceFolder final : public TensorSource {
  private:
   using Place = std::pair<const SafetensorsFile*, const StoredTensor*>;
 
-  /// Calls handle(file, tensor) for all tensors that count. Throws UserError if a tensor is not where the index says.
+  /// Calls handle(file, tensor) for each tensor, except copies that the index assigns to another file. Throws UserError if a
+  /// tensor is not in the file that the index names.
   template <class Handle>
   void open_all(const ModelFiles& files, Verify verify, Handle&& handle) {
     std::map<std::string, const SafetensorsFile*> by_name;
     std::string warning;
-    std::size_t unread = 0;  // copies of tensors that the index assigns to another file
+    std::size_t unread = 0;  // the number of copies of tensors that the index assigns to another file
     for (const std::string& name : files.names) {
       files_.push_back(std::make_unique<SafetensorsFile>(folder_ / name, verify));
       const SafetensorsFile& file = *files_.back();
@@ -167,7 +169,7 @@ class HuggingFaceFolder final : public TensorSource {
                                (folder_ / name).string(), excerpt(tensor)));
   }
 
-  /// Warns of weights in the folder that neither the index nor their name assigns to the model.
+  /// Warns of files in the folder that look like weights of the model, but are not read.
   void note_unread(const ModelFiles& files) {
     std::vector<std::string> unread;
     std::error_code ignored;
@@ -219,8 +221,8 @@ class HuggingFaceFolder final : public TensorSource {
                file->path().string(), head->name, find_family(config_.family).names.token_table));
   }
 
-  /// A head that is in the files although it is tied to the table must equal it. Each call compares the part that it reads, so
-  /// that the ranks together compare all of it.
+  /// Checks that a head in the files equals the embedding, if the model ties the two. Each call compares the part that it
+  /// reads; together the ranks compare the whole tensor.
   void compare_tied_head(Range range, const float* table) const {
     const auto& [file, head] = tied_head_;
     std::vector<float> piece(std::min(range.size(), std::size_t{1} << 16));
@@ -231,7 +233,7 @@ class HuggingFaceFolder final : public TensorSource {
     }
   }
 
-  /// "exp_avg/transformer.wte.weight"
+  /// Adds an optimizer state, such as "exp_avg/transformer.wte.weight".
   void take_state(const SafetensorsFile& file, const StoredTensor& tensor) {
     const std::size_t slash = tensor.name.find('/');
     if (slash == std::string::npos) return;
@@ -268,7 +270,7 @@ class HuggingFaceFolder final : public TensorSource {
   fs::path folder_;
   TransformerConfig config_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and our name
+  std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and the model's parameter name
   Place tied_head_ = {};
   std::vector<std::string> states_ = {parameters_state}, warnings_;
   mutable std::atomic<std::size_t> bytes_read_ = 0;
@@ -276,12 +278,12 @@ class HuggingFaceFolder final : public TensorSource {
 
 // --- writing ---
 
-/// model.safetensors, and optimizer.safetensors, or several of each; all are shorter than they say until the last number is
-/// there.
+/// Makes model.safetensors and optimizer.safetensors, or several files of each. Until the last number is written, each file is
+/// shorter than its header says.
 void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
   for (const bool of_optimizer : {false, true}) {
     std::vector<std::vector<WrittenTensor*>> files;
-    std::size_t bytes = 0;  // of the last
+    std::size_t bytes = 0;  // of the last file
     for (WrittenTensor& tensor : model.tensors) {
       if ((tensor.state != parameters_state) != of_optimizer) continue;
       if (files.empty() || (options.max_shard_bytes > 0 && bytes > 0 && bytes + tensor.bytes() > options.max_shard_bytes))
@@ -306,9 +308,9 @@ void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, 
   }
 }
 
-// --- what transformers needs beside the numbers ---
+// --- files that transformers needs besides the numbers ---
 
-/// The index of several files, if there are.
+/// Writes the index, if there are several files.
 void write_file_index(const WrittenModel& model, const std::string& name) {
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   std::size_t bytes = 0;
@@ -323,8 +325,8 @@ void write_file_index(const WrittenModel& model, const std::string& name) {
   write_text_file_durably(model.path / (name + ".safetensors.index.json"), json_text(index, 2) + "\n");
 }
 
-/// Takes over from the config.json of the model's folder, `theirs`, what has an effect only on texts longer than
-/// max_position_embeddings: rotary positions of the type "dynamic", and a window of some layers.
+/// Copies from `theirs`, the config.json of the model's original folder, the settings that affect only texts longer than
+/// max_position_embeddings: rotary positions of type "dynamic", and sliding windows of some layers.
 void keep_beyond_positions(const json& theirs, const TransformerConfig& model, json& config) {
   const json before = config;
   for (const char* key : {"rope_scaling", "rope_parameters"})
@@ -337,13 +339,14 @@ void keep_beyond_positions(const json& theirs, const TransformerConfig& model, j
     if (theirs.contains(key) && before.contains("sliding_window")) config[key] = theirs[key];
   try {
     if (config_from_json(config) == model) return;
-  } catch (const UserError&) {  // the model has other sizes than that of the folder
+  } catch (const UserError&) {  // the model has other sizes than the one in that folder
   }
   config = before;
 }
 
-/// The tokenizer's files: those of the checkpoint, or else of the folder that the model came from, whose config.json also says
-/// which tokens are special; that goes into `config`. Returns that folder if its config.json counts, else an empty path.
+/// Copies the tokenizer's files from the checkpoint, or else from the folder that the model came from. The config.json of that
+/// folder also names special tokens, which are copied into `config`. Returns that folder if its config.json was used, else an
+/// empty path.
 fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
   const auto copy = [&](const fs::path& folder) {
     for (const TokenizerFile& file : read_tokenizer_files(folder)) {
@@ -371,7 +374,7 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
       return copy_by_hand(format("its vocabulary is {}, this model's {}", vocabulary, source.config().vocab_size));
   } catch (const UserError& other) {
     return copy_by_hand(other.what());
-  } catch (const CallError& failure) {  // the model's folder may be anywhere
+  } catch (const CallError& failure) {  // the model's folder may be on any file system
     return copy_by_hand(failure.what());
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
@@ -383,8 +386,8 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   return folder;
 }
 
-/// Writes the tokens that end texts, from all files that name them, into config.json and generation_config.json, where
-/// transformers reads them. `origin`: the folder that the model came from, if it is used.
+/// Collects the tokens that end a text from all files that name them, and writes them to config.json and
+/// generation_config.json, where transformers reads them. `origin`: the folder that the model came from, if it is used.
 void write_end_tokens(const CheckpointReader& source, const fs::path& model, const fs::path& origin, json& config,
                       Consolidated& done) {
   const std::size_t vocab_size =
@@ -392,7 +395,7 @@ void write_end_tokens(const CheckpointReader& source, const fs::path& model, con
   std::unique_ptr<Tokenizer> tokenizer;
   try {
     if (has_tokenizer(model)) tokenizer = open_tokenizer(model.string());
-  } catch (const UserError&) {  // of a kind that is not known here
+  } catch (const UserError&) {  // a kind of tokenizer that this program does not read
   }
   try {
     const EndTokens end = find_end_tokens(model, origin, tokenizer.get(), vocab_size);
@@ -417,7 +420,8 @@ void write_end_tokens(const CheckpointReader& source, const fs::path& model, con
 void finish(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
   for (const char* name : {"model", "optimizer"}) write_file_index(model, name);
   json config = source.model().to_json();
-  // Version 5 of transformers reads the first, older ones the second; without ids they would take those of GPT-2's vocabulary.
+  // Version 5 of transformers reads the first key, older versions the second. Without token ids transformers would use those of
+  // GPT-2's vocabulary.
   config["dtype"] = config["torch_dtype"] = options.type == DType::f32    ? "float32"
                                             : options.type == DType::bf16 ? "bfloat16"
                                                                           : "float16";
@@ -440,7 +444,7 @@ bool is_file(const std::string& name) {
   return false;
 }
 
-/// A file alone is meant to be one, too: opening it says that its folder is needed.
+/// A single file counts, too: opening it reports that its folder is needed.
 bool is_hugging_face(const fs::path& path) {
   if (kind_of(path) != PathKind::folder) return path.extension() == ".safetensors";
   const auto files = {"config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"};
@@ -467,7 +471,7 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
   if (kind != PathKind::folder && kind != PathKind::missing)
     throw UserError(format("{} is a single file (the model's config.json is needed, too); give its folder", folder.string()));
   const auto there = [&](const std::string& name) { return kind_of(folder / name) != PathKind::missing; };
-  /// NAME.safetensors, or the files that its index names; none if neither is there.
+  /// Returns NAME.safetensors, or the files that its index names; none if neither exists.
   const auto files_of = [&](const std::string& name) -> ModelFiles {
     const std::string single = name + ".safetensors", index = single + ".index.json";
     if (there(single)) return {{single}};

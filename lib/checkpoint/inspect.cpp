@@ -135,7 +135,7 @@ std::vector<TensorDifference> compare_tensors(const TensorSource& a, const Tenso
           const double d = std::abs(double{x[i]} - double{y[i]});
           ++difference.elements;
           apart += d * d;
-          if (!(d <= difference.largest)) difference.largest = d;  // keeps what is not a number
+          if (!(d <= difference.largest)) difference.largest = d;  // keeps NaN
         }
         done += range.size() * sizeof(float);
         if (progress) progress(done, all);

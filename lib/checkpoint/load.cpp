@@ -1,4 +1,4 @@
-// Loading: fills one rank's shard from whole tensors, wherever these are stored.
+// Loading: fills one rank's shard from whole tensors of any source.
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -17,14 +17,14 @@ constexpr std::size_t most_at_once = std::size_t{1} << 20;  // elements
 constexpr const char* other_source = "check the model options, or use another source";
 constexpr std::size_t most_named = 5;
 
-/// "a: it is not there; b: it is not there; and 3 more"
+/// Joins lines and shortens the list: "a: it is not there; b: it is not there; and 3 more".
 std::string cut(std::vector<std::string> lines) {
   const std::size_t all = lines.size();
   if (all > most_named) lines.resize(most_named), lines.push_back(format("and {} more", all - most_named));
   return format("{}", fmt::join(lines, "; "));
 }
 
-/// Why a tensor is missing. A missing head may be tied to the embedding.
+/// Returns why a tensor is missing. A missing head may be tied to the embedding.
 std::string why_missing(const TensorSource& source, const std::string& name) {
   const StoredModel model = source.model();
   if (!model.is_transformer()) return "it is not there";
@@ -81,7 +81,7 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
 
 namespace {
 
-/// Zeros where nothing is read: padding, and what was not trained.
+/// Writes zeros to the elements outside `filled`: padding, and states of parameters that were not trained.
 void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> filled) {
   const MemoryView& all = state.units[unit];
   const std::size_t size = size_of(state.type);
@@ -94,8 +94,8 @@ void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> fi
   all.clear(at * size, all.bytes());
 }
 
-/// Gives `state` the elements that `read(range, out)` has for `range`, `offset` elements into the unit: where they are to be,
-/// if the host may write fp32 there, else by way of the host.
+/// Fills `range` of a tensor, which begins `offset` elements into the rank's part of the unit, from `read(range, out)`:
+/// directly if the state is fp32 in host memory, else through a host buffer.
 template <class Read>
 void fill(const ShardState& state, std::size_t unit, std::size_t offset, Range range, const Read& read) {
   std::byte* const there = state.units[unit].host();
@@ -125,12 +125,13 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
   const auto is_stored = [&](const ShardState& state, const std::string& name) {
     if (state.name != parameters_state && !reader.was_trained(name)) return false;
     const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
-    return !is_known || reader.has_state(state.name, name);  // reading says what is missing
+    return !is_known || reader.has_state(state.name, name);  // the read reports a missing state
   };
   for (const Extent extent : {Extent::element, Extent::row, Extent::column}) {
     if (std::none_of(states.begin(), states.end(), [&](const ShardState& state) { return state.extent == extent; })) continue;
     const std::vector<PlannedRead> plan = plan_reads(reader.parts(), parameters, layout, shard, extent);
-    for (auto file = plan.begin(); file != plan.end();) {  // opened once, and read in the order in which it was written
+    for (auto file = plan.begin(); file != plan.end();) {  // each file is opened once, and read in the order in which it was
+                                                           // written
       const auto next = std::find_if(file, plan.end(), [&](const PlannedRead& read) { return read.rank != file->rank; });
       for (const ShardState& state : states)
         for (auto read = file; read != next; ++read)

@@ -1,5 +1,5 @@
-// Opens the source of tensors that a path names: a checkpoint of ours, or a model of one of the formats. For other paths the
-// message says what was found, if it is a common mistake, or what was expected.
+// Opens the tensors that a path names: a checkpoint of ours, or a model in one of the formats. For other paths the message says
+// which common mistake was found, or what was expected.
 #include <algorithm>
 #include <string_view>
 
@@ -25,7 +25,7 @@ std::string expected() {
 
 bool is_there(const fs::path& path) { return kind_of(path) != PathKind::missing; }
 
-/// Whether it was meant to be a step folder, complete or not.
+/// Returns true if the path is meant to be a step folder, complete or not.
 bool is_step_folder(const fs::path& path) {
   return is_there(path / stored::marker_name) || is_there(path / stored::index_name) ||
          stored::update_of_step_name(path.filename().string());
@@ -39,7 +39,7 @@ bool has_steps(const fs::path& folder) {
 
 fs::path without_final_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
-/// The alphabetically first name in the folder for which `fits` holds; else empty.
+/// Returns the alphabetically first name in the folder that `fits`; else an empty string.
 template <class Fits>
 std::string first_name(const fs::path& folder, const Fits& fits) {
   std::string first;
@@ -59,7 +59,7 @@ bool begins_with(const fs::path& file, std::string_view bytes) {
   return found == bytes;
 }
 
-/// Returns true for a file that torch.save wrote, weights or not.
+/// Returns true if torch.save wrote this file, whatever it contains.
 bool is_pickled(const fs::path& file) {
   const std::string kind = file.extension().string();
   return (kind == ".bin" || kind == ".pt" || kind == ".pth" || kind == ".ckpt") &&
@@ -156,7 +156,7 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
   const auto& rows = model_formats();
   const auto row = std::find_if(rows.rbegin(), rows.rend(), [&](const ModelFormat* one) { return one->is(path); });
   const bool is_save_folder = is_folder && has_steps(path);
-  if (row != rows.rend() && is_save_folder)  // a run that began with the model has saved beside it, perhaps
+  if (row != rows.rend() && is_save_folder)  // perhaps a run started from the model and saved into its folder
     throw UserError(
         format("{} is both {} and a save folder (step folders are in it); name one of the steps, or move the steps or the "
                "model's files elsewhere",

@@ -1,5 +1,5 @@
-// Which files a rank reads, and which elements of them: a function of the layout under which a checkpoint was written and of
-// the one under which it is read. Nothing is opened for it, and nobody is asked.
+// Which files a rank reads, and which elements of them: a function of the layout of the checkpoint and of the layout into which
+// it is loaded. It opens no file and needs no communication.
 #pragma once
 
 #include <array>
@@ -14,21 +14,21 @@
 
 namespace fsdp {
 
-/// Consecutive elements of a parameter, or of a state of it by row or by column, and the rank whose file has them.
+/// Consecutive elements of a parameter, or of its state by row or by column, and the rank whose file has them.
 struct StoredPart {
   Range range;
   int rank;
 };
 
-/// Where all elements of all parameters of a checkpoint lie.
+/// The rank files that hold the elements of all parameters of a checkpoint.
 class StoredParts {
  public:
-  /// Written by `world_size` ranks under `layout`.
+  /// For a checkpoint written by `world_size` ranks under `layout`.
   StoredParts(const std::vector<Parameter>& parameters, const Layout& layout, int world_size);
 
-  /// All parts of a parameter of the model, in order; of a state by row or by column, if it has one.
+  /// All parts of a parameter, or of its state by row or by column, in order.
   std::span<const StoredPart> of(const std::string& name, Extent extent = Extent::element) const;
-  /// The parts that have some of `range`.
+  /// The parts that overlap `range`.
   std::span<const StoredPart> of(const std::string& name, Range range, Extent extent = Extent::element) const;
 
  private:
@@ -37,14 +37,14 @@ class StoredParts {
 
 /// One range of one file.
 struct PlannedRead {
-  int rank;                     // whose file
-  std::size_t unit, parameter;  // indices in the layout that is read into
+  int rank;                     // the rank whose file is read
+  std::size_t unit, parameter;  // indices in the layout into which the checkpoint is loaded
   Range range;                  // elements of the parameter, or of its state by row or by column
-  std::size_t offset;           // where they go in the rank's part of the unit, in elements
+  std::size_t offset;           // of the first element in the rank's part of the unit, in elements
 };
 
-/// What shard `shard` under `layout` reads of each state of this extent, file by file. The checkpoint has all of `parameters`,
-/// in these shapes.
+/// Returns the reads by which shard `shard` under `layout` gets a state of this extent, ordered by file. The checkpoint has all
+/// of `parameters`, in these shapes.
 std::vector<PlannedRead> plan_reads(const StoredParts& stored, const std::vector<Parameter>& parameters, const Layout& layout,
                                     int shard, Extent extent = Extent::element);
 

@@ -1,5 +1,5 @@
-// Reading a sharded checkpoint: which rank file holds which elements follows from the header alone, so a read opens only the
-// files that have a part of it, and reads only that part.
+// Reads a sharded checkpoint. The header alone determines which rank file holds which elements, so a read opens only the files
+// with a part of the range, and reads only that part.
 #include <algorithm>
 #include <atomic>
 #include <list>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t open_files = 16;  // at most, of rank files
+constexpr std::size_t open_files = 16;  // the most rank files open at a time
 
 [[noreturn]] void damaged(const fs::path& path, const std::string& why) {
   throw DamagedError(format("{} is damaged ({}); restore it from a copy, or use another step", path.string(), why));
@@ -113,7 +113,7 @@ class ShardedCheckpoint final : public CheckpointReader {
           file.prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
       }
     } catch (const std::runtime_error&) {
-      // Reading says so.
+      // The read reports the error.
     }
   }
 
@@ -139,7 +139,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   struct Tensor {
     std::string name;
     Shape shape;
-    UnitSpec unit;  // that it was in
+    UnitSpec unit;  // the unit that it was in
   };
   struct OpenFile {
     int rank;
@@ -156,7 +156,7 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   fs::path rank_path(int rank) const { return folder_ / stored::rank_file_name(rank, index_.header.world_size); }
 
-  /// Opened when first needed, the longest unused one closed. Under the mutex.
+  /// Returns an open rank file; opens it if necessary and then closes the least recently used one. The caller holds the mutex.
   const h5::File& rank_file(int rank) const {
     const auto found = std::find_if(files_.begin(), files_.end(), [rank](const OpenFile& open) { return open.rank == rank; });
     if (found != files_.end()) {
@@ -180,7 +180,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     dataset.read({range.begin - part.range.begin, range.end - part.range.begin}, out);
   }
 
-  /// ", in exp_avg/wte.weight" for the first slice of a bad file that is not what was written. HDF5 does not see the file.
+  /// Returns ", in exp_avg/wte.weight": the first slice of a damaged file with a wrong checksum. Does not use HDF5.
   std::string damaged_tensor(int rank) const {
     try {
       const CheckedFile file(rank_path(rank), Verify::no);
@@ -199,7 +199,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   std::map<std::string, std::size_t> by_name_;
   std::optional<StoredParts> parts_;
   mutable std::mutex mutex_;
-  mutable std::list<OpenFile> files_;  // the latest used first
+  mutable std::list<OpenFile> files_;  // most recently used first
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
 

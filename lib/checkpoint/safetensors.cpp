@@ -23,16 +23,16 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 namespace {
 
 constexpr std::size_t converted_at_once = std::size_t{1} << 16;  // elements
-constexpr std::uint64_t largest_header = 100'000'000;            // as the reference implementation has it
-constexpr std::size_t most_tensors = 200'000;                    // of a file: the largest models have half as many in all
-constexpr std::size_t longest_name = 1000;                       // in characters
-constexpr std::size_t most_values = 64;                          // of an entry: a type, two positions and a shape
+constexpr std::uint64_t largest_header = 100'000'000;            // the same limit as in the reference implementation
+constexpr std::size_t most_tensors = 200'000;  // in one file; the largest models have half as many in all their files
+constexpr std::size_t longest_name = 1000;     // in characters
+constexpr std::size_t most_values = 64;        // in one entry: a type, two positions and a shape
 
 [[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
   throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
 }
 
-/// Bytes per element; nothing for a type that is newer than this list.
+/// Returns the bytes per element; empty for an unknown type.
 std::optional<std::size_t> element_bytes(const std::string& dtype) {
   if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
   if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
@@ -41,13 +41,13 @@ std::optional<std::size_t> element_bytes(const std::string& dtype) {
   return std::nullopt;
 }
 
-/// a * b, or nothing if that is too large.
+/// Returns a * b, or nothing if it overflows.
 std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
   if (a != 0 && b > std::numeric_limits<std::uint64_t>::max() / a) return std::nullopt;
   return a * b;
 }
 
-/// One entry of the header, or UserError.
+/// Reads one entry of the header. Throws UserError.
 StoredTensor read_entry(const std::filesystem::path& path, const std::string& name, const json& entry, std::uint64_t data_start,
                         std::uint64_t data_bytes) {
   const auto fail = [&](const std::string& why) { damaged(path, format("its entry for {} {}", excerpt(name), why)); };
@@ -98,10 +98,10 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
   file_.read(8, text.data(), text.size());
   const std::uint64_t data_start = 8 + length, data_bytes = file_.size() - data_start;
 
-  // An entry is looked at when it ends, and not kept: a header of 100 MB may hold any JSON, and would become 2 GB of values.
-  // JSON allows a name to be repeated, this format does not.
+  // Each entry is checked at its end and not kept: a header of 100 MB may hold any JSON, which could become 2 GB of values.
+  // JSON allows repeated names; this format does not.
   std::vector<std::string> seen;
-  std::size_t values = 0;  // of the entry that is read
+  std::size_t values = 0;  // in the current entry
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     using Event = json::parse_event_t;
     const bool is_entry = depth == 1;
@@ -130,7 +130,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
     damaged(path, format("its header names {} twice", excerpt(*repeated)));
 
   std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
-    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);  // an empty tensor before its neighbour
+    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);  // an empty tensor sorts before its neighbor
   });
   std::uint64_t at = data_start;
   for (const StoredTensor& tensor : tensors_) {
@@ -175,7 +175,7 @@ std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>&
                                const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
-  header["__metadata__"]["format"] = "pt";  // transformers asks for it
+  header["__metadata__"]["format"] = "pt";  // transformers requires it
   std::uint64_t at = 0;
   for (const auto& [name, shape] : tensors) {
     const std::uint64_t end = at + numel(shape) * size_of(type);
@@ -183,7 +183,7 @@ std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>&
     at = end;
   }
   std::string text = header.dump();
-  text.resize(round_up(text.size(), 8), ' ');  // so that the data is aligned
+  text.resize(round_up(text.size(), 8), ' ');  // aligns the data
   const std::uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }

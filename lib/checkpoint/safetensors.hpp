@@ -1,5 +1,5 @@
 // The safetensors format (github.com/huggingface/safetensors, "Format"): the length of a JSON header, the header, then the
-// tensors' bytes without gaps. Reading is strict: what does not describe the file's every byte is refused.
+// tensors' bytes without gaps. Reading is strict: a file is refused unless its header describes every byte.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-/// "F32", "BF16", "F16"; and what such a text says, if it is one of these.
+/// Converts between types and their names in the format: "F32", "BF16", "F16"; empty for other names.
 std::string_view safetensors_name(DType type);
 std::optional<DType> type_of_safetensors(std::string_view name);
 
@@ -30,14 +30,14 @@ struct StoredTensor {
 
 class SafetensorsFile {
  public:
-  /// Reads and checks the header. Throws UserError. What is read is compared with the seal beside the file, if there is one:
-  /// fsdp-consolidate writes it.
+  /// Reads and checks the header. Throws UserError. If fsdp-consolidate wrote checksums into a file next to this one, all later
+  /// reads are compared with them.
   explicit SafetensorsFile(const std::filesystem::path& path, Verify verify = Verify::yes);
   /// The tensors, in the order of their bytes in the file.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  /// nullptr if there is none.
+  /// Returns nullptr if there is no such tensor.
   const StoredTensor* find(const std::string& name) const;
-  /// Elements [range) of an F32, BF16 or F16 tensor as fp32. Throws UserError for another type.
+  /// Reads the elements [range) of an F32, BF16 or F16 tensor as fp32. Throws UserError for another type.
   void read(const StoredTensor& tensor, Range range, float* out) const;
   const std::filesystem::path& path() const { return file_.path(); }
 
@@ -46,11 +46,11 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
-/// Reads `count` consecutive elements of type f32, bf16 or f16 from `offset` of a file, as fp32.
+/// Reads `count` consecutive elements of type f32, bf16 or f16, from `offset` in the file, as fp32.
 void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out);
 
-/// What a file of these tensors, all of one type, begins with: their bytes follow without gaps, in this order. `metadata` are
-/// texts beside the format's own.
+/// Returns the beginning of a file with these tensors, all of one type: their bytes follow without gaps, in this order.
+/// `metadata` is added to the format's own metadata.
 std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>& tensors, DType type = DType::f32,
                                const std::map<std::string, std::string>& metadata = {});
 

@@ -1,5 +1,5 @@
-// The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank alone is run through agree(), so that
-// all ranks go on or all throw the same.
+// The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank only is run through agree(), so that
+// either all ranks continue or all throw the same error.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -49,8 +49,8 @@ constexpr const char* remedy =
                         format_bytes(static_cast<double>(bytes)), error.what(), remedy));
 }
 
-/// Runs `work`; what fails while it writes `what`, which is or describes `bytes` of tensors, becomes something that the user
-/// can mend.
+/// Runs `work`, which writes `what`. An error of the file system becomes a RunError with the number of bytes of tensors and
+/// advice for the user.
 template <class Work>
 auto writing(const fs::path& what, std::uint64_t bytes, Work&& work) {
   try {
@@ -79,7 +79,7 @@ bool is_complete(const fs::path& folder) {
   }
 }
 
-/// Called after an error. That error is what the user is told, so that others are passed over here.
+/// Called after an error. The user sees that error, so errors in here are ignored.
 void remove_what_was_begun(const fs::path& folder) {
   try {
     remove_our_files(folder, stored::is_step_file);
@@ -87,7 +87,7 @@ void remove_what_was_begun(const fs::path& folder) {
   }
 }
 
-/// Folders of steps that were never finished. Only one run writes to a save folder at a time.
+/// Removes folders of unfinished steps. Only one run at a time writes to a save folder.
 void remove_left_over(const fs::path& save_dir) {
   for (const auto& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
@@ -96,7 +96,7 @@ void remove_left_over(const fs::path& save_dir) {
   }
 }
 
-/// Rank 0, before anyone writes.
+/// Prepares the folders, on rank 0, before any rank writes.
 void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) {
   fs::create_directories(save_dir);
   if (is_complete(names.final_folder))
@@ -115,18 +115,18 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
   check_errno(::mkdir(names.temporary_folder.c_str(), 0777) == 0, "make folder " + names.temporary_folder.string());
 }
 
-/// Calls f(slice) for what this rank writes of a state.
+/// Calls f(slice) for each slice of a state that this rank writes.
 template <class F>
 void each_slice(const ShardState& state, const Layout& layout, int rank, int world_size, F&& f) {
   for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, world_size, state.extent))
     if (!state.units[slice.unit].empty()) f(slice);
 }
 
-/// What this rank writes of one parameter's state, and where it lies.
+/// The part of one parameter's state that this rank writes, and its memory.
 struct Piece {
-  std::size_t tensor;  // state x parameters + parameter
+  std::size_t tensor;  // index: state x number of parameters + parameter
   std::string dataset;
-  Shape shape;  // of the whole
+  Shape shape;  // of the whole tensor
   Range range;
   DType type;
   MemoryView data;
@@ -134,7 +134,7 @@ struct Piece {
   std::size_t bytes() const { return numel() * size_of(type); }
 };
 
-constexpr std::size_t piece_alignment = 64;  // in a snapshot
+constexpr std::size_t piece_alignment = 64;  // within a snapshot
 
 std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vector<Parameter>& parameters, const Layout& layout,
                              int rank, int world_size) {
@@ -151,7 +151,7 @@ std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vect
   return pieces;
 }
 
-/// The pieces with their data in `snapshot`.
+/// Copies the data of the pieces into `snapshot`, and returns the pieces with the copies.
 std::vector<Piece> copied(std::vector<Piece> pieces, std::span<std::byte> snapshot) {
   std::size_t at = 0;
   for (Piece& piece : pieces) {
@@ -170,7 +170,7 @@ std::uint64_t stored_bytes(const std::vector<Piece>& pieces) {
   return elements * sizeof(float);
 }
 
-/// Adds the squares of the pieces to those of their tensors.
+/// Writes this rank's file, and adds the squares of the pieces to `squares`, by tensor.
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
                         const std::vector<Piece>& pieces, h5::Compression compression,
                         std::vector<kernels::ExactSum>& squares) {
@@ -191,7 +191,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   std::vector<h5::KnownPart> known;
   for (const Piece& piece : pieces) {
     const std::byte* data = piece.data.host();
-    const bool stays = data != nullptr;  // until the file is sealed
+    const bool stays = data != nullptr;  // true: the data stays in memory until the file is sealed
     if (!stays) {
       copy.resize(piece.bytes());
       piece.data.read(0, copy);
@@ -243,7 +243,7 @@ FileSum write_index(const fs::path& path, const stored::Index& index, const std:
   return file.seal();
 }
 
-/// Writes the note for rank 0 that this rank's file is on the disk. It gets its name once it is whole; no fsync is needed.
+/// Tells rank 0 that this rank's file is on disk. The note gets its final name when it is complete; it needs no fsync.
 void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
                 const std::vector<kernels::ExactSum>& squares) {
   nlohmann::json tensors = nlohmann::json::array();
@@ -261,7 +261,7 @@ void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
   check_errno(std::rename(temporary.c_str(), path.c_str()) == 0, "rename " + temporary.string());
 }
 
-/// Adds the contents of a rank's note; false if it is not there yet.
+/// Reads a rank's note and adds its contents to `sums` and `squares`. Returns false if the note does not exist yet.
 bool read_note(const fs::path& path, std::uint64_t save_id, std::vector<FileSum>& sums,
                std::vector<kernels::ExactSum>& squares) {
   // Opening the folder makes NFS ask its server; otherwise it may answer from its cache for a minute.
@@ -280,7 +280,7 @@ bool read_note(const fs::path& path, std::uint64_t save_id, std::vector<FileSum>
   return true;
 }
 
-/// Rank 0, once all files are on the disk: the final name, the marker.
+/// Renames the folder and writes the marker. Called on rank 0 after all files are on disk.
 void complete(const Names& names, const stored::Index& index, const std::vector<FileSum>& sums, const FileSum& index_sum,
               std::map<std::string, double> norms) {
   stored::Marker marker{index.header.progress.update, index.save_id, {}, std::move(norms)};
@@ -321,22 +321,22 @@ struct CheckpointSave::Job {
   Communicator& world;
   h5::Compression compression;
   std::function<void()> may_complete;
-  std::vector<kernels::ExactSum> squares = {};  // of each tensor of each state: this rank's, then all ranks'
+  std::vector<kernels::ExactSum> squares = {};  // of each tensor of each state: first this rank's, then all ranks'
   std::vector<Piece> pieces = {};               // of this rank
   std::uint64_t all_bytes = 0;
-  FileSum sum = {};        // of this rank's file, once it is written
+  FileSum sum = {};        // of this rank's file, after it has been written
   FileSum index_sum = {};  // on rank 0
   Timer since_began = {};
-  std::atomic<double> took_s = -1;  // until the step was complete; negative: it is not, or this rank does not know
+  std::atomic<double> took_s = -1;  // until the checkpoint was complete; negative: not complete, or not known to this rank
   std::atomic<Stage> stage = Stage::working;
   std::mutex mutex = {};
   std::condition_variable changed = {};
-  bool finishing = false;  // all ranks are in finish(): rank 0 needs no notes
+  bool finishing = false;  // all ranks are in finish(): rank 0 needs no more notes
 
   fs::path note_of(int rank) const { return names.temporary_folder / stored::note_name(rank, world.size()); }
 
-  /// The work of a rank's thread. Rank 0's thread completes the step as soon as the notes of all others are there, because the
-  /// main threads of the ranks may not meet for long.
+  /// The work of a rank's thread. Rank 0's thread completes the checkpoint as soon as the notes of all other ranks exist; it
+  /// may be long until the ranks' main threads meet.
   void write_and_complete() {
     write();
     std::vector<FileSum> sums = {sum};
@@ -350,14 +350,15 @@ struct CheckpointSave::Job {
           if (changed.wait_for(lock, pause, [&] { return finishing; })) return;
         }
       squares = std::move(all);
-    } catch (const std::exception&) {  // in finish() the ranks exchange the same by messages
+    } catch (const std::exception&) {  // in finish() the ranks exchange the same data by messages
       stage = Stage::stuck;
       return;
     }
     require_permission();
     complete_step(sums);
   }
-  /// The index says where everything lies, not what it is: rank 0 need not wait for the others.
+  /// Writes this rank's files. The index contains positions, not values: rank 0 can write it before the other ranks have
+  /// finished.
   void write() {
     const int rank = world.rank();
     const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
@@ -375,8 +376,8 @@ struct CheckpointSave::Job {
       }
     });
   }
-  /// Throws RunError if a parameter has elements that are not finite: nothing could go on from them, and earlier steps would
-  /// leave for it. Once all squares are known.
+  /// Throws RunError if a parameter has elements that are not finite: no run could resume from them, and older checkpoints
+  /// would be removed to make room. Needs the squares of all ranks.
   void require_finite() const {
     std::size_t tensors = 0;
     std::string first;
@@ -394,7 +395,7 @@ struct CheckpointSave::Job {
         latest ? format("the last complete checkpoint is {}", stored::step_name(*latest))
                : "there is no checkpoint before it"));
   }
-  /// The norm of every tensor that is stored, by the tensor's name in the index.
+  /// Returns the norm of every stored tensor, by its name in the index.
   std::map<std::string, double> norms() const {
     std::map<std::string, double> all;
     for (const Unit& unit : layout.units())
@@ -405,7 +406,7 @@ struct CheckpointSave::Job {
                 std::sqrt(squares[s * parameters.size() + p].value());
     return all;
   }
-  /// Rank 0, once the files of all ranks are on the disk; `squares` are those of all.
+  /// Called on rank 0 after the files of all ranks are on disk; `squares` are the sums over all ranks.
   void complete_step(const std::vector<FileSum>& sums) {
     require_finite();
     writing(names.final_folder, all_bytes, [&] {
@@ -418,7 +419,7 @@ struct CheckpointSave::Job {
   void require_permission() const {
     if (world.rank() == 0 && may_complete) may_complete();
   }
-  /// Collective.
+  /// Sends rank 0's took_s to all ranks. Collective.
   void share_took() {
     double seconds = took_s;
     world.broadcast(&seconds, sizeof seconds, 0);
@@ -432,13 +433,13 @@ struct CheckpointSave::Job {
     }
     changed.notify_all();
   }
-  /// All ranks have closed their files by now, or the job is ending.
+  /// Called after all ranks have closed their files, or when the job ends.
   void remove_temporary_folder() const {
     if (world.rank() != 0) return;
     try {
       require_permission();
       remove_our_files(names.temporary_folder, stored::is_step_file);
-    } catch (const std::exception&) {  // the user gets the error before this one
+    } catch (const std::exception&) {  // the user sees the earlier error
     }
   }
 };
@@ -495,7 +496,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
   }
   if (!writer_) return;
   writer_->start([job = job_.get()] {
-    kernels::set_threads(1);  // the others compute
+    kernels::set_threads(1);  // the main threads compute with the other cores
     try {
       job->write_and_complete();
     } catch (...) {
@@ -527,7 +528,7 @@ std::filesystem::path CheckpointSave::finish() {
         else
           job_->write();
       } catch (...) {
-        job_->require_permission();  // a moved folder may be the cause
+        job_->require_permission();  // the cause may be that the folder was moved
         throw;
       }
       if (job_->took_s < 0) job_->require_permission();

@@ -23,13 +23,13 @@ namespace {
 struct Step {
   std::uint64_t update;
   fs::path folder;
-  bool finite = true;  // once it has been looked into
+  bool finite = true;  // set after the marker has been read
   auto operator<=>(const Step&) const = default;
 };
 
 constexpr const char* aside_suffix = ".damaged";
 
-/// All that is in the folder, if there is one.
+/// Returns all entries of the folder; empty if it does not exist.
 std::vector<fs::path> entries_of(const fs::path& folder) {
   std::vector<fs::path> entries;
   if (kind_of(folder) == PathKind::missing) return entries;
@@ -40,7 +40,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
-/// Complete or not, the newest first; saves that were never finished are named in `warnings`.
+/// Returns all steps, complete or not, the newest first; `warnings` names saves that were never finished.
 std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> steps;
   for (const fs::path& path : entries_of(save_dir)) {
@@ -53,14 +53,14 @@ std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* 
   return steps;
 }
 
-/// Whether a run could go on from the step. Older versions of the program also saved weights that are not finite.
+/// Returns true if a run could resume from the step. Older versions of this program also saved weights that are not finite.
 bool is_finite(const stored::Marker& marker) {
   return std::none_of(marker.norms.begin(), marker.norms.end(), [](const auto& norm) {
     return std::isnan(norm.second) && norm.first.find('/') == std::string::npos;  // of a parameter
   });
 }
 
-/// The steps that are complete, the newest first.
+/// Returns the complete steps, the newest first.
 std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> complete;
   for (Step step : all_steps(save_dir, warnings)) {
@@ -68,7 +68,7 @@ std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::stri
       step.finite = is_finite(stored::read_complete(step.folder));
       complete.push_back(step);
     } catch (const RunError& problem) {
-      if (warnings && complete.empty()) warnings->push_back(problem.what());  // older ones are of no interest
+      if (warnings && complete.empty()) warnings->push_back(problem.what());  // older problems do not matter
     } catch (const UserError&) {
       if (complete.empty()) throw;
     }
@@ -96,7 +96,7 @@ std::vector<fs::path> damaged_checkpoints(const fs::path& save_dir, std::uint64_
       stored::read_complete(step.folder);
     } catch (const DamagedError&) {
       damaged.push_back(step.folder);
-    } catch (const RunError&) {  // never finished: the next save of that step takes its place
+    } catch (const RunError&) {  // the next save of that step replaces it
     }
   }
   return damaged;
@@ -160,8 +160,8 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     if (last_finite == steps.begin() + static_cast<std::ptrdiff_t>(i)) continue;
     std::error_code error;
     fs::path leaving = folder;
-    leaving += ".tmp";  // what is left of it goes with the next save
-    // A folder that somebody made read-only to keep it stays a step.
+    leaving += ".tmp";  // the next save removes what remains of it
+    // A folder that somebody made read-only, in order to keep it, is not removed.
     if (::access(folder.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
     if (!error) fs::rename(folder, leaving, error);
     if (error) {

@@ -63,7 +63,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
     return written;
   }
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
-    const int shards = layout.units()[unit].shards;  // all ranks are replicas of a unit that is not sharded
+    const int shards = layout.units()[unit].shards;  // for a unit that is not sharded, all ranks are replicas
     const int shard = rank % shards, replica = rank / shards, replicas = world_size / shards;
     const Range mine = share(layout.shard_numel(unit), static_cast<std::size_t>(replicas), static_cast<std::size_t>(replica));
     for (const Slice& slice : layout.slices(unit, shard)) {
@@ -104,11 +104,11 @@ json units_to_json(const std::vector<UnitSpec>& units) {
   return all;
 }
 
-/// Nothing if it is not what units_to_json() gives for `parameters` parameters.
+/// Returns an empty list unless the JSON is valid for a model of `parameters` parameters.
 std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
   std::vector<UnitSpec> units;
   std::vector<int> seen(parameters);
-  try {  // nlohmann's own checks of every access
+  try {  // nlohmann checks every access
     for (const json& one : all) {
       const Rule* rule = find_rule(one.at("rule").get_ref<const std::string&>());
       if (!rule) return {};
@@ -158,7 +158,7 @@ void write_progress(h5::Node& node, const Progress& progress) {
 
 namespace {
 
-/// Of a JSON object that a checkpoint has as text; `what` it is, for messages.
+/// Returns a function that reads numbers from a JSON object in an attribute; `what` names the object in messages.
 std::function<double(const char*)> numbers_of(const h5::Node& node, const char* attribute, const char* what) {
   return [state = parse_json(node.read_text(attribute)), what](const char* key) {
     if (!state.is_object() || !state.contains(key) || !state[key].is_number())
@@ -294,7 +294,7 @@ std::string marker_text(const Marker& marker) {
 
 namespace {
 
-/// The marker as it stands. Throws std::exception of whatever is wrong with it.
+/// Reads the marker without further checks. Throws std::exception for any error in it.
 Marker parse_marker(const json& text) {
   const auto hexadecimal = [](const json& value) { return std::stoull(value.get<std::string>(), nullptr, 16); };
   Marker marker;
@@ -302,7 +302,7 @@ Marker parse_marker(const json& text) {
   marker.save_id = hexadecimal(text.at("save_id"));
   for (const json& file : text.at("files"))
     marker.files.push_back({file.at("name"), {file.at("bytes"), hexadecimal(file.at("xxh3_64"))}});
-  for (const auto& [name, norm] : text.at("norms").items())  // JSON has no NaN
+  for (const auto& [name, norm] : text.at("norms").items())  // null stands for NaN, which JSON does not have
     marker.norms[name] = norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>();
   return marker;
 }
@@ -313,7 +313,7 @@ Marker read_complete(const std::filesystem::path& folder) {
   const auto text_of = [&](const std::string& why) {
     return format("{} is not a complete checkpoint ({}); use another step", folder.string(), why);
   };
-  const auto fail = [&](const std::string& why) { throw DamagedError(text_of(why)); };  // it was one
+  const auto fail = [&](const std::string& why) { throw DamagedError(text_of(why)); };  // the checkpoint was complete once
   const std::filesystem::path path = folder / marker_name;
   if (const PathKind kind = kind_of(folder); kind != PathKind::folder)
     throw RunError(text_of(kind == PathKind::missing ? "there is no such folder" : "it is no folder"));
@@ -322,14 +322,14 @@ Marker read_complete(const std::filesystem::path& folder) {
   const json parsed = parse_json(text);
   if (!parsed.is_object() || !parsed.contains("format_version") || !parsed["format_version"].is_number_unsigned())
     fail(format("its {} is damaged", marker_name));
-  check_version(parsed["format_version"], path.string());  // first: another version may have another seal
+  check_version(parsed["format_version"], path.string());  // comes first: another version may have another seal
   const Seal seal = check_seal(text);
   if (seal == Seal::broken) fail(format("its {} is damaged: it is not what its checksum says", marker_name));
   if (seal == Seal::none) fail(format("its {} is damaged: it has no checksum", marker_name));
   Marker marker;
   try {
     marker = parse_marker(parsed);
-  } catch (const std::exception&) {  // of nlohmann's access and of stoull
+  } catch (const std::exception&) {  // thrown by nlohmann's accesses and by stoull
     fail(format("its {} is damaged", marker_name));
   }
   const bool has_index = !marker.files.empty() && marker.files.back().name == index_name;

@@ -13,14 +13,14 @@ namespace fsdp {
 
 namespace {
 
-constexpr const char* layers_type = "fsdp-layers";  // no family of transformers is called so
+constexpr const char* layers_type = "fsdp-layers";  // not the name of any family of transformers
 
-/// Throws UserError for what no program has written.
+/// Throws UserError if the JSON was not written by this library.
 std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string& what) {
   const auto refuse = [&](const std::string& why) -> std::vector<Parameter> {
     throw UserError(format("{} describes no model ({}); use another one", what, why));
   };
-  constexpr std::size_t most = std::size_t{1} << 48;  // elements: no machine has as many
+  constexpr std::size_t most = std::size_t{1} << 48;  // in elements: more than any machine has
   const auto found = json.find("parameters");
   if (found == json.end() || !found->is_array() || found->empty()) return refuse("its configuration lists no parameters");
   std::vector<Parameter> parameters;

@@ -1,5 +1,5 @@
-// What files say of the model that they hold: a transformer by its configuration, which any program can build again, or the
-// layers of a program of a user's by the names and shapes of their parameters.
+// The description of the model in a checkpoint or model file: a transformer's configuration, from which any program can build
+// the model, or, for layers that a user's program defines, the names and shapes of their parameters.
 #pragma once
 
 #include <string>
@@ -17,17 +17,17 @@ class StoredModel {
   StoredModel() = default;
   /// A transformer.
   StoredModel(TransformerConfig config);
-  /// Layers of a program: no name is empty or comes twice.
+  /// Layers of a user's program: names are unique and not empty.
   explicit StoredModel(std::vector<Parameter> parameters);
   explicit StoredModel(const Model& model);
 
   bool is_transformer() const { return layers_.empty(); }
-  /// Throws UserError that calls the file `what` if it is none.
+  /// Throws UserError if it is not a transformer; the message calls the file `what`.
   const TransformerConfig& transformer(const std::string& what) const;
-  /// Names and shapes, and of a transformer all else.
+  /// The names and shapes; for a transformer with all other fields.
   std::vector<Parameter> parameters() const;
 
-  /// The text "config" of checkpoints and consolidated files, and config.json: of layers {"model_type": "fsdp-layers",
+  /// The text "config" of checkpoints and consolidated files, and config.json. For layers: {"model_type": "fsdp-layers",
   /// "parameters": [{"name": ..., "shape": [...]}, ...]}. read() throws UserError.
   nlohmann::json to_json() const;
   static StoredModel read(const nlohmann::json& json, const std::string& what);

@@ -1,4 +1,4 @@
-// Reads weights for computing: they must be finite.
+// Reads weights that are used in computations: they must be finite.
 #include "checkpoint/tensor_source.hpp"
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t checked_at_once = std::size_t{1} << 20;  // elements, still in a cache when they are checked
+constexpr std::size_t checked_at_once = std::size_t{1} << 20;  // elements; few enough to be in cache when they are checked
 
 bool is_finite(std::span<const float> values) {
-  std::int32_t largest = 0;  // of the exponents; compilers vectorize this loop
+  std::int32_t largest = 0;  // the largest exponent bits; compilers vectorize this loop
   for (const float value : values) largest = std::max(largest, std::bit_cast<std::int32_t>(value) & 0x7f800000);
   return largest < 0x7f800000;
 }
