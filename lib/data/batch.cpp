@@ -14,7 +14,7 @@ void check_cut(const BatchCut& cut) {
          "a batch cannot be cut like this");
 }
 
-/// Sequence b of a batch, where its numbers lie.
+/// Pointers to the numbers of sequence b in a batch.
 struct Sequence {
   std::size_t T;
   std::int32_t *inputs, *targets, *positions;
@@ -50,7 +50,7 @@ TrainBatches::Place TrainBatches::place_of(std::uint64_t s) const {
   const Samples& samples = data_.samples(ingredient);
   const std::uint64_t count = samples.count(), in_pass = n % count;
   if (!order_.shuffle_seed) return {&samples, in_pass};
-  const std::uint64_t seed = *order_.shuffle_seed + (std::uint64_t{ingredient} << 32);  // the lower half is the user's
+  const std::uint64_t seed = *order_.shuffle_seed + (std::uint64_t{ingredient} << 32);  // the lower 32 bits are the user's seed
   return {&samples, permuted(in_pass, count, seed, n / count)};
 }
 

@@ -17,7 +17,7 @@ UserError unusable_tokens(const fs::path& path, const std::string& why) {
   return UserError(format("'{}' is not a token file that can be used ({}); make one with fsdp-tokenize", path.string(), why));
 }
 
-// A row for each file of this folder that has a format.
+// The rows of the formats in this folder.
 const TokenFormat &llmc_tokens(), &indexed_tokens(), &hdf5_tokens();
 
 namespace {
@@ -27,16 +27,16 @@ std::vector<const TokenFormat*>& rows() {
   return all;
 }
 
-constexpr std::size_t first_bytes = 256;  // those that tell what a file is
+constexpr std::size_t first_bytes = 256;  // the bytes by which formats are recognised
 
-/// A form feed divides pages, and an escape colours terminals.
+/// Form feeds (between pages) and escapes (colours of terminals) may be in texts.
 bool looks_like_text(std::string_view beginning) {
   return std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
     return c < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f' && c != '\x1b';
   });
 }
 
-/// Files that are often taken for tokens or texts are called by their names. Nothing for others.
+/// An error that names the kind of a file that is often mistaken for tokens or text; nullopt for other files.
 std::optional<UserError> of_known_kind(const fs::path& path, std::string_view beginning) {
   constexpr const char* write_tokens =
       "write its tokens to a token file as \"Tokens\" in docs/running.md shows, or its text in UTF-8";
@@ -54,7 +54,7 @@ std::optional<UserError> of_known_kind(const fs::path& path, std::string_view be
       {"ARROW1", "an Arrow file", write_tokens},
       {"%PDF", "a PDF document", "give its text in UTF-8"}};
   using namespace std::string_view_literals;
-  for (const auto& [mark, name] :  // one begins with another
+  for (const auto& [mark, name] :  // UTF-32 first, because its mark begins like that of UTF-16
        {std::pair("\xff\xfe\0\0"sv, "UTF-32"),
         {"\0\0\xfe\xff"sv, "UTF-32"},
         {"\xff\xfe"sv, "UTF-16"},
@@ -88,7 +88,7 @@ std::string beginning_of(const fs::path& path) {
   return beginning;
 }
 
-/// The file that a name stands for: of a data set in two files the name that both have in common is enough.
+/// The file for a name. For a data set in two files, NAME.bin and NAME.idx, NAME is enough.
 fs::path file_named(const fs::path& name) {
   switch (kind_of(name)) {
     case PathKind::missing: {

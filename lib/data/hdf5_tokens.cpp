@@ -1,4 +1,4 @@
-// Tokens of HDF5 files.
+// Reads token files in HDF5.
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -22,7 +22,8 @@ namespace {
 
 constexpr const char *lengths_name = "document_lengths", *mask_name = "loss_mask";
 
-/// The contents of a dataset that other programs write next to tokens with which training is the same as without it.
+/// The contents with which a dataset next to the tokens, written by another program, has no effect on training. `nothing`: the
+/// dataset always has an effect.
 enum class Holds { tokens, ones, zeros, columns, nothing };
 struct Companion {
   const char* name;
@@ -34,7 +35,7 @@ constexpr Companion companions[] = {
     {"targets", Holds::nothing},         {"target_ids", Holds::nothing},     {"completion_mask", Holds::nothing},
     {"assistant_masks", Holds::nothing}, {"assistant_mask", Holds::nothing}, {"loss_weights", Holds::nothing},
     {"weights", Holds::nothing}};
-/// Names that do not matter for training. The attributes are those of HDF5 and PyTables.
+/// Names of datasets and attributes without effect on training. The attributes are those of HDF5 and PyTables.
 constexpr std::string_view meaningless_datasets[] = {"special_tokens_mask", "id", "idx", "index", "text", "url", "source"},
                            meaningless_attributes[] = {"CLASS",   "NAME",   "DIMENSION_LIST", "REFERENCE_LIST",         "TITLE",
                                                        "VERSION", "FLAVOR", "EXTDIM",         "PYTABLES_FORMAT_VERSION"};
@@ -43,7 +44,7 @@ bool is_among(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Opens the file, and finds the dataset of its tokens.
+/// An open file and its dataset of tokens.
 struct OpenedFile {
   explicit OpenedFile(const std::filesystem::path& path, const char* dataset = nullptr)
       : file(h5::File::open(path, Verify::no)),
@@ -72,8 +73,8 @@ struct OpenedFile {
   std::vector<std::string> names;
   std::string name;
   h5::Integers tokens;
-  std::vector<std::pair<const Companion*, h5::Integers>> beside;  // to be compared with the tokens
-  std::vector<std::string> unread;                                // 'dataset "x"', 'attribute "y"'
+  std::vector<std::pair<const Companion*, h5::Integers>> beside;  // datasets to compare with the tokens
+  std::vector<std::string> unread;  // descriptions of unused contents: 'dataset "x"', 'attribute "y"'
 
  private:
   void open_others(const std::filesystem::path& path) {
@@ -111,7 +112,7 @@ struct OpenedFile {
   }
 };
 
-/// Runs `read`; an error of HDF5 means that the file cannot be read.
+/// Calls `read`, and rethrows an error of HDF5 as DamagedError.
 template <class Read>
 auto reading(const std::filesystem::path& path, const Read& read) {
   try {
@@ -123,7 +124,7 @@ auto reading(const std::filesystem::path& path, const Read& read) {
 
 class Hdf5Tokens : public Tokens {
  public:
-  /// `dataset` null: that of the tokens.
+  /// Reads `dataset`; if it is null, the dataset of the tokens.
   explicit Hdf5Tokens(const std::filesystem::path& path, const char* dataset = nullptr)
       : path_(path),
         name_(dataset ? format("\"{}\" of '{}'", dataset, path.string()) : format("'{}'", path.string())),
@@ -183,7 +184,7 @@ class Hdf5Tokens : public Tokens {
   }
 
  private:
-  /// Calls take(start, tokens) for each document. Throws UserError unless they are as long as the tokens.
+  /// Calls take(start, tokens) for each document. Throws UserError unless the lengths add up to the number of tokens.
   template <class Take>
   void each_document(const Take& take) const {
     const h5::Integers lengths = reading(path_, [&] { return opened_.file.integers(lengths_name); });
@@ -221,10 +222,10 @@ class Hdf5Tokens : public Tokens {
 
 }  // namespace
 
-/// An HDF5 file with a data set of integers of one dimension, or of two, whose rows follow each other: that called "tokens" or
-/// "input_ids", or the only one. A dataset "document_lengths" says how many tokens each document has, and "loss_mask" which
-/// tokens count. Throws UserError for others that would change training ("labels" that are not the tokens), with
-/// Tokens::check().
+/// HDF5 files. The tokens are the integer dataset "tokens" or "input_ids", or the only dataset. It has one dimension, or two,
+/// and then its rows are joined. The dataset "document_lengths" has the number of tokens of each document, and "loss_mask" has
+/// 1 for tokens that count. Tokens::check() throws UserError for datasets that would change training, such as "labels" that are
+/// not the tokens.
 const TokenFormat& hdf5_tokens() {
   static const TokenFormat row = {
       .name = "hdf5",

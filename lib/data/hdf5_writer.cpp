@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A dataset, which is in the file once it has something.
+/// A dataset, which is created in the file when it gets its first values.
 class Column {
  public:
   Column(h5::File& file, const char* name, std::size_t bytes) : file_(file), name_(name), bytes_(bytes) {}
@@ -45,7 +45,7 @@ class Column {
   std::vector<std::uint32_t> buffer_;
 };
 
-/// Of a file that another writer finishes.
+/// Writes the mask into a file that another writer finishes.
 class Hdf5MaskWriter : public TokenWriter {
  public:
   explicit Hdf5MaskWriter(h5::File& file) : mask_(file, "loss_mask", 2) {}
@@ -117,7 +117,7 @@ class Hdf5Writer : public TokenWriter {
 
   fs::path path_;
   std::optional<h5::File> file_;
-  std::optional<Column> tokens_, lengths_;  // after the file: they are gone before it is
+  std::optional<Column> tokens_, lengths_;  // declared after the file, so that they are destroyed first
   std::uint64_t written_ = 0, documents_ = 0, in_document_ = 0;
   bool finished_ = false;
 };

@@ -1,4 +1,4 @@
-// Reads tokens of the memory-mapped data sets of Megatron-LM and fairseq.
+// Reads the memory-mapped data sets of Megatron-LM and fairseq.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// NAME.idx.
+/// Reads NAME.idx.
 class Index {
  public:
   explicit Index(const fs::path& path) : file_(path) {
@@ -61,7 +61,7 @@ class Index {
   std::uint64_t sequences() const { return sequences_; }
   const fs::path& path() const { return file_.path(); }
 
-  /// Tokens of all sequences together, as the last one says.
+  /// The number of tokens of all sequences, from the end of the last one.
   std::uint64_t tokens() const {
     if (sequences_ == 0) return 0;
     const auto [start, length] = entry(sequences_ - 1);
@@ -69,7 +69,8 @@ class Index {
     return start / type_.bytes + length;
   }
 
-  /// Throws UserError unless sequences of the part follow each other without gap, the first of all from the beginning.
+  /// Throws UserError unless the sequences of the part follow each other without gaps, and the first sequence of all begins at
+  /// byte 0.
   void check(std::size_t part, std::size_t parts) const {
     const Range mine = share(sequences_, parts, part);
     std::vector<std::int32_t> lengths(std::min<std::size_t>(mine.size(), 1u << 16));
@@ -91,8 +92,8 @@ class Index {
     if (modes_ != 0) check_modes(mine);
   }
 
-  /// The token with which each document begins: with Megatron's index of documents, else of each sequence. Documents without
-  /// tokens are left out.
+  /// The first token of each document, from Megatron's document index; without one each sequence is a document. Documents
+  /// without tokens are left out.
   std::vector<std::uint64_t> documents() const {
     std::vector<std::uint64_t> starts(sequences_), first_sequences;
     file_.read(starts_, starts.data(), 8 * starts.size());
@@ -121,7 +122,7 @@ class Index {
     file_.read(offset, &value, sizeof value);
     return value;
   }
-  /// Start in bytes, and length in tokens.
+  /// The start of a sequence in bytes, and its length in tokens.
   std::pair<std::uint64_t, std::uint64_t> entry(std::uint64_t sequence) const {
     std::int32_t length = 0;
     file_.read(lengths_ + 4 * sequence, &length, sizeof length);
@@ -151,7 +152,7 @@ class Index {
     }
   }
 
-  /// Of Megatron's multimodal data sets; text is 0.
+  /// Throws UserError for a mode other than text (0). Megatron's multimodal data sets have other modes.
   void check_modes(Range mine) const {
     each_piece(file_, modes_ + mine.begin, modes_ + mine.end, [&](const char* modes, std::size_t n) {
       if (const auto other = std::find_if(modes, modes + n, [](char mode) { return mode != 0; }); other != modes + n)
@@ -161,7 +162,7 @@ class Index {
 
   InputFile file_;
   IntegerType type_;
-  std::uint64_t sequences_ = 0, document_entries_ = 0, lengths_ = 0, starts_ = 0, modes_ = 0;  // modes_ is 0 without any
+  std::uint64_t sequences_ = 0, document_entries_ = 0, lengths_ = 0, starts_ = 0, modes_ = 0;  // modes_ is 0 if there are none
 };
 
 class IndexedTokens : public Tokens {
@@ -193,8 +194,8 @@ class IndexedTokens : public Tokens {
 }  // namespace
 
 /// The memory-mapped data sets of Megatron-LM (megatron.core.datasets.indexed_dataset) and of fairseq
-/// (fairseq.data.indexed_dataset.MMapIndexedDataset): NAME.bin, which is nothing but tokens, and NAME.idx, which says of what
-/// type they are, and how long each sequence is.
+/// (fairseq.data.indexed_dataset.MMapIndexedDataset): NAME.bin, which has only tokens, and NAME.idx, which has their type and
+/// the length of each sequence.
 const TokenFormat& indexed_tokens() {
   static const TokenFormat row = {
       .name = "megatron",

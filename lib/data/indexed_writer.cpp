@@ -20,11 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Numbers that are appended to a file in large pieces.
+/// A file to which numbers are appended in large pieces.
 class AppendedFile {
  public:
-  /// A new file, or one whose first bytes are kept; `kept.checksum` is that of the kept bytes after the header. Throws
-  /// DamagedError if they are not there.
+  /// Creates a file, or, if `kept` is given, opens one and keeps its first bytes. kept->checksum is that of the kept bytes
+  /// after the header. Throws DamagedError if the file does not have these bytes.
   AppendedFile(const fs::path& path, std::uint64_t header_bytes, const std::optional<FileSum>& kept)
       : file_(kept ? require_size(path, kept->bytes) : path, kept ? OutputFile::Open::existing : OutputFile::Open::create),
         written_(kept ? kept->bytes : header_bytes) {
@@ -47,7 +47,7 @@ class AppendedFile {
     written_ += buffer_.size();
     buffer_.clear();
   }
-  /// The checksum of what is written after the header.
+  /// The checksum of the bytes written after the header.
   std::uint64_t sum() const { return sum_.value(); }
   void sync() {
     flush();
@@ -72,8 +72,8 @@ class AppendedFile {
   std::vector<std::byte> buffer_;
 };
 
-/// A sequence per document, as most tools write them. While tokens come, the index has lengths alone; the rest follows from
-/// them.
+/// Writes one sequence per document, as most tools do. While tokens are added, the index has only the lengths; finish()
+/// computes the rest from them.
 class IndexedWriter : public TokenWriter {
  public:
   IndexedWriter(const fs::path& path, IntegerType type, const nlohmann::json& state)
@@ -148,12 +148,12 @@ class IndexedWriter : public TokenWriter {
   }
 
  private:
-  /// Lengths have 32 bits. A text without documents is cut there.
+  /// Lengths have 32 bits, so a longer document is cut at this length.
   static constexpr std::uint64_t most_in_document = std::uint64_t{1} << 30;
 
   static fs::path temporary(const fs::path& path) { return path.string() + ".tmp-1"; }
 
-  /// Behind the lengths: where each sequence begins, and which one is the first of each document.
+  /// Appends the sequences' offsets and the documents' first sequences to the lengths, and writes the header.
   void write_index() {
     index_->flush();
     std::vector<std::int32_t> lengths(std::min<std::uint64_t>(documents_, 1u << 16));

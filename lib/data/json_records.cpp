@@ -22,7 +22,7 @@ std::size_t after_spaces(std::string_view text, std::size_t at) {
   return std::min(text.find_first_not_of(spaces, at), text.size());
 }
 
-/// Calls take(line) for each whole line, until that returns true. Returns whether it did.
+/// Calls take(line) for each whole line until it returns true. Returns true if it did.
 template <class Take>
 bool any_line(std::string_view text, const Take& take) {
   for (std::size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
@@ -65,7 +65,7 @@ bool has_lines_of_json(std::string_view beginning) {
     if (line.front() != '{') continue;
     const JsonEnd found = end_of_json(line, 0);
     const bool is_whole = found.kind == JsonEnd::whole && after_spaces(line, found.at) == line.size();
-    objects += is_whole || (found.kind == JsonEnd::open && end == beginning.size());  // the beginning is cut there
+    objects += is_whole || (found.kind == JsonEnd::open && end == beginning.size());  // the end may cut an object
   }
   return 2 * objects > lines;
 }
@@ -88,8 +88,8 @@ void JsonRecords::fail(std::uint64_t at, const std::string& why) const {
   throw UserError(format("{} is not JSON that can be read ({}); correct it", text_.place_of_line(at), why));
 }
 
-/// Reads more of the present text into the buffer, and drops what is before the record. At the end of the text it returns false
-/// and changes nothing.
+/// Reads more of the current text into the buffer, and drops the bytes before the record. At the end of the text it returns
+/// false and changes nothing.
 bool JsonRecords::more() {
   if (text_ends_) return false;
   const std::size_t kept = buffer_.size() - record_begin_;
@@ -98,7 +98,8 @@ bool JsonRecords::more() {
         format("{} has {} or more (a line is held in memory whole); divide its text among several lines, and check "
                "that this is JSON in lines",
                place(), format_bytes(static_cast<double>(longest_piece))));
-  std::size_t bytes = std::max(piece_bytes, is_lines_ ? 0 : kept);  // the value is scanned again from its beginning
+  // Reads as much as is kept, because a value is then scanned again from its beginning.
+  std::size_t bytes = std::max(piece_bytes, is_lines_ ? 0 : kept);
   if (end_) bytes = std::min<std::uint64_t>(bytes, *end_ - at_ - buffer_.size());
   is_over_ = bytes == 0;
   text_ends_ = is_over_ || text_.read(buffer_, bytes) == 0;
@@ -128,7 +129,7 @@ bool JsonRecords::next_line() {
       if (record_begin_ == buffer_.size()) return false;
     }
     record_end_ = end_in_buffer_ = found == std::string::npos ? buffer_.size() : found + 1;
-    record_begin_ += byte_order_mark(record());  // if files with such marks were joined
+    record_begin_ += byte_order_mark(record());  // for joined files that each had a byte-order mark
     if (after_spaces(record(), 0) < record().size()) return true;
     searched = record_begin_ = end_in_buffer_;
   }

@@ -1,4 +1,4 @@
-// Reads tokens of llm.c's files.
+// Reads token files in llm.c's format.
 #include <cstring>
 
 #include "base/error.hpp"
@@ -48,8 +48,8 @@ class LlmcTokens : public Tokens {
 
 }  // namespace
 
-/// Those of llm.c: 256 little-endian int32, then the tokens. The first three numbers of the header are 20240520, 1 and the
-/// count of tokens, which are uint16 then; or 20240801, 7 and their count, and they are uint32. The others are 0.
+/// llm.c's format: a header of 256 little-endian int32, then the tokens. For uint16 tokens the header begins with 20240520, 1
+/// and the number of tokens; for uint32 tokens with 20240801, 7 and the number of tokens. The other numbers are 0.
 const TokenFormat& llmc_tokens() {
   static const TokenFormat row = {
       .name = "llm.c",

@@ -21,7 +21,7 @@ namespace fsdp {
 
 namespace {
 
-/// train.bin, 3: train_000003.bin
+/// The path of a numbered file: train_000003.bin for train.bin and 3.
 std::filesystem::path shard_path(const std::filesystem::path& path, std::size_t shard) {
   return path.parent_path() / format("{}_{:06}{}", path.stem().string(), shard, path.extension().string());
 }
@@ -59,7 +59,7 @@ class LlmcWriter : public TokenWriter {
       if (format_.token_bytes == sizeof(TokenId)) {
         std::memcpy(buffer_.data() + before, tokens.data(), now * sizeof(TokenId));
       } else {
-        std::int32_t all = 0;  // has each bit that some token has
+        std::int32_t all = 0;  // the bitwise or of all tokens
         for (std::size_t i = 0; i < now; ++i) {
           all |= tokens[i];
           const auto token = static_cast<std::uint16_t>(tokens[i]);
@@ -103,11 +103,11 @@ class LlmcWriter : public TokenWriter {
 
   std::filesystem::path temporary(std::size_t shard) const { return path_.string() + format(".tmp-{}", shard); }
 
-  /// Those of a process that was killed, from shard `first` on.
+  /// Removes the temporary files of a killed process, beginning with shard `first`.
   void remove_temporaries(std::size_t first) {
     std::size_t behind = first;
     for (; kind_of(temporary(behind)) == PathKind::file; ++behind)
-      OutputFile(temporary(behind), OutputFile::Open::existing).lock();  // unless it lives
+      OutputFile(temporary(behind), OutputFile::Open::existing).lock();  // throws if that process is alive
     for (std::size_t shard = first; shard < behind; ++shard)
       check_errno(::unlink(temporary(shard).c_str()) == 0, "remove " + temporary(shard).string());
   }
@@ -117,7 +117,7 @@ class LlmcWriter : public TokenWriter {
     file_->lock();
     in_shard_ = 0;
     sum_.reset();
-    write_header();  // room for it; what it says is not right yet
+    write_header();  // reserves room; close_shard() writes the right count
     written_ = sizeof(LlmcHeader);
   }
 
@@ -160,7 +160,7 @@ class LlmcWriter : public TokenWriter {
     sum_.reset();
     add_tokens(*file_, written_);
     require(sum_.value() == number("last_sum"));
-    remove_temporaries(full + 2);  // begun behind it
+    remove_temporaries(full + 2);  // shards that were begun after the last saved state
     kept_ = true;
   }
 
@@ -199,11 +199,11 @@ class LlmcWriter : public TokenWriter {
   std::filesystem::path path_;
   LlmcFormat format_;
   std::uint64_t shard_tokens_;
-  std::vector<std::uint64_t> full_;  // tokens of the shards that are closed
-  std::optional<OutputFile> file_;   // of the one behind them
-  std::uint64_t in_shard_ = 0;       // its tokens, with those in the buffer
-  std::uint64_t written_ = 0;        // its bytes, without them
-  RunningSum sum_;                   // of its tokens that are written
+  std::vector<std::uint64_t> full_;  // tokens of each closed shard
+  std::optional<OutputFile> file_;   // the shard that is being written
+  std::uint64_t in_shard_ = 0;       // its tokens, including those in the buffer
+  std::uint64_t written_ = 0;        // its bytes, without the buffer
+  RunningSum sum_;                   // checksum of its written tokens
   std::vector<std::uint64_t> full_sums_;
   std::vector<std::byte> buffer_;
   bool kept_ = false, finished_ = false;

@@ -13,7 +13,8 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-/// How many of the first `r` belong to one with this share: rounded, exactly, so that it grows by 0 or 1 with each r.
+/// The number of the first `r` sequences that belong to an ingredient with this share, rounded in exact arithmetic. It grows by
+/// 0 or 1 with each r.
 std::uint64_t share_of(std::uint64_t r, std::uint64_t share) {
   return static_cast<std::uint64_t>((Wide{r} * share + (std::uint64_t{1} << 31)) >> 32);
 }
@@ -54,7 +55,7 @@ std::uint64_t Mixture::tokens() const {
   return count;
 }
 
-/// Of the checksums of all data sets; 0 if all of them are.
+/// A checksum of one(samples) of all data sets; 0 if all of these are 0.
 template <class Sum>
 std::uint64_t Mixture::sum_of(const Sum& one) const {
   RunningSum sum;
@@ -105,7 +106,7 @@ std::string Mixture::order() const {
   const Cut& cut = ingredients_.front().samples.cut();
   if (cut.mode != BreakMode::none) text += cut.mode == BreakMode::eos ? "a document each" : "whole documents";
   if (cut.mode != BreakMode::none && cut.end_of_document) text += format(", ended by {}", *cut.end_of_document);
-  for (const Ingredient& each : ingredients_)  // what does not count leaves sequences out
+  for (const Ingredient& each : ingredients_)  // sequences without targets that count are left out
     if (each.samples.mask() || each.samples.leaves_out())
       text += format("{}{} targets count", text.empty() ? "" : ", ", each.samples.targets());
   return text;

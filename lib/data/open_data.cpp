@@ -67,8 +67,8 @@ std::vector<Part> parts_of(const std::string& name) {
   return parts;
 }
 
-/// NAME.mask.bin is no data, but the mask of NAME.bin, where both are there; and so is NAME.mask_000001.bin of
-/// NAME_000001.bin.
+/// Removes masks from the files of a folder or pattern: NAME.mask.bin is the mask of NAME.bin if both exist, and
+/// NAME.mask_000001.bin that of NAME_000001.bin.
 void leave_out_masks(std::vector<fs::path>& paths) {
   constexpr std::string_view mask = ".mask";
   const std::vector<fs::path> all = paths;
@@ -81,7 +81,7 @@ void leave_out_masks(std::vector<fs::path>& paths) {
   });
 }
 
-/// In the order of their bytes, which is the same on all ranks.
+/// The files that match a pattern, in the order of the names' bytes, which is the same on all ranks.
 std::vector<fs::path> files_like(const std::string& pattern) {
   glob_t found{};
   const int result = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
@@ -100,7 +100,7 @@ std::vector<fs::path> files_like(const std::string& pattern) {
   return paths;
 }
 
-/// train, train1, train2, ...: as fairseq reads them.
+/// The files of a split: train, train1, train2, ..., as fairseq reads them.
 std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
   const std::string name = split == Split::train ? "train" : "valid";
   std::vector<fs::path> paths;
@@ -109,7 +109,7 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
     if (kind_of(path) != PathKind::file) break;
     paths.push_back(path);
   }
-  // fairseq stops at a gap, too.
+  // fairseq also stops at a gap. Here files after a gap are an error.
   std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
     const std::string file = entry->path().stem().string(), number = file.substr(std::min(file.size(), name.size()));
@@ -128,7 +128,7 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
   return paths;
 }
 
-/// Also compressed ones, which are refused later by their content.
+/// Returns true if a file is named as text. Compressed texts are included; they are refused later by their content.
 bool is_named_text(fs::path path) {
   for (const char* const packed : {".gz", ".zst"})
     if (path.extension() == packed) path.replace_extension();
@@ -172,7 +172,7 @@ std::vector<fs::path> files_of(const std::string& name, Split split) {
   return files_of_pattern(name);
 }
 
-/// The files as a text, if they are. Throws UserError if some are and some are not.
+/// Returns the files as a data set of text if all are texts, and nullopt if none is. Throws UserError if only some are.
 std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::path>& paths) {
   const auto count = std::count_if(paths.begin(), paths.end(), is_text_file);
   if (count == 0) return std::nullopt;
@@ -187,7 +187,7 @@ std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::pa
   return text;
 }
 
-/// A file, or of one that also has a mask that mask.
+/// Opens the mask that is part of a file; if it has none, the file itself is the mask.
 std::unique_ptr<Tokens> open_mask_file(const fs::path& path) {
   std::unique_ptr<Tokens> file = open_token_file(path);
   std::unique_ptr<Tokens> own = file->mask();
@@ -218,7 +218,7 @@ std::unique_ptr<Tokens> open_in_a_row(const std::string& name, Split split, cons
   return join(std::move(all));
 }
 
-/// All files that a name stands for; of a data set in two files that of its tokens.
+/// All files of the data `name`. For a data set in two files, the file with the tokens.
 std::vector<fs::path> all_files(const std::string& name, Split split) {
   std::vector<fs::path> all;
   for (const Part& part : parts_of(name))

@@ -1,14 +1,14 @@
-// The order of shuffled sequences: a bijection of 0 .. n-1 that is computed for one position at a time, so that no list is
-// held, any position is reached at once, and every rank knows what every other one reads.
+// The order of shuffled sequences: a permutation of 0 .. n-1 that is computed for one position at a time. So there is no list
+// in memory, and every rank can compute any position of the order.
 #pragma once
 
 #include <cstdint>
 
 namespace fsdp {
 
-/// Where position `index` of epoch `epoch` comes from; for fixed n, seed and epoch a permutation of 0 .. n-1. A Feistel network
-/// over Philox on the smallest even number of bits that holds n, walked until the result is below n (Black and Rogaway,
-/// "Ciphers with arbitrary finite domains", CT-RSA 2002, section 4). Requires index < n.
+/// Returns the sequence at position `index` of epoch `epoch`; for fixed n, seed and epoch this is a permutation of 0 .. n-1.
+/// The method is a Feistel network with Philox on the smallest even number of bits that can hold n - 1, repeated until the
+/// result is below n (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002, section 4). Requires index < n.
 std::uint64_t permuted(std::uint64_t index, std::uint64_t n, std::uint64_t seed, std::uint64_t epoch);
 
 }  // namespace fsdp

@@ -18,14 +18,14 @@ namespace {
 
 constexpr std::int32_t llmc_magic = 20240522;
 
-/// Without spaces in front, which separate a choice from its context.
+/// Counts characters, without leading spaces, which only separate a choice from its context.
 std::size_t count_characters(std::string_view utf8) {
   utf8.remove_prefix(std::min(utf8.find_first_not_of(' '), utf8.size()));
   return static_cast<std::size_t>(
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-/// Records of JSON.
+/// Reads questions from JSON records.
 class QuestionReader {
  public:
   explicit QuestionReader(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -48,7 +48,7 @@ class QuestionReader {
     if (!object.contains("answer") || !object["answer"].is_number_unsigned() || object["answer"].get<std::size_t>() >= count)
       throw fail(format("no answer from 0 to {}", count - 1));
     std::string context = object["context"].get<std::string>();
-    const std::size_t end = context.find_last_not_of(" \t\n\r") + 1;  // 0: nothing but spaces
+    const std::size_t end = context.find_last_not_of(" \t\n\r") + 1;  // 0: only spaces
     const std::string spaces = context.substr(end);
     context.resize(end);
     Question question = {.context = tokens_of(context), .choices = {}, .answer = object["answer"].get<std::size_t>()};
@@ -75,9 +75,9 @@ class QuestionReader {
   const Tokenizer& tokenizer_;
 };
 
-/// llm.c's: 256 int32, of which the first three are 20240522, 1 and the number of examples; then of each uint16: 65535, its
-/// size in bytes, its number, the right completion, how many there are, and, of the context and each completion, a count and so
-/// many tokens.
+/// Reads llm.c's format. The header is 256 int32; the first three are 20240522, 1 and the number of examples. Each example is
+/// in uint16: 65535, its size in bytes, its index, the index of the right completion, and the number of completions. Then, for
+/// the context and each completion, follow the number of tokens and the tokens.
 class LlmCQuestions {
  public:
   explicit LlmCQuestions(const InputFile& file) : path_(file.path()) {
@@ -97,7 +97,7 @@ class LlmCQuestions {
       const std::size_t begin = at_;
       if (next() != 65535) fail(format("example {} does not begin where the one before ends", i));
       const std::size_t bytes = next();
-      next();  // its number
+      next();  // the example's index
       Question question;
       question.answer = next();
       const std::size_t choices = next();

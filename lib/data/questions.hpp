@@ -1,4 +1,4 @@
-// Questions with several answers to choose from, as files have them.
+// Reads multiple-choice questions from files.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,20 @@
 namespace fsdp {
 
 struct Choice {
-  std::vector<TokenId> tokens;  // one or more
-  std::size_t characters = 0;   // of its text without spaces in front; 0: not known, as the file has tokens alone
+  std::vector<TokenId> tokens;  // at least one
+  std::size_t characters = 0;   // of the choice's text without leading spaces; 0: not known, because the file has only tokens
 };
 
 struct Question {
-  std::vector<TokenId> context;  // one or more tokens
-  std::vector<Choice> choices;   // two or more
-  std::size_t answer = 0;        // the right one
+  std::vector<TokenId> context;  // at least one token
+  std::vector<Choice> choices;   // at least two
+  std::size_t answer = 0;        // index of the right choice
 };
 
-/// Reads a file of JSON, whose records are objects with "context", "choices" and "answer" (the number of the right choice, from
-/// 0), or one of llm.c's for HellaSwag and MMLU, which has tokens. A choice's tokens are those that it adds to the context's,
-/// as in EleutherAI's lm-evaluation-harness: both are tokenized together, and spaces at the end of the context belong to the
-/// choice. `tokenizer` may be null for a file of tokens. Throws UserError, also for tokens that are not below vocab_size.
+/// Reads a JSON file or one of llm.c's token files for HellaSwag and MMLU. JSON records are objects with "context", "choices"
+/// and "answer" (the index of the right choice). Context and choice are tokenized together, and spaces at the end of the
+/// context belong to the choice; the choice's tokens are those after the context's, as in EleutherAI's lm-evaluation-harness.
+/// `tokenizer` may be null for a file of tokens. Throws UserError, also for tokens that are not below vocab_size.
 std::vector<Question> read_questions(const std::filesystem::path& file, const Tokenizer* tokenizer, std::size_t vocab_size);
 
 }  // namespace fsdp

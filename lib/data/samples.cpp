@@ -13,7 +13,7 @@ namespace fsdp {
 
 namespace {
 
-/// Where documents begin that each end with a token.
+/// The beginnings of documents that each end with the token `end`.
 std::vector<std::uint64_t> documents_ended_by(const Tokens& tokens, std::size_t end) {
   std::vector<std::uint64_t> starts;
   std::vector<std::uint32_t> piece(std::size_t{1} << 19);
@@ -65,7 +65,7 @@ void Samples::find_places() {
 
 void Samples::find_places_by_documents() {
   const std::uint64_t T = cut_.T;
-  std::uint64_t begin = 0, end = 0;  // of documents that one sequence is to have
+  std::uint64_t begin = 0, end = 0;  // range of the documents for one sequence
   const auto close = [&] {
     for (; begin + 1 < end; begin += T) {
       const auto targets = static_cast<std::uint32_t>(std::min(T, end - begin - 1));
@@ -84,7 +84,7 @@ void Samples::find_places_by_documents() {
   for (const Place& place : places_) targets_ += place.targets;
 }
 
-/// Counts the targets of each sequence by the mask and the documents. Leaves out sequences without a target that counts.
+/// Counts the targets of each sequence that count by the mask and the documents. Leaves out sequences without any.
 void Samples::count_targets() {
   if (mask_ && mask_->size() != tokens_->size())
     throw UserError(
@@ -147,7 +147,7 @@ Samples::Place Samples::place_of(std::uint64_t k) const {
   return {begin, targets, targets};
 }
 
-/// Behind the end each token is a document.
+/// Sets the position of each input in its document. After the end of the sequence each input is a document of its own.
 void Samples::find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const {
   const auto ends = [&](std::int32_t token) { return static_cast<std::size_t>(token) == *cut_.end_of_document; };
   auto next = std::upper_bound(documents_.begin(), documents_.end(), place.begin);  // documents that begin in the sequence

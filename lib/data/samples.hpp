@@ -1,4 +1,4 @@
-// How a row of tokens is cut into sequences.
+// Cuts a row of tokens into sequences.
 #pragma once
 
 #include <cstddef>
@@ -12,66 +12,68 @@
 
 namespace fsdp {
 
-/// Where sequences may be cut, in fairseq's words (sample_break_mode): after so many tokens, wherever that is; only between
-/// documents, of which a sequence holds as many as fit; or at each document's end, one to a sequence. A document that is longer
-/// than a sequence takes several.
+/// The rule for cutting tokens into sequences, with fairseq's names (sample_break_mode). none: after every T tokens. complete:
+/// only between documents; a sequence has as many documents as fit. eos: one document per sequence. A document that is longer
+/// than a sequence takes several sequences.
 enum class BreakMode { none, complete, eos };
 
 struct Cut {
-  std::size_t T = 1;  // tokens of a sequence
+  std::size_t T = 1;  // tokens per sequence
   BreakMode mode = BreakMode::none;
-  /// The token with which a document ends, for data whose format does not say where documents begin.
+  /// The token that ends each document, for data in a format that does not store where documents begin.
   std::optional<std::size_t> end_of_document = {};
-  /// Documents do not attend to each other: sequences have the position of each token in its document, and the first token of
-  /// a document is no target.
+  /// Attention stays within documents: sequences have the position of each token in its document, and the first token of a
+  /// document is no target.
   bool positions = false;
 };
-/// Returns true if the data must say where documents begin.
+/// Returns true if the data's format must store where documents begin.
 inline bool needs_documents(const Cut& cut) { return (cut.mode != BreakMode::none || cut.positions) && !cut.end_of_document; }
 
 /// Sequences of T inputs and T targets, each the token after its input. docs/targets.md says which targets count.
 /// Immutable.
 class Samples {
  public:
-  /// `mask`: a number for each token, 1 where it counts as a target and 0 where not; null: that of the tokens, if they have
-  /// one, or all count. A sequence of which nothing counts is left out. Throws UserError if documents are asked for and cannot
-  /// be told apart, or if the mask does not belong to the tokens.
+  /// `mask` has a number for each token: 1 if it counts as a target, else 0. If it is null, the tokens' own mask is used;
+  /// without one all targets count. A sequence without a target that counts is left out. Throws UserError if documents are
+  /// needed and the data do not show where they begin, or if the mask does not belong to the tokens.
   ///
-  /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]; else the constructor stores the places
-  /// of all sequences (16 bytes each), and reads all of the mask, and all tokens if one of them ends documents.
-  /// Documents take 8 bytes each, where an index says where they begin.
+  /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]. Otherwise the constructor stores the
+  /// places of all sequences (16 bytes each). It reads the whole mask, and all tokens if a token ends documents. With an index
+  /// of documents, each document takes 8 bytes.
   Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
   std::size_t T() const { return cut_.T; }
   const Cut& cut() const { return cut_; }
-  /// Sequences that have all targets; those at an end may be shorter than T.
+  /// The number of sequences. Together they have all targets; the last sequence, or that of a document's end, may be shorter
+  /// than T.
   std::uint64_t count() const;
-  /// Targets that count: of all sequences, and of one.
+  /// The numbers of targets that count: in all sequences, and in sequence k.
   std::uint64_t targets() const { return targets_; }
   std::uint64_t targets_of(std::uint64_t k) const { return place_of(k).counted; }
   struct Place {
     std::uint64_t begin;
-    std::uint32_t targets, counted;  // tokens [begin, begin + targets]; so many of the targets count
+    std::uint32_t targets, counted;  // tokens [begin, begin + targets]; `counted` of the targets count
   };
-  /// Of sequence k; past the last one the end of the tokens. Places are in order, and no token is a target of two.
+  /// The place of sequence k; after the last sequence it is the end of the tokens. Places are in order, and no token is a
+  /// target of two sequences.
   Place place_of(std::uint64_t k) const;
-  /// Copies sequence k: inputs[T], targets[T], and, if the cut has them, positions[T] of the inputs in their documents, as far
-  /// as these lie in the sequence. Targets that do not count are -1. Where the sequence has ended inputs are 0, each a document
-  /// of its own; nothing is in those behind the last one. Throws UserError if a token is not below vocab_size, with its place
-  /// and value, and what Tokens::read() throws. Allocates nothing of ours.
+  /// Copies sequence k: inputs[T], targets[T], and, if cut().positions, positions[T] of the inputs in their documents.
+  /// Positions count from the document's beginning or from that of the sequence. Targets that do not count are -1. After the
+  /// end of a short sequence inputs are 0, each a document of its own; sequences after the last one are empty. Throws UserError
+  /// with place and value of a token that is not below vocab_size, and what Tokens::read() throws. Does not allocate.
   void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
             std::int32_t* positions = nullptr) const;
-  /// Sets out[i] to 1 if token begin + i counts when it is a target, else to 0. The tokens must exist. Throws UserError for a
-  /// mask with other numbers, and what Tokens::read() throws.
+  /// Sets out[i] to 1 if token begin + i counts as a target, else to 0. The tokens must exist. Throws UserError for a mask with
+  /// numbers other than 0 and 1, and what Tokens::read() throws.
   void read_counts(std::uint64_t begin, std::span<std::uint32_t> out) const;
   /// Returns true if some sequences are left out because none of their targets counts.
   bool leaves_out() const { return leaves_out_; }
   const Tokens& tokens() const { return *tokens_; }
-  /// Null: all targets count.
+  /// The mask; null if all targets count.
   const Tokens* mask() const { return mask_.get(); }
   /// The number of documents; 0 if neither the mode nor positions depend on them.
   std::uint64_t documents() const { return document_count_; }
-  /// Checksums of where the documents begin, and of which tokens count by the mask; 0 if there are none.
+  /// Checksums of the beginnings of documents, and of the mask's counts; 0 if there are none.
   std::uint64_t documents_sum() const { return documents_sum_; }
   std::uint64_t mask_sum() const { return mask_sum_; }
 
@@ -82,10 +84,10 @@ class Samples {
   void count_targets();
   void find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const;
 
-  std::unique_ptr<const Tokens> tokens_, mask_;  // no mask: all count
+  std::unique_ptr<const Tokens> tokens_, mask_;  // no mask: all targets count
   Cut cut_;
   std::vector<Place> places_;             // if has_places()
-  std::vector<std::uint64_t> documents_;  // where they begin, if positions are to be told and no token does
+  std::vector<std::uint64_t> documents_;  // their beginnings, if positions are needed and no token ends documents
   std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;
   bool leaves_out_ = false;
 };

@@ -1,4 +1,4 @@
-// Integers that lie one behind the other in a file, as tokens.
+// Reads consecutive integers in a file as tokens.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 struct IntegerType {
   std::size_t bytes = 2;  // 1, 2, 4 or 8
   bool is_signed = false;
-  /// The largest that is also a token, which has at most 32 bits.
+  /// The largest integer of this type, but at most no_token.
   std::uint64_t largest() const {
     const std::size_t bits = 8 * bytes - (is_signed ? 1 : 0);
     return bits >= 32 ? no_token : (std::uint64_t{1} << bits) - 1;
@@ -26,9 +26,9 @@ struct IntegerType {
 
 class StoredIntegers {
  public:
-  /// Throws what InputFile throws. There are none until set() says where.
+  /// Opens the file. Throws what InputFile throws. There are no integers until set() is called.
   explicit StoredIntegers(const std::filesystem::path& path) : file_(path) {}
-  /// `count` integers begin at byte `offset`, all of them within the file.
+  /// Sets the integers: `count` of them from byte `offset`, all within the file.
   void set(std::uint64_t offset, IntegerType type, std::uint64_t count) {
     offset_ = offset;
     type_ = type;
@@ -37,8 +37,8 @@ class StoredIntegers {
   const InputFile& file() const { return file_; }
   IntegerType type() const { return type_; }
   std::uint64_t count() const { return count_; }
-  /// Integers [begin, begin + out.size()); one that is none of a vocabulary's reads as no_token. Throws what InputFile::read()
-  /// throws. Does not allocate.
+  /// Reads integers [begin, begin + out.size()). Negative integers and those of more than 32 bits read as no_token. Throws what
+  /// InputFile::read() throws. Does not allocate.
   void read(std::uint64_t begin, std::span<std::uint32_t> out) const;
 
  private:

@@ -32,8 +32,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// checkpoints/tokens/corpus-0123abcd, to which .bin, .idx and .json are appended: the name follows from that of the data
-/// alone.
+/// The path of the token file without .bin, .idx or .json, such as checkpoints/tokens/corpus-0123abcd. It depends only on the
+/// data's name.
 fs::path stem_of(const TextSet& text, const fs::path& folder) {
   const std::string whole = fs::absolute(text.name).lexically_normal().string();
   std::string shown = fs::path(text.files.front()).stem().string();
@@ -42,7 +42,8 @@ fs::path stem_of(const TextSet& text, const fs::path& folder) {
 
 fs::path with(const fs::path& stem, const char* extension) { return stem.string() + extension; }
 
-/// The note beside a token file that is whole: what it was made of, and which tokens it has. Null if there is none.
+/// Reads the note next to a complete token file: the sources of the file, and the number and checksum of its tokens. Null if
+/// there is none.
 nlohmann::json read_note(const fs::path& stem) {
   const fs::path path = with(stem, ".json");
   if (kind_of(path) != PathKind::file) return nullptr;
@@ -60,7 +61,7 @@ FileSum sum_in(const nlohmann::json& note) {
   return {note["bytes"].get<std::uint64_t>(), note["checksum"].get<std::uint64_t>()};
 }
 
-/// One tokenizer for all texts, opened once it is needed.
+/// Makes the token files of texts with one tokenizer, which is opened when it is first needed.
 class TokenMaker {
  public:
   TokenMaker(const TextReading& reading, const std::function<bool()>& stop)
@@ -78,7 +79,7 @@ class TokenMaker {
                                       {"json_field", field},
                                       {"skip_invalid", reading_.skip_invalid}};
     const bool documents = reading_.documents && field.empty();
-    if (documents) made_of["documents"] = true;  // files of before there were such have no such entry
+    if (documents) made_of["documents"] = true;  // files of older releases have no such entry
     const std::string size = format_bytes(static_cast<double>(source.size()));
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
@@ -127,7 +128,8 @@ class TokenMaker {
   }
 
  private:
-  /// Reads the token file once, and its index. Throws TokenizingStopped.
+  /// Reads the token file and its index once, and returns true if their checksums are those in the note. Throws
+  /// TokenizingStopped.
   bool is_what_was_written(const TextSet& text, const fs::path& stem, const nlohmann::json& note) const {
     ProgressBar bar("comparing tokens with their checksum", ProgressBar::Unit::bytes);
     const FileSum expected = sum_in(note);
@@ -176,7 +178,7 @@ class TokenMaker {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-/// The tokens of a file of ours, named by the text, which users know.
+/// The tokens of a file that we have made. name() is that of the text, because users know the text.
 class TokensOfText : public Tokens {
  public:
   TokensOfText(const std::string& text, std::unique_ptr<const Tokens> tokens)

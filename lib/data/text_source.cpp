@@ -58,9 +58,9 @@ struct TextSource::Text {
   bool any_bytes;
   std::optional<InputFile> file;  // or
   Stream stream{nullptr, nullptr};
-  std::string first = {};      // of a stream: what is read of it already, and
-  std::size_t first_used = 0;  // how much of that was handed on
-  std::size_t mark = 0;        // bytes of a byte-order mark
+  std::string first = {};      // of a stream: the bytes that beginning() has read
+  std::size_t first_used = 0;  // the number of these that read_on() has returned
+  std::size_t mark = 0;        // length of the byte-order mark
 
   std::uint64_t size() const { return file->size() - mark; }
   void read(std::uint64_t offset, char* to, std::size_t bytes) const { file->read(mark + offset, to, bytes); }
@@ -123,7 +123,7 @@ TextSource::TextSource(const std::vector<std::string>& names, bool any_bytes) {
         if (text.size() == 0) throw unreadable(name, "it is empty");
         require_no_known_kind(name, any_bytes);
         break;
-      case PathKind::other:  // a pipe: opened in its turn, as its writer may wait for that
+      case PathKind::other:  // a pipe is opened when it is read, because its writer may wait for that
         break;
     }
     texts_.push_back(std::move(text));
@@ -194,7 +194,7 @@ bool TextSource::begins_at(std::uint64_t offset) const {
   return false;
 }
 
-/// `offset` becomes one in it.
+/// The text at `offset`. `offset` becomes a position in that text.
 const TextSource::Text& TextSource::text_at(std::uint64_t& offset) const {
   const Text* found = &texts_.front();
   for (const Text& text : texts_) {

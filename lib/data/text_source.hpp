@@ -1,5 +1,5 @@
-// Several texts as one: read by position if all are files, else once from the beginning. Byte-order marks at the beginnings
-// of texts are skipped.
+// Reads several texts as one text: at any position if all are files, otherwise once from the beginning. Byte-order marks at the
+// beginnings of texts are skipped.
 #pragma once
 
 #include <cstddef>
@@ -21,49 +21,51 @@ bool is_named_json(const std::filesystem::path& name);
 
 class TextSource {
  public:
-  /// '-' is standard input. Throws UserError for what cannot be read, is empty, or (unless `any_bytes` do) is no text by its
-  /// first bytes.
+  /// The name '-' is standard input. Throws UserError if a text cannot be read, is empty, or does not begin like text (unless
+  /// `any_bytes` is true).
   explicit TextSource(const std::vector<std::string>& names, bool any_bytes = false);
   TextSource(TextSource&&) noexcept;
   ~TextSource();
 
-  /// Whether all are files, so that the sizes are known and the text can be read again.
+  /// Returns true if all texts are files, so that their sizes are known and they can be read again.
   bool is_of_files() const;
-  /// Copies what is no file into files in `folder`, whose names are removed at once: then all are.
+  /// Copies pipes and standard input to files in `folder`, so that all texts are files. The names of these files are removed at
+  /// once.
   void copy_streams(const std::filesystem::path& folder);
 
-  /// All bytes. Requires files, as the next three do.
+  /// The bytes of all texts. size(), read_at(), seek() and begins_at() require that all texts are files.
   std::uint64_t size() const;
-  /// Bytes of the whole text, `bytes` or those up to its end.
+  /// Reads up to `bytes` bytes of the joined texts; fewer at their end.
   std::string read_at(std::uint64_t offset, std::size_t bytes) const;
-  /// read() goes on there.
+  /// Moves to `offset`: read() continues there.
   void seek(std::uint64_t offset);
-  /// Whether some text begins there.
+  /// Returns true if some text begins at `offset`.
   bool begins_at(std::uint64_t offset) const;
-  /// "byte 17 of 'a.txt'"; of streams the first name's.
+  /// The place of an offset for messages: "byte 17 of 'a.txt'". After the first stream all offsets count as positions in that
+  /// stream.
   std::string place(std::uint64_t offset) const;
-  /// "line 3 of 'a.txt'", which it counts; of streams "the line at byte 17 of '-'".
+  /// "line 3 of 'a.txt'"; counts the lines. For streams "the line at byte 17 of '-'".
   std::string place_of_line(std::uint64_t offset) const;
   std::string name_at(std::uint64_t offset) const;
   /// The beginning of the text that contains `offset`.
   std::uint64_t begin_of_text(std::uint64_t offset) const;
-  /// Names, sizes and times of last writing: what tells whether these are the same texts as another time.
+  /// Names, sizes and times of the last write. They are compared to find out if the texts are those of an earlier run.
   nlohmann::ordered_json identity() const;
 
-  /// Returns the field of JSON that has the text: `named` if it is not empty, else `otherwise` if the texts are JSON by their
-  /// names or content, else nothing. Throws UserError if some texts are JSON and some are plain. Opens no stream after the
-  /// first text: require_plain() checks those later, because they may depend on what was read before. Warns of plain texts
-  /// whose lines look like JSON.
+  /// Returns the JSON field that has the text: `named` if it is not empty; otherwise `otherwise` if the texts are JSON by their
+  /// names or contents; otherwise an empty text. Throws UserError if some texts are JSON and others plain. Opens no stream
+  /// after the first text, because the writer of a pipe may wait until the texts before it are read; require_plain() checks
+  /// these streams later. Warns of plain texts with lines that look like JSON.
   std::string json_field(const std::string& named, const char* otherwise = "text");
-  /// Throws UserError if the present text is a stream of JSON.
+  /// Throws UserError if the current text is a stream of JSON.
   void require_plain();
 
-  /// The first bytes of the present text, up to 64 KiB, whatever has been read; of a file without blocks of blanks before
-  /// these. Opens a stream.
+  /// The first bytes of the current text, up to 64 KiB, independent of the position. Blocks of blanks at the beginning of a
+  /// file are skipped. Opens a stream.
   std::string beginning();
-  /// Appends up to `bytes` of the present text. Returns how many; 0 at its end.
+  /// Appends up to `bytes` bytes of the current text. Returns their number; 0 at the end of the text.
   std::size_t read(std::string& to, std::size_t bytes);
-  /// Begins the next text; false if there is none.
+  /// Moves to the next text. Returns false if there is none.
   bool next();
 
  private:
@@ -71,7 +73,7 @@ class TextSource {
   const Text& text_at(std::uint64_t& offset) const;
   std::vector<Text> texts_;
   std::size_t present_ = 0;
-  std::uint64_t at_ = 0;  // in the present text
+  std::uint64_t at_ = 0;  // the position in the current text
 };
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
-// Files of tokens, written as the tokens come: memory does not grow with them. What is written has another name until it is
-// whole and on the disk. A writer can be asked to make sure of what it has so far, and one of a later process goes on there: so
-// hours of work survive a kill.
+// Writes token files while the tokens are made: memory does not grow with the number of tokens. A file has a temporary name
+// until it is complete and on the disk. A writer can sync its tokens to the disk, and a writer in a later process can continue
+// there, so that hours of work survive a kill.
 #pragma once
 
 #include <cstddef>
@@ -16,61 +16,61 @@
 
 namespace fsdp {
 
-/// A file that is whole, durable, and has its name.
+/// A complete file that is on the disk under its final name.
 struct WrittenFile {
   std::filesystem::path path;
   std::uint64_t tokens = 0;
 };
 
-/// Writes tokens in one format. Every function throws CallError if the disk fails or is full. A writer that goes away before
-/// finish() removes what it has written, unless sync() was called: then that stays, under its temporary names, for a later one.
+/// Writes tokens in one format. Every function throws CallError if the disk fails or is full. A writer that is destroyed before
+/// finish() removes its files. After sync() it leaves them, under their temporary names, for a later writer.
 class TokenWriter {
  public:
   virtual ~TokenWriter() = default;
 
-  /// Appends tokens; the caller keeps them. Each is below the vocabulary that the writer was made for.
+  /// Appends tokens. Each must be below the vocabulary size for which the writer was made.
   virtual void add(std::span<const TokenId> tokens) = 0;
-  /// The document that these tokens belong to ends here. Formats without documents do nothing.
+  /// Ends the current document. Does nothing in formats without documents.
   virtual void end_document() = 0;
-  /// A writer of these tokens' mask into the same file, or null if the format has no place for it there. Its finish() returns
-  /// nothing and comes first; it goes away before this.
+  /// Makes a writer of the tokens' mask into the same file, or returns null if the format has no place for a mask. Call its
+  /// finish(), which returns no files, before that of this writer, and destroy it first.
   virtual std::unique_ptr<TokenWriter> make_mask_writer() { return nullptr; }
-  /// Waits until all tokens so far are on the disk, where they stay if this process is killed.
+  /// Waits until all tokens so far are on the disk, so that they survive a kill of this process.
   virtual void sync() = 0;
-  /// Called right after sync(): what a writer of a later process is given to resume from there. Null if the format does not
-  /// allow that.
+  /// The state from which a writer in a later process resumes. Call it directly after sync(). Null if the format cannot be
+  /// resumed.
   virtual nlohmann::json state() const = 0;
-  /// Waits until all is on the disk and gives the files their names, in the place of what had these. Called once, last. Returns
-  /// the files in order.
+  /// Waits until all tokens are on the disk, and gives the files their final names, replacing existing files. Call it once, as
+  /// the last function. Returns the files in order.
   virtual std::vector<WrittenFile> finish() = 0;
 };
 
-/// No file of llm.c's format has more tokens: it counts them in 31 bits.
+/// The most tokens in a file of llm.c's format, which stores their number in 31 bits.
 inline constexpr std::uint64_t most_llmc_tokens = 2147483647;
 
-/// llm.c's format: 16 bits a token for vocabularies up to 65536, else 32. More than `shard_tokens` tokens become several files:
-/// train.bin is then train_000001.bin, train_000002.bin and so on, each full but for the last. `state` is what state() returned
-/// in another process, or null. Throws UserError if there cannot be such a file or another process writes it now, and
-/// DamagedError if what `state` says of the temporary files is not so.
+/// Makes a writer of llm.c's format: 16 bits per token for vocabularies up to 65536, else 32. More than `shard_tokens` tokens
+/// become several files: train.bin is then train_000001.bin, train_000002.bin and so on, each full except the last. `state` is
+/// the value of state() in another process, or null. Throws UserError if the file cannot be created or another process is
+/// writing it, and DamagedError if the temporary files do not match `state`.
 std::unique_ptr<TokenWriter> make_llmc_writer(const std::filesystem::path& path, std::size_t vocab_size,
                                               std::uint64_t shard_tokens = most_llmc_tokens,
                                               const nlohmann::json& state = nullptr);
 
-/// Files that lie beside these, are not of them, and would be read by a pattern for them: numbered ones of an earlier run with
-/// the same path that wrote more of them, or train.bin where there are several now. Some may be another program's.
+/// Finds other files that a pattern for the `files` files just written would match: numbered files of an earlier run that wrote
+/// more of them, or train.bin if there are several files now. Other programs may have written some of them.
 std::vector<std::filesystem::path> llmc_files_of_earlier_runs(const std::filesystem::path& path, std::size_t files);
 
-/// A memory-mapped data set as Megatron-LM writes it, NAME.bin and NAME.idx for a path of NAME, NAME.bin or NAME.idx: 16 bits a
-/// token for vocabularies below 65,500, else 32, and a sequence per document; one of more than 2^30 tokens becomes several.
-/// fairseq reads it, too. `state` and errors as above.
+/// Makes a writer of Megatron-LM's memory-mapped data sets, which fairseq reads, too. It writes NAME.bin and NAME.idx for the
+/// path NAME, NAME.bin or NAME.idx, with 16 bits per token for vocabularies below 65,500, else 32. Each document is a sequence;
+/// one of more than 2^30 tokens becomes several. `state` and errors as above.
 std::unique_ptr<TokenWriter> make_indexed_writer(const std::filesystem::path& path, std::size_t vocab_size,
                                                  const nlohmann::json& state = nullptr);
-/// An HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and, once a document has ended, "document_lengths" of 32;
-/// the mask is "loss_mask".
-/// Such a file cannot be resumed: state() returns null. Throws UserError as above.
+/// Makes a writer of an HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and "document_lengths" of 32 bits if any
+/// document ends. The mask is the dataset "loss_mask". The file cannot be resumed: state() returns null. Throws UserError as
+/// above.
 std::unique_ptr<TokenWriter> make_hdf5_writer(const std::filesystem::path& path, std::size_t vocab_size);
 
-/// All tokens at once, of 16 or of 32 bits.
+/// Writes all tokens at once as a file in llm.c's format, with 16 or 32 bits per token.
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint32_t> tokens);
 

@@ -29,7 +29,7 @@ bool is_conversation(const nlohmann::json& object) {
 PlainPieces::PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules,
                          bool documents, bool behind_cut)
     : text_(text), end_(end), rules_(rules), documents_(documents), at_(begin) {
-  if (!text.is_of_files()) return;  // read from the beginning, once
+  if (!text.is_of_files()) return;  // streams are read once, from the beginning
   text_.seek(begin);
   if (!behind_cut || rules.anywhere || begin == 0) return;
   const std::size_t most = std::min<std::uint64_t>(begin, 4);
@@ -69,7 +69,7 @@ bool PlainPieces::next(TextPiece& piece) {
     if (cut == before_ && !document_ends_) return false;
     piece.cut = before_;
     piece.end = at_ + cut - before_;
-    // A text that ends with the part ends there, too.
+    // A text may end exactly at the end of the part.
     piece.ends_document = documents_ && (document_ends_ || (end_ && piece.end == *end_ && text_.begins_at(*end_)));
     piece.text = buffer_.substr(0, cut);
     at_ = piece.end;
@@ -84,7 +84,7 @@ JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std:
                        ConversationReader conversations, bool skip_invalid)
     : records_(text, begin, end), field_(field), conversations_(std::move(conversations)), skip_invalid_(skip_invalid) {}
 
-/// The text of the record. Nothing if there is none: then `problem_` says why.
+/// The text of the record; nullopt if there is none, with the reason in `problem_`.
 std::optional<std::string> JsonPieces::read(TextPiece& piece) {
   piece.replaced = 0;
   if (!conversations_) return read_json_field(records_.record(), field_, problem_, &piece.replaced);
@@ -130,7 +130,7 @@ bool JsonPieces::next(TextPiece& piece) {
     return true;
   }
   if (piece.skipped == 0) return false;
-  piece.text.clear();  // so that the last lines count
+  piece.text.clear();  // an empty piece reports the skipped records at the end
   piece.answers.clear();
   piece.replaced = 0;
   piece.end = records_.end();
@@ -161,7 +161,7 @@ bool JobNotes::know_tokenizer(const std::filesystem::path& file) const {
 }
 
 void JobNotes::compare_tokenizer(const std::string& sum) {
-  // Before its file is written, a learned tokenizer is noted without the file next to it.
+  // begin_with_tokenizer() notes only the checksum of the tokenizer's own file.
   if (found_ && !(found_->is_null() ? sum.starts_with(tokenizer_found_) : sum == tokenizer_found_))
     start_anew("the tokenizer was another one then");
   tokenizer_found_ = sum;
@@ -189,7 +189,7 @@ void JobNotes::put(const nlohmann::json& progress) {
 
 void JobNotes::remove() {
   check_errno(::unlink(path_.c_str()) == 0 || errno == ENOENT, "remove " + path_.string());
-  ::unlink((path_.string() + ".tmp").c_str());  // of a run that was killed while it wrote its notes
+  ::unlink((path_.string() + ".tmp").c_str());  // left by a run that was killed while it wrote its notes
 }
 
 TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
@@ -234,7 +234,7 @@ void TokenizeJob::open_writers() {
   }
   train_ = open(output_.out, "train");
   if (tail_) valid_ = open(output_.valid_out, "valid");
-  // No other process writes these files any more.
+  // The writers hold locks: no other process writes these files.
   if (!output_.own_tokenizer)
     notes_.remove();
   else if (notes_.are_kept())

@@ -1,4 +1,4 @@
-// Tokenizes a text into files, and resumes what a killed process has left.
+// Tokenizes a text into files, and resumes the job of a killed process.
 #pragma once
 
 #include <cstddef>
@@ -25,22 +25,23 @@
 
 namespace fsdp {
 
-/// A text in pieces.
+/// Divides a text into pieces.
 class TextPieces {
  public:
   virtual ~TextPieces() = default;
-  /// False at the end. `piece` is then what it was.
+  /// Reads the next piece. Returns false at the end and leaves `piece` unchanged.
   virtual bool next(TextPiece& piece) = 0;
 };
 
-/// Pieces of about a megabyte, each cut where the rules allow it; longer where there is no such place, up to 256 MiB.
+/// Pieces of plain text of about 1 MiB, cut at places that the rules allow. A piece without such a place is longer, up to 256
+/// MiB.
 class PlainPieces : public TextPieces {
  public:
-  /// The part [begin, end) of the text, which was cut at `begin` by the rules if `behind_cut`; `end` is empty for all that
-  /// follows. With `documents` a piece ends with each text.
+  /// Reads the part [begin, end) of the text, to the end of the text if `end` is empty. `behind_cut` is true if the rules cut
+  /// the text at `begin`. If `documents` is true, a piece ends with each text.
   PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
               bool behind_cut = false);
-  /// Throws UserError where there is no such place for longer.
+  /// Throws UserError if 256 MiB have no place for a cut.
   bool next(TextPiece& piece) override;
 
  private:
@@ -50,22 +51,22 @@ class PlainPieces : public TextPieces {
   std::optional<std::uint64_t> end_;
   CutRules rules_;
   bool documents_, at_end_ = false, document_ends_ = false;
-  std::string buffer_;      // what was read, behind the character before it
+  std::string buffer_;      // the character before the piece, then bytes that were read
   std::size_t before_ = 0;  // bytes of that character
-  std::uint64_t at_;        // where the rest of the buffer begins in the text
+  std::uint64_t at_;        // position in the text of the bytes after that character
 };
 
-/// Reads the conversation in a record of JSON, or says why there is none.
+/// Reads the conversation of a JSON record, or sets `problem` if there is none.
 using ConversationReader = std::function<ChatText(const nlohmann::json& record, std::string& problem)>;
 
-/// Records of JSON: the text of a field in each is a document, and a piece.
+/// Pieces of JSON records: a field of each record is a document, and one piece.
 class JsonPieces : public TextPieces {
  public:
-  /// Reads the part [begin, end), which begins and ends between records. With `conversations` each record is a conversation
-  /// instead of a text. `skip_invalid`: records without a text are left out.
+  /// Reads the part [begin, end) of the text; both positions must be between records. With `conversations` each record is a
+  /// conversation instead of a text. If `skip_invalid` is true, records without a text are left out.
   JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
              ConversationReader conversations = nullptr, bool skip_invalid = false);
-  /// Throws what JsonRecords throws; and UserError for a record without a text, unless those are left out.
+  /// Throws what JsonRecords throws, and UserError for a record without a text unless these are left out.
   bool next(TextPiece& piece) override;
 
  private:
@@ -79,25 +80,26 @@ class JsonPieces : public TextPieces {
   std::string problem_;
 };
 
-/// What is known of a job on the disk, in a file beside its output.
+/// The notes about a job's progress, in a file next to its output.
 class JobNotes {
  public:
-  /// `same` is what a job must have in common with this one to be resumed. Nothing is written if `interval_s` is 0. Says
-  /// on stderr why what is there is of no use.
+  /// `same` has the settings that an earlier job must share with this one to be resumed. Nothing is written if `interval_s` is
+  /// 0. Warns on stderr if notes exist and cannot be used.
   JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
 
-  /// The progress written last. Null (by begin_with_tokenizer()) or nothing: the job begins anew.
+  /// The progress of the earlier job. Null if it only wrote its tokenizer (begin_with_tokenizer()); nullopt if there are no
+  /// usable notes. In both cases tokenizing starts from the beginning.
   const std::optional<nlohmann::json>& found() const { return found_; }
-  /// Notes that the job is about to write its tokenizer's file, which will have this text: a job that is killed after that
-  /// finds the file and knows it. Not for texts from pipes.
+  /// Notes that the job is about to write its tokenizer's file with this text, so that a later job recognises the file after a
+  /// kill. Does nothing for texts from pipes.
   void begin_with_tokenizer(std::string_view text);
-  /// Returns true if this file is the tokenizer of what was found.
+  /// Returns true if this file is the tokenizer of the earlier job.
   bool know_tokenizer(const std::filesystem::path& file) const;
-  /// Begins anew if the checksum of the tokenizer, sum_of_tokenizer(), differs from the one in the notes.
+  /// Calls start_anew() if the checksum of the tokenizer, sum_of_tokenizer(), differs from the one in the notes.
   void compare_tokenizer(const std::string& sum);
-  /// Begins anew for this reason, and says so.
+  /// Drops the earlier progress and warns with this reason.
   void start_anew(const std::string& why);
-  /// Whether a killed job can be resumed.
+  /// Returns true if a killed job can be resumed.
   bool are_kept() const { return interval_s_ > 0; }
   bool due() const { return interval_s_ > 0 && timer_.seconds() >= interval_s_; }
   void write(const nlohmann::json& progress);
@@ -118,19 +120,19 @@ class JobNotes {
 struct TokenizeJobOptions {
   std::filesystem::path out, valid_out;
   const TokenFormat* format = token_formats().front();
-  std::uint64_t shard_tokens = most_llmc_tokens;  // of llm.c's files
-  std::optional<TokenId> end_of_text = {};        // follows each document
-  bool documents = false;                         // each plain text is one, also without that token; else all are one
-  std::string json_field = {};                    // of texts that are lines of JSON; else empty
-  ConversationReader conversations = nullptr;     // lines of JSON are conversations: then masks are written, too
+  std::uint64_t shard_tokens = most_llmc_tokens;  // most tokens per file, for llm.c's format
+  std::optional<TokenId> end_of_text = {};        // appended to each document
+  bool documents = false;       // each plain text is a document, also without end_of_text; else all texts are one document
+  std::string json_field = {};  // the field with the text, for JSON; empty for plain text
+  ConversationReader conversations = nullptr;  // set if JSON records are conversations; masks are then written, too
   std::size_t threads = 1;
-  bool own_tokenizer = false;       // its tokenizer was learned for it: going on needs the notes from then on
-  bool skip_invalid = false;        // leave out lines of JSON without a text
-  bool is_text = false;             // bytes of 0 are refused: a file that has them was taken for text and is none
-  std::function<bool()> stop = {};  // asked between pieces
+  bool own_tokenizer = false;       // the tokenizer was trained for this job, so the notes exist from then on
+  bool skip_invalid = false;        // leave out JSON records without a text
+  bool is_text = false;             // zero bytes are refused: a file with them is not text
+  std::function<bool()> stop = {};  // called between pieces; true: stop
 };
 
-/// Somebody has asked the job to stop, and what is done is noted.
+/// The job was stopped on request, and its progress is saved.
 struct TokenizingStopped : RunError {
   using RunError::RunError;
 };
@@ -139,12 +141,12 @@ struct TokenizeResult {
   std::vector<WrittenFile> train, valid, train_mask, valid_mask;
 };
 
-/// Where the mask of a token file is written that has no place for it: beside it, NAME.mask.bin for NAME.bin.
+/// The path of a separate mask file: NAME.mask.bin for NAME.bin.
 std::filesystem::path mask_path(const std::filesystem::path& tokens);
 
 class TokenizeJob {
  public:
-  /// From `tail` on the text is held out. The references must outlive this.
+  /// The text from offset `tail` on is held out. The references must outlive this object.
   TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
               const TokenizeJobOptions& output);
   /// Throws UserError for texts without a token, RunError if the disk fails or is full, and TokenizingStopped.
@@ -164,11 +166,11 @@ class TokenizeJob {
   std::optional<std::uint64_t> tail_;
   JobNotes& notes_;
   TokenizeJobOptions output_;
-  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;  // those that there are; masks go away first
-  std::uint64_t at_ = 0;                                                  // all before it is tokenized and with the writers
+  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;  // null if not used; masks are destroyed first
+  std::uint64_t at_ = 0;  // the text before this offset is tokenized and given to the writers
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;
-  std::uint64_t skipped_ = 0, first_skipped_ = 0;  // lines of JSON
+  std::uint64_t skipped_ = 0, first_skipped_ = 0;  // JSON records
 };
 
 }  // namespace fsdp

@@ -30,7 +30,8 @@ std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std
   const Range mine = share(tokens.size(), parts, part);
   std::vector<std::uint32_t> piece(std::min(mine.size(), std::size_t{1} << 19));
   std::uint32_t largest = 0;
-  // Of very many, pieces that are spread over all; the others are checked when they are read.
+  // If there are very many tokens, read only some pieces, spread over all. The other tokens are checked when training reads
+  // them.
   const std::size_t pieces_left_out = mine.size() >> 30, step = piece.size() * (1 + pieces_left_out);
   for (std::size_t begin = mine.begin; begin < mine.end; begin += step) {
     const auto here = std::span(piece).first(std::min(piece.size(), mine.end - begin));
@@ -46,7 +47,7 @@ std::uint64_t sample_sum(const Tokens& tokens) {
   constexpr std::uint64_t places = 64;
   RunningSum sum;
   std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 64));
-  for (std::uint64_t k = 0; k < places && !piece.empty(); ++k) {  // the first tokens, the last, and some between
+  for (std::uint64_t k = 0; k < places && !piece.empty(); ++k) {  // the first tokens, the last ones, and some between
     const std::uint64_t last = tokens.size() - piece.size();
     tokens.read(last / (places - 1) * k + last % (places - 1) * k / (places - 1), piece);
     sum.add(piece.data(), piece.size() * sizeof piece[0]);
@@ -131,7 +132,7 @@ class JoinedTokens : public Tokens {
   }
 
  private:
-  /// The part that holds a token; the last one for those behind the end.
+  /// The part that has the token at `position`; the last part for positions after the end.
   std::size_t part_of(std::uint64_t position) const {
     const auto end = std::upper_bound(ends_.begin(), ends_.end() - 1, position);
     return static_cast<std::size_t>(end - ends_.begin());

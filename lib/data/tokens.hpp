@@ -1,4 +1,4 @@
-// Tokens in a row, however they are stored: what the rest of the program knows of data.
+// The interface to token data: a row of tokens, in any file format.
 #pragma once
 
 #include <cstddef>
@@ -13,56 +13,56 @@
 
 namespace fsdp {
 
-/// No vocabulary has it.
+/// A value that is no token in any vocabulary.
 inline constexpr std::uint32_t no_token = std::numeric_limits<std::uint32_t>::max();
 
-/// Immutable; several threads may read at once. What is read of a file is read when it is asked for: a file that somebody cuts
-/// meanwhile is an error then, which a mapped one would not be.
+/// Immutable; several threads may read at once. Files are read on demand and not memory-mapped, so that truncating a file
+/// during a run gives an error instead of a crash.
 class Tokens {
  public:
   virtual ~Tokens() = default;
 
-  /// How many there are.
+  /// The number of tokens.
   virtual std::uint64_t size() const = 0;
-  /// Copies tokens [begin, begin + out.size()), all of which are there. Throws RunError if a file has become shorter, and
-  /// CallError if the disk fails. What a file stores that is no token, as it is negative or has more than 32 bits, reads as
-  /// `no_token`. Allocates nothing of ours.
+  /// Copies tokens [begin, begin + out.size()), which must exist. Throws RunError if a file has become shorter, and CallError
+  /// if the disk fails. A stored number that is negative or has more than 32 bits reads as `no_token`. Does not allocate.
   virtual void read(std::uint64_t begin, std::span<std::uint32_t> out) const = 0;
-  /// "'a.bin'", "'a.bin' and 3 others", for messages.
+  /// The name for messages: "'a.bin'", "'a.bin' and 3 others".
   virtual std::string name() const = 0;
-  /// Where a token stands: "position 17 of 'a.bin'".
+  /// The place of a token for messages: "position 17 of 'a.bin'".
   virtual std::string place(std::uint64_t position) const;
-  /// The largest token that the format can store here; of several files, that all of them can.
+  /// The largest token that the file can store; for several files, the largest that each of them can store.
   virtual std::uint64_t largest_possible() const = 0;
-  /// Whether the format says where documents begin.
+  /// Returns true if the format stores where documents begin.
   virtual bool has_documents() const { return false; }
-  /// Where each document begins, in ascending order, from 0 on; empty without documents. Reads an index of all of them.
+  /// The beginnings of all documents, in ascending order; the first is 0. Empty without documents. Reads the whole index.
   virtual std::vector<std::uint64_t> documents() const { return {}; }
-  /// A number for each token, 1 where it counts in the loss and 0 where not, if the data have such numbers; else null.
+  /// The mask, if the data have one: for each token 1 if it counts in the loss, else 0. Otherwise null.
   virtual std::unique_ptr<Tokens> mask() const { return nullptr; }
-  /// A warning that names other contents of the files that are not used; empty if there are none.
+  /// A warning about contents of the files that are not used; empty if there are none.
   virtual std::string unread() const { return ""; }
-  /// Looks at part `part` of `parts` of what cannot be checked without reading all of it, such as a long index: the ranks of a
-  /// job share that work. Throws UserError.
+  /// Checks part `part` of `parts` of contents that must be read as a whole to be checked, such as a long index. The ranks of a
+  /// job share this work. Throws UserError.
   virtual void check(std::size_t part, std::size_t parts) const;
 };
 
-/// Opens a file, recognising its format by its content (formats.hpp), or, of a data set in two files, either of them or the
-/// name that both have in common. Throws UserError for what is missing, empty, truncated or of an unknown format, saying which.
+/// Opens a file in the format that its content shows (formats.hpp). For a data set in two files, `path` is one of them or their
+/// common NAME. Throws UserError if a file is missing, empty, truncated or of an unknown format.
 std::unique_ptr<Tokens> open_token_file(const std::filesystem::path& path);
 
-/// The rows of `parts`, one behind the other; at least one.
+/// Joins the rows of `parts`, of which there must be at least one, into one row.
 std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts);
 
-/// The largest token in part `part` of `parts`, or, of a part with more than 2^30 tokens, in as many that are spread over it.
-/// Throws UserError if it is not below vocab_size: ranks share the work, so that a wrong token is found before training, and
-/// once.
+/// Returns the largest token in part `part` of `parts`. In a part of more than 2^30 tokens only about 2^30 of them are read,
+/// spread over the part. Throws UserError if the token is not below vocab_size. The ranks share this work, so that a wrong
+/// token is found before training starts.
 std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts);
-/// A warning for tokens whose type cannot hold all of a vocabulary; nothing if it can.
+/// A warning if the stored type of the tokens is too small for the vocabulary; otherwise nullopt.
 std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size);
-/// The checksum of tokens at 64 places. Other data of the same size have another one, unless only few tokens differ.
+/// A checksum of tokens at 64 places. Other data of the same size almost always have another checksum, unless only few tokens
+/// differ.
 std::uint64_t sample_sum(const Tokens& tokens);
-/// What is said of a token outside the vocabulary.
+/// Throws UserError for a token outside the vocabulary.
 [[noreturn]] void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size);
 
 }  // namespace fsdp

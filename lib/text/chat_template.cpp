@@ -230,9 +230,9 @@ std::string escaped(std::string_view text) {
   return all;
 }
 
-/// Reads the quoted text that begins at `at`, moves `at` after it, and returns the text escaped. The known escape sequences are
-///
-///  and escaped quotes and backslashes. Any other one keeps its single backslash, so that the program matches no known one.
+/// Reads the quoted text that begins at `at`, moves `at` after it, and returns the text escaped. Line feeds, quotes and
+/// backslashes may be escaped in it. Any other escape sequence keeps its single backslash, so that the program matches no known
+/// one.
 std::string quoted(std::string_view expression, std::size_t& at) {
   const char quote = expression[at++];
   std::string text;
