@@ -125,13 +125,13 @@ std::vector<std::string> read_prompts(const GenerateOptions& options) {
   return prompts;
 }
 
-/// What all ranks read, before they meet.
+/// The files and options that each rank reads before the first step.
 struct Inputs {
   std::unique_ptr<TensorSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
   GenerationOptions generation;
   std::vector<std::string> prompts;
-  std::vector<std::vector<TokenId>> tokens;  // of each prompt
+  std::vector<std::vector<TokenId>> tokens;  // the tokens of each prompt
   std::optional<ChatTemplate> chat;
 
   Inputs(const GenerateOptions& options, bool speaks) : generation(options.generation) {
@@ -172,7 +172,8 @@ struct Inputs {
   }
 
  private:
-  /// What nobody gave is what the model's file says; `speaks`: and that is told.
+  /// Settings that the user did not give are taken from the model's generation_config.json. If `speaks` is true, they are
+  /// reported.
   void take_generation_config(const GenerateOptions& options, const std::filesystem::path& folder, bool speaks) {
     GenerationWishes wishes = options.wishes;
     const AddedWishes added = add_generation_config(folder, wishes);
@@ -193,13 +194,14 @@ struct Inputs {
   }
 };
 
-/// What a plan that generates needs.
+/// The sharding options of a plan that generates.
 ShardingOptions sharding_of(const GenerateOptions& options, const GenerationShape& shape) {
-  return {.strategy = options.strategy,
-          .batch = {shape.rows, 1},
-          .types = {.parameter = options.precision,
-                    .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // no copy where none is needed
-          .plan = {.training = false, .cache = shape.cache}};
+  return {
+      .strategy = options.strategy,
+      .batch = {shape.rows, 1},
+      .types = {.parameter = options.precision,
+                .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // the same type needs no second copy
+      .plan = {.training = false, .cache = shape.cache}};
 }
 
 std::string json_line(const GeneratedText& text, const Inputs& inputs) {
@@ -216,15 +218,16 @@ std::string json_line(const GeneratedText& text, const Inputs& inputs) {
 
 namespace {
 
-/// The conversation's longest sequence, prompt and answer, unless the model's is shorter.
+/// The longest conversation in tokens, including the answer, unless the model's longest sequence is shorter.
 constexpr std::size_t longest_conversation = 8192;
 
-/// Lines of rank 0's standard input, on every rank. While nobody writes, the ranks keep meeting, so that none misses another.
+/// Reads lines of rank 0's standard input for all ranks. While there is no input, the ranks meet in a collective every second,
+/// so that no rank waits longer than the timeout of collectives.
 class SharedLines {
  public:
   explicit SharedLines(Group& world) : world_(world) {}
 
-  /// The next line; nothing after the last one. Collective.
+  /// Returns the next line; nullopt after the last one. Collective.
   std::optional<std::string> next() {
     enum State : std::uint64_t { waiting, line, end };
     while (true) {
@@ -242,7 +245,7 @@ class SharedLines {
   }
 
  private:
-  /// A whole line, if one comes within a second.
+  /// Returns a whole line if one arrives within a second.
   std::optional<std::string> take() {
     if (read_.find('\n') == std::string::npos && !ended_) {
       pollfd input = {0, POLLIN, 0};
@@ -267,7 +270,7 @@ class SharedLines {
   bool ended_ = false;
 };
 
-/// Message by message, until the input ends.
+/// Answers message by message, until the input ends.
 void converse(const GenerateOptions& options, const Inputs& inputs, Generator& generator, Communicator& world,
               const std::function<void(std::string_view)>& out) {
   const bool asks = world.rank() == 0 && ::isatty(0) != 0;
@@ -281,7 +284,7 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
     if (line->ends_with('\r')) line->pop_back();
     if (line->find_first_not_of(" \t") == std::string::npos) continue;
     messages.push_back({"user", *line});
-    std::string answer;  // every rank keeps the conversation
+    std::string answer;  // every rank has the whole conversation
     std::vector<TokenId> ids;
     agree(world, [&] {
       ids = inputs.tokenizer->encode(inputs.chat->render(messages));

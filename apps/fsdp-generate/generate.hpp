@@ -1,4 +1,4 @@
-// What fsdp-generate does.
+// The options of fsdp-generate, and the program itself.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ struct GenerateOptions {
   std::string tokenizer;
   bool json = false;
   bool chat = false;
-  std::string system;                 // message of a conversation; empty: the chat template's own
-  GenerationWishes wishes = {};       // the rest is what the model's generation_config.json says
-  GenerationOptions generation = {};  // its length and seed
-  std::size_t batch_size = 8;         // texts of a rank at a time
+  std::string system;                 // the system message; empty: the chat template's own
+  GenerationWishes wishes = {};       // values that are not given come from the model's generation_config.json
+  GenerationOptions generation = {};  // only length and seed are options; the rest follows from `wishes` and the model
+  std::size_t batch_size = 8;         // texts that a rank generates at a time
   std::string strategy = "full";
   DType precision = DType::f32;
   DeviceChoice device = DeviceChoice::automatic;
@@ -35,13 +35,13 @@ struct GenerateOptions {
 };
 
 OptionTable generate_option_table(GenerateOptions& options);
-/// Throws UserError if there is no model, or if options contradict each other.
+/// Throws UserError if no model is given or options contradict each other.
 void require_complete(const GenerateOptions& options);
 
-/// Hands what is to be printed to `out`, on rank 0: of one prompt each piece as soon as it is there, else whole texts. The same
-/// options give the same text. Collective over world; each rank holds a shard of the model, whole units only while they are
-/// used. With `chat`, the user's messages are the lines of standard input, and "> " is printed before each where that is a
-/// terminal.
+/// Generates text and passes it to `out` on rank 0: for a single prompt each piece as soon as it is generated, otherwise whole
+/// texts. The same options give the same text. With `chat`, the user's messages are the lines of standard input; if that is a
+/// terminal, "> " is printed before each. Collective over world. Each rank holds a shard of the model, and whole units only
+/// while they are used.
 void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out);
 
 }  // namespace fsdp

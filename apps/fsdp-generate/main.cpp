@@ -1,4 +1,4 @@
-// Generates text with a model or a checkpoint, on any number of ranks.
+// fsdp-generate: generates text with a model or a checkpoint, on any number of ranks.
 #include <cstdio>
 
 #include "fsdp-generate/generate.hpp"

@@ -1,5 +1,6 @@
-// Text to token files. The texts are joined in the order given; the held-out part is their tail, so that nothing of it is seen
-// in training. They are read, tokenized and written in pieces: memory does not grow with them.
+// fsdp-tokenize: converts texts to token files. The texts are joined in the given order; the held-out part is the tail of the
+// joined text, so that training does not see it. Texts are read, tokenized and written in pieces, so that memory does not grow
+// with their size.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -58,7 +59,7 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
          std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
 }
 
-/// The rules that need no text.
+/// Checks the options that can be checked without the texts.
 void check(const TokenizeOptions& options, const OptionTable& table) {
   if (options.texts.empty())
     throw UserError("no text (there is nothing to tokenize); give at least one file, or - for standard input");
@@ -96,7 +97,7 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
 }
 
-/// The texts' files, of patterns too.
+/// Returns the files of all texts, including those of patterns.
 std::vector<std::string> find_texts(const TokenizeOptions& options) {
   std::vector<std::string> texts;
   for (const std::string& name : options.texts)
@@ -176,7 +177,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   return table;
 }
 
-/// Where the tail starts: about `fraction` of the text from its end, not inside a UTF-8 character or a record of JSON.
+/// The start of the held-out tail, about `fraction` of the text. It is not within a UTF-8 character or a JSON record.
 std::uint64_t start_of_tail(TextSource& text, double fraction, bool is_json) {
   const std::uint64_t size = text.size();
   const auto start = size - static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(size)));
@@ -189,7 +190,7 @@ std::uint64_t start_of_tail(TextSource& text, double fraction, bool is_json) {
   return first + at;
 }
 
-/// The token that says that a text ends.
+/// The end-of-text token for --append-eos.
 std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   std::vector<std::string> names = {options.eos_token};
   const auto found = options.eos_token.empty() ? find_end_of_text(tokenizer, &names) : tokenizer.find(options.eos_token);
@@ -201,7 +202,7 @@ std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOpt
                          options.tokenizer, excerpt(fmt::to_string(fmt::join(names, ", ")))));
 }
 
-/// Where --train-bpe writes.
+/// The path of the tokenizer that --train-bpe writes.
 std::filesystem::path learned_tokenizer(const TokenizeOptions& options) {
   std::filesystem::path path = options.tokenizer;
   if (path.extension() != ".json") path /= "tokenizer.json";
@@ -224,7 +225,7 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
   return path;
 }
 
-/// Learns a tokenizer from the first `bytes` of the text and writes it.
+/// Trains a tokenizer on the first `bytes` bytes of the text and writes it.
 void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, TextSource& text, std::uint64_t bytes,
                      const std::string& json_field, bool skip_invalid, JobNotes& notes) {
   BpeTrainer trainer(vocab_size, {"<|endoftext|>"});
@@ -239,8 +240,8 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
   const auto text_of = [](const nlohmann::ordered_json& what) { return json_text(what, 1) + "\n"; };
   const std::filesystem::path config = path.parent_path() / "tokenizer_config.json";
   try {
-    // The tokenizer comes last, when it is noted whose it is: what a killed run leaves refuses no later one.
-    if (path.filename() == "tokenizer.json" && kind_of(config) == PathKind::missing)  // for transformers' AutoTokenizer
+    // The tokenizer is written last, after the notes name it. So files that a killed run leaves do not make a later run fail.
+    if (path.filename() == "tokenizer.json" && kind_of(config) == PathKind::missing)  // transformers' AutoTokenizer needs it
       write_text_file_durably(config,
                               text_of({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "<|endoftext|>"}}));
     notes.begin_with_tokenizer(text_of(learned));
@@ -254,7 +255,7 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
            tokens < vocab_size ? format(" (not {}: no other pair of tokens is in the text twice)", vocab_size) : "");
 }
 
-/// Of llm.c's files.
+/// Warns of numbered files of earlier runs with the same names.
 void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult& done) {
   std::string others;
   for (const auto& [path, count] :
@@ -276,7 +277,7 @@ int tokenize(const TokenizeOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
   const bool of_files = text.is_of_files(), can_go_on = of_files && options.format->resumes;
   const bool holds_out = !options.valid_out.empty();
-  if (holds_out || options.train_bpe > 0)  // both need all of it first
+  if (holds_out || options.train_bpe > 0)  // both need the whole text before they start
     text.copy_streams(folder_of(options.out));
   std::optional<std::uint64_t> tail;
   if (holds_out) {
@@ -288,7 +289,7 @@ int tokenize(const TokenizeOptions& options) {
           text.size(), options.valid_fraction));
   }
 
-  // What a killed run must have in common with this one to be gone on with, beside its tokenizer.
+  // The settings that a killed run must share with this one to be resumed, besides the tokenizer.
   nlohmann::ordered_json same = {{"version", version_string()},
                                  {"tokenizer", options.tokenizer},
                                  {"train_bpe", options.train_bpe},
@@ -310,7 +311,7 @@ int tokenize(const TokenizeOptions& options) {
   print_warnings(tokenizer->warnings());
 
   std::optional<ChatTemplate> chat;
-  std::set<std::string> unused;  // keys
+  std::set<std::string> unused;  // keys that are not used
   const auto template_of_tokenizer = [&]() -> const ChatTemplate& {
     if (!chat) chat = read_chat_template(folder_of_tokenizer(options.tokenizer), *tokenizer);
     return *chat;

@@ -13,18 +13,19 @@ namespace fsdp {
 
 namespace {
 
-/// Prompts go through the model in steps of so many tokens: enough for products to be as fast as they get.
+/// The most tokens in a step. With this many, matrix products reach their full speed.
 constexpr std::size_t most_rows = 512;
-/// Texts grow in place up to so many tokens.
+/// The most tokens for which a text reserves memory in advance.
 constexpr std::size_t most_reserved = std::size_t{1} << 20;
 
-/// How much of a text may be shown, and whether it has come to its end.
+/// The number of bytes of a text that may be shown; `ends` is true if a stop string was found.
 struct Cut {
   std::size_t length;
   bool ends;
 };
 
-/// The text before the first stop string in it; else without what may be the beginning of one. Nothing before `known` ends it.
+/// Cuts a text before its first stop string at or after `known`. If there is none, cuts a possible beginning of one from the
+/// end.
 Cut cut_at_stop(std::string_view text, std::size_t known, const std::vector<std::string>& stop) {
   std::size_t first = std::string_view::npos, open = 0;
   for (const std::string& one : stop) {
@@ -45,7 +46,7 @@ std::string_view name_of(Finish finish) {
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens) {
   const std::size_t most = config.longest_sequence(), positions = std::min(most, round_up(longest + new_tokens, 64));
-  // A text that fills its sequence goes through the model once more, by half.
+  // A text that fills its sequence gives half of its tokens to the model again.
   const std::size_t at_once = positions < longest + new_tokens ? positions : std::min(longest, positions) * sequences;
   return {{sequences, positions}, std::max(sequences, std::min(most_rows, round_up(at_once, 16)))};
 }
@@ -53,11 +54,11 @@ GenerationShape generation_shape(const TransformerConfig& config, std::size_t se
 /// A text that is being generated.
 struct Generator::Text {
   GeneratedText result;
-  std::vector<TokenId> tokens;  // of the prompt, and new ones
-  std::size_t base = 0;         // the token at position 0
-  std::size_t cached = 0;       // tokens before it are in the cache, from `base` on
+  std::vector<TokenId> tokens;  // the prompt's tokens, then the new ones
+  std::size_t base = 0;         // index of the token at position 0
+  std::size_t cached = 0;       // tokens [base, cached) are in the cache
   std::unique_ptr<TokenDecoder> decoder;
-  std::size_t shown = 0;  // of result.text
+  std::size_t shown = 0;  // the bytes of result.text that were shown
 
   std::size_t pending() const { return tokens.size() - cached; }
 };
@@ -112,7 +113,7 @@ void Generator::take_prompts() {
     text.tokens = prompt;
     text.base = text.cached = prompt.size() - std::min(prompt.size(), executor_.cache().positions);
     text.decoder = tokenizer_.make_decoder();
-    std::string known;  // a decoder begins with the prompt, so that what follows joins it as it should
+    std::string known;  // the decoder reads the prompt first, so that new tokens join it correctly
     for (const TokenId token : prompt) text.decoder->add(token, known);
     next_prompt_ += static_cast<std::size_t>(world_.size());
   }
@@ -122,7 +123,7 @@ bool Generator::has_work() const {
   return std::any_of(places_.begin(), places_.end(), [](const auto& place) { return place != nullptr; });
 }
 
-/// Texts that are done anywhere go to rank 0, which hands them out in order. Collective.
+/// Sends texts that have ended on any rank to rank 0, which calls on_text_ for them in order. Collective.
 void Generator::deliver() {
   for (int rank = 0; rank < world_.size(); ++rank) {
     const bool mine = rank == world_.rank();
@@ -152,7 +153,8 @@ void Generator::deliver() {
   }
 }
 
-/// As many of a text's tokens as fit; the last one asks for its successor.
+/// Adds as many pending tokens of a text as there is room for. For the last pending token, the logits of the next one are
+/// requested.
 void Generator::add_rows(std::size_t place, std::size_t room) {
   Text& text = *places_[place];
   const std::size_t count = std::min(text.pending(), room);
@@ -166,7 +168,7 @@ void Generator::add_rows(std::size_t place, std::size_t room) {
   wanted_places_.push_back(place);
 }
 
-/// Of texts that answer, a token each; then of prompts what fits.
+/// Runs a step: first one token of each text that is being continued, then as many tokens of prompts as fit.
 void Generator::step() {
   for (auto* list : {&tokens_, &sequences_, &positions_, &wanted_}) list->clear();
   wanted_places_.clear();
@@ -179,12 +181,13 @@ void Generator::step() {
   for (std::size_t i = 0; i < wanted_.size(); ++i)
     go_on(*places_[wanted_places_[i]], std::span(logits_).subspan(i * vocab_size_, vocab_size_));
   for (std::unique_ptr<Text>& place : places_)
-    if (place && !place->decoder) place.reset();  // it has ended
+    if (place && !place->decoder) place.reset();  // the text has ended
 }
 
-/// The text's next token. A token whose place is beyond the longest sequence gets one in a sequence of the text's newest half.
+/// Draws and appends a text's next token. If the token would be after the longest sequence, the text continues from its newest
+/// half.
 void Generator::go_on(Text& text, std::span<float> logits) {
-  int others = 0;  // in vectors
+  int others = 0;  // an integer, so that the loop is vectorized
   for (const float logit : logits) others |= logit != logit;
   are_numbers_ = are_numbers_ && others == 0;
   if (!are_numbers_) return;
@@ -192,7 +195,7 @@ void Generator::go_on(Text& text, std::span<float> logits) {
   const auto words = philox({narrow<std::uint32_t>(result.tokens.size()), narrow<std::uint32_t>(result.prompt), 0,
                              static_cast<std::uint32_t>(RandomSite::generation)},
                             {static_cast<std::uint32_t>(options_.seed), 0});
-  // Places that the model has for tokens and the tokenizer does not fill have no text.
+  // Ids of the model's vocabulary that the tokenizer does not have have no text, so they are not drawn.
   const TokenId token =
       sampler_.draw(logits.first(std::min(logits.size(), tokenizer_.vocab_size())), text.tokens, words[0] / 4294967296.0);
   text.tokens.push_back(token);

@@ -1,13 +1,14 @@
-// Texts that a model goes on with, for many prompts at once: a key-value cache has a place for each of some texts, and a text
-// that has ended leaves its place to the next prompt. Every step gives the model the tokens that it does not know yet: whole
-// prompts first, then one token of each text.
+// Generates text for many prompts at once. The key-value cache has a fixed number of places, one per text. When a text ends,
+// the next prompt takes its place. Every step gives the model the tokens that are not in the cache yet: first the whole prompt
+// of a text, then one new token at a time.
 //
-// At several ranks each has prompts of its own (prompt i is rank i mod N's), and all take part in every step, since a model
-// that no rank holds is gathered unit by unit for it. The text of a prompt depends on the model, the options and the prompt's
-// number alone, up to the rounding of sums, whose order may be another one for other numbers of rows.
+// With N ranks, prompt i belongs to rank i mod N. All ranks take part in every step, because the sharded model is gathered unit
+// by unit. The text of a prompt depends only on the model, the options and the prompt's number, apart from rounding: another
+// number of rows may change the order of sums.
 //
-// A text that fills the model's longest sequence goes on from its newest half: the model sees half of its sequence and more,
-// with positions from 0, and what was before is forgotten. (Rotated keys could be kept, but not moved to other positions.)
+// A text that fills the model's longest sequence continues from its newest half: the model sees at least half a sequence, with
+// positions from 0, and earlier tokens are forgotten. (Cached keys are rotated to their old positions, so they are computed
+// again.)
 #pragma once
 
 #include <cstddef>
@@ -30,43 +31,43 @@ struct GenerationOptions {
   SamplingOptions sampling = {};
   std::size_t max_new_tokens = 200;
   std::size_t seed = 1;
-  std::vector<TokenId> end_tokens = {};  // a text ends when the model says one of them
-  std::vector<std::string> stop = {};    // a text ends before one of them
+  std::vector<TokenId> end_tokens = {};  // a text ends when the model generates one of these
+  std::vector<std::string> stop = {};    // a text ends before one of these
 };
 
-/// Why a text ended.
+/// The reason for which a text ended.
 enum class Finish { length, end_token, stop_string };
 std::string_view name_of(Finish finish);
 
 struct GeneratedText {
-  std::size_t prompt = 0;       // its number
-  std::vector<TokenId> tokens;  // new ones; the last one may be an end token, or belong to a stop string
-  std::string text;             // theirs, without what ended it
+  std::size_t prompt = 0;       // the prompt's number
+  std::vector<TokenId> tokens;  // the new tokens; the last ones may be an end token or part of a stop string
+  std::string text;             // the text of the new tokens, without the end token or stop string
   Finish finish = Finish::length;
 };
 
-/// Sizes of a plan that generates: the caches, and rows of a step.
+/// Sizes for a plan that generates: the caches, and the most rows of a step.
 struct GenerationShape {
   kernels::CacheShape cache;
   std::size_t rows = 0;
 };
-/// For prompts of `longest` tokens at most, `sequences` at a time on a rank, each with `new_tokens` more.
+/// The sizes for prompts of at most `longest` tokens with `new_tokens` new tokens each, `sequences` at a time on a rank.
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens);
 
 class Generator {
  public:
-  /// `executor` is of a plan with caches; it, world and tokenizer must outlive this. Not collective.
+  /// `executor` must run a plan with caches. Executor, world and tokenizer must outlive this object. Not collective.
   Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer& tokenizer,
             const GenerationOptions& options);
   ~Generator();
   Generator(const Generator&) = delete;
 
-  /// A piece of a text as soon as it is there, on the rank that generates it; whole characters.
+  /// Receives a piece of a text (whole characters) as soon as it is generated, on the rank that generates it.
   using OnPiece = std::function<void(std::size_t prompt, std::string_view piece)>;
-  /// A whole text, on rank 0, in the order of prompts.
+  /// Receives a whole text, on rank 0, in the order of the prompts.
   using OnText = std::function<void(const GeneratedText& text)>;
-  /// Goes on with each of the prompts, which have tokens, the same on every rank. Collective over world.
+  /// Continues each of the prompts. They must have tokens and be the same on every rank. Collective over world.
   void run(const std::vector<std::vector<TokenId>>& prompts, const OnText& on_text, const OnPiece& on_piece = nullptr);
 
  private:
@@ -84,21 +85,21 @@ class Generator {
   Group& world_;
   const Tokenizer& tokenizer_;
   const GenerationOptions options_;
-  const std::size_t vocab_size_;  // of the model
+  const std::size_t vocab_size_;  // the model's vocabulary size
   Sampler sampler_;
-  bool are_numbers_ = true;  // what the model has said so far
+  bool are_numbers_ = true;  // false once a logit was NaN
 
   const std::vector<std::vector<TokenId>>* prompts_ = nullptr;
   OnText on_text_;
   OnPiece on_piece_;
   std::size_t next_prompt_ = 0;
-  std::vector<std::unique_ptr<Text>> places_;  // of the caches: the text in each, or null
-  std::vector<GeneratedText> done_;            // here, and not handed over
-  std::vector<GeneratedText> waiting_;         // on rank 0: for texts before them
-  std::size_t next_text_ = 0;                  // on rank 0: the number of the text that is handed out next
+  std::vector<std::unique_ptr<Text>> places_;  // the text in each place of the caches, or null
+  std::vector<GeneratedText> done_;            // texts that ended on this rank and are not yet sent to rank 0
+  std::vector<GeneratedText> waiting_;         // on rank 0: texts that wait for texts with lower numbers
+  std::size_t next_text_ = 0;                  // on rank 0: the number of the text for the next call of on_text_
 
-  std::vector<std::int32_t> tokens_, sequences_, positions_, wanted_;  // of a step
-  std::vector<std::size_t> wanted_places_;                             // of each row that is wanted
+  std::vector<std::int32_t> tokens_, sequences_, positions_, wanted_;  // the rows of a step
+  std::vector<std::size_t> wanted_places_;                             // the place of each row in wanted_
   std::vector<float> logits_;
 };
 

@@ -1,4 +1,5 @@
-// Which token comes next, given a model's logits: the names and the order of steps are those of transformers' generate().
+// Draws the next token from a model's logits. The names of the settings and the order of the steps are those of transformers'
+// generate().
 #pragma once
 
 #include <cstddef>
@@ -10,29 +11,30 @@
 namespace fsdp {
 
 struct SamplingOptions {
-  double temperature = 1;         // divides the logits; 0: always the likeliest token (greedy)
-  std::size_t top_k = 0;          // only the top_k likeliest tokens; 0: all
-  double top_p = 1;               // of these only the fewest that together have this probability (Holtzman et al. 2020)
-  double repetition_penalty = 1;  // divides positive logits of tokens that were there, multiplies negative ones (Keskar 2019)
+  double temperature = 1;         // divides the logits; 0: always the most likely token (greedy)
+  std::size_t top_k = 0;          // only the top_k most likely tokens; 0: all
+  double top_p = 1;               // only the fewest of these with this total probability (Holtzman et al. 2020)
+  double repetition_penalty = 1;  // divides positive logits of earlier tokens, multiplies negative ones (Keskar 2019)
 };
 
-/// Draws tokens; allocates nothing after it is made. Not for several threads at once.
+/// Draws tokens. Allocates only in its constructor. Only one thread may use it at a time.
 class Sampler {
  public:
-  /// For vocabularies of `vocab_size` tokens at most.
+  /// For vocabularies of at most `vocab_size` tokens.
   Sampler(const SamplingOptions& options, std::size_t vocab_size);
 
-  /// The next token. logits[V], which the repetition penalty of the tokens `seen` changes; `uniform` in [0, 1) chooses among
-  /// what temperature, top_k and top_p leave, likelier tokens first. Equally likely ones go by their numbers.
+  /// Returns the next token. The repetition penalty changes the logits[V] of the tokens in `seen`. `uniform` in [0, 1) selects
+  /// one of the tokens that top_k and top_p leave, in the order of their probability; equally likely tokens are in the order of
+  /// their ids.
   TokenId draw(std::span<float> logits, std::span<const TokenId> seen, double uniform);
 
  private:
   void punish_repetition(std::span<float> logits, std::span<const TokenId> seen);
 
   SamplingOptions options_;
-  std::vector<std::size_t> heap_;     // tokens, the likeliest in front
-  std::vector<double> drawn_;         // weights of those taken from it, which stand behind it
-  std::vector<std::size_t> turn_of_;  // when each token was last punished
+  std::vector<std::size_t> heap_;     // a heap of tokens, the most likely at the front
+  std::vector<double> drawn_;         // weights of the tokens taken from the heap, which are then at the end of heap_
+  std::vector<std::size_t> turn_of_;  // the turn in which each token was last punished
   std::size_t turn_ = 0;
 };
 
