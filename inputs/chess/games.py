@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Chess games as text, by Debian's packages stockfish and scid-data and Python's standard library.
+"""Makes chess games as text. Needs only Debian's packages stockfish and scid-data, and Python's standard library.
 
-    games.py make OUT                 plays games, and writes OUT/train.txt and OUT/valid.txt, a game in each line
-    games.py prompts GAMES            prints beginnings of the games in the file GAMES, one in each line
-    games.py legal GENERATED          says how many of the moves are legal that a model goes on with: GENERATED is what
-                                      fsdp-generate --prompts BEGINNINGS --json has printed
+    games.py make OUT                 plays games, and writes OUT/train.txt and OUT/valid.txt, one game per line
+    games.py prompts GAMES            prints beginnings of the games in the file GAMES, one per line
+    games.py legal GENERATED          counts the legal moves in texts of a model; GENERATED is the output of
+                                      fsdp-generate --prompts BEGINNINGS --json
 
-Moves are written as chess engines do ("g1f3", "e7e8q"), as in the data set laion/strategic_game_chess: so the engine can be asked
-everything, and no library of chess is needed. A game begins with an opening of scid's list, a different one each, and the engine goes on
-against itself. It searches a fixed number of positions for each move, with one thread: the same --seed gives the same games.
+Moves are written in the notation of chess engines ("g1f3", "e7e8q"), as in the data set laion/strategic_game_chess, so that the engine can
+check them and no chess library is needed. Each game begins with a different opening of scid's list; then the engine plays against itself. It
+searches a fixed number of positions for each move, with one thread, so that the same --seed gives the same games.
 """
 import argparse
 import collections
@@ -35,7 +35,7 @@ class Engine:
         self.ask("uci", "uciok")
 
     def ask(self, commands, last):
-        """Sends the commands; returns what is printed up to the line that begins with `last`."""
+        """Sends the commands; returns the output up to the line that begins with `last`."""
         self.process.stdin.write(commands + "\n")
         self.process.stdin.flush()
         lines = []
@@ -47,19 +47,19 @@ class Engine:
         return lines
 
     def legal_moves(self, moves):
-        """The legal moves after `moves`, which must be legal themselves: the engine stops at the first that is not."""
+        """The legal moves after `moves`, which must be legal themselves: the engine ignores all from the first illegal one on."""
         lines = self.ask(f"position startpos moves {' '.join(moves)}\ngo perft 1", "Nodes searched")
         return [line.split(":")[0] for line in lines if re.match(r"[a-h][1-8][a-h][1-8][qrbn]?:", line)]
 
     def board(self, moves):
-        """What stands on each square: {"e1": "K", ...}, white in capitals."""
+        """The piece on each square: {"e1": "K", ...}, white in capitals."""
         lines = self.ask(f"position startpos moves {' '.join(moves)}\nd", "Checkers")
         fen = next(line for line in lines if line.startswith("Fen: ")).split()[1]
         rows = re.sub(r"\d", lambda digit: " " * int(digit.group()), fen).split("/")
         return {file + str(8 - row): piece for row, pieces in enumerate(rows) for file, piece in zip("abcdefgh", pieces)}
 
     def play(self, moves, nodes, most_moves):
-        """Goes on against itself from `moves`, until the game is over or repeats itself."""
+        """Plays against itself, starting after `moves`, until the game is over or repeats itself."""
         moves = list(moves)
         self.ask("ucinewgame\nisready", "readyok")  # forgets earlier games
         while len(moves) < most_moves and moves[-4:] != moves[-8:-4]:
@@ -77,7 +77,7 @@ def engine_of_this_thread(own=threading.local()):
 
 
 def long_notation(line):
-    """The moves of an opening, from the short notation of books ("Nbd7", "exd5", "O-O") to the engine's."""
+    """Converts the moves of an opening from the short notation of books ("Nbd7", "exd5", "O-O") to the engine's."""
     engine, moves = engine_of_this_thread(), []
     for word in line:
         white, board = len(moves) % 2 == 0, engine.board(moves)
@@ -94,7 +94,7 @@ def long_notation(line):
 
 
 def openings():
-    """The lines of scid's list that are not the beginning of another one."""
+    """The openings in scid's list that are not the beginning of another one."""
     text = re.sub(r"^#.*", "", pathlib.Path(OPENINGS).read_text(encoding="latin-1"), flags=re.M)
     lines = sorted({tuple(re.sub(r"\d+\.+", "", moves).split()) for moves in re.findall(r'"[^"]*"\s+([^*]+)\*', text)})
     return [line for line, after in zip(lines, lines[1:] + [()]) if after[:len(line)] != line]
@@ -140,7 +140,7 @@ def legal(options):
             except (ValueError, KeyError, TypeError, AttributeError):
                 sys.exit(f"games.py: line {number} of {options.generated} is none that fsdp-generate --prompts FILE --json has "
                          "printed (JSON with prompt and text); give a file of these")
-            # What begins without a space changes the last move, or ends the game.
+            # A text without a leading space changes the prompt's last move or ends the game, so it counts as no move.
             move = (text["text"].split() or [""])[0] if text["text"].startswith(" ") else ""
             all_of[len(moves)] += 1
             right[len(moves)] += move in engine.legal_moves(moves)
@@ -152,7 +152,7 @@ def legal(options):
 
 
 def count(least):
-    """Of an argument: a whole number from `least` on."""
+    """Returns a parser for arguments that are whole numbers of at least `least`."""
     def read(text):
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"'{text}' is not a whole number, {least} or more")
