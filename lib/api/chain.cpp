@@ -13,7 +13,7 @@ namespace fsdp {
 
 namespace {
 
-/// Floats that hold so many numbers of a type, to a multiple of a cache line.
+/// Returns the number of floats that hold `numbers` elements of a type, rounded up to a multiple of a cache line.
 std::size_t floats_for(std::size_t numbers, DType type) {
   return round_up((numbers * size_of(type) + sizeof(float) - 1) / sizeof(float), 16);
 }
@@ -22,7 +22,7 @@ Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
 }
 
-/// What a layer throws is said with the layer's name.
+/// Runs `work`; adds the layer's name to the message of an exception.
 template <class Work>
 void naming(const char* what, const std::string& name, Work&& work) {
   try {
@@ -42,7 +42,7 @@ void naming(const char* what, const std::string& name, Work&& work) {
   }
 }
 
-/// Of a row; more would fit into no memory, and its bytes into no number.
+/// Limits the numbers of a row, so that sizes in bytes do not overflow.
 void require_sane(const char* what, const std::string& name, std::initializer_list<std::size_t> numbers) {
   constexpr std::size_t most = std::size_t{1} << 30;
   for (const std::size_t n : numbers)
@@ -51,7 +51,7 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
           format("{} '{}' asks for {} numbers of a row (no memory holds so many); correct what it says", what, name, n));
 }
 
-/// Names are those of data sets in HDF5, to which "/" and "." alone mean folders.
+/// Parameter names become names of data sets in HDF5, in which only "/" and "." have a meaning: they are paths.
 void require_name(const std::string& whole) {
   constexpr std::size_t most = 255;
   const auto is_right = [](char c) { return c > ' ' && c != '/' && c != 127; };
@@ -64,7 +64,7 @@ void require_name(const std::string& whole) {
 
 }  // namespace
 
-/// Where things lie in scratch, in floats: partial sums, gradients that nobody wants, losses, the stage's own, and an
+/// The parts of scratch memory, as offsets in floats: partial sums, unused gradients, losses, the stage's own scratch, and one
 /// activation.
 struct Chain::Scratch {
   std::size_t sums, unwanted, losses, own, activation, end;
@@ -188,7 +188,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
     sizes.saved.push_back(saved_numel(*block.layer, shape, type) * sizeof(float));
   }
-  sizes.kept = sizes.saved;  // a layer does not say what is cheap to make again
+  sizes.kept = sizes.saved;  // a layer does not say which saved numbers are cheap to recompute
   add_stage(head_);
   return sizes;
 }
@@ -234,7 +234,7 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   return pass;
 }
 
-/// Layers add to gradients, so that they need not know whether they are the first.
+/// Sets gradients to zero before the first micro-batch: layers always add to gradients.
 void Chain::clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const {
   if (write == kernels::Write::add) return;
   for (std::size_t i = 0; i < stage.parameters.size(); ++i)
@@ -269,7 +269,7 @@ void Chain::backward(const StageContext& context, const Stage& stage, const Pass
 }
 
 void Chain::embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const {
-  if (!first_.layer)  // the batch's numbers, in the type of activations
+  if (!first_.layer)  // converts the batch's numbers to the type of activations
     return with_element(context.type, [&]<class E>() {
       const auto* const numbers = reinterpret_cast<const float*>(inputs);
       const std::size_t n = context.shape.rows() * input_width_;
@@ -308,7 +308,7 @@ void Chain::block_backward(const StageContext& context, std::size_t block, const
   const Scratch scratch(*this, context.shape, context.type);
   Pass pass = pass_of(context, stage, scratch);
   pass.x = dense(const_cast<void*>(x_in), pass.rows(), stage.layer->inputs(), context.type);
-  // A layer writes dx while it reads dy, which lies there.
+  // dy and dx share memory, and a layer writes dx while it reads dy: dy is copied first.
   void* const dy = context.scratch + scratch.activation;
   context.stream.copy(dy, dx, pass.rows() * stage.layer->outputs() * size_of(context.type));
   backward(context, stage, pass, dy, dx, saved, write);

@@ -1,5 +1,5 @@
-// A user's layers and loss as a Model: what is given to the first layer, the layers behind it as blocks, and the loss as head.
-// Not for users: they give a Sequential.
+// A user's layers and loss as a Model: the first stage prepares the input, the layers after it are the blocks, and the loss is
+// the head. Not for users: they use Sequential.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct NamedLayer {
 
 class Chain final : public Model {
  public:
-  /// The first layer is the first stage if it takes tokens; else that stage copies the batch's numbers, and all layers are
-  /// blocks. Throws UserError where layers do not fit each other, and for names that are empty or come twice.
+  /// If the first layer takes tokens, it is the first stage; else the first stage copies the batch's numbers, and all layers
+  /// are blocks. Throws UserError if the sizes of adjacent layers differ, or a name is empty or repeated.
   Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss, const DeviceTraits& device);
 
   const DeviceTraits& device() const override { return device_; }
@@ -45,15 +45,15 @@ class Chain final : public Model {
   void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
                  float* losses) const override;
 
-  /// Numbers of a row that the first stage is given, and whether they are tokens.
+  /// The number of values per row that the first stage receives, and whether these are tokens.
   std::size_t input_width() const { return input_width_; }
   bool takes_tokens() const { return first_.layer != nullptr; }
   const Loss& loss() const { return *loss_; }
-  /// All layers and the loss.
+  /// Returns true if all layers and the loss support this type.
   bool works_in(DType type) const;
 
  private:
-  /// A layer, or the loss, with its parameters: those of the model from `begin` on.
+  /// A layer or the loss, with its parameters; `begin` is the index of the first of them in the model.
   struct Stage {
     std::string name;
     LayerPtr layer;
@@ -76,7 +76,7 @@ class Chain final : public Model {
   std::vector<Parameter> parameters_;
   Stage first_;
   std::vector<Stage> blocks_;
-  Stage head_;  // without a layer
+  Stage head_;  // its layer is null
   LossPtr loss_;
   std::size_t input_width_ = 1, widest_ = 1, most_scratch_ = 0, most_columns_ = 1;
 };

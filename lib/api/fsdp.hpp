@@ -1,5 +1,5 @@
-// All that programs use of libfsdp: #include <fsdp/fsdp.hpp>, and link with fsdp::fsdp (docs/api.md). These headers keep their
-// meaning within a minor version; those of the other folders are the library's own.
+// The public headers of libfsdp: #include <fsdp/fsdp.hpp>, and link with fsdp::fsdp (docs/api.md). They stay compatible within
+// a minor version; headers of other folders are internal.
 #pragma once
 
 #include "api/fully_sharded.hpp"

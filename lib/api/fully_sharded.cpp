@@ -65,7 +65,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"weight-decay", "weight_decay", if_given(o.weight_decay)},
           {"momentum", "momentum", if_given(o.momentum)},
           {"clip-norm", "clip_norm", text(o.clip_norm)},
-          {"freeze", "freeze", {}},  // patterns may have commas
+          {"freeze", "freeze", {}},  // not passed on: patterns may contain commas
           {"seed", "seed", text(o.seed)}};
 }
 
@@ -73,7 +73,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
   TrainOptions options;
   OptionTable table = train_option_table(options, 1);
   set_fields(table, fields_of(o));
-  // fsdp-train accepts these with every optimizer, as one configuration may serve several. A program knows which one it has.
+  // fsdp-train accepts these with every optimizer, because one configuration may serve several. A program knows its optimizer.
   const OptimizerReads& reads = options.sharding.optimizer.kind->reads;
   const bool unread_betas = (o.beta1 || o.beta2) && !reads.betas;
   if (unread_betas || (o.eps && !reads.eps))
@@ -84,7 +84,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
   return options;
 }
 
-/// Integers or fp32 numbers of a micro-batch, inputs and targets.
+/// The number of integers or fp32 numbers in a micro-batch, inputs and targets.
 std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
 
 MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding) {
@@ -227,9 +227,9 @@ struct FullyShardedDataParallel::Parts {
     if (sharding.types.parameter == DType::f16) scaler.emplace(LossScalerOptions{});
   }
 
-  /// The ranks make one model together, which each was told about by itself.
+  /// Checks that all ranks were given the same options and the same model.
   void require_same_everywhere(const Model& model, const std::vector<Field>& fields, const std::string& description) {
-    std::string told;  // a line for each
+    std::string told;  // one line for each option and parameter
     const auto add = [&](const std::string& name, const auto& value) { told += format("{} {}\n", name, value); };
     TrainOptions copy = options;
     for (const auto& [option, value] : train_option_table(copy, 1).values())
@@ -262,7 +262,8 @@ struct FullyShardedDataParallel::Parts {
     });
   }
 
-  /// All calls by users: one at a time, and all ranks the same. Collective.
+  /// Runs every public function: refuses calls within another call, and checks that all ranks call the same function.
+  /// Collective.
   void call(Function function, const std::function<void()>& work) {
     if (under_way)
       throw UserError(
@@ -302,8 +303,8 @@ struct FullyShardedDataParallel::Parts {
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
   std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
 
-  /// Lets the user write `count` batches, and returns how many rows of them count, on all ranks together. `learning_rate` is to
-  /// be the same on all ranks. Collective.
+  /// Lets the user write `count` batches. Returns the number of rows that count, over all ranks. Checks that `learning_rate` is
+  /// the same on all ranks. Collective.
   double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0) {
     std::int64_t counted = 0;
     agree(world, [&] {
@@ -320,7 +321,7 @@ struct FullyShardedDataParallel::Parts {
         if (rows.labels) require_below(targets, rows.classes, true, "label");
       }
     });
-    // Halves of a number can be added up; where a rank's is not the mean of all, the ranks do not have the same.
+    // The halves of the bits can be summed as integers: unless each sum is size() times this rank's value, the ranks differ.
     const auto bits = std::bit_cast<std::uint64_t>(learning_rate);
     const std::array mine = {narrow<std::int64_t>(bits >> 32), narrow<std::int64_t>(bits & 0xffffffff)};
     std::array sums = {counted, mine[0], mine[1]};
@@ -343,7 +344,7 @@ struct FullyShardedDataParallel::Parts {
     return count;
   }
 
-  /// `limit` 0: unknown. Negative labels are those that do not count.
+  /// `limit` 0: no limit. Rows with negative labels do not count.
   static void require_below(std::span<const std::int32_t> numbers, std::size_t limit, bool may_be_negative, const char* what) {
     if (limit == 0) return;
     for (std::size_t i = 0; i < numbers.size(); ++i)
@@ -370,18 +371,18 @@ struct FullyShardedDataParallel::Parts {
             .version = version_string()};
   }
 
-  const std::shared_ptr<Job::Parts> job;  // outlives the others
+  const std::shared_ptr<Job::Parts> job;  // must outlive the other members
   Communicator& world;
   const TrainOptions options;
   const ShardingOptions& sharding = options.sharding;
   RowSizes rows;
-  std::vector<std::int32_t> batch;  // of each micro-batch inputs, then targets
+  std::vector<std::int32_t> batch;  // for each micro-batch the inputs, then the targets
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
   Progress progress;
   std::optional<Function> under_way;
-  std::optional<LossScaler> scaler;  // of fp16
+  std::optional<LossScaler> scaler;  // with fp16
   std::optional<ShardedModel> sharded;
 };
 
@@ -453,7 +454,7 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
   constexpr std::array other_files = {".bin", ".ckpt", ".pt", ".pth", ".safetensors"};
   const bool is_other = std::find(other_files.begin(), other_files.end(), path.extension()) != other_files.end();
   require_same_path(path);
-  // The shards first, in a folder beside it, which one process then joins as fsdp-consolidate does.
+  // Writes the shards first, into a folder next to `path`. Then one process joins them as fsdp-consolidate does.
   std::optional<ScratchFolder> shards;
   std::string folder;
   agree(world, [&] {
@@ -485,7 +486,7 @@ void FullyShardedDataParallel::Parts::for_each_parameter(
   const bool is_first_copy = sharded->mesh().replicate->rank() == 0;
   const auto stream = make_host_stream();
   for (std::size_t parameter = 0; parameter < parameters().size(); ++parameter) {
-    // Zeros but for what this rank alone gives, so that the sum over the ranks is the whole.
+    // Zeros, except for the elements that only this rank contributes: the sum over ranks is the whole parameter.
     std::vector<float> whole(numel(parameters()[parameter].shape));
     for (std::size_t u = 0; u < layout.units().size() && is_first_copy; ++u) {
       if (!layout.units()[u].sharded && sharded->shard() != 0) continue;

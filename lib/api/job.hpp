@@ -1,4 +1,4 @@
-// The processes of a job that train together, one of which is this one.
+// The processes of a job that train together; this process is one of them.
 #pragma once
 
 #include <functional>
@@ -8,19 +8,19 @@
 namespace fsdp {
 
 struct JobOptions {
-  std::string device = "auto";  // "cpu", "cuda", or "auto": a GPU where this process sees one
-  std::string comm = "auto";    // how ranks exchange data, all in one way: "auto", "shm", "mpi" or "nccl"
+  std::string device = "auto";  // "cpu", "cuda", or "auto": a GPU if this process sees one
+  std::string comm = "auto";    // how ranks exchange data, the same on all ranks: "auto", "shm", "mpi" or "nccl"
   int threads = 0;              // OpenMP threads of this rank; 0: its share of the node's cores
-  double timeout_s = 600;       // a rank that does not come to a collective for so long ends the job
+  double timeout_s = 600;       // the longest wait for a rank in a collective, after which the job ends; 0: no limit
 };
 
-/// All processes of MPI_COMM_WORLD; their number and this one's are the world size and the rank. Its constructor is collective.
+/// All processes of MPI_COMM_WORLD, with this process's rank. The constructor is collective.
 class Job {
  public:
-  /// If the program has called MPI_Init, the program calls MPI_Finalize, too, before or after this object goes; else MPI ends
-  /// with this object and all that was made with it, and cannot begin again. Throws UserError (no such device, another MPI's
-  /// launcher), as collective functions do behind MPI_Finalize. libfsdp calls MPI from the thread that calls libfsdp, and from
-  /// no other.
+  /// If the program has called MPI_Init, it must also call MPI_Finalize, before or after this object is destroyed. Otherwise
+  /// MPI is finalized when this object and all objects made with it are destroyed, and cannot start again. Throws UserError (no
+  /// such device; the launcher of another MPI); collective functions also throw it after MPI_Finalize. libfsdp calls MPI only
+  /// from the thread that calls libfsdp.
   explicit Job(const JobOptions& options = {});
   Job(const Job&) = delete;
   ~Job();
@@ -32,11 +32,11 @@ class Job {
 
   // Collective:
   void barrier();
-  /// Over all ranks, in an order that depends on their number alone.
+  /// The sum over all ranks, in an order that depends only on their number.
   double sum(double mine);
-  /// Runs `step`, which must not be collective itself, on every rank. If it throws on any of them, all throw the same
-  /// CollectiveError, which run() prints once: for whatever may fail on some ranks alone, such as reading a file, and for the
-  /// check of arguments.
+  /// Runs `step` on every rank. If it throws on any rank, all ranks throw the same CollectiveError, which run() prints once.
+  /// Use it for steps that may fail on some ranks only, such as reading a file, and for checks of arguments. `step` must not be
+  /// collective itself.
   void agree(const std::function<void()>& step);
 
   // For the library:
@@ -48,9 +48,9 @@ class Job {
   std::shared_ptr<Parts> parts_;
 };
 
-/// A whole main(): makes a Job, calls `body` with it, and returns what that returns. A CollectiveError, which all ranks throw,
-/// is printed once. Of any other exception the rank that has it prints "PROGRAM: rank 2 on node7: MESSAGE" and ends the whole
-/// job. The exit code is 2 for a UserError that is no RunError, else 1.
+/// A whole main(): makes a Job, calls `body` with it, and returns the result of `body`. A CollectiveError, which all ranks
+/// throw, is printed once. For any other exception, the rank that threw it prints "PROGRAM: rank 2 on node7: MESSAGE" and ends
+/// the whole job. The exit code is 2 for a UserError that is not a RunError, else 1.
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options = {});
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What a Job holds. Not for users.
+// The data of a Job. Not for users.
 #pragma once
 
 #include <functional>
@@ -12,15 +12,15 @@
 
 namespace fsdp {
 
-/// What is made with a Job has its part of this, so that it goes last.
+/// Objects made with a Job share ownership of this, so that it is destroyed last.
 struct Job::Parts {
-  /// `there`: MPI, where somebody has started it for this program, who lets it live as long as ranks work together; null: this
-  /// object does.
+  /// `there` is the MPI session if it exists already, and must live as long as the ranks work together; null: this object
+  /// starts MPI.
   Parts(const JobOptions& options, MpiSession* there);
 
-  /// Runs `work`, which all ranks do together. What all throw, a CollectiveError, is in the words of api/. Any other exception
-  /// is this rank's alone, for all that it knows, and the others wait for it in a collective: it is printed, and ends the job.
-  /// With one rank it is a CollectiveError, too. Throws UserError where MPI has ended. Collective.
+  /// Runs `work` on all ranks together. A CollectiveError, which all ranks throw, is rethrown with the API's names for options.
+  /// Any other exception may be this rank's only, while the others wait in a collective: it is printed and ends the job. With
+  /// one rank it also becomes a CollectiveError. Throws UserError if MPI has been finalized. Collective.
   void together(const std::function<void()>& work);
 
   std::optional<MpiSession> own_session;  // outlives the others

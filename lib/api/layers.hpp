@@ -1,5 +1,5 @@
-// Layers and losses that are there. All work in fp32, bf16 and fp16, on CPUs and GPUs, but mean_squared_error(), which is for
-// fp32 on CPUs.
+// The library's layers and losses. All support fp32, bf16 and fp16, on CPUs and GPUs; mean_squared_error() supports only fp32
+// on CPUs.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace fsdp {
 
-/// y = x W^T + b: parameters weight[out, in] and bias[out]. W starts as normal(1/sqrt(in)), unless `standard_deviation` is
-/// above 0; b starts at 0.
+/// y = x W^T + b, with parameters weight[out, in] and bias[out]. W is initialized with normal(standard_deviation), or
+/// normal(1/sqrt(in)) if that is 0; b with 0.
 LayerPtr linear(std::size_t in, std::size_t out, bool bias = true, float standard_deviation = 0);
-/// max(x, 0), and GELU by its tanh formula (Hendrycks and Gimpel 2016), element by element.
+/// max(x, 0), and GELU with the tanh formula (Hendrycks and Gimpel 2016), element by element.
 LayerPtr relu(std::size_t width);
 LayerPtr gelu(std::size_t width);
 /// LayerNorm (Ba et al. 2016): parameters weight[width], bias[width]; RMSNorm (Zhang and Sennrich 2019): weight[width].
 LayerPtr layer_norm(std::size_t width, float eps = 1e-5f);
 LayerPtr rms_norm(std::size_t width, float eps = 1e-6f);
-/// weight[vocabulary, width], of which a token takes its row; the first layer of a model of tokens.
+/// A lookup table weight[vocabulary, width]: each token selects a row. The first layer of a model of tokens.
 LayerPtr embedding(std::size_t vocabulary, std::size_t width, float standard_deviation = 0.02f);
 
 /// -log softmax(x)[label] of each row of logits; rows with a negative label do not count.

@@ -53,13 +53,13 @@ E* in(const Tensor& tensor) {
 
 bool same_size(const Tensor& a, const Tensor& b) { return a.rows == b.rows && a.columns == b.columns; }
 
-/// A tensor by its name in ops.hpp.
+/// A tensor, with its name in ops.hpp.
 struct Operand {
   const char* name;
   const Tensor& tensor;
 };
 
-/// `wanted`: what `operation` takes.
+/// Throws UserError unless `ok`. `wanted` describes the operands that `operation` takes.
 void require(bool ok, const char* operation, const char* wanted, std::initializer_list<Operand> given) {
   if (ok) return;
   std::string all;
@@ -68,7 +68,7 @@ void require(bool ok, const char* operation, const char* wanted, std::initialize
   throw UserError(format("{} is given {} (it takes {}); correct the layer", operation, all, wanted));
 }
 
-/// Dense tensors of one size and type.
+/// Requires dense tensors of the same size and type.
 void require_alike(const char* operation, std::initializer_list<Operand> given) {
   const Tensor& first = given.begin()->tensor;
   const auto is_like_first = [&](const Operand& operand) {
@@ -78,12 +78,12 @@ void require_alike(const char* operation, std::initializer_list<Operand> given) 
   require(std::all_of(given.begin(), given.end(), is_like_first), operation, "dense tensors of one size and type", given);
 }
 
-/// [1, columns of x].
+/// Returns true for a vector [1, columns of x].
 bool is_vector(const Tensor& vector, const Tensor& x, DType type) {
   return vector && vector.rows == 1 && vector.columns == x.columns && vector.type == type;
 }
 
-/// Sums over the rows of x are made in memory for as many columns as a layer says that there are.
+/// Column sums over the rows of x need memory, which is reserved for the most columns that the layers declare.
 void require_room_for_sums(const Pass& pass, const char* operation, const Tensor& x) {
   if (x.columns > pass.most_columns)
     throw UserError(
@@ -92,10 +92,10 @@ void require_room_for_sums(const Pass& pass, const char* operation, const Tensor
                operation, x.columns, pass.most_columns));
 }
 
-/// A vector, or none.
+/// Returns true for a vector, or for none.
 bool is_gradient(const Tensor& gradient, const Tensor& x) { return !gradient || is_vector(gradient, x, DType::f32); }
 
-/// What a norm keeps of each row.
+/// Returns true for the statistics that a norm saves for each row.
 bool is_stats(const Tensor& stats, const Tensor& x, std::size_t of_row) {
   return stats && stats.is_dense() && stats.type == DType::f32 && stats.numel() == of_row * x.rows;
 }
@@ -177,7 +177,7 @@ void multiply(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& 
 
 void relu(const Pass& pass, const Tensor& x, const Tensor& y) {
   require_alike("relu", {{"y", y}, {"x", x}});
-  with_element(x.type, [&]<class E>() {  // without a bias, what is given stays as it is
+  with_element(x.type, [&]<class E>() {  // without a bias, the kernel does not change x
     kernels::bias_relu_forward(*pass.stream, in<E>(y), in<E>(x), nullptr, x.rows, x.columns);
   });
 }

@@ -1,6 +1,6 @@
-// Operations over tensors for passes of a user's layers: on whichever device, in whichever type, in an order of sums that
-// depends on the sizes alone. Each is done, or queued on the pass's stream, behind those before it. Shapes and types are
-// checked; a wrong one is a UserError that names the operation and says what it was given.
+// Operations over tensors for the passes of a user's layers: on any device, in any type, with an order of sums that depends
+// only on the sizes. Each runs after the operations before it, immediately or queued on the pass's stream. Shapes and types are
+// checked; a wrong one throws UserError, which names the operation and its operands.
 #pragma once
 
 #include "api/layer.hpp"
@@ -8,26 +8,28 @@
 namespace fsdp::ops {
 
 enum class Transpose { no, yes };
-/// Whether the result replaces `out` or is added to it.
+/// Overwrites `out` with the result, or adds the result to it.
 enum class Out { overwrite, add };
 
-/// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]. a and b are of one type, `out` is of it or fp32. 16-bit products are summed in fp32.
+/// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]. a and b have the same type; `out` has that type or fp32. Products of 16-bit types
+/// are accumulated in fp32.
 void matmul(const Pass& pass, const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& out,
             Out write = Out::overwrite);
-/// y[R,out] = x[R,in] weight[out,in]^T (+ bias[1,out], if there is one).
+/// y[R,out] = x[R,in] weight[out,in]^T (+ bias[1,out], if given).
 void linear(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
-/// From dy: dx (written, or added to), and what is added to the gradients of weight and bias. What is none is left out.
+/// From dy, computes dx (overwritten or added to), and adds to the gradients of weight and bias. Results that are none are
+/// skipped.
 void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                      const Tensor& d_weight, const Tensor& d_bias, Out write_dx = Out::overwrite);
-/// to = from, dense and of one size. copy() is for tensors of one type; of convert()'s, one may be in fp32, and 16-bit numbers
-/// are rounded to nearest.
+/// to = from; both are dense and have the same size. copy() requires the same type. With convert() the types may differ if one
+/// is fp32; 16-bit results are rounded to nearest.
 void copy(const Pass& pass, const Tensor& to, const Tensor& from);
 void convert(const Pass& pass, const Tensor& to, const Tensor& from);
-/// y = a + b, and y (=, +=) a b, element by element, all dense and of one type; y may be either.
+/// y = a + b, and y (=, +=) a b, element by element; all are dense and have the same type; y may be a or b.
 void add(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b);
 void multiply(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b, Out write = Out::overwrite);
 
-/// y = f(x), and dx = dy f'(x); dense, y and dx may be x and dy.
+/// y = f(x), and dx = dy f'(x); all are dense; y may be x, and dx may be dy.
 void relu(const Pass& pass, const Tensor& x, const Tensor& y);
 void relu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void gelu(const Pass& pass, const Tensor& x, const Tensor& y);

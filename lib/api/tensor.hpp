@@ -1,4 +1,4 @@
-// A matrix in memory that somebody else owns.
+// A view of a matrix in memory that another object owns.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace fsdp {
 
-/// [rows, columns], row-major, the rows `stride` elements apart. It is on the device that the job computes on: code of the host
-/// reads and writes it only where that is the CPU. Copying it copies no numbers.
+/// [rows, columns], row-major; rows are `stride` elements apart. The memory is on the job's device: host code can access it
+/// only if that is the CPU. Copying a Tensor copies no numbers.
 struct Tensor {
-  void* data = nullptr;  // null: there is none, for example the gradient of a parameter that is not trained
+  void* data = nullptr;  // null: none, for example the gradient of a parameter that is not trained
   std::size_t rows = 0, columns = 0, stride = 0;
   DType type = DType::f32;
 
@@ -19,20 +19,21 @@ struct Tensor {
   std::size_t numel() const { return rows * columns; }
   bool is_dense() const { return stride == columns || rows <= 1; }
 
-  // What asks for more than there is throws UserError, which says what the tensor is; the model adds the layer's name.
+  // These throw UserError, which describes the tensor, if the request does not fit it; the model adds the layer's name.
 
-  /// The numbers, of a dense tensor in fp32.
+  /// The numbers of a dense fp32 tensor.
   float* floats() const;
-  /// Row r of a tensor in fp32.
+  /// Row r of an fp32 tensor.
   float* row(std::size_t r) const;
-  /// The number in row r and column c of a tensor of any type, and a number for that place, rounded to the type: for layers
-  /// that work in 16 bits by loops of their own.
+  /// Read or write the number in row r and column c, for a tensor of any type; set() rounds to the type. For layers with their
+  /// own loops over 16-bit numbers.
   float get(std::size_t r, std::size_t c) const;
   void set(std::size_t r, std::size_t c, float number) const;
-  /// Columns [begin, begin + count) of all rows: the same memory.
+  /// A view of columns [begin, begin + count) of all rows.
   Tensor columns_from(std::size_t begin, std::size_t count) const;
-  /// Of dense memory for [rows, columns] numbers, such as scratch, a dense matrix [rows, count]: what `begin` columns would
-  /// take lies before it. So a layer with saved() = 3 F has three matrices [R, F] in part(0, F), part(F, F) and part(2 * F, F).
+  /// Splits dense memory for [rows, columns] numbers, such as scratch, into dense matrices: returns a matrix [rows, count]
+  /// after the memory of the first `begin` columns. For example, a layer with saved() = 3 F has three matrices [R, F]: part(0,
+  /// F), part(F, F) and part(2 * F, F).
   Tensor part(std::size_t begin, std::size_t count) const;
 };
 

@@ -1,4 +1,4 @@
-// How messages of the library read in a program of a user's. Not for users.
+// Translates the library's messages for a user's program. Not for users.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,19 @@
 
 namespace fsdp {
 
-/// The quantities that a message names between backquotes are called as api/ calls them: "lower `micro-batch`" becomes "lower
-/// batch_size".
+/// Replaces the quantities that a message names between backquotes by their names in the API: "lower `micro-batch`" becomes
+/// "lower batch_size".
 std::string in_words_of_api(std::string message);
 
-/// A field of a struct of options, and the option of fsdp-train that it is. Without a value it is not given.
+/// A field of a struct of options, and the corresponding option of fsdp-train; without a value the option is not given.
 struct Field {
   std::string option, name;
   std::optional<std::string> value;
 };
-/// Sets the options, with all checks of the table. Throws UserError, in which options are called by the names of the fields.
+/// Sets the options, with all checks of the table. Throws UserError with the names of the fields instead of the options.
 void set_fields(OptionTable& table, const std::vector<Field>& fields);
 
-/// "auto", "cpu" or "cuda". Throws UserError.
+/// Converts "auto", "cpu" or "cuda". Throws UserError.
 DeviceChoice device_choice(const std::string& device);
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
-// torch.optim.Adafactor over shards. Round 0 of statistics: the weights' squares, and of matrices the gradient's, by row and by
-// column. With those of the whole every rank moves the same factors on; then round 1: the squares of the directions, by whose
-// mean they are clipped, and of matrices the mean of the factors, which is the same on every rank.
+// torch.optim.Adafactor over shards. Round 0 of statistics sums the squares of the weights, and for matrices the squares of the
+// gradient by row and by column. From the sums over all ranks, every rank updates the same factors. Round 1 sums the squares of
+// the update directions, by which they are clipped, and for matrices computes the mean of the factors, which is the same on
+// every rank.
 #include <algorithm>
 #include <cmath>
 
@@ -11,8 +12,8 @@ namespace fsdp {
 namespace {
 
 constexpr double second_moment_decay = -0.8;  // beta2 of update t is 1 - t^-0.8: Shazeer and Stern 2018, section 7.2
-constexpr double least_scale = 1e-3;          // of a tensor's weights, eps2 there
-constexpr double clipping_threshold = 1;      // d there
+constexpr double least_scale = 1e-3;          // the least scale of a tensor's weights: eps2 in the paper
+constexpr double clipping_threshold = 1;      // d in the paper
 
 double weight_of(const OptimizerStep& step) { return std::pow(static_cast<double>(step.number), second_moment_decay); }
 
@@ -42,7 +43,7 @@ std::size_t words(const Shape& shape, int round) {
 }
 
 void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step, int round) {
-  if (round == 1)  // of all matrices, also those of which this rank has nothing: it may at another world size
+  if (round == 1)  // for all matrices, also those without a slice on this rank: at another world size it may have one
     for (const UnitTensor& tensor : memory.tensors)
       if (tensor.is_matrix)
         kernels::update_factors(stream, factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column),

@@ -1,4 +1,4 @@
-// Adagrad as torch.optim.Adagrad (Duchi et al. 2011, figure 1, the diagonal form); L2 decay.
+// Adagrad as in torch.optim.Adagrad (Duchi et al. 2011, figure 1, the diagonal form), with L2 decay.
 #include "kernels/element_update.hpp"
 #include "optim/optimizer.hpp"
 

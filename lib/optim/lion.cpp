@@ -1,4 +1,4 @@
-// Lion: Chen et al. 2023, "Symbolic discovery of optimization algorithms", Algorithm 2; decoupled decay.
+// Lion: Chen et al. 2023, "Symbolic discovery of optimization algorithms", Algorithm 2, with decoupled decay.
 #include "kernels/element_update.hpp"
 #include "optim/optimizer.hpp"
 

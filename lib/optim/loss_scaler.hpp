@@ -1,7 +1,7 @@
-// The dynamic loss scale of fp16 training, with fairseq's rules: gradients are computed of the loss times a power of 2, so that
-// small ones do not become 0; when they overflow, the update is skipped and the scale halved; after a while without overflow
-// it is doubled. (Micikevicius et al. 2018, "Mixed precision training", section 3.2.) Every rank computes the same, since all
-// know whether an update was finite.
+// The dynamic loss scale of fp16 training, with fairseq's rules. The loss is multiplied by a power of 2 before the backward
+// pass, so that small gradients do not become 0. If gradients overflow, the update is skipped and the scale halved; after a
+// number of updates without overflow it is doubled. (Micikevicius et al. 2018, "Mixed precision training", section 3.2.) Every
+// rank computes the same scale, since all ranks know whether an update was finite.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@ namespace fsdp {
 
 struct LossScalerOptions {
   double init_scale = 128;
-  std::uint64_t scale_window = 1024;     // updates without overflow after which the scale doubles
-  double tolerance = 0;                  // share of overflows since the last change that is borne before the scale is halved
-  double min_scale = 1e-4;               // below it there is no hope
+  std::uint64_t scale_window = 1024;  // updates without overflow after which the scale doubles
+  double tolerance = 0;     // the share of overflows since the last change that is tolerated before the scale is halved
+  double min_scale = 1e-4;  // training ends if the scale would fall to this or below
   std::optional<double> threshold = {};  // the scale is not halved below this
 };
 
-/// What a checkpoint holds.
+/// The state in a checkpoint.
 struct LossScalerState {
   double scale = 1;
-  std::int64_t updates = 0;  // seen, skipped ones included
+  std::int64_t updates = 0;  // the number of updates so far, including skipped ones
   std::int64_t last_overflow = -1, last_change = -1;
   std::int64_t overflows = 0;  // since the last change
-  std::int64_t in_a_row = 0;   // overflows without a finite update between them
+  std::int64_t in_a_row = 0;   // the number of overflows since the last finite update
   bool operator==(const LossScalerState&) const = default;
 };
 
@@ -32,8 +32,8 @@ class LossScaler {
   explicit LossScaler(const LossScalerOptions& options) : options_(options) { state_.scale = options.init_scale; }
 
   double scale() const { return state_.scale; }
-  /// After each update. False: it was not finite, and lowering the scale further would not help, as it is at its minimum, or
-  /// nothing has helped for so long that no scale will.
+  /// Call this after each update. Returns false if the update was not finite and a lower scale would not help: it would reach
+  /// its minimum, or too many updates in a row have overflowed.
   [[nodiscard]] bool update(bool finite);
 
   const LossScalerState& state() const { return state_; }

@@ -1,5 +1,5 @@
-// Muon as torch.optim.Muon (Jordan et al. 2024): the directions of the matrices inside blocks are made of whole matrices; AdamW
-// updates the rest.
+// Muon as in torch.optim.Muon (Jordan et al. 2024): computes update directions from whole matrices, for the matrices inside
+// blocks; AdamW updates the other parameters.
 #include <algorithm>
 #include <cmath>
 
@@ -26,12 +26,12 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
     const double lr = step.learning_rate * slice.learning_rate_scale;
-    // An orthogonal matrix has a root mean square of 1 / sqrt(columns) where it is tall: PyTorch's adjust_lr_fn "original".
+    // A tall orthogonal matrix has a root mean square of 1 / sqrt(columns): this is PyTorch's adjust_lr_fn "original".
     const double adjusted =
         lr * std::sqrt(std::max(1.0, static_cast<double>(tensor.rows) / static_cast<double>(tensor.columns)));
     kernels::UpdateTarget target = target_of(memory, slice, options, step);
     target.gradient = memory.directions + slice.offset;
-    target.scales = false;  // directions have been made of the scaled gradient
+    target.scales = false;  // the directions were computed from the scaled gradient
     kernels::update_elements(
         stream, target,
         kernels::SgdRule{.decay = single(1 - lr * slice.weight_decay), .l2 = 0, .learning_rate = single(adjusted)});

@@ -1,9 +1,9 @@
-// Optimizers over shards. An optimizer is one file in this folder and one line in the table of optimizer.cpp: a row that says
-// what it is called, what PyTorch's defaults are and which rules it has; a rule says how a parameter is updated. Plan, memory,
-// checkpoints, options and their help read these rows. docs/extending-optimizer.md adds one.
+// Optimizers over shards. An optimizer is one file in this folder and one line in the table of optimizer.cpp: a row with its
+// name, its default values and its rules; a rule says how a parameter is updated. The plan, the memory plan, checkpoints,
+// options and --help read these rows. docs/extending-optimizer.md adds one.
 //
-// A parameter keeps its identity inside a flat shard: decay, rates, noise and statistics go by the parameter and the element's
-// place in it, never by where the shard was cut.
+// A parameter keeps its identity inside a flat shard: decay, learning rate, noise and statistics depend on the parameter and
+// the element's position in it, never on where the shard was cut.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ namespace fsdp {
 struct Optimizer;
 struct Rule;
 
-/// The library's rows, each in its file: NAME.cpp.
+/// The library's rows, each defined in its file NAME.cpp.
 const Optimizer& adamw_optimizer();
 const Optimizer& cpu_adam_optimizer();
 const Optimizer& adam_optimizer();
@@ -40,88 +40,89 @@ struct OptimizerOptions {
   const Optimizer* kind = &adamw_optimizer();
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
   bool amsgrad = false, nesterov = false;
-  DType state_type = DType::f32;  // of states that are as large as parameters
-  std::uint32_t seed = 1;         // of the noise that 16-bit states are rounded with
-  /// Shell globs over parameter names: no decay; numbers by which the learning rate is multiplied. By default vectors have no
+  DType state_type = DType::f32;  // of states with as many elements as the parameter
+  std::uint32_t seed = 1;         // of the noise for rounding 16-bit states
+  /// Shell globs over parameter names: parameters without decay, and factors of the learning rate. By default vectors have no
   /// decay.
   std::vector<std::string> no_decay = {};
   std::vector<std::pair<std::string, double>> learning_rate_scales = {};
 };
 
-/// How large a state is: as the parameter, of which a rank has its part; or an element for each of its rows or columns, which
-/// every rank has.
+/// The size of a state: `element`: as the parameter, and a rank has its part; `row` or `column`: one element for each row or
+/// column, and every rank has the whole state.
 enum class Extent { element, row, column };
 
 struct StateInfo {
-  std::string_view name;  // as in PyTorch's state dict
+  std::string_view name;  // the name in PyTorch's state dict
   Extent extent = Extent::element;
 };
 
-/// Some rules need sums over whole tensors, one round of them or two, the second of what follows from the first: each rank
-/// counts its part in words, which are added up over the ranks as integers.
+/// Some rules need sums over whole tensors, in one or two rounds; the second may use the results of the first. Each rank adds
+/// its part to integer words, which are summed over the ranks.
 inline constexpr std::size_t most_rounds = 2;
 
-/// A parameter of a unit, whether or not a rank has a part of it.
+/// A parameter of a unit, even if this rank has no part of it.
 struct UnitTensor {
   bool is_matrix = false;
   std::size_t numel = 0, rows = 1, columns = 1;
-  std::size_t first_row = 0, first_column = 0;      // in the unit's states by row and by column
-  std::array<std::size_t, most_rounds> words = {};  // where the tensor's are in the unit's
+  std::size_t first_row = 0, first_column = 0;      // indices in the unit's states by row and by column
+  std::array<std::size_t, most_rounds> words = {};  // by round: the index of the tensor's first word in the unit's words
 };
 
-/// A rank's part of a parameter inside its part of a unit, and how it is treated.
+/// A rank's part of a parameter within its part of a unit, with the settings of the parameter.
 struct OptimizerSlice {
   std::size_t parameter;  // index in the model
   Range range;            // elements of the parameter
-  std::size_t offset;     // of the first of them in the rank's part of the unit
+  std::size_t offset;     // index of the first element in the rank's part of the unit
   std::size_t tensor;     // index in the unit
   double learning_rate_scale = 1, weight_decay = 0;
 };
 
-/// A rank's part of a unit: where the kinds of its memory start.
+/// A rank's part of a unit: pointers to each kind of its memory.
 struct UnitMemory {
   std::span<const UnitTensor> tensors;
   std::span<const OptimizerSlice> slices;
   float* parameters = nullptr;
   const float* gradients = nullptr;
   std::array<std::byte*, kernels::most_states> states = {};
-  Halves copy = {};  // the parameters in 16 bits, if they are computed with so
+  Halves copy = {};  // 16-bit copies of the parameters, if the computation uses them
   std::array<std::int64_t*, most_rounds> statistics = {};
-  float* directions = nullptr;  // as long as the rank's part, for rules with whole matrices
+  float* directions = nullptr;  // the size of the rank's part; for rules with whole matrices
 };
 
-/// One update, the same numbers on all ranks.
+/// One update; the values are the same on all ranks.
 struct OptimizerStep {
-  std::uint64_t number = 1;  // of updates since the states were zero: for bias corrections
+  std::uint64_t number = 1;  // the number of updates since the states were zero, for bias corrections
   double learning_rate = 0;
-  const kernels::GradientNorm* norm = nullptr;  // where kernels read it; null as in UpdateTarget
+  const kernels::GradientNorm* norm = nullptr;  // kernels read it from here; may be null as in UpdateTarget
 };
 
 using UpdateFunction = void (*)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&);
 
-/// A rule's rounds of sums: how many words a tensor has in a round, and what adds this rank's part to zeroed words, those of
-/// earlier rounds being of the whole. It may move states on.
+/// A rule's rounds of sums. words() returns the number of words of a tensor in a round. count() adds this rank's part to words
+/// that are zero at first; the words of earlier rounds are sums over all ranks by then. count() may also update states.
 struct Statistics {
   int rounds = 0;
   std::size_t (*words)(const Shape& shape, int round) = nullptr;
   void (*count)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&, int round) = nullptr;
 };
 
-/// A rule whose directions are made of whole matrices: each rank makes its part of what goes into them (`prepare`, into
-/// UnitMemory::directions), one rank works on a matrix, in place, and each gets its part back.
+/// A rule with update directions that need whole matrices. Each rank computes its part of the input (`prepare`, into
+/// UnitMemory::directions). For each matrix one rank then runs `work`, in place, and each rank receives its part of the result.
 struct WholeMatrices {
   UpdateFunction prepare = nullptr;
   void (*work)(Stream&, float* matrix, std::size_t rows, std::size_t columns, float* scratch) = nullptr;
   std::size_t (*scratch)(std::size_t rows, std::size_t columns) = nullptr;  // floats
-  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of the work, in any unit
+  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of `work`, in any unit of time
 };
 
-/// How often an update goes over memory: numbers read or written for each parameter, beside states, and for each state.
+/// How often an update goes over memory: the number of reads and writes per parameter without states, and per element of each
+/// state.
 struct MemoryPasses {
-  int numbers = 3, per_state = 2;  // parameter, gradient, parameter; once in and once out
+  int numbers = 3, per_state = 2;  // parameter and gradient in, parameter out; state in and out
 };
 
-/// How a parameter is updated. The name identifies the rule in checkpoints.
+/// How a parameter is updated. Checkpoints identify the rule by its name.
 struct Rule {
   std::string_view name;
   std::vector<StateInfo> states = {};  // in the order of UnitMemory::states
@@ -131,56 +132,58 @@ struct Rule {
   WholeMatrices whole = {};
 };
 
-/// The numbers of OptimizerOptions that an optimizer reads.
+/// The fields of OptimizerOptions that an optimizer uses.
 struct OptimizerReads {
   bool betas = false, eps = false, momentum = false, nesterov = false, amsgrad = false;
 };
 
-/// An optimizer as users know it. Numbers are PyTorch's defaults, or those of the paper where PyTorch has no such optimizer.
+/// An optimizer as users see it. The numbers are PyTorch's defaults, or those of the paper if PyTorch does not have the
+/// optimizer.
 struct Optimizer {
-  std::string_view name;          // the name that users choose it by, and that checkpoints hold
-  std::string_view same_as = "";  // the name of another one with the same algorithm, whose states it takes
-  std::string_view about = "";    // a sentence for the help, where the name does not say it all
+  std::string_view name;          // the name that users choose, and that checkpoints contain
+  std::string_view same_as = "";  // the name of another optimizer with the same algorithm and states
+  std::string_view about = "";    // a sentence for --help, if the name does not explain it
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum = 0;
-  bool l2_decay = false;  // decay is added to the gradient; else weights decay beside it
+  bool l2_decay = false;  // true: decay is added to the gradient (L2); false: decoupled decay of the weights
   OptimizerReads reads = {};
   std::vector<const Rule*> rules = {};
-  /// The one of `rules` that updates a parameter; null: the first updates all.
+  /// Returns the rule that updates a parameter; null: the first of `rules` updates all.
   const Rule& (*rule_of)(const OptimizerOptions& options, const Parameter& parameter) = nullptr;
 };
 
-/// All rows, those of the library first.
+/// All rows, first those of the library.
 const std::vector<const Optimizer*>& optimizers();
-/// The row of this name. Throws UserError, which names those that there are.
+/// Returns the row with this name. Throws UserError, which lists the known names.
 const Optimizer& find_optimizer(std::string_view name);
-/// Optimizers with the same one take each other's states: what `same_as` says, else the name, also of one that is not known.
+/// Returns `same_as` of the optimizer, or else its name; unknown names are returned unchanged. Optimizers with the same result
+/// can load each other's states.
 std::string_view algorithm_of(std::string_view name);
-/// Adds a row; `optimizer` and its rules must live as long as the program. Call it before anything else: threads that look for
-/// an optimizer at the same time would see the table change.
+/// Adds a row; `optimizer` and its rules must live until the program ends. Call this before any other function of the library:
+/// threads that look for an optimizer at the same time would see the table change.
 void add_optimizer(const Optimizer& optimizer);
 
-/// A rule of any optimizer by its name; null if there is none.
+/// Returns a rule of any optimizer by its name; null if there is none.
 const Rule* find_rule(std::string_view name);
-/// Adam's, which is also how AdamW updates, and the rest beside Muon's matrices.
+/// The rule of Adam and AdamW; Muon also uses it, for all parameters except the matrices of blocks.
 const Rule& adam_rule();
-/// The rule that updates a parameter.
+/// Returns the rule that updates a parameter.
 const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter);
 
-/// What kernels take of a rank's part of a parameter.
+/// Returns a rank's part of a parameter in the form that kernels take.
 kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
                                 const OptimizerStep& step);
-/// The i-th exact sum of a tensor in the words of a round of statistics; exact sums come first in them. Kernels alone know its
-/// value.
+/// Returns the i-th exact sum of a tensor in the words of a round; exact sums are stored before all other words. Only kernels
+/// can read its value.
 kernels::ExactSum& sum_of(const UnitMemory& memory, const OptimizerSlice& slice, int round, std::size_t i);
 
-/// Names of all states that these options need for a model, each once.
+/// Returns the names of all states that these options need for a model, each once.
 std::vector<std::string> states_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters);
 
-/// Of each parameter.
+/// The settings of one parameter.
 struct ParameterSettings {
   double learning_rate_scale = 1, weight_decay = 0;
 };
-/// Throws UserError for a pattern that names nothing.
+/// Throws UserError for a pattern that matches no parameter.
 std::vector<ParameterSettings> settings_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters);
 
 }  // namespace fsdp

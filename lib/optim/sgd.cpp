@@ -1,4 +1,4 @@
-// SGD as torch.optim.SGD without dampening; L2 decay.
+// SGD as in torch.optim.SGD, without dampening, with L2 decay.
 #include "kernels/element_update.hpp"
 #include "optim/optimizer.hpp"
 

@@ -1,42 +1,42 @@
-// Which updates are left out because their loss or their gradient's norm jumps: one bad batch then does no harm. PaLM's authors
-// went back to a checkpoint before each spike and left out the batches around it (Chowdhery et al. 2022, section 5.1); here, as
-// in OLMo-core's optimizers that skip steps, the update itself is left out as it comes, if either number lies more than so many
-// standard deviations above its mean over the last updates. Every rank decides the same, since loss and norm are global.
+// Skips updates with a spike in the loss or in the gradient's norm, so that one bad batch does no harm. PaLM's authors
+// restarted from a checkpoint before each spike and skipped the batches around it (Chowdhery et al. 2022, section 5.1). Here,
+// as in OLMo-core's optimizers that skip steps, the update itself is skipped if either value is more than a number of standard
+// deviations above its mean over recent updates. Every rank decides the same, since loss and norm are global.
 #pragma once
 
 #include <cstdint>
 
 namespace fsdp {
 
-/// What a checkpoint holds.
+/// The state in a checkpoint.
 struct SpikeFilterState {
-  /// Exponential mean and variance; of the first updates the plain ones.
+  /// Exponential moving mean and variance; plain mean and variance over the first updates.
   struct Moments {
     double mean = 0, variance = 0;
     bool operator==(const Moments&) const = default;
   };
-  std::uint64_t updates = 0;  // seen, those that were left out included
+  std::uint64_t updates = 0;  // the number of updates so far, including skipped ones
   Moments loss, norm;
   bool operator==(const SpikeFilterState&) const = default;
 };
 
-/// An update is left out if one of its numbers is above.
+/// An update is skipped if its loss or norm is above the limit.
 struct SpikeLimits {
   double loss, norm;
 };
 
 class SpikeFilter {
  public:
-  /// Updates over which is averaged, about, and those that are seen before the first can be left out.
+  /// The approximate number of updates in the averages, and the number of updates before any can be skipped.
   static constexpr std::uint64_t horizon = 128, warmup = 64;
 
-  /// `sigmas`: standard deviations above the mean from which on an update is left out.
+  /// `sigmas`: the number of standard deviations above the mean from which on an update is skipped.
   explicit SpikeFilter(double sigmas) : sigmas_(sigmas) {}
 
-  /// Of the next update; infinite while too few have been seen.
+  /// The limits for the next update; infinite during the first `warmup` updates.
   SpikeLimits limits() const;
-  /// After each update whose numbers are finite, also if it was left out. Such an update counts as if it lay at the limit: one
-  /// spike does not hide the next, and a loss that stays high becomes the usual one after some updates.
+  /// Call this after each update with finite values, also if it was skipped. Values above the limit are counted as the limit:
+  /// so one spike does not hide the next, and a loss that stays high becomes the normal one after some updates.
   void update(double loss, double norm);
 
   const SpikeFilterState& state() const { return state_; }

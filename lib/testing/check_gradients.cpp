@@ -1,4 +1,4 @@
-// Central differences of a weighted sum of the results, in fp64: (f(p + h) - f(p - h)) / 2h.
+// Checks gradients by central differences of a weighted sum of the results, in fp64: (f(p + h) - f(p - h)) / 2h.
 #include "testing/check_gradients.hpp"
 
 #include <algorithm>
@@ -23,13 +23,13 @@ namespace {
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// So that what is not written shows.
+/// Fills a tensor with NaN, so that elements that are not written are detected.
 void poison(const Tensor& tensor) {
   if (!tensor) return;
   with_element(tensor.type, [&]<class E>() { std::fill_n(static_cast<E*>(tensor.data), tensor.numel(), E(nan)); });
 }
 
-/// Runs a pass, and throws where it has written what it is to read alone.
+/// Runs a pass, and throws if it changed a tensor that it must only read.
 template <class Work>
 void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> more, Work&& work) {
   std::vector<std::pair<std::string, Tensor>> tensors;
@@ -47,7 +47,7 @@ void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> m
       throw UserError(format("{} has changed {}, which it is to read alone", what, tensors[i].first));
 }
 
-/// A user's layer in memory that holds NaN wherever the layer is to write.
+/// A user's layer; fills the memory that the layer must write with NaN before each pass.
 class PoisonedLayer final : public Layer {
  public:
   explicit PoisonedLayer(const Layer& layer) : layer_(layer) {}
@@ -93,14 +93,14 @@ class PoisonedLoss final : public Loss {
   const Loss& loss_;
 };
 
-/// What the passes gave, in fp32. Of a loss `y` are the losses of the rows.
+/// The results of the passes, in fp32. For a loss, `y` contains the losses of the rows.
 struct Results {
   std::vector<float> y, dx;
-  std::vector<std::vector<float>> gradients;  // of each parameter
+  std::vector<std::vector<float>> gradients;  // by parameter
 };
 
-/// A layer of a user's whose result is weighted by a loss of ours, or a loss of a user's behind nothing, as a model with its
-/// memory. Inputs and parameters are fp32 numbers, which are rounded to `type` for the passes.
+/// A model with its memory: either a user's layer with our WeightedSum as loss, or only a user's loss. Inputs and parameters
+/// are fp32 numbers, which are rounded to `type` for the passes.
 class Trial {
  public:
   Trial(const Chain& chain, const GradientCheckOptions& options, DType type)
@@ -114,7 +114,7 @@ class Trial {
     for (const std::size_t bytes : sizes.saved) saved_.emplace_back(bytes / sizeof(float) + 1);
     for (const Parameter& parameter : chain.parameters()) {
       const std::size_t n = numel(parameter.shape);
-      // A constant would hide what is multiplied by it: around it, then.
+      // Random values around a constant: the constant itself, such as 0, would hide errors in its factors.
       const bool is_constant = parameter.init.kind == Init::Kind::constant;
       parameters.push_back(normal_numbers(n, static_cast<std::uint32_t>(parameters.size()) + 1,
                                           is_constant ? parameter.init.value : 0,
@@ -132,7 +132,7 @@ class Trial {
     return values;
   }
 
-  /// The sum over the rows.
+  /// Returns the sum of the losses over the rows.
   double value() {
     forward();
     kernels::LossSum sum;
@@ -140,8 +140,8 @@ class Trial {
     return sum.value();
   }
 
-  /// `times` passes, of which all but the first add to the gradients; those of frozen parameters are not asked for. `scale`: of
-  /// the loss, for its gradients.
+  /// Runs forward and backward `times` times; all runs but the first add to the gradients. Gradients of frozen parameters are
+  /// not computed. `scale` multiplies the loss in its gradients.
   Results run(const std::vector<bool>& frozen = {}, int times = 1, float scale = 1) {
     d_weights_.clear();
     for (std::size_t p = 0; p < gradients_.size(); ++p)
@@ -217,12 +217,12 @@ float largest_of(const std::vector<float>& values) {
   return largest;
 }
 
-/// "x[1, 2]"
+/// Returns a name such as "x[1, 2]".
 std::string place(const std::string& name, std::size_t at, std::size_t columns) {
   return format("{}[{}, {}]", name, at / columns, at % columns);
 }
 
-/// The steps of check_gradients(): each returns what is wrong.
+/// The steps of check_gradients(): each returns a description of the problem, or an empty string.
 class Check {
  public:
   /// `fill` writes inputs and targets.
@@ -281,7 +281,7 @@ class Check {
   }
 
   std::string does_not_scale() {
-    constexpr float scale = 0.25f;  // changes no digit
+    constexpr float scale = 0.25f;  // a power of 2: multiplication is exact
     const Results scaled = trial_.run({}, 1, scale);
     const char* const who = chain_.blocks() > 0 || chain_.takes_tokens() ? "backward with dy times" : "evaluate with scale";
     const auto problem = [&](const std::vector<float>& of, const std::vector<float>& whole, const std::string& name,
@@ -302,7 +302,7 @@ class Check {
   std::string frozen() {
     const std::size_t count = trial_.parameters.size();
     for (std::size_t one = 0; one <= count && count > 0; ++one) {
-      std::vector<bool> frozen(count, one == count);  // at last all
+      std::vector<bool> frozen(count, one == count);  // the last time all are frozen
       if (one < count) frozen[one] = true;
       const std::string where = one < count ? parameter(one).name + " is" : "all parameters are";
       Results results;
@@ -335,11 +335,11 @@ class Check {
       differences_of(parameter(p).name, trial_.parameters[p], first_.gradients[p], parameter(p).shape.back());
   }
 
-  /// How the weighted sum changes with one value: by a move either way, and by the two together.
+  /// The slopes of the weighted sum in one value: by a step to the left, a step to the right, and both together.
   struct Slopes {
     double left, right, central;
-    /// Where the slopes differ there is a place without a derivative within the step, or a strong curve: what lies between them
-    /// is right.
+    /// Returns the distance of `derivative` from the slopes. If the left and right slopes differ, the step contains a point
+    /// without a derivative, or the curvature is large: then any value between them is correct.
     double distance(double derivative) const {
       const auto [low, high] = std::minmax(left, right);
       return derivative >= low && derivative <= high ? 0 : std::abs(derivative - central);
@@ -372,7 +372,7 @@ class Check {
     largest = std::max(largest, 1e-6);
     for (const auto& [at, slopes] : differences) {
       double error = std::abs(derivatives[at] - slopes.central) / largest;
-      if (error > options_.tolerance)  // several such places may lie within the step, and fewer within a smaller one
+      if (error > options_.tolerance)  // the step may contain several of these points, and a smaller step fewer
         for (const Slopes& near : {slopes, slopes_of(values[at], options_.step / 8, here)})
           error = std::min(error, near.distance(derivatives[at]) / largest);
       note(error, options_.tolerance, [&, at = at, d = slopes.central] {
@@ -381,7 +381,7 @@ class Check {
     }
   }
 
-  /// From the same numbers, which are rounded for both.
+  /// Compares 16-bit passes with fp32 passes on the same numbers, which are rounded to 16 bits for both.
   void in_16_bits(DType type) {
     if (!chain_.works_in(type)) return;
     const auto rounded = [&](DType computed) {
@@ -403,7 +403,9 @@ class Check {
     const double largest = std::max(1e-6, static_cast<double>(largest_of(wide)));
     for (std::size_t i = 0; i < wide.size(); ++i) {
       const double error = std::abs(static_cast<double>(narrow[i]) - static_cast<double>(wide[i])) / largest;
-      if (error <= options_.tolerance_16_bits) continue;  // rounding, which is no measure of the layer
+      if (error <= options_.tolerance_16_bits)
+        continue;  // the difference is only rounding, and does not tell anything about
+                   // the layer
       note(error, options_.tolerance_16_bits, [&] {
         return format("{}: {:.6g} in {}, {:.6g} in fp32", place(name, i, columns), narrow[i], name_of(type), wide[i]);
       });
@@ -412,7 +414,7 @@ class Check {
 
   template <class Text>
   void note(double error, double tolerance, Text&& text) {
-    const bool passes = error <= tolerance;  // NaN does not
+    const bool passes = error <= tolerance;  // false for NaN
     if (passes && !result_.passed) return;
     if (passes == result_.passed && (error <= result_.worst || std::isnan(result_.worst))) return;
     result_ = {passes, error, text()};
@@ -430,7 +432,7 @@ class Check {
   GradientCheck result_;
 };
 
-/// The sum of x times weights, which are its targets.
+/// The sum of x times weights; the targets are the weights.
 class WeightedSum final : public Loss {
  public:
   explicit WeightedSum(std::size_t width) : width_(width) {}
@@ -471,7 +473,7 @@ GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& op
     trial.inputs = trial.normal_numbers(trial.inputs.size(), 1001);
     auto* const tokens = reinterpret_cast<std::int32_t*>(trial.inputs.data());
     for (std::size_t i = 0; i < trial.inputs.size() && layer.takes_tokens(); ++i)
-      tokens[i] = static_cast<std::int32_t>(i % 3);  // any vocabulary has these
+      tokens[i] = static_cast<std::int32_t>(i % 3);  // valid tokens of any vocabulary
     trial.targets = trial.normal_numbers(trial.targets.size(), 1002);
   };
   return Check(chain, options, fill).run();
@@ -486,7 +488,7 @@ GradientCheck check_gradients(const Loss& loss, const GradientCheckOptions& opti
     trial.targets = trial.normal_numbers(trial.targets.size(), 1002);
     auto* const labels = reinterpret_cast<std::int32_t*>(trial.targets.data());
     for (std::size_t i = 0; i < trial.targets.size() && loss.takes_labels(); ++i)
-      labels[i] = static_cast<std::int32_t>(i) % classes - (i == 1 ? classes : 0);  // one does not count
+      labels[i] = static_cast<std::int32_t>(i) % classes - (i == 1 ? classes : 0);  // one row does not count
   };
   return Check(chain, options, fill).run();
 }
