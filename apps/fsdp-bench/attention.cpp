@@ -17,7 +17,7 @@ namespace fsdp {
 
 namespace {
 
-/// Seconds of the two passes.
+/// Returns the seconds of the forward and the backward pass.
 template <class E>
 std::array<double, 2> measure(const kernels::AttentionShape& shape, const DeviceTraits& traits, Device& device, Stream& stream,
                               Communicator& world) {
@@ -64,7 +64,7 @@ std::string bench_attention(const BenchOptions& options, Communicator& world, De
   const DeviceTraits traits = traits_of(device.kind(), kernels::threads());
   const auto seconds = with_element(type, [&]<class E>() { return measure<E>(shape, traits, device, stream, world); });
 
-  // Two products forward; five backward, which makes the probabilities again; half of each is masked.
+  // Matrix products: two in forward; five in backward, which recomputes the probabilities. Half of each is masked.
   const double product = static_cast<double>(batch.rows() * batch.T * config.heads * config.head_size);
   const std::optional<double> peak = peak_of_gpus(device, type, world);
   nlohmann::json json = {{"arch", model_of(options)},

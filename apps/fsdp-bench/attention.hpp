@@ -1,4 +1,4 @@
-// fsdp-bench attention: the attention of one block of a model, forward and backward, alone.
+// fsdp-bench attention: measures the attention of one block, forward and backward.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// The report, as text or as one JSON object. Collective over world; every rank has a micro-batch of its own.
+/// Returns the report, as text or as one JSON object. Collective over world; every rank has its own micro-batch.
 std::string bench_attention(const BenchOptions& options, Communicator& world, Device& device, Stream& stream);
 
 }  // namespace fsdp

@@ -28,14 +28,14 @@ namespace fsdp {
 
 namespace {
 
-/// Sum over ranks of each rank's best large product on the CPU: what the job's cores can do in numbers of this type. Of GPUs
-/// what their datasheets say, if they are known.
+/// Returns the peak rate of the job in this type. CPUs: the sum over ranks of each rank's best rate for a large product. GPUs:
+/// the rates in their datasheets, if they are known.
 std::optional<double> gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
   if (device.kind() == DeviceKind::cuda) return peak_of_gpus(device, type, world);
   return world.sum(product_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7));
 }
 
-/// In GFLOP/s; null where it is not known.
+/// Returns GFLOP/s; null if the rate is unknown.
 nlohmann::json json_of(std::optional<double> flops) { return flops ? nlohmann::json(*flops / 1e9) : nlohmann::json(); }
 
 std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
@@ -47,7 +47,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
   const std::optional<double> peak = gemm_peak(type, device, stream, world);
   const double cores = world.sum(share.cores);
-  if (world.rank() == 0 && !on_gpu) note_peak_per_core(type, *peak / cores);  // fsdp-train's MFU refers to it
+  if (world.rank() == 0 && !on_gpu) note_peak_per_core(type, *peak / cores);  // fsdp-train's MFU is relative to it
   struct Row {
     const char* name;
     kernels::Trans a, b;
@@ -58,7 +58,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                            Row{"up, dW", yes, no, C, F, R},          Row{"down, forward", no, no, R, C, F},
                            Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, 4096, C}};
-  if (on_gpu) {  // which does the head's product at once
+  if (on_gpu) {  // on GPUs the head's product is not split
     rows.back().n = config.vocab_size;
     rows.push_back({"square", no, no, R, R, R});
   }
@@ -89,7 +89,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
 std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
   const ShardingOptions& sharding = options.sharding;
-  std::optional<TraceFile> trace_file;  // rank 0's
+  std::optional<TraceFile> trace_file;  // on rank 0
   TransformerConfig config;
   agree(world, [&] {
     check_sharding(config = config_of(options), sharding, world.size());
@@ -117,9 +117,9 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   std::optional<Recorder> recorder;
   if (!options.trace.file.empty()) recorder.emplace(sharded.plan(), options.trace.updates);
   std::vector<double> seconds, fake_seconds;
-  WorkTimes times;  // of this rank, in the updates that count
+  WorkTimes times;  // of this rank, in the updates that are counted
   for (std::size_t step = 1; step <= options.steps + 2; ++step) {
-    // With and without transfers in turn, the one first and then the other, so that a machine that slows down slows both.
+    // Updates with and without transfers alternate, and so does their order, so that a machine that slows down slows both.
     const bool fake_first = options.exposed && step % 2 == 0;
     if (fake_first) fake_seconds.push_back(update(true));
     if (recorder && step > 1) executor.record(recorder->next(updates + 1));
@@ -138,7 +138,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   const double step_s = median(seconds), rate = tokens / step_s;
   const double flops = sharded.transformer().flops_per_token(T) * rate;
   const char* exposed = options.comm_thread || on_gpu ? "waiting" : "collectives";
-  std::vector<std::pair<const char*, double>> parts;  // of a GPU, whose kernels are not told apart, only while it is recorded
+  std::vector<std::pair<const char*, double>> parts;  // for a GPU, only while its kernels are traced
   if (!on_gpu) parts = {{"GEMM", times.gemm}, {"attention", times.attention}};
   if (times.total() > 0)
     for (const auto& part : {std::pair(on_gpu ? "kernels" : "other kernels", times.other_kernels),
@@ -199,7 +199,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
 
 namespace {
 
-/// Throws UserError for options that the measurement does not read.
+/// Throws UserError for options that the measurement does not use.
 void require_read(const OptionTable& table, std::string_view what) {
   constexpr std::string_view of_models = "gemm attention step tuning optimizer checkpoint";
   const std::pair<const char*, std::string_view> uses[] = {{"arch", of_models},
@@ -243,10 +243,10 @@ void require_read(const OptionTable& table, std::string_view what) {
                              table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
 }
 
-/// Throws UserError.
+/// Throws UserError for invalid or contradictory options.
 void check(const OptionTable& table, const BenchOptions& o) {
   constexpr std::string_view all[] = {"gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint"};
-  if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() says so
+  if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() reports it
   require_read(table, o.what);
   if (table.given("arch") && table.given("model"))
     throw UserError("--arch and --model are both given (each decides the model); give one of them");

@@ -1,4 +1,4 @@
-// What fsdp-bench measures. Every figure comes from this run, and shares are ratios of figures of the same run.
+// The measurements of fsdp-bench. Every figure comes from one run, and shares are ratios of figures of the same run.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,18 @@ namespace fsdp {
 struct BenchOptions {
   std::string what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer" or "checkpoint"
   std::string arch = "gpt2";
-  ConfigOverrides sizes;                                     // changes to that model
-  std::string changes;                                       // the same, as options
-  std::filesystem::path model;                               // a Hugging Face folder, whose config.json counts; empty: arch
-  ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the updates that are measured
-  std::size_t steps = 5;                                     // counted, after two that are not
+  ConfigOverrides sizes;        // override sizes of that model
+  std::string changes;          // the same as command-line options, for reports
+  std::filesystem::path model;  // a Hugging Face folder with a config.json, used instead of `arch`; empty: use `arch`
+  ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // for the measured updates
+  std::size_t steps = 5;                                     // counted steps, after two that are not counted
   bool fake_collectives = false, exposed = false;
-  std::size_t memory_limit = 0;  // of a rank; 0: what there is
-  bool every_strategy = true;    // none was asked for
+  std::size_t memory_limit = 0;  // of a rank; 0: the available memory
+  bool every_strategy = true;    // no strategy was requested
   TraceOptions trace;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
-  std::size_t largest_bytes = std::size_t{64} << 20;  // of collectives
+  std::size_t largest_bytes = std::size_t{64} << 20;  // for collectives
   CommOptions comm = {.kind = "auto"};
   bool comm_thread = false;
   std::string optimizer;  // empty: all
@@ -37,14 +37,14 @@ struct BenchOptions {
   bool json = false;
 };
 
-/// The configuration that --model or --arch names, with `sizes` applied. Throws UserError.
+/// Returns the configuration of --model or --arch, with `sizes` applied. Throws UserError.
 TransformerConfig config_of(const BenchOptions& options);
-/// How reports call it.
+/// Returns the name of the model for reports.
 std::string model_of(const BenchOptions& options);
 
 OptionTable bench_option_table(BenchOptions& options);
 
-/// The report, as text or as one JSON object; world is made by options.comm. Collective over world.
+/// Returns the report, as text or as one JSON object; `world` was made with options.comm. Collective over world.
 std::string bench(const BenchOptions& options, Communicator& world);
 
 }  // namespace fsdp

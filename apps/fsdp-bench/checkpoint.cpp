@@ -1,5 +1,5 @@
-// Disks are noisy and have caches: everything is measured once in each round, in turn with plain files of the same size, in one
-// order and the next time in the other, and ratios are those of a round. Every read begins with pages dropped from the page
+// Disks are noisy and have caches. So in each round everything is measured once, alternating with plain files of the same size;
+// the order is reversed every other round, and ratios are within a round. Before each read, the files are dropped from the page
 // cache.
 #include "fsdp-bench/checkpoint.hpp"
 
@@ -38,7 +38,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t piece_bytes = std::size_t{16} << 20;
 
-/// A new folder in `parent` for the files of this measurement, made by rank 0, which removes it in the end.
+/// A new folder in `parent` for the files of this measurement. Rank 0 makes it, and removes it at the end.
 class Scratch {
  public:
   /// Collective over world.
@@ -50,7 +50,7 @@ class Scratch {
     path_ = world.broadcast(name, 0);
   }
   const fs::path& path() const { return path_; }
-  /// Removes what is in it, and waits until the disk has done so.
+  /// Removes the files in it, and waits until the disk has done so.
   void clear() const {
     if (!mine_) return;
     for (const auto& entry : fs::directory_iterator(path_)) fs::remove_all(entry.path());
@@ -59,8 +59,8 @@ class Scratch {
     ::syncfs(fd);
     ::close(fd);
   }
-  /// Drops the files, which are on the disk, from the page cache. What is read next comes from the disk, or from what keeps
-  /// it outside of this system.
+  /// Drops the files, which are on disk, from the page cache. The next read comes from the disk, or from a cache outside of
+  /// this system.
   void forget() const {
     for (const auto& entry : fs::recursive_directory_iterator(path_)) {
       if (!entry.is_regular_file()) continue;
@@ -72,11 +72,11 @@ class Scratch {
   }
 
  private:
-  std::optional<ScratchFolder> mine_;  // of rank 0
+  std::optional<ScratchFolder> mine_;  // on rank 0
   fs::path path_;
 };
 
-/// Calls write(2) until all is written, then fsync(2).
+/// Calls write(2) until all bytes are written, then fsync(2).
 void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   check_errno(fd >= 0, "create " + path.string());
@@ -93,14 +93,14 @@ void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
   check_errno(good, "write " + path.string());
 }
 
-/// Writes the file as saves do: large pieces past the page cache, where the file system allows it.
+/// Writes the file as saves do: in large pieces, and without the page cache if the file system allows it.
 void write_as_saves(const fs::path& path, std::span<const std::byte> bytes) {
   OutputFile output(path);
   output.write(0, bytes.data(), bytes.size());
   output.finish();
 }
 
-/// Makes one file, durably, of the first `bytes` of some files, one behind the other.
+/// Copies the first `bytes` of the concatenated files into one file, durably.
 void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size_t bytes) {
   OutputFile output(to);
   std::vector<std::byte> piece(piece_bytes);
@@ -117,8 +117,8 @@ void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size
   output.finish();
 }
 
-/// Runs a program to its end, with its output in a file. Returns the most memory that it had at once: as the system counts it,
-/// read every few milliseconds, so that what it takes in the last of them alone is missed.
+/// Runs a program to its end, with its output in a file. Returns its peak memory as the system counts it. The peak is read
+/// every few milliseconds, so that memory allocated in the last of them is missed.
 std::size_t run_and_measure(const std::vector<std::string>& words, const fs::path& log) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -128,7 +128,8 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   ::posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   ::posix_spawn_file_actions_adddup2(&files, 1, 2);
   pid_t child = -1;
-  const int error = ::posix_spawn(&child, argv[0], &files, nullptr, argv.data(), environ);  // it runs when this returns
+  const int error = ::posix_spawn(&child, argv[0], &files, nullptr, argv.data(), environ);  // the program runs when this
+                                                                                            // returns
   ::posix_spawn_file_actions_destroy(&files);
   errno = error;
   check_errno(error == 0, "start " + words[0]);
@@ -173,14 +174,14 @@ class CheckpointBench {
         throw UserError(
             format("{} is missing (it is measured, too); build or install it beside fsdp-bench", program_.string()));
     });
-    // What happens for the first time takes longer: an update, a save, pages of memory.
+    // First calls take longer: an update, a save, first use of memory pages.
     update();
     save_meanwhile();
     std::fill_n(loaded_.data(), loaded_.bytes(), std::byte{0});
     scratch_.clear();
   }
 
-  /// Collective over world.
+  /// Measures everything once. Collective over world.
   void round(bool forwards) {
     in_turn(forwards, {[&] {
                          const auto bytes = std::span<const std::byte>(snapshot_.data(), snapshot_.bytes());
@@ -222,7 +223,7 @@ class CheckpointBench {
   const std::vector<Parameter>& parameters() const { return sharded_.model().parameters(); }
   fs::path plain_file(int rank) const { return scratch_.path() / format("plain-{}", rank); }
   fs::path output_file() const { return scratch_.path() / format("output-{}", world_.rank()); }
-  /// The bytes of all ranks' files, without what HDF5 adds.
+  /// The bytes of all ranks' files, without HDF5's overhead.
   double stored_bytes() const { return static_cast<double>(numel_ * sizeof(float) * states_.size()); }
   std::size_t bytes_of_shard(const Layout& layout) const {
     std::size_t numel = 0;
@@ -235,7 +236,7 @@ class CheckpointBench {
     if (!forwards) std::reverse(calls.begin(), calls.end());
     for (const auto& call : calls) call();
   }
-  /// Seconds until all ranks have done it, which does not communicate.
+  /// Returns the seconds until all ranks have finished `work`, which must not communicate.
   double together(const std::function<void()>& work) {
     world_.barrier();
     const Timer timer;
@@ -279,7 +280,7 @@ class CheckpointBench {
     note("save", timer.seconds());
   }
 
-  /// Saves as a run does: updates go on until all ranks have written.
+  /// Saves asynchronously, as a training run does: updates continue until all ranks have written.
   Meanwhile save_meanwhile() {
     Meanwhile result;
     world_.barrier();
@@ -297,8 +298,8 @@ class CheckpointBench {
     return result;
   }
 
-  /// Reads what a run on `ranks` ranks reads when it resumes, with the checksums of all files or without. Rank r of ours does
-  /// it for ranks r, r + size, ..., one after the other.
+  /// Reads the data that a run on `ranks` ranks reads when it resumes, with or without the checksums of all files. Our rank r
+  /// reads for ranks r, r + size, ..., one after the other.
   double read_as(int ranks, bool verify) {
     scratch_.forget();
     const Layout& layout = readers_.at(ranks);
@@ -313,7 +314,7 @@ class CheckpointBench {
     });
   }
 
-  /// Reads as many bytes from plain files as each of our ranks reads then.
+  /// Reads from plain files the same number of bytes that each rank reads in read_as().
   double read_plain(int ranks) {
     scratch_.forget();
     std::size_t left = 0;
@@ -328,7 +329,7 @@ class CheckpointBench {
     });
   }
 
-  /// The states of a shard, in memory that is read into.
+  /// Returns the states of a shard, in the memory that reads are loaded into.
   std::vector<ShardState> room_for(const Layout& layout) const {
     std::vector<ShardState> states;
     auto* at = reinterpret_cast<float*>(loaded_.data());
@@ -369,19 +370,19 @@ class CheckpointBench {
   Communicator& world_;
   const fs::path program_;
   std::vector<ShardState> states_;
-  std::size_t numel_ = 0;          // of the model
-  std::map<int, Layout> readers_;  // of so many ranks under `full`
+  std::size_t numel_ = 0;          // of parameters in the model
+  std::map<int, Layout> readers_;  // layouts by number of ranks, under `full`
   Buffer snapshot_, loaded_;
   std::uint64_t updates_ = 0;
-  fs::path step_;                                       // of the last save that was waited for
-  std::map<std::string, std::vector<double>> seconds_;  // of each round
-  std::map<int, std::size_t> share_bytes_;              // that a rank of so many reads
+  fs::path step_;                                       // the folder of the last synchronous save
+  std::map<std::string, std::vector<double>> seconds_;  // by measurement, one value for each round
+  std::map<int, std::size_t> share_bytes_;              // the most bytes that one rank reads, by number of ranks
   std::size_t consolidate_peak_ = 0;
 };
 
 std::string CheckpointBench::report() const {
   const auto seconds = [&](const std::string& key) -> const std::vector<double>& { return seconds_.at(key); };
-  /// Divides one figure by another, in each round.
+  /// Divides one measurement by another, for each round.
   const auto ratios = [&](const std::string& of, const std::string& by) {
     std::vector<double> all;
     for (std::size_t i = 0; i < seconds(of).size(); ++i) all.push_back(seconds(of)[i] / seconds(by)[i]);

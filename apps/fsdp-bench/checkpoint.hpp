@@ -1,5 +1,5 @@
-// fsdp-bench checkpoint: saves, reads and consolidation of a model's checkpoints against plain files of as many bytes, and what
-// a save costs training, taking turns in one run.
+// fsdp-bench checkpoint: compares saving, reading and consolidating a model's checkpoints with plain files of the same size,
+// and measures how much time a save costs training; all alternate in one run.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// The report, as text or as one JSON object. Collective over world.
+/// Returns the report, as text or as one JSON object. Collective over world.
 std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device);
 
 }  // namespace fsdp

@@ -20,11 +20,11 @@ namespace fsdp {
 
 namespace {
 
-/// One collective, done by us and by MPI, and a plain copy of as many bytes.
+/// One collective, by this project and by MPI, and a plain copy of the same number of bytes.
 struct Contest {
   const char* name;
   std::array<std::function<void()>, 3> calls;
-  double touched_bytes;  // memory that a rank has to read and write; the copy does 2 * bytes
+  double touched_bytes;  // the memory that a rank must read and write; the copy touches 2 * bytes
 };
 
 struct Seconds {
@@ -37,7 +37,8 @@ double slowest(Group& comm, double seconds) {
   return 1e-9 * static_cast<double>(comm.max(static_cast<std::size_t>(1e9 * seconds)));
 }
 
-/// Medians over rounds in which all three take turns, of the rank that took longest. Short calls are timed several at once.
+/// Returns medians over rounds in which all three alternate; each is the median of the slowest rank. Short calls are repeated
+/// within one timing.
 Seconds measure(const Contest& contest, std::size_t bytes, Group& comm) {
   const std::size_t at_once = bytes < std::size_t{1} << 20 ? 20 : 1;
   std::array<std::vector<double>, 3> times;
@@ -56,7 +57,7 @@ Seconds measure(const Contest& contest, std::size_t bytes, Group& comm) {
 
 std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Communicator& comm, Device& device, Stream& stream) {
   const auto ranks = static_cast<std::size_t>(comm.size());
-  // Ours in memory of the communicator, as the executor's slots; MPI's in memory of its own.
+  // Our collectives use memory of the communicator, as the executor does; MPI's use ordinary memory.
   const Buffer slot = comm.allocate(device, largest_bytes), own = device.allocate(largest_bytes),
                other = device.allocate(largest_bytes), shard = device.allocate(largest_bytes / ranks + sizeof(float));
   const auto floats = [](const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); };
@@ -108,8 +109,8 @@ std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Commu
 
 namespace {
 
-/// Seconds of a call on the slowest rank: the median of rounds of several calls, each waited for by the host, as calls that go
-/// through its memory cannot be timed on the stream.
+/// Returns the seconds of a call on the slowest rank: the median over rounds of several calls. The host waits for each round,
+/// because calls that go through host memory cannot be timed on the stream.
 double measure_on(Stream& stream, std::size_t bytes, Group& world, const std::function<void()>& call) {
   const std::size_t at_once = bytes < std::size_t{1} << 20 ? 20 : 5;
   std::vector<double> times;

@@ -1,4 +1,5 @@
-// fsdp-bench collectives: this project's collectives and the MPI library's own, taking turns in one run; of GPUs ours alone.
+// fsdp-bench collectives: compares this project's collectives with the MPI library's own, alternating in one run; for GPUs
+// measures only ours.
 #pragma once
 
 #include <string>
@@ -7,10 +8,10 @@
 
 namespace fsdp {
 
-/// The report, as text or as one JSON object. `comm` is all processes of the job. Collective over comm.
+/// Returns the report, as text or as one JSON object. `comm` has all processes of the job. Collective over comm.
 std::string bench_collectives(std::size_t largest_bytes, bool json, Communicator& comm, Device& device, Stream& stream);
 
-/// The same of collectives on the memory of GPUs, by NCCL or through the host as options.comm says.
+/// The same for collectives on GPU memory, by NCCL or through the host, as chosen by options.comm.
 std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator& world, Device& device);
 
 }  // namespace fsdp

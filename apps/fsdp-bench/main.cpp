@@ -1,4 +1,4 @@
-// Measurements, as ratios in one run.
+// fsdp-bench: measures parts of training, as ratios within one run.
 #include <cstdio>
 
 #include "fsdp-bench/bench.hpp"

@@ -23,7 +23,7 @@ namespace {
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-/// One kind of optimizer on a model's parameters, whole on this rank, with random gradients.
+/// One optimizer, with a model's parameters unsharded on this rank, and random gradients.
 class Contestant {
  public:
   Contestant(const OptimizerOptions& options, const std::vector<Parameter>& parameters, Device& device, Stream& stream)
@@ -72,7 +72,8 @@ class Contestant {
     norm_.norm = 1e-3 * std::sqrt(static_cast<double>(numel_));
   }
 
-  /// What an executor of one rank does. Returns the seconds of all, and of those the matrices'.
+  /// Runs one update as an executor of one rank does. Returns the seconds of the update, and the part of them spent on whole
+  /// matrices.
   std::pair<double, double> update(Stream& stream) {
     const OptimizerStep step = {++number_, 1e-4, &norm_};
     const Timer timer;

@@ -1,5 +1,5 @@
-// The optimizer alone: each kind on the parameters of a model, against the machine's copy bandwidth, taking turns in
-// one run.
+// fsdp-bench optimizer: measures each optimizer on the parameters of a model, and compares it with the machine's copy
+// bandwidth, alternating in one run.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace fsdp {
 
-/// The report, as text or as one JSON object. Collective over world; every rank works on a whole model's parameters.
+/// Returns the report, as text or as one JSON object. Collective over world; every rank updates the parameters of a whole
+/// model.
 std::string bench_optimizer(const BenchOptions& options, Communicator& world, Device& device, Stream& stream);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What several measurements of fsdp-bench have in common.
+// Functions shared by several measurements of fsdp-bench.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,15 @@
 
 namespace fsdp {
 
-/// "512 GFLOP/s" of a CPU, "512.0 TFLOP/s" of a GPU.
+/// Returns "512 GFLOP/s" for a CPU, "512.0 TFLOP/s" for a GPU.
 std::string format_rate(double flops, DeviceKind kind);
-/// "71 %"; "-" where the peak is not known.
+/// Returns "71 %"; "-" if the peak is unknown.
 std::string format_share(double flops, std::optional<double> peak);
 
-/// Tokens of an update with micro-batches of this shape, of all ranks together.
+/// Returns the number of tokens in an update with micro-batches of this shape, over all ranks.
 double tokens_of_update(const ShardingOptions& sharding, BatchShape batch, const Group& world);
-/// Seconds of one update, by the clock of this rank, from when all ranks are there until all are done; the executor's own times
-/// are of this update alone afterwards. Collective over world.
+/// Returns the seconds of one update by this rank's clock, from the arrival of all ranks until all have finished. Afterwards
+/// the executor's own times cover only this update. Collective over world.
 double time_update(Executor& executor, const BatchReader& batches, std::uint64_t update, double tokens, Communicator& world);
 
 }  // namespace fsdp

@@ -23,15 +23,15 @@ namespace fsdp {
 
 namespace {
 
-constexpr double worth = 1.05;              // a doubled batch is measured while the last one brought so much in tokens/s
-constexpr std::size_t most_rows = 1 << 22;  // tokens of a micro-batch; larger ones are not looked at
+constexpr double worth = 1.05;  // batches are measured as long as doubling them multiplies tokens/s by more than this
+constexpr std::size_t most_rows = 1 << 22;  // the most tokens in a micro-batch; larger ones are not tried
 
 struct Setting {
   std::string strategy;
   bool recompute = false;
   std::size_t B = 0;
-  int shard_group_size = 0;      // 0: none, or not asked for
-  std::size_t memory_bytes = 0;  // of a rank, by the plan of a training run
+  int shard_group_size = 0;      // 0: not a hybrid strategy, or not requested
+  std::size_t memory_bytes = 0;  // of a rank, according to the plan of a training run
   bool fits = false;
   double seconds = 0, tokens_per_second = 0;  // of an update; 0: not measured
 
@@ -42,7 +42,7 @@ struct Setting {
   }
 };
 
-/// The strategies that do different things with these ranks: on a single node, hybrid is full.
+/// Returns the strategies that differ with these ranks: on a single node, `hybrid` equals `full`.
 std::vector<std::string> strategies_to_try(const BenchOptions& options, Communicator& world, int ranks_of_node) {
   const int group = options.sharding.shard_group_size > 0 ? options.sharding.shard_group_size : ranks_of_node;
   if (!options.every_strategy) return {options.sharding.strategy};
@@ -55,13 +55,14 @@ std::vector<std::string> strategies_to_try(const BenchOptions& options, Communic
                             ? seen.emplace(shard, p.parameters_at_rest, p.parameters_forward_to_backward,
                                            p.gradients_between_micro_batches, p.optimizer_state)
                                   .second
-                            : seen.emplace(1, Place::whole, Place::whole, Place::whole, Place::whole).second;  // nothing is cut
+                            : seen.emplace(1, Place::whole, Place::whole, Place::whole, Place::whole).second;  // nothing is
+                                                                                                               // sharded
     if (is_new) names.emplace_back(p.name);
   }
   return names;
 }
 
-/// What a rank may use: --memory-limit, or its part of what there is.
+/// Returns the memory that a rank may use: --memory-limit, or its part of the available memory.
 std::size_t memory_limit(const BenchOptions& options, Communicator& world, Group& node, const Device& device) {
   std::size_t limit = options.memory_limit;
   if (limit == 0 && device.kind() == DeviceKind::cpu) limit = available_memory_bytes() / static_cast<std::size_t>(node.size());
@@ -74,10 +75,10 @@ std::size_t memory_limit(const BenchOptions& options, Communicator& world, Group
     limit = static_cast<std::size_t>(figures->memory_bytes);
   });
   constexpr std::size_t most = std::size_t{1} << 62;
-  return most - world.max(most - limit);  // the least of all ranks
+  return most - world.max(most - limit);  // the minimum over all ranks
 }
 
-/// Of a training run with these options, which saves while it goes on.
+/// Returns the memory of a training run with these options and asynchronous saves.
 std::size_t memory_of(const BenchOptions& options, const ShardingOptions& sharding, const ShardedModel& sharded,
                       Communicator& world, Communicator& node) {
   TrainOptions train;
@@ -87,7 +88,7 @@ std::size_t memory_of(const BenchOptions& options, const ShardingOptions& shardi
   return memory_account(train, sharded, world, node).total();
 }
 
-/// The median of options.steps updates, after one that does not count.
+/// Returns the median time of options.steps updates, after one that is not counted.
 double measure(const BenchOptions& options, ShardedModel& sharded, BatchShape batch, Communicator& world, Device& device) {
   Executor& executor = sharded.allocate(device, {}, options.comm);
   executor.initialize_parameters(1);
@@ -98,7 +99,7 @@ double measure(const BenchOptions& options, ShardedModel& sharded, BatchShape ba
     seconds.push_back(time_update(executor, random_tokens, update, tokens_of_update(options.sharding, batch, world), world));
   seconds.erase(seconds.begin());
   double result = median(seconds);
-  world.broadcast(&result, sizeof result, 0);  // clocks differ, and what comes next depends on it
+  world.broadcast(&result, sizeof result, 0);  // clocks differ, and all ranks must make the same decision from it
   return result;
 }
 
@@ -113,7 +114,8 @@ nlohmann::json to_json(const Setting& s) {
           {"fits", s.fits}};
 }
 
-/// What recomputing has cost and saved, at the largest batch that was measured both ways; empty if none was.
+/// Describes the cost and the savings of recomputation, at the largest batch that was measured both ways; empty if there is
+/// none.
 std::string describe_recomputation(const std::vector<Setting>& settings) {
   const Setting *with = nullptr, *without = nullptr;
   for (const Setting& a : settings)
@@ -149,7 +151,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
       if (only_recompute && !recompute) continue;
       double last_rate = 0;
       bool pays = true, fits = true;
-      // Once doubling does not pay, plans alone say what fits.
+      // After doubling no longer pays, larger batches are only planned, to find the largest that fits.
       for (std::size_t B = options.sharding.batch.B; fits && B * options.sharding.batch.T <= most_rows; B *= 2) {
         ShardingOptions sharding = options.sharding;
         sharding.strategy = strategy;
@@ -175,7 +177,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
   });
   const bool any = fastest != settings.end() && fastest->seconds > 0;
   const std::size_t T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
-  // What has been measured is printed all the same.
+  // Measurements are printed even if the command fails.
   const auto result = [&](const std::string& text) {
     if (any) return text;
     if (world.rank() == 0) std::fputs(text.c_str(), stdout);

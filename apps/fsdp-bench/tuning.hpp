@@ -1,5 +1,5 @@
-// fsdp-bench tuning: which batch size, with or without recomputation, under which strategy? Batches double until the memory
-// of a rank does not hold them.
+// fsdp-bench tuning: finds the fastest batch size, strategy and use of recomputation. Batches double until they exceed the
+// memory of a rank.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace fsdp {
 
-/// The report, as text whose table a plotting program reads, or as one JSON object. Collective over world, of which
-/// `node` is the part on this node.
+/// Returns the report, as text with a table for plotting programs, or as one JSON object. Collective over world; `node` has the
+/// ranks of this node.
 std::string bench_tuning(const BenchOptions& options, Communicator& world, Communicator& node, Device& device);
 
 }  // namespace fsdp

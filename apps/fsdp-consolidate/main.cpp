@@ -1,4 +1,5 @@
-// A sharded checkpoint to one HDF5 file or a Hugging Face folder. One process, constant memory: it runs on a login node.
+// fsdp-consolidate: joins a sharded checkpoint into one HDF5 file or a Hugging Face folder. It is one process with constant
+// memory, for login nodes.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -69,7 +70,7 @@ OptionTable consolidate_option_table(Command& o) {
   return table;
 }
 
-/// Throws UserError if the name is one of another format than `format`.
+/// Throws UserError if the name's ending belongs to another format than `format`.
 void check_name(const std::filesystem::path& out, const ModelFormat& format) {
   const std::pair<std::string_view, std::string_view> not_made[] = {
       {"pt", "PyTorch's files"},  {"pth", "PyTorch's files"},   {"bin", "PyTorch's files"}, {"ckpt", "PyTorch's files"},
@@ -95,7 +96,7 @@ void check_name(const std::filesystem::path& out, const ModelFormat& format) {
                                  out.string(), format.name));
 }
 
-/// Runs `work` with a progress report on stderr that begins with `what`.
+/// Runs `work` with a progress report on stderr, labeled `what`.
 template <class Work>
 void with_progress(const std::string& what, Work&& work) {
   ProgressBar bar(what, ProgressBar::Unit::bytes);

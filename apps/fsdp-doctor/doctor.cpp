@@ -44,7 +44,7 @@ constexpr Check checks[] = {
     {"training", "a tiny training run over all ranks", check_training},
 };
 
-/// Thrown by a rank that has said what failed on it, while the others wait for it.
+/// Thrown by a rank after it has printed its own error, while other ranks wait for it.
 struct FailedAlone {};
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -70,11 +70,11 @@ OptionTable doctor_option_table(DoctorOptions& options) {
 
 std::span<const Check> all_checks() { return checks; }
 
-/// What the watchdog's thread prints if the main thread hangs.
+/// The data that the watchdog's thread prints if the main thread hangs.
 struct Doctor::State {
   std::mutex mutex;
   Report report;
-  std::atomic<bool> is_connected = false;  // the rest is known
+  std::atomic<bool> is_connected = false;  // the ranks are connected, and the other members are set
   bool is_speaker = true, is_printed = false;
   std::string where;  // "rank 3 on node2: "; empty for a job of one rank
   Timer timer;
@@ -87,7 +87,7 @@ struct Doctor::State {
     const std::lock_guard lock(mutex);
     report.last = "The checks behind this one were left out.";
   }
-  /// Once.
+  /// Prints the report, at most once.
   void print(bool json) {
     const std::lock_guard lock(mutex);
     if (std::exchange(is_printed, true) || !is_speaker) return;
@@ -115,7 +115,7 @@ void Doctor::expired(const std::string& stage, double limit_s) {
                         .advice = "see whether the file system, the network or the device that this uses answers at all"});
     state_->print(options_.json);
   } else {
-    // The other ranks may be as stuck, and then nobody else says anything.
+    // Other ranks may hang as well, and then no other rank prints anything.
     std::fputs(format("fsdp-doctor: {}'{}' did not come to its end within {}; see whether the network and the file systems of "
                       "this node answer\n",
                       state_->where.empty() ? host_name() + ": " : state_->where, stage, format_duration(limit_s))
@@ -142,7 +142,7 @@ int Doctor::run(DoctorJob& job, bool local_checks_only) {
   const double limit_s = options_.comm.timeout_s;
   for (const Check& check : checks) {
     if (local_checks_only && !check.is_local) continue;
-    // Ranks that wait for another one notice by themselves, and name it; the watchdog is for what they do not see.
+    // Ranks that wait for another rank time out by themselves and name it; the watchdog is for all other hangs.
     watchdog_.begin(std::string(check.name), 2 * limit_s);
     std::optional<Finding> finding;
     const Timer timer;
@@ -168,7 +168,7 @@ int Doctor::run(DoctorJob& job, bool local_checks_only) {
   }
   watchdog_.begin("the end", 2 * limit_s);
   state_->print(options_.json);
-  // What was found is what rank 0 has found.
+  // All ranks return the code of rank 0's report.
   std::int64_t code = state_->report.count(Status::failed) > 0 ? exit_code::failed : exit_code::done;
   job.world->broadcast(&code, sizeof code, 0);
   return static_cast<int>(code);
@@ -189,14 +189,14 @@ int Doctor::run(MpiSession& session) {
   try {
     return run(job, false);
   } catch (const CollectiveTimeout& timeout) {
-    // Rank 0 has said it, unless it is the one that has not come: then the lowest of the others says it, and ends all.
+    // Rank 0 has printed the error, unless it is itself missing: then the lowest of the other ranks prints it and ends the job.
     if (session.rank() > 0) {
       sleep_s(1 + 0.1 * std::min(session.rank(), 40));
       std::fputs(format("fsdp-doctor: {}{}\n", state_->where, words_(timeout.what())).c_str(), stderr);
     }
     session.abort_job(exit_code::failed);
   } catch (const FailedAlone&) {
-    // The others wait in the check, and rank 0 says, once it has waited long enough, what it has found.
+    // The other ranks wait in the check. Rank 0 prints its findings when its wait times out.
     if (session.rank() > 0) sleep_s(options_.comm.timeout_s + 5);
     session.abort_job(exit_code::failed);
   }

@@ -1,4 +1,4 @@
-// fsdp-doctor: checks, in the order in which they run, and the report of them.
+// fsdp-doctor: its checks, in the order in which they run, and their report.
 #pragma once
 
 #include <functional>
@@ -19,32 +19,33 @@ OptionTable doctor_option_table(DoctorOptions& options);
 
 struct Check {
   std::string_view name;
-  std::string_view about;  // for messages about a rank that hangs in it: "whether all nodes share the save folder"
-  /// Nothing where there is nothing to say. What rank 0 returns is printed. Collective.
+  std::string_view about;  // completes a message about a rank that hangs in it: "writing and reading in the save folder"
+  /// Returns nothing if there is nothing to report. Rank 0's result is printed. Collective.
   std::optional<Finding> (*run)(DoctorJob& job);
-  bool is_local = false;  // tells something of a rank to which no other one is connected
+  bool is_local = false;  // the check is useful on a rank that is not connected to any other
 };
-/// All of them, in their order.
+/// Returns all checks, in order.
 std::span<const Check> all_checks();
 
-/// The checks of one job, and what is printed of them, by rank 0.
+/// Runs the checks of one job; rank 0 prints the report.
 class Doctor {
  public:
-  /// `words` names options in messages of the library.
+  /// `words` replaces quantities in messages of the library by options.
   Doctor(const DoctorOptions& options, const Start& start, std::function<std::string(const std::string&)> words);
   ~Doctor();
 
-  /// All checks on all ranks. Returns the exit code. Ends the job where ranks do not come, or one has failed alone, once that
-  /// is said.
+  /// Runs all checks on all ranks. Returns the exit code. If ranks do not arrive, or a check fails on one rank only, reports it
+  /// and ends the job.
   int run(MpiSession& session);
-  /// Only those that need no other rank, where the launcher's ranks do not see each other; `why` is the first line.
+  /// Runs only the local checks, if the launcher's ranks do not see each other; `why` is the first line of the report.
   int run_alone(Finding why);
 
  private:
   struct State;
   int run(DoctorJob& job, bool local_checks_only);
-  /// What all ranks have failed by is a finding, and the next check follows. What one rank fails by is said by it, and ends the
-  /// job, as the others are in the midst of the check. A job of one rank goes on.
+  /// Handles an error that only this rank has. With several ranks, prints it and ends the job, because the other ranks are
+  /// still in the check. With one rank, returns it as a finding, and the checks continue. (An error that all ranks have is
+  /// always a finding.)
   Finding failure_of_this_rank(const DoctorJob& job, const Check& check, const std::string& message);
   void expired(const std::string& stage, double limit_s);
 

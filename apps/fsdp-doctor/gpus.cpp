@@ -15,7 +15,7 @@ namespace fsdp {
 
 namespace {
 
-/// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 ..." holds one word of digits and dots.
+/// Finds the one word of digits and dots in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 ...".
 std::string driver_version() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;
@@ -68,7 +68,7 @@ Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>
   }
   finding.figures["driver"] = traces.driver;
   if (without.size() == nodes.size()) {
-    // "no driver: libcuda.so.1: cannot open shared object file: No such file or directory"
+    // Shortens "no driver: libcuda.so.1: cannot open shared object file: No such file or directory".
     const std::string& reason = gpus[0].why_none;
     const std::string why = reason.empty() ? "there is none" : excerpt(reason.substr(0, reason.find(": cannot open")), 160);
     finding.text = format("none that can be used ({})", why);
@@ -138,7 +138,7 @@ std::optional<Finding> check_gpus(DoctorJob& job) {
   } else {
     mine.why_none = "--device cpu";
   }
-  // Throws what fsdp-train would throw: where GPUs were given to the job, and none can be used.
+  // Throws the same error as fsdp-train, if GPUs were allocated to the job but none can be used.
   DeviceKind kind = DeviceKind::cpu;
   agree(*job.world, [&] { kind = choose_device(job.options.device); });
   const bool everywhere = job.world->all(kind == DeviceKind::cuda);

@@ -22,7 +22,7 @@ namespace fsdp {
 
 namespace {
 
-/// As /proc/cpuinfo has it: "AMD EPYC 7B13".
+/// Returns the name in /proc/cpuinfo: "AMD EPYC 7B13".
 std::string processor_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
@@ -31,8 +31,9 @@ std::string processor_model() {
   return "a processor without a name";
 }
 
-/// Processors that this job may use on its node, whatever this process is bound to: a thread may always widen its own set to
-/// what the control group allows. Where Slurm sets no such limits, it says how many it has given.
+/// Returns the number of processors that this job may use on its node, regardless of this process's binding: a thread may
+/// always extend its own set to the limits of its control group. If Slurm sets no control group, its own count limits the
+/// number.
 std::size_t processors_of_job() {
   std::size_t count = 1;
   std::thread([&] {
@@ -52,7 +53,7 @@ std::vector<std::string> those(const std::vector<std::string>& nodes, const std:
   return names;
 }
 
-/// " on each node", or nothing where there is one.
+/// Returns " on each node", or an empty string for one node.
 std::string on_each(std::size_t nodes) { return nodes == 1 ? "" : " on each node"; }
 
 }  // namespace
@@ -156,7 +157,7 @@ Finding judge_locked_memory(const std::vector<std::string>& nodes, const std::ve
 
 Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::vector<double>& free_bytes,
                             const std::vector<std::size_t>& ranks, bool on_gpu) {
-  // Open MPI keeps a file of 4 MiB per rank there (vader_segment.*); NCCL's documentation asks containers for 1 GiB.
+  // Open MPI keeps a file of 4 MiB per rank there (vader_segment.*); NCCL's documentation recommends 1 GiB for containers.
   constexpr double for_mpi = 4 << 20, for_nccl = 1 << 30;
   Finding finding;
   std::vector<std::string> short_of;
@@ -212,7 +213,7 @@ bool node_has_rdma() {
 }
 
 std::optional<Finding> check_processors(DoctorJob& job) {
-  // "avx2" of "oneDNN 2.6.3, avx2 (bf16 by ...)"
+  // Returns "avx2" from "oneDNN 2.6.3, avx2 (bf16 by ...)".
   const std::string all = kernels::gemm_description();
   const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
   const std::string mine = format("{}, {}", all.substr(begin, all.find(" (", begin) - begin),
@@ -262,7 +263,8 @@ std::optional<Finding> check_shared_memory(DoctorJob& job) {
 
 std::optional<Finding> check_clocks(DoctorJob& job) {
   if (job.nodes.size() == 1) return std::nullopt;
-  // All leave a sum at about the same time, and no later than the slowest has waited in it. The best of some rounds counts.
+  // All ranks leave a barrier at about the same time; the difference is at most the longest wait in it. The best of several
+  // rounds is used.
   std::vector<double> clocks;
   double apart_s = 0;
   for (int round = 0; round < 10; ++round) {

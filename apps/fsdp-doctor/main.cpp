@@ -1,4 +1,4 @@
-// What this machine and this job have, a tiny run over all ranks, and what to fix.
+// fsdp-doctor: checks this machine and this job, trains a tiny model on all ranks, and says what to fix.
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -10,9 +10,9 @@
 
 int main(int argc, char** argv) {
   using namespace fsdp;
-  let_waiting_threads_sleep(argv);  // before there are threads
+  let_waiting_threads_sleep(argv);  // must come before any thread starts
   const Environment environment = [](const char* name) { return std::getenv(name); };
-  const Start start = how_started(MpiSession::library_version(), environment);  // before MPI changes the environment
+  const Start start = how_started(MpiSession::library_version(), environment);  // must come before MPI changes the environment
   DoctorOptions options;
   OptionTable table = doctor_option_table(options);
   Doctor doctor(options, start, [&](const std::string& message) { return table.name_options(message); });
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator&) { return doctor.run(session); });
   return run_program(argc, argv, table, [&] {
     if (launched_rank(environment) == 0) return doctor.run_alone(judge_alone(start, plugins_of_srun()));
-    // One of them speaks for all. Launchers end the others as soon as one fails: it gets the time to do so.
+    // One rank reports for all. Launchers end the other ranks as soon as one fails: wait, so that the report comes first.
     std::this_thread::sleep_for(std::chrono::seconds(3));
     return exit_code::failed;
   });

@@ -1,4 +1,4 @@
-// What fsdp-doctor has found, and how it is printed.
+// The findings of fsdp-doctor, and how they are printed.
 #pragma once
 
 #include <string>
@@ -9,40 +9,40 @@
 
 namespace fsdp {
 
-/// warning: jobs run, slowly or not as was meant. failed: they do not run, or lose something.
+/// warning: jobs run, but slowly or not as intended. failed: jobs do not run, or lose data.
 enum class Status { ok, warning, failed };
-/// "ok", "warning", "failed".
+/// Returns "ok", "warning" or "failed".
 std::string_view name_of(Status status);
 
-/// The answer of one check.
+/// The result of one check.
 struct Finding {
   Status status = Status::ok;
-  std::string text = {};    // what there is
-  std::string advice = {};  // what to do, of one that is not ok
+  std::string text = {};    // the state that was found
+  std::string advice = {};  // what to do, unless the status is ok
   nlohmann::json figures = nlohmann::json::object();
 };
 
-/// Of one that `message`, "<problem> (<why>); <what to do>", tells about.
+/// Converts an error message "<problem> (<why>); <what to do>" to a finding with status failed.
 Finding failed_by(std::string_view message);
 
 struct Report {
   struct Line {
     std::string name;
     Finding finding;
-    double seconds = 0;  // that the check took
+    double seconds = 0;  // the time that the check took
   };
   std::string title;                               // "4 ranks on node1 and node2"
-  std::vector<std::pair<std::string, int>> nodes;  // the name of each, and its ranks
+  std::vector<std::pair<std::string, int>> nodes;  // the name of each node, and its number of ranks
   std::vector<Line> lines;
-  std::string last;  // what is to be said behind the lines; may be empty
+  std::string last;  // a sentence after the lines; may be empty
   double seconds = 0;
 
   std::size_t count(Status status) const;
 };
 
-/// Aligned, a line for each check, and below it what to do. At most 110 columns, as far as words allow.
+/// Returns aligned text: one line for each check, followed by its advice. At most 110 columns, unless a word is longer.
 std::string text_of(const Report& report);
-/// One object.
+/// Returns one JSON object.
 std::string json_of(const Report& report);
 
 }  // namespace fsdp

@@ -16,11 +16,13 @@ namespace fsdp {
 
 namespace {
 
-constexpr double patience_s = 5;  // with other programs
+constexpr double patience_s = 5;  // the longest wait for other programs
 
 bool is_open_mpi(std::string_view library) { return library.starts_with("Open MPI"); }
 
-/// "pmix, pmix_v4" of "MPI plugin types are...\n\tpmix\n...": those that PMIx is in.
+/// Returns true if the output of `srun --mpi=list` names PMIx: "pmix, pmix_v4" in "MPI plugin types are...
+/// \tpmix
+/// ...".
 bool has_pmix(const std::string& plugins) {
   std::istringstream words(plugins);
   for (std::string word; words >> word;)
@@ -35,7 +37,7 @@ const char* const build_with = "build fsdp with the MPI of that launcher (-DMPI_
 Start how_started(const std::string& library, const Environment& get) {
   Start start{launched_ranks(get), "", library.substr(0, library.find_first_of(",\n\r"))};
   const auto text = [&](const char* name) { return std::string(get(name) ? get(name) : ""); };
-  if (get("OMPI_COMM_WORLD_SIZE"))  // mpirun inside an srun hands the variables of that on
+  if (get("OMPI_COMM_WORLD_SIZE"))  // mpirun inside an srun passes on srun's variables
     start.launcher = "mpirun";
   else if (text("PMIX_NAMESPACE").starts_with("slurm.pmix"))
     start.launcher = "srun with PMIx" + (get("PMIX_VERSION") ? " " + text("PMIX_VERSION") : "");
@@ -95,7 +97,7 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
     finding.text += mpirun ? "" : "; there is no mpirun in the PATH";
     return finding;
   }
-  // "mpirun (Open MPI) 4.1.4" against "Open MPI v4.1.4"
+  // Compares "mpirun (Open MPI) 4.1.4" with "Open MPI v4.1.4".
   const std::string version = start.library.substr(std::min(start.library.size(), std::string_view("Open MPI v").size()));
   const std::string first = mpirun->substr(0, mpirun->find('\n'));
   if (first.find("Open MPI") == std::string::npos) {
@@ -162,7 +164,7 @@ std::optional<Finding> check_slurm(DoctorJob& job) {
     const char* const value = std::getenv(name);
     return static_cast<std::size_t>(value ? std::max(1, std::atoi(value)) : 1);
   };
-  if (job.world->rank() != 0) return Finding{};  // what it asks for is rank 0's
+  if (job.world->rank() != 0) return Finding{};  // only rank 0 asks Slurm
   SlurmFacts slurm;
   if (const char* const id = std::getenv("SLURM_JOB_ID"))
     slurm = {.job = excerpt(id, 20),

@@ -23,12 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long a file may take to be seen on another node. NFS looks names up again for a file that it has not seen before.
+// How long a new file may take to become visible on another node. NFS looks up the name of a file again if it has not seen it
+// before.
 constexpr double seen_within_s = 3;
 
 std::string name_of_node(std::size_t node) { return format("node-{}", node); }
 
-/// Empty once the file holds `text`; why it does not, after some seconds.
+/// Waits some seconds until the file contains `text`. Returns the reason if it does not; empty on success.
 std::string why_not_read(const fs::path& path, const std::string& text) {
   const Timer timer;
   for (;;) {
@@ -42,7 +43,7 @@ std::string why_not_read(const fs::path& path, const std::string& text) {
   }
 }
 
-/// Empty if it was written.
+/// Returns the reason if the file cannot be written; empty on success.
 std::string why_not_written(const fs::path& path, const std::string& text) {
   try {
     write_text_file_durably(path, text + "\n");
@@ -52,7 +53,8 @@ std::string why_not_written(const fs::path& path, const std::string& text) {
   }
 }
 
-/// Writes a small file as a checkpoint's are written, and reads it. Empty if all is well.
+/// Writes a small file in the same way as a checkpoint's files, and reads it. Returns the reason for a failure; empty on
+/// success.
 std::string why_not_hdf5(const fs::path& path) {
   try {
     const std::size_t n = 1000;
@@ -83,7 +85,7 @@ ProbeFolder::ProbeFolder(const fs::path& save_dir) : made_save_dir_(kind_of(save
 
 ProbeFolder::~ProbeFolder() {
   mine_.reset();
-  if (made_save_dir_) ::rmdir(path_.parent_path().c_str());  // only if nothing is in it
+  if (made_save_dir_) ::rmdir(path_.parent_path().c_str());  // fails if the folder is not empty
 }
 
 std::string file_system_of(const fs::path& folder) {
@@ -100,7 +102,7 @@ std::string file_system_of(const fs::path& folder) {
     const auto [end, unused] = std::mismatch(at.begin(), at.end(), whole.begin(), whole.end());
     if (at != "/" && end != at.end()) continue;
     const std::size_t length = at.string().size();
-    if (length < longest) continue;  // a later mount at the same place hides the earlier one
+    if (length < longest) continue;  // a later mount at the same place hides an earlier one
     longest = length;
     kind = entry.mnt_type;
   }
@@ -187,7 +189,7 @@ std::optional<Finding> check_save_folder(DoctorJob& job) {
   if (!problem.empty()) return failed_by(problem);
   if (!first) probe = std::make_unique<ProbeFolder>(job.options.save_dir, name);
 
-  // Node 0 has written; the others read, then write; node 0 reads.
+  // Node 0 has written its file; the other nodes read it, then write theirs; node 0 reads those.
   std::string read_problem, write_problem;
   if (job.is_leader() && !first) {
     read_problem = why_not_read(probe->path() / name_of_node(0), mark);
@@ -216,7 +218,7 @@ std::optional<Finding> check_hdf5(DoctorJob& job) {
   const bool same = job.world->all(headers == library);
   std::string problem;
   if (same && job.is_leader()) {
-    // Where the save folder is of no use, HDF5 is tried in this node's own folder for such files.
+    // If the save folder cannot be used, HDF5 is tested in this node's folder for temporary files.
     std::optional<ProbeFolder> own;
     try {
       if (!job.probe) own.emplace(fs::temp_directory_path());

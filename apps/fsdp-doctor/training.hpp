@@ -1,4 +1,4 @@
-// A tiny training run over all ranks.
+// A check that trains a tiny model on all ranks.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 namespace fsdp {
 
 struct TrainingFigures {
-  std::vector<double> losses = {};  // by update, of rank 0
+  std::vector<double> losses = {};  // by update, on rank 0
   bool agreed = true;               // all ranks have the same losses
-  double update_s = 0;              // the fastest
+  double update_s = 0;              // of the fastest update
   std::string model = {};           // "0.12 M parameters"
   std::size_t ranks = 1;
   std::string connection = {};  // "MPI between 2 nodes, shared memory within"

@@ -1,4 +1,4 @@
-// An end for what may hang where nobody else notices: a call to a dead file system, or MPI's own start.
+// Ends the program if it hangs where no other rank notices: in a call to a dead file system, or while MPI starts.
 #pragma once
 
 #include <condition_variable>
@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-/// A thread that calls `expired(stage)` if a stage has not been followed by the next one, or by the end of this object, in its
-/// time. What it calls ends the process.
+/// A thread that calls `expired` if a stage exceeds its time limit before the next stage begins or this object is destroyed.
+/// `expired` must end the process.
 class Watchdog {
  public:
   using Expired = std::function<void(const std::string& stage, double limit_s)>;
@@ -18,7 +18,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   ~Watchdog();
 
-  /// From now on this process is in this stage, for so many seconds at most; 0: for ever.
+  /// Begins a stage of at most `limit_s` seconds; 0: no limit.
   void begin(std::string stage, double limit_s);
 
  private:

@@ -82,14 +82,14 @@ void require_complete(const EvaluateOptions& options) {
 
 namespace {
 
-/// Bytes of the text that all targets that count stand for.
+/// Returns the number of bytes of text that the counted targets stand for.
 std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   const Tokens& tokens = samples.tokens();
   std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096)), counts(piece.size());
   const auto decoder = tokenizer.make_decoder();
   std::string text;
   std::size_t bytes = 0;
-  std::uint64_t k = 0;  // the sequence that has the token as a target, or the next one
+  std::uint64_t k = 0;  // the sequence with this token as a target, or the next sequence
   Samples::Place sequence = samples.place_of(k);
   for (std::uint64_t at = 0; at < tokens.size(); at += piece.size()) {
     const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens.size() - at));
@@ -106,8 +106,8 @@ std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   return bytes + text.size();
 }
 
-/// The tokens of texts among the data: on each node its first rank makes them, in the folder for temporary files. They are
-/// there until this goes away, and for those who have opened them.
+/// The token files of texts in DATA. On each node the first rank makes them, in the folder for temporary files. They exist as
+/// long as this object, and stay readable for ranks that have opened them.
 class NodeTexts {
  public:
   /// Collective over world.
@@ -145,16 +145,16 @@ class NodeTexts {
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  std::optional<ScratchFolder> mine_;  // of a node's first rank
+  std::optional<ScratchFolder> mine_;  // on the first rank of a node
   std::filesystem::path folder_;
 };
 
-/// The rows of a batch: --batch-size, or all that there are if they are fewer.
+/// Returns the number of rows in a batch: --batch-size, or the number of all rows if that is smaller.
 std::size_t most_rows(const EvaluateOptions& options, std::uint64_t rows) {
   return std::min<std::uint64_t>(options.batch_size, std::max<std::uint64_t>(rows, 1));
 }
 
-/// The loss on data: DATA.
+/// Measures the loss on DATA.
 class LossReport {
  public:
   LossReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world,
@@ -180,7 +180,7 @@ class LossReport {
     });
   }
 
-  // Both are the same at any number of ranks, and so is every bit of a sequence's loss.
+  // Both numbers, and every bit of a sequence's loss, are the same at any number of ranks.
   std::size_t tokens_per_sample() const { return samples_->T(); }
   std::size_t batch_size() const { return most_rows(options_, samples_->count()); }
 
@@ -192,7 +192,7 @@ class LossReport {
     const double loss = *mean_loss(executor, *batches_, world_, batch_done), seconds = timer.seconds();
     agree(world_, [&] { require_finite_loss(loss); });
     const double bits = loss / std::numbers::ln2;
-    // Each token is a byte.
+    // Each token is one byte.
     const bool is_bytes = source_.config().vocab_size == 256 && tokenizer_ && tokenizer_->vocab_size() == 256;
     std::optional<double> bits_per_byte;
     agree(world_, [&] {
@@ -219,7 +219,7 @@ class LossReport {
   }
 
  private:
-  /// A short text is one sequence, and no longer.
+  /// Returns the default length of sequences: a short text is one sequence without padding.
   std::size_t default_length(std::uint64_t tokens) const {
     const std::uint64_t targets = std::max<std::uint64_t>(tokens, 2) - 1;
     return std::min<std::uint64_t>({targets, static_cast<std::uint64_t>(source_.config().longest_sequence()), 1024});
@@ -233,7 +233,7 @@ class LossReport {
   std::optional<ValidBatches> batches_;
 };
 
-/// How many questions are answered right: --multiple-choice.
+/// Counts the questions that are answered correctly, for --multiple-choice.
 class ChoiceReport {
  public:
   ChoiceReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world)
@@ -254,7 +254,7 @@ class ChoiceReport {
     const MultipleChoiceScore score = ask(questions_, executor, batch_size(), tokens_per_sample(), world_, progress);
     const double n = static_cast<double>(score.questions), seconds = timer.seconds();
     const auto part = [n](std::size_t right) { return static_cast<double>(right) / n; };
-    const auto error = [&](std::size_t right) {  // of the mean of n trials, as lm-evaluation-harness has it
+    const auto error = [&](std::size_t right) {  // the standard error of a mean of n trials, as in lm-evaluation-harness
       return n > 1 ? std::sqrt(part(right) * (1 - part(right)) / (n - 1)) : 0;
     };
     std::vector<std::tuple<const char*, const char*, std::size_t>> lines = {
@@ -282,7 +282,7 @@ class ChoiceReport {
   std::vector<Question> questions_;
 };
 
-/// Runs a report's model, whose batches have B sequences of its length.
+/// Loads the model, with the batch size and the length of the report, and runs the report.
 template <class Report>
 std::string run(const Report& report, const EvaluateOptions& options, const TensorSource& source, const ComputingRank& rank,
                 Communicator& world) {
@@ -290,7 +290,8 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
   load_model(sharded, source,
              {.batch = {report.batch_size(), report.tokens_per_sample()},
               .types = {.parameter = options.precision,
-                        .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // no copy where none is needed
+                        .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // makes no copy unless it is
+                                                                                                 // needed
               .plan = {.training = false, .documents = options.document_attention}},
              rank, world);
   ProgressBar bar("evaluating");
@@ -301,7 +302,7 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
   return result;
 }
 
-/// Says so if training computed in another precision: its validations have other losses then.
+/// Prints a note if training used another precision: then the losses of its validations differ from this one.
 void note_precision(const TensorSource& source, DType precision) {
   const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
   if (!checkpoint) return;
@@ -323,7 +324,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
     std::vector<std::string> warnings;
     source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (world.rank() == 0) print_warnings(warnings), note_precision(*source, options.precision);
-    if (world.rank() == 0 || options.data.empty())  // rank 0 alone says how many bytes data have
+    if (world.rank() == 0 || options.data.empty())  // only rank 0 reports bits per byte
       tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);
     if (!tokenizer || world.rank() != 0) return;
     print_warnings(tokenizer->warnings());

@@ -1,4 +1,4 @@
-// What fsdp-evaluate does.
+// The work of fsdp-evaluate.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@ namespace fsdp {
 
 struct EvaluateOptions {
   std::filesystem::path model;
-  std::string data;                       // empty: questions are asked
+  std::string data;                       // empty: questions are answered
   std::filesystem::path multiple_choice;  // empty: the loss on data is measured
-  std::string mask;                       // which tokens of data count; empty: what they say, or all
+  std::string mask;  // files that say which tokens of data count; empty: the mask in the data, or all tokens
   BreakMode break_mode = BreakMode::none;
   bool document_attention = false;
   std::optional<std::size_t> end_of_document;
   std::string tokenizer;
-  std::string json_field;  // for TextSource::json_field()
+  std::string json_field;  // as TextSource::json_field()
   bool skip_invalid = false;
   std::size_t batch_size = 8;         // sequences per rank at a time
-  std::size_t tokens_per_sample = 0;  // 0: the model's longest, at most 1024
+  std::size_t tokens_per_sample = 0;  // 0: the model's longest sequence; for data at most 1024
   DType precision = DType::f32;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
@@ -35,11 +35,11 @@ struct EvaluateOptions {
 };
 
 OptionTable evaluate_option_table(EvaluateOptions& options);
-/// Throws UserError unless MODEL is given, and either DATA or questions.
+/// Throws UserError unless MODEL is given, and either DATA or --multiple-choice.
 void require_complete(const EvaluateOptions& options);
 
-/// The result as text, or as one JSON object: rank 0's. Every target, or every question, counts once. Collective over world;
-/// each rank holds a shard of the model, whole units only while they are used.
+/// Returns the result of rank 0, as text or as one JSON object. Every target or question counts once. Collective over world;
+/// each rank holds a shard of the model, and units are gathered only while they are used.
 std::string evaluate(const EvaluateOptions& options, Communicator& world);
 
 }  // namespace fsdp

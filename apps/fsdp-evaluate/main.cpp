@@ -1,4 +1,5 @@
-// Loss, perplexity and bits per byte of a model on a token file, on any number of ranks.
+// fsdp-evaluate: measures loss, perplexity and bits per byte of a model on tokens, or the share of questions that it answers
+// correctly, on any number of ranks.
 #include <cstdio>
 
 #include "fsdp-evaluate/evaluate.hpp"

@@ -50,7 +50,7 @@ FlightFolder read_flight_folder(const fs::path& path) {
   if (folder.records.empty())
     throw RunError(format("none of the {} flight records in {} can be read (the first one: {}); there is nothing to compare",
                           files.size(), folder.path.string(), folder.problems.front()));
-  // Of what the folder holds of several jobs, that with the most records counts.
+  // If the folder has records of several jobs, uses the job with the most records.
   std::map<int, int> sizes;
   for (const FlightRecord& record : folder.records) ++sizes[record.size];
   const int size =
@@ -84,26 +84,26 @@ FlightFolder read_flight_folder(const fs::path& path) {
 
 namespace {
 
-/// How far a rank has come: all that it has begun. All ranks begin the same things in the same order, lane by lane, so that the
-/// one that the others wait for has begun least.
+/// Returns how far a rank has come: the number of entries that it has begun. All ranks begin the same entries in the same order
+/// on each lane, so the rank that the others wait for has begun the fewest.
 std::uint64_t begun(const FlightRecord& record) {
   std::uint64_t sum = 0;
   for (const FlightRecord::Lane& lane : record.lanes) sum += lane.begun;
   return sum;
 }
 
-/// What a rank was at: the last entry that it has begun, of those that are not done if there are any.
+/// The entry that a rank was in: the last one that it has begun, preferring entries that are not done.
 struct Last {
-  const FlightEntry* entry = nullptr;  // null: nothing is known
+  const FlightEntry* entry = nullptr;  // null: unknown
   bool open = false;
-  std::uint64_t open_entries = 0;  // of its lane
+  std::uint64_t open_entries = 0;  // the number of entries in the lane that are not done
 };
 Last last_of(const FlightRecord& record) {
   Last last;
   for (const FlightRecord::Lane& lane : record.lanes) {
     if (lane.entries.empty()) continue;
     const bool open = lane.done < lane.begun;
-    // Of what a GPU was given and has not done, the first is what it was at.
+    // A GPU has a queue of entries that are not done: it was in the first of them.
     const auto first_open = std::find_if(lane.entries.begin(), lane.entries.end(),
                                          [&](const FlightEntry& entry) { return entry.number > lane.done; });
     const FlightEntry& entry = open && first_open != lane.entries.end() ? *first_open : lane.entries.back();
@@ -123,7 +123,7 @@ std::string describe(const FlightEntry& entry) {
   return text;
 }
 
-/// "2026-03-01 14:03:07.250".
+/// Returns "2026-03-01 14:03:07.250".
 std::string time_text(const FlightRecord& record, std::int64_t ns) {
   const std::int64_t wall = ns + record.clock_ns;
   const std::time_t seconds = wall / 1'000'000'000;
@@ -147,8 +147,8 @@ struct Mismatch {
   const FlightEntry *of_one, *of_other;
   std::string lane;
 };
-/// The first entry of which two ranks do not say the same. What the host does beside the updates may differ: rank 0 alone does
-/// some of it.
+/// Finds the earliest entry that differs between two ranks. The host's entries outside of updates may differ, because some are
+/// only on rank 0.
 std::optional<Mismatch> find_mismatch(const std::vector<FlightRecord>& records) {
   std::optional<Mismatch> first;
   for (std::size_t l = 0; l < records.front().lanes.size(); ++l) {
@@ -167,7 +167,7 @@ std::optional<Mismatch> find_mismatch(const std::vector<FlightRecord>& records) 
   return first;
 }
 
-/// Whom to look at, and why.
+/// The ranks to look at, and the reason.
 struct Verdict {
   std::vector<int> ranks;
   std::string text, cause;
@@ -175,8 +175,8 @@ struct Verdict {
 
 double seconds_of(const FlightEntry& entry) { return 1e-9 * static_cast<double>(entry.end_ns - entry.begin_ns); }
 
-/// What a rank was at for long by itself, and has done since: a process that was stopped goes on before it is ended. Null: a
-/// second or more at nothing.
+/// Returns the longest completed entry of a rank without communication, of a second or more: a stopped process continues before
+/// it is ended, so its entry is completed. Null: there is none.
 const FlightEntry* longest_alone(const FlightRecord& record) {
   const FlightEntry* longest = nullptr;
   for (const FlightRecord::Lane& lane : record.lanes)
@@ -238,7 +238,7 @@ Verdict judge(const FlightFolder& folder) {
   for (const FlightRecord& record : records)
     if (begun(record) == least) behind.push_back(&record);
   if (least == most && records.size() > 1) {
-    // They are in the midst of the same. Those that waited for another have said for whom.
+    // All ranks were in the same operation. A rank that has waited for another has recorded which one.
     const auto knows = [](const FlightRecord& record) { return record.missed >= 0; };
     const auto one = std::find_if(records.begin(), records.end(), knows);
     const Last last = last_of(records.front());
@@ -300,7 +300,7 @@ std::string describe_flight(const FlightFolder& folder) {
   if (!folder.missing.empty())
     out += format("no record of rank{} {}: lost with its node before it came to the disk, or never made\n",
                   folder.missing.size() == 1 ? "" : "s", ranks_text(folder.missing));
-  // Ranks that were at the same share a row.
+  // Ranks in the same state share a row.
   std::map<std::pair<std::uint64_t, std::string>, std::vector<const FlightRecord*>> at;
   for (const FlightRecord& record : records) {
     const Last last = last_of(record);

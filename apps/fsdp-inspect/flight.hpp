@@ -1,4 +1,4 @@
-// What the ranks of a job did last: their flight records side by side, and which rank the others waited for.
+// Compares the flight records of a job, which say what each rank did last, and finds the rank that the others waited for.
 #pragma once
 
 #include <filesystem>
@@ -11,22 +11,22 @@
 
 namespace fsdp {
 
-/// The records of a folder. A record that is missing or damaged is named in `problems`, and the others are read.
+/// The records of a folder. `problems` describes missing and damaged records; the others are read.
 struct FlightFolder {
   std::filesystem::path path;
   std::vector<FlightRecord> records;  // by rank
   std::vector<int> missing;           // ranks
   std::vector<std::string> problems;
 };
-/// `path`: the folder of the records, or the save folder that has it as `flight`, or, of a run that another one followed, as
-/// `flight.old`. Throws UserError if there is no record that can be read.
+/// `path` is the folder of the records, or a save folder: then its folder `flight`, or else `flight.old`, where the next run
+/// has moved them. Throws UserError if there are no records, and RunError if none can be read.
 FlightFolder read_flight_folder(const std::filesystem::path& path);
 
-/// What they say, for people.
+/// Returns the report as text.
 std::string describe_flight(const FlightFolder& folder);
 nlohmann::json flight_to_json(const FlightFolder& folder);
 
-/// "0-3", "2", "0-1, 4".
+/// Returns ranges of ranks: "0-3", "2", "0-1, 4".
 std::string ranks_text(const std::vector<int>& ranks);
 
 }  // namespace fsdp

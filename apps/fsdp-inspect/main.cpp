@@ -1,4 +1,5 @@
-// What is in a checkpoint, a consolidated file or a Hugging Face folder, and how two of them differ. One process, no MPI.
+// fsdp-inspect: shows the contents of a checkpoint, a consolidated file or a Hugging Face folder, or the differences between
+// two of them, or flight records. It is one process without MPI.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -76,7 +77,7 @@ std::vector<int> ranks_that_hold(const CheckpointReader& reader, const std::stri
   return ranks;
 }
 
-/// What the norm was when it was saved, if that was stored.
+/// Returns the norm at the time of the save, if the checkpoint has it.
 std::optional<double> saved_norm(const CheckpointReader* reader, const std::string& state, const std::string& name) {
   return reader ? reader->norm(state, name) : std::nullopt;
 }
@@ -100,7 +101,7 @@ Cells joined(Cells a, const Cells& b) {
   return a;
 }
 
-/// What a program exits with that has shown `wrong` tensors whose norm is not the one that was saved.
+/// Returns the exit code for a report with `wrong` tensors that have another norm than when they were saved.
 int exit_code_for(std::size_t wrong) {
   if (wrong == 0) return exit_code::done;
   print_to(stderr,

@@ -1,4 +1,5 @@
-// What each sharding strategy needs on a cluster that need not be there. One process, no MPI launcher, no weights.
+// fsdp-plan: prints what each sharding strategy would need on a cluster, which need not exist. It is one process without MPI
+// launcher and weights.
 #include <nlohmann/json.hpp>
 
 #include "base/program.hpp"

@@ -1,4 +1,4 @@
-// A PlanTable in words and in JSON.
+// Prints a PlanTable as text and as JSON.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -44,7 +44,7 @@ std::string memory_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
-/// A table of its own, because one with all of a rank's memory would be too wide for a terminal.
+/// A second table, because one table with all of a rank's memory would be too wide for a terminal.
 std::string total_table(const PlanTable& table) {
   std::vector<Cells> rows = {{"", "activ.", "activ.", "total", "total"}, {"  strategy", "kept", "recomp.", "kept", "recomp."}};
   if (table.options.memory_limit != 0) {
@@ -68,7 +68,7 @@ std::string traffic_table(const PlanTable& table) {
                              {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
   for (const PlanRow& row : table.rows) {
     for (const bool recompute : {false, true}) {
-      // Segments of several blocks gather some units once more: then recomputation has a line of its own.
+      // If segments of several blocks are recomputed, some units are gathered once more: then recomputation has its own line.
       if (recompute && row.keeping.traffic == row.recomputing.traffic) continue;
       const ClusterTraffic& t = row.variant(recompute).traffic;
       const auto sent = [&](Collective kind) { return bytes(t.rank.bytes_sent[static_cast<std::size_t>(kind)]); };
@@ -80,7 +80,7 @@ std::string traffic_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
-/// What the variants of all strategies would take on the GPU; empty without one.
+/// Returns the predicted times of all strategies on the GPU; empty without --gpu.
 std::string prediction_table(const PlanTable& table) {
   if (!table.options.gpu) return "";
   const GpuFigures& gpu = *table.options.gpu;
@@ -120,7 +120,7 @@ std::string prediction_table(const PlanTable& table) {
          lay_out(rows, 2);
 }
 
-/// Of a node, where something is offloaded.
+/// Returns a line with the host memory of a node, if something is offloaded.
 std::string on_the_host(const PlanTable& table, const PlanVariant& variant) {
   const std::size_t ranks = static_cast<std::size_t>(table.options.cluster.ranks_per_node);
   return variant.memory.offloaded == 0
@@ -132,7 +132,7 @@ std::string options_of(const PlanRow& row, bool recompute) {
   return format("--sharding-strategy {}{}", row.placement->name, recompute ? " --checkpoint-activations" : "");
 }
 
-/// By the prediction, among those that fit.
+/// Returns the variant with the shortest predicted time, among those that fit.
 std::string fastest(const PlanTable& table) {
   if (!table.options.gpu) return "";
   const PlanRow* best = nullptr;
@@ -201,7 +201,7 @@ std::string rules_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
-/// Units of equal size together: "47 x block 0 ...: 30,740,800 elements".
+/// Returns a table of the units; units of equal size share a row.
 std::string explain_units(const Layout& layout) {
   struct Kind {
     std::size_t first, count, tensors;
@@ -226,7 +226,7 @@ std::string explain_units(const Layout& layout) {
   return lay_out(rows, 2);
 }
 
-/// Slots by name: "P0, P1: 117 MiB each; P root: 313 MiB".
+/// Returns a list of slots with their sizes: "2 x 117 MiB (P0, P1), 1 x 313 MiB (P root)".
 std::string explain_slots(const Plan& plan, BufferRole role) {
   std::vector<std::pair<std::size_t, Cells>> sizes;
   for (const PlanBuffer& buffer : plan.buffers) {
@@ -245,7 +245,7 @@ std::string explain_slots(const Plan& plan, BufferRole role) {
   return text;
 }
 
-/// What frozen and ignored parameters change, if there are any.
+/// Describes the effect of frozen and ignored parameters, if there are any.
 std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
   std::size_t trained = 0, whole = 0;
   for (const Unit& unit : layout.units()) {
@@ -262,7 +262,7 @@ std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
   return text;
 }
 
-/// The fp32 copy is the slides' "parameter copy", which is in their 12x.
+/// The slides count the fp32 copy as "parameter copy", which is part of their 12x.
 std::string explain_parameters(const UnitTypes& types) {
   if (types.master == DType::bf16)
     return "parameters: bf16, 2 bytes each, which the optimizer changes as they are; they are the slides' and the tutorial's "
@@ -377,7 +377,7 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
              between);
 }
 
-/// Which states a rank keeps a part of, between updates.
+/// Says which states are sharded between updates.
 nlohmann::json sharded_json(const Placement& placement) {
   const bool updates_a_part = placement.optimizer_state == Place::sharded;
   return {{"parameters", placement.parameters_at_rest == Place::sharded},
@@ -385,7 +385,8 @@ nlohmann::json sharded_json(const Placement& placement) {
           {"optimizer_state", updates_a_part}};
 }
 
-/// Which of these are whole besides, in slots: parameters from forward to backward, gradients until they are reduced.
+/// Says which of these are also held whole for a time, in slots: parameters from forward to backward, gradients until they are
+/// reduced.
 nlohmann::json kept_whole_json(const PlanRow& row) {
   const Placement& placement = *row.placement;
   return {{"parameters",
@@ -394,7 +395,7 @@ nlohmann::json kept_whole_json(const PlanRow& row) {
 }
 
 nlohmann::json memory_json(const MemoryAccount& m) {
-  const bool on_gpu = m.device == DeviceKind::cuda;  // what the host holds beside it does not count
+  const bool on_gpu = m.device == DeviceKind::cuda;  // memory of the host is then not included
   return {{"parameters", m.of(BufferRole::parameters)},
           {"gradients", m.of(BufferRole::gradients)},
           {"optimizer_state", m.of(BufferRole::optimizer_state)},
@@ -443,7 +444,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
   const auto bytes_of = [&](BufferId id) { return id < 0 ? 0 : plan.buffers[static_cast<std::size_t>(id)].bytes; };
   std::size_t states = 0;
   for (const BufferId id : plan.optimizer_state[u]) states += bytes_of(id);
-  // Where both are one buffer, it is the parameters'.
+  // If both are one buffer, it is counted as parameters.
   const bool copy = plan.master[u].buffer != plan.parameters[u].buffer;
   nlohmann::json json = {{"name", unit.name},
                          {"trained", unit.trainable},
@@ -476,7 +477,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
   return json;
 }
 
-/// What explain() says in words, for programs: see docs/sharding.md, "The plan as JSON".
+/// Returns the contents of explain() as JSON: see docs/sharding.md, "The plan as JSON".
 nlohmann::json plan_json(const PlanTable& table) {
   const PlanRow& row = table.chosen();
   const bool recompute = table.options.train.sharding.plan.checkpoint_activations;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int most_ranks = 1 << 20;
 
-/// The options of the run that uses this strategy.
+/// Returns the options of a run with this strategy.
 ShardingOptions options_of_row(const PlanTableOptions& options, const Placement& placement, bool recompute) {
   ShardingOptions sharding = options_for(kind_to_plan_for(options.train.device), options.train.sharding);
   sharding.strategy = placement.name;
@@ -38,8 +38,8 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 
 namespace {
 
-/// The staging of the groups that a run makes: world, node, shard and replicate axis. Nodes may cut the groups of an axis in
-/// different ways; the one that needs most counts.
+/// Returns the staging of the groups that a run makes: world, node, shard and replicate axis. The groups of an axis may be
+/// distributed over nodes in different ways; the largest of them counts.
 std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& connection) {
   const auto most_of = [&](int groups, int size, auto rank_of) {
     std::size_t most = 0;
@@ -64,7 +64,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
       on_gpu ? staging_on_gpu(train.comm, mesh) : staging_bytes(mesh, cluster, find_connection(train.comm.kind));
   PlanVariant variant;
   variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
-  variant.memory.trace = 0;  // it goes by the operations of an update, of which this plan has fewer than a run
+  variant.memory.trace = 0;  // it depends on the number of operations in an update, and this plan has fewer than the run
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
   if (gpu) variant.step = predict_update(model, options, mesh, cluster, *gpu);
@@ -98,7 +98,7 @@ void settle(PlanTableOptions& o) {
                  o.gpu->name));
     if (o.memory_limit == 0) o.memory_limit = static_cast<std::size_t>(o.gpu->memory_bytes);
   }
-  // The cores of the cluster are not known; a run would take its share of them.
+  // The cluster's cores are not known here; a run would use its share of them.
   if (o.train.threads == 0) o.train.threads = 1;
 }
 
@@ -190,7 +190,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
       const ShardingOptions sharding = options_of_row(options, placement, recompute);
       check_sharding(table.model.config(), sharding, cluster.ranks());
       row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
-      const bool first = table.rows.empty() && !recompute;  // the units are the same for all
+      const bool first = table.rows.empty() && !recompute;  // the units are the same for all strategies
       (recompute ? row.recomputing : row.keeping) =
           plan_variant(table.model, sharding, row.mesh, cluster, options.train, options.gpu, first ? &table.warnings : nullptr);
     }

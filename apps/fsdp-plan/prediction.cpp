@@ -16,7 +16,7 @@ namespace {
 
 double real(std::size_t n) { return static_cast<double>(n); }
 
-/// Seconds of a collective for the rank and the node that send most. Rings go through all links at once.
+/// Returns the seconds of a collective for the rank and the node that send the most. Rings use all links at the same time.
 double transfer_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const GpuFigures& gpu,
                         const Efficiency& efficiency) {
   const ClusterTraffic traffic = traffic_of_cluster({use}, mesh, cluster);
@@ -27,7 +27,7 @@ double transfer_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster&
   return std::max(of_rank, of_node) / efficiency.transfers;
 }
 
-/// An update of so many micro-batches as the plan has.
+/// Predicts an update with the plan's number of micro-batches.
 StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, const ShardingOptions& options, MeshShape mesh,
                         const Cluster& cluster, const GpuFigures& gpu, const Efficiency& efficiency) {
   const DType type = options.types.parameter;
@@ -41,7 +41,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                fp32_rate = gpu.flops_fp32 * efficiency.products, bandwidth = gpu.memory_bandwidth * efficiency.memory,
                link = gpu.host_bandwidth * efficiency.transfers;
   StepPrediction step;
-  /// Seconds of what is no collective.
+  /// Returns the seconds of an operation that is not a collective.
   const auto compute = [&](const Operation& op) {
     const Cost cost = op.kind->cost(op, costing);
     const double products = cost.product_flops / product_rate, attention = cost.attention_flops / attention_rate,
@@ -55,7 +55,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
     return seconds;
   };
 
-  std::map<CollectiveUse, double> transfers;  // equal ones take the same time
+  std::map<CollectiveUse, double> transfers;  // equal collectives take the same time
   const auto transfer = [&](const CollectiveUse& use) {
     const auto [found, is_new] = transfers.try_emplace(use, 0.0);
     if (is_new) found->second = transfer_seconds(use, mesh, cluster, gpu, efficiency);

@@ -1,6 +1,6 @@
-// How long an update would take on a GPU: worked out from the plan's operations and the figures of the GPU's datasheet, and
-// measured nowhere. Each operation gets a time from what it computes or moves, and starts on its stream once those that it
-// waits for are done.
+// Predicts the time of an update on a GPU from the plan's operations and the figures of the GPU's datasheet, without
+// measurements. Each operation takes a time that depends on its computation or transfer, and starts on its stream after the
+// operations that it waits for.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,12 +11,12 @@
 
 namespace fsdp {
 
-/// The parts of a datasheet's figures that work is taken to reach. They are what good kernels and libraries were seen to reach
-/// on large sizes, not what this program was seen to.
+/// The fractions of a datasheet's figures that work is assumed to reach. Good kernels and libraries reach them on large sizes;
+/// they were not measured with this program.
 struct Efficiency {
-  double products = 0.70;   // of the peak of products
+  double products = 0.70;   // of the peak rate of matrix products
   double attention = 0.30;  // of the same: about 300 TFLOP/s on an H100
-  double memory = 0.85;     // of the memory's bandwidth, for all that computes little
+  double memory = 0.85;     // of the memory bandwidth, for kernels that compute little
   double transfers = 0.80;  // of the bandwidth of links, network and PCIe
 };
 
@@ -26,16 +26,15 @@ struct StepPrediction {
   double products = 0, attention = 0, memory_bound = 0;  // of forward and backward, on the compute stream
   double optimizer = 0;
   double communication = 0;  // of all collectives
-  double offload = 0;        // of copies from the host's memory and back, which go both ways at once
-  double exposed = 0;        // that the compute stream waits, for transfers and for sums over them
+  double offload = 0;        // of copies from and to host memory; both directions overlap
+  double exposed = 0;        // time that the compute stream waits, for transfers and for sums over them
 };
 
 /// `gpu.network_bandwidth` must not be 0 if the cluster has several nodes.
 StepPrediction predict_update(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
                               const GpuFigures& gpu, const Efficiency& efficiency = {});
 
-/// Updates of one second, in tokens of all ranks, and the share of all GPUs' peak for the model's FLOPs (docs/glossary.md:
-/// MFU).
+/// Returns the tokens of all ranks per second, and the model's FLOPs as a share of all GPUs' peak (docs/glossary.md: MFU).
 double tokens_per_second(const StepPrediction& step, const ShardingOptions& options, const Cluster& cluster);
 double predicted_mfu(const StepPrediction& step, const Transformer& model, const ShardingOptions& options,
                      const GpuFigures& gpu);

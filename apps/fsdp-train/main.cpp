@@ -1,4 +1,5 @@
-// Trains a transformer, fully sharded over the ranks of an MPI job. The loop is train() in lib/train/train.cpp.
+// fsdp-train: trains a transformer, fully sharded over the ranks of an MPI job. The training loop is train() in
+// lib/train/train.cpp.
 #include <cstdio>
 
 #include "base/program.hpp"
@@ -12,7 +13,7 @@ int main(int argc, char** argv) {
   using namespace fsdp;
   open_standard_descriptors();
   let_waiting_threads_sleep(argv);
-  const auto hold = [](int, char**) { return hold_signals(), exit_code::done; };  // before any thread is there
+  const auto hold = [](int, char**) { return hold_signals(), exit_code::done; };  // must come before any thread starts
   if (const int code = run_program(argc, argv, hold)) return code;
   const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {
     TrainCommand command;
