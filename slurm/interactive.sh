@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Opens a shell in an allocation of Slurm's with GPUs, as slurm/train-gpu.sbatch has them, and says what to type there.
-#     slurm/interactive.sh                               (what is marked EDIT below)
-#     slurm/interactive.sh --time=04:00:00 --account=x   (further options of salloc win)
+# Opens a shell in a Slurm allocation with GPUs, with the same kind of resources as slurm/train-gpu.sbatch, and prints commands to type
+# there.
+#     slurm/interactive.sh                               (with the settings marked EDIT below)
+#     slurm/interactive.sh --time=04:00:00 --account=x   (further options of salloc, which take precedence)
 set -euo pipefail
 
 # --- EDIT: what to ask for ---------------------------------------------------------------------------------------------
 PARTITION=${PARTITION:-gpu}
-GPUS=${GPUS:-4}                       # of one node, with one task for each
+GPUS=${GPUS:-4}                       # on one node, with one task for each
 CPUS=${CPUS:-8}                       # cores for each task
 FSDP_BIN=${FSDP_BIN:-$PWD/build/release/bin}
 
 resources=(--partition="$PARTITION" --nodes=1 --ntasks-per-node="$GPUS" --gpus-per-node="$GPUS" --cpus-per-task="$CPUS" --time=01:00:00)
 launch="srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=$CPUS --cpu-bind=cores --distribution=block:block"
 
-printf -v bin %q "$FSDP_BIN"   # as it has to be typed
+printf -v bin %q "$FSDP_BIN"   # quoted for typing it in a shell
 
 cat <<END
 Asking for: salloc ${resources[*]} $*

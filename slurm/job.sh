@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# What the scripts beside this file have in common: each says at its top what to ask Slurm for and what to run, and then sources this one.
-# `train WORDS...` starts fsdp-train with these options on the nodes of the job, sees why it ended, and goes on with fewer nodes, puts the
-# job back into the queue, or ends it. `run_once PROGRAM WORDS...` starts one task of another program.
-# A script that is copied elsewhere needs a copy of this file, and its path in FSDP_JOB. docs/slurm.md says what happens when.
+# The common part of the scripts in this folder: each script first says which resources it needs and what to run, and then sources this file.
+# `train WORDS...` starts fsdp-train with these options on the nodes of the job. After it ends, `train` finds out why, and either continues
+# with fewer nodes, requeues the job, or ends it. `run_once PROGRAM WORDS...` starts one task of another program.
+# If you copy a script to another folder, copy this file, too, and set FSDP_JOB to its path. docs/slurm.md describes all cases.
 
 refuse() {
   echo "$1" >&2
   exit 2
 }
 
-# ---- what must be there ------------------------------------------------------------------------------------------------
+# ---- checks before the start -----------------------------------------------------------------------------------------
 
 here=${SLURMD_NODENAME:-this host}
 if [[ -n ${SITE:-} ]]; then
   [[ -f $SITE && -r $SITE ]] || refuse "SITE is $SITE, which is no file that can be read on $here (this is $PWD); see slurm/sites/"
-  set +eu   # what centres put into such files was not written for these
+  set +eu   # the site's file may not be written for -eu
   # shellcheck disable=SC1090
   . "$SITE" || refuse "SITE, $SITE, ends with $? on $here; what is wrong is said above"
   set -eu
@@ -28,71 +28,71 @@ require_file() { # require_file SETTING
 (this is $PWD), or give $1 with a whole path"
 }
 
-require_numbers() { # require_numbers SETTING...: bash would take 5min for no number, and 010 for eight
+require_numbers() { # require_numbers SETTING...: bash does not accept 5min as a number, and reads 010 as eight
   local name
   for name; do
     [[ ${!name} =~ ^(0|[1-9][0-9]*)$ ]] || refuse "$name is ${!name:-empty}, and must be a whole number, such as 5, without a unit"
   done
 }
 
-# ---- what Slurm says of this job ---------------------------------------------------------------------------------------
+# ---- Slurm's state of this job ---------------------------------------------------------------------------------------
 
-# The number of one job of an array may mean all of them, to scontrol.
+# For scontrol, the number of a job in an array may stand for all jobs of the array.
 job_name=${SLURM_JOB_ID:-}
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job_name=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 restarts=${SLURM_RESTART_COUNT:-0}
 
-# of_job FIELD: what ask_slurm has just heard of one thing, such as JobState; empty if unknown. Times are compared, so that they may not
-# come in the format that the user prefers. The job's name comes first and may hold anything, also "Reason=TimeLimit": it is cut off.
+# ask_slurm reads the state of the job; `of_job FIELD` then prints one field of it, such as JobState; empty if unknown. SLURM_TIME_FORMAT
+# makes times comparable. The job's name comes first and may contain anything, even "Reason=TimeLimit": it is cut off.
 job=""
 ask_slurm() {
   local behind_name='^.* UserId=[^=]*\([0-9]+\) GroupId=[^=]*\([0-9]+\) (.*)$'
   job=$(SLURM_TIME_FORMAT=standard timeout 20 scontrol --oneliner show job "$job_name" 2>/dev/null) || job=""
   if [[ $job =~ $behind_name ]]; then job=${BASH_REMATCH[1]}; fi
 }
-ask_slurm_patiently() { # for a minute
+ask_slurm_patiently() { # retries for a minute
   local end=$((SECONDS + 60))
   until ask_slurm && [[ -n $job ]] || ((SECONDS >= end)); do sleep 5; done
 }
 of_job() { if [[ " $job " =~ \ "$1"=([^ ]*) ]]; then echo "${BASH_REMATCH[1]}"; fi; }
-seconds_left() { # prints nothing if the job has no end
+seconds_left() { # prints nothing if the job has no time limit
   local end
   if end=$(date --date="$(of_job EndTime)" +%s 2>/dev/null); then echo $((end - $(date +%s))); fi
 }
 slurm_config=$(scontrol show config 2>/dev/null || true)
 
-# ---- how ranks are started ---------------------------------------------------------------------------------------------
+# ---- the launch of the ranks -----------------------------------------------------------------------------------------
 
 nodes=${SLURM_JOB_NUM_NODES:-1}
 ranks_per_node=${SLURM_NTASKS_PER_NODE:-${RANKS_PER_NODE:-1}}
 cores=${SLURM_CPUS_PER_TASK:-1}
-# These say how the allocation was at the start, and srun would heed them. Each step is told how many nodes and tasks it has instead.
+# These variables describe the allocation at the start, and srun would obey them. Instead, each step gets its numbers of nodes and tasks.
 unset SLURM_NTASKS SLURM_NPROCS SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NTASKS_PER_NODE
 export OMP_NUM_THREADS=$cores
-export SLURM_EXPORT_ENV=ALL   # whatever `sbatch --export` has said: what SITE and this file set is for the ranks, too
+export SLURM_EXPORT_ENV=ALL   # overrides `sbatch --export`: the ranks need the variables that SITE and this file set
 
-# Tasks are bound to cores where Slurm can do that. Elsewhere nothing may bind them, as all would choose the same cores.
+# Tasks are bound to cores if Slurm can do that. Otherwise nothing may bind them, because all would choose the same cores.
 binds=false
 if [[ $slurm_config =~ TaskPlugin\ *=[^$'\n']*affinity ]]; then binds=true; fi
 step_options=(--kill-on-bad-exit=1 --wait=60 --cpus-per-task="$cores")
 if $binds; then step_options+=(--cpu-bind=cores); fi
 
-# Sets `launch` to what starts the ranks on the nodes that are left.
+# Sets `launch` to the command that starts the ranks on the remaining nodes.
 how_to_launch() {
   if [[ $(srun --mpi=list 2>&1) == *pmix* ]]; then
     launch=(srun --mpi=pmix --nodes="$nodes" --ntasks-per-node="$ranks_per_node" "${step_options[@]}" "${SRUN_OPTIONS[@]}")
   else
-    # mpirun finds the nodes by itself. Slurm does not start it as a step, so that signals reach it through this script alone.
+    # mpirun finds the nodes by itself. It is not a Slurm step, so signals reach it only through this script.
     launch=(mpirun -np $((nodes * ranks_per_node)) --map-by "ppr:$ranks_per_node:node:PE=$cores")
     $binds || launch=(mpirun -np $((nodes * ranks_per_node)) --map-by "ppr:$ranks_per_node:node" --bind-to none)
   fi
 }
 
 
-# ---- training ----------------------------------------------------------------------------------------------------------
+# ---- training --------------------------------------------------------------------------------------------------------
 
-# Where Slurm sends SIGTERM to the ranks, this shell may get it, too, and has to outlive them. SIGUSR1 comes only if somebody has submitted
-# the job with --signal=B:USR1@SECONDS: then it is a warning of Slurm's, for this shell to pass on.
+# If Slurm sends SIGTERM to the ranks, this shell may receive it, too, and must outlive them. SIGUSR1 comes only if the job was submitted
+# with --signal=B:USR1@SECONDS: then it is Slurm's warning before the time limit, which this shell passes on.
 launcher="" interrupted=false warned=false
 # shellcheck disable=SC2317  # The trap calls it.
 warn() {
@@ -103,21 +103,21 @@ warn() {
 trap warn USR1
 trap 'interrupted=true' TERM
 
-# Starts the command on the nodes that are left, and sets `status` to its exit code.
+# Runs the command on the remaining nodes, and sets `status` to its exit code.
 run_step() {
   how_to_launch
   "${launch[@]}" "${command[@]}" &
   launcher=$!
-  if $warned; then kill -USR1 "$launcher" 2>/dev/null || true; fi   # the trap may have come before there was whom to tell
+  if $warned; then kill -USR1 "$launcher" 2>/dev/null || true; fi   # the warning may have come before the launcher started
   interrupted=true
-  while $interrupted; do   # by a trap, which ends `wait`
+  while $interrupted; do   # a trap ends `wait` and sets it
     interrupted=false status=0
     wait "$launcher" || status=$?
   done
   launcher=""
 }
 
-# If slurmd of this node dies, or the node is cut off, Slurm takes it for dead and starts the job anew elsewhere, while this script continues.
+# True if Slurm has restarted the job on other nodes, because it took this node for dead, while this script continues to run.
 is_started_anew() {
   local count
   count=$(of_job Restarts)
@@ -125,18 +125,18 @@ is_started_anew() {
 }
 is_node_of_job() { [[ -z ${SLURMD_NODENAME:-} ]] || scontrol show hostnames "$(of_job NodeList)" 2>/dev/null | grep -qx -- "$SLURMD_NODENAME"; }
 
-# True if another job preempts this one, with a grace time.
+# True if another job is preempting this one, with a grace time.
 is_preempted() {
   local since
   since=$(of_job PreemptTime)
-  [[ $(of_job JobState) == RUNNING && $since == 2* && ! $since < $(of_job StartTime) ]]   # not that of an earlier start
+  [[ $(of_job JobState) == RUNNING && $since == 2* && ! $since < $(of_job StartTime) ]]   # not the time of an earlier start
 }
-# True if that has ended the run while it started: by the signal, or because the run found that its time was nearly over.
+# True if preemption has ended the run while it was starting: by the signal, or because the run found that its time was nearly over.
 is_preempted_at_start() { [[ $status =~ ^(2|1[2-9][0-9])$ ]] && is_preempted; }
 
-# True if the job has fewer nodes than the step had. Slurm notices a dead node after some minutes, takes it from the job and ends the step;
-# the exit code of srun is then 0. MPI may notice first and end the ranks. So after a failure the nodes are asked, and if one does not answer,
-# this waits for Slurm to notice.
+# True if the job has fewer nodes than the step had. Slurm notices a dead node after some minutes, removes it from the job and ends the
+# step; the exit code of srun is then 0. MPI may notice first and end the ranks. So after a failure this starts a task on every node; if a
+# node does not answer, it waits until Slurm has noticed.
 has_lost_a_node() {
   local patience=300 end
   [[ -n $job_name && $nodes -gt 1 && ! $status =~ ^(2|75)$ ]] || return 1
@@ -152,8 +152,9 @@ has_lost_a_node() {
   done
 }
 
-# With --no-kill Slurm (22.05) takes also the first node from the job when it dies, and with it this script: nothing would happen until the
-# time of the job is over. So a task on another node looks whether the first is still the job's, and if not puts the job back into the queue.
+# With --no-kill, Slurm (22.05) also removes the first node from the job if that dies, and this script dies with it: nothing would happen
+# until the job's time limit. So a task on another node checks that the first node still belongs to the job, and requeues the job if it does
+# not.
 watcher=""
 watch_first_node() {
   [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
@@ -161,23 +162,23 @@ watch_first_node() {
   if [[ -z $job_name ]] || ((nodes < 2)); then return; fi
   # shellcheck disable=SC2016
   srun --overlap --mem=0 --quiet --nodes=1 --ntasks=1 --cpus-per-task=1 --exclude="$here" bash -c '
-    trap "" USR2   # it is for the run
+    trap "" USR2   # this signal is for the run
     while sleep 15; do
       read -r first nodes < <(squeue --noheader --states=running --jobs="$1" --format="%B %N") && [[ -n $nodes ]] || continue
       scontrol show hostnames "$nodes" | grep -qx -- "$first" && continue
-      if [[ $2 == yes ]]; then scontrol requeue "$1"; else scancel "$1"; fi   # nobody is left to go on
+      if [[ $2 == yes ]]; then scontrol requeue "$1"; else scancel "$1"; fi   # nothing is left that could continue the job
     done' watch "$job_name" "$REQUEUE" >/dev/null 2>&1 &
   watcher=$!
 }
 
-# Whether the run has stopped because the time is nearly over: it was told to stop that long before.
+# True if the run has stopped because its time was nearly over: --stop-before makes it stop then.
 time_is_nearly_over() {
   local left
   left=$(seconds_left)
   $warned || { [[ -n $left ]] && ((left <= STOP_BEFORE)); }
 }
 
-# Why Slurm has stopped the job, in words; nothing if Slurm has not, or if the job cannot go back into the queue any more.
+# Prints why Slurm has stopped the job; nothing if Slurm has not stopped it, or if the job cannot be requeued any more.
 why_stopped() {
   if [[ $(of_job Reason) == TimeLimit ]]; then
     echo "its time is over"
@@ -190,7 +191,7 @@ why_stopped() {
   fi
 }
 
-# requeue WHY: or says why not.
+# requeue WHY: requeues the job, or prints why it does not.
 again="submit the same command again to continue"
 requeue() {
   if [[ $REQUEUE != yes ]]; then
@@ -203,7 +204,7 @@ requeue() {
   fi
 }
 
-# Of a run that has saved everything: why it has stopped, and what follows from that.
+# Called after a run has stopped with everything saved: finds out why, and requeues the job or tells the user what to do.
 go_on() {
   local why
   why=$(why_stopped)
@@ -221,7 +222,7 @@ $again"
   fi
 }
 
-# True if exit code 0 of srun means that all is done: it is also 0 if Slurm takes a node for dead.
+# True if exit code 0 of srun means that the run is complete: it is also 0 if Slurm took a node for dead.
 is_done() { [[ -z $job_name ]] || { [[ $(of_job JobState) == RUNNING ]] && is_node_of_job; }; }
 
 run_once() { # run_once PROGRAM WORDS...
@@ -247,7 +248,7 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   if [[ -n $job_name ]] && ((STOP_BEFORE > 0)); then command+=(--stop-before "${STOP_BEFORE}s"); fi
   echo "job ${job_name:-none}, start $((restarts + 1)), on ${SLURM_JOB_NODELIST:-this host}: ${command[*]}"
   watch_first_node
-  $warned || run_step   # it may have been warned before it could start
+  $warned || run_step   # the warning may come before the run starts
   while has_lost_a_node; do
     nodes=$(of_job NumNodes)
     echo "a node has died or was given back; what is left is $(of_job NodeList)"
@@ -256,9 +257,9 @@ MAX_RESTARTS; see above what it has done, and submit it again"
       break
     fi
     echo "going on with that from the last checkpoint, in this job"
-    # If MPI noticed first, Slurm (22.05) never ends the dead step, which holds the resources that the new one needs.
+    # If MPI noticed first, Slurm (22.05) never ends the dead step, which occupies the resources that the new step needs.
     step_options+=(--overlap --mem=0)
-    # mpirun finds the nodes by these variables.
+    # mpirun finds the nodes from these variables.
     SLURM_JOB_NODELIST=$(of_job NodeList) SLURM_TASKS_PER_NODE="$ranks_per_node(x$nodes)"
     SLURM_NODELIST=$SLURM_JOB_NODELIST SLURM_JOB_CPUS_PER_NODE="$((ranks_per_node * cores))(x$nodes)"
     watch_first_node

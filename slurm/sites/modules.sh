@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# A centre with modules: SITE=slurm/sites/modules.sh sbatch slurm/train.sbatch
-# EDIT: the modules with which the programs were built, above all the same MPI: what `module list` showed then.
-if ! type module >/dev/null 2>&1; then   # centres mostly define it for login shells, and a job's shell is none
+# For sites with environment modules: SITE=slurm/sites/modules.sh sbatch slurm/train.sbatch
+# EDIT: the modules with which the programs were built (the output of `module list` then). The MPI must be the same.
+if ! type module >/dev/null 2>&1; then   # most sites define it only for login shells, and a job's shell is not one
   for file in /etc/profile.d/{lmod,modules,z00_lmod}.sh; do
     # shellcheck disable=SC1090
     if [[ -r $file ]]; then . "$file"; fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Libraries from Spack: SITE=slurm/sites/spack.sh sbatch slurm/train.sbatch
+# For libraries from Spack: SITE=slurm/sites/spack.sh sbatch slurm/train.sbatch
 # EDIT: where Spack is, and the environment in which the programs were built.
 # shellcheck disable=SC1091
 . "${SPACK_ROOT:-$HOME/spack}/share/spack/setup-env.sh"
