@@ -1,4 +1,5 @@
-# What tools/draw runs behind json.awk; it checks the options. Widths are in pixels; a page of GitHub shows 880 of them without shrinking.
+# The drawing code of tools/draw, which checks the options and runs this after json.awk. Widths are in pixels; GitHub shows pages of up to 880 #
+# pixels without shrinking.
 
 # --- SVG -------------------------------------------------------------------------------------------------------------------------------
 
@@ -18,7 +19,7 @@ function small(x, y, s, anchor) { say(x, y, s, anchor, "font-size=\"11\"") }
 function quiet(x, y, s, anchor) { say(x, y, s, anchor, "font-size=\"11\" fill=\"#555\"") }
 function bold(x, y, s, anchor) { say(x, y, s, anchor, "font-weight=\"bold\"") }
 function wide(s, size) { return 0.6 * size * length(s) }
-# A legend in one line, of entries "name|name|..." with colours from COLOUR.
+# Draws a legend in one line, for entries "name|name|..." with colours from COLOUR.
 function legend(x, y, entries,   parts, n, i, texts) {
   n = split(entries, parts, "|")
   for (i = 1; i <= n; i++) {
@@ -52,7 +53,7 @@ function bytes(n) {
 
 function setup() {
   W = 880; soft = "#bbb"; edge = "stroke=\"#555\" stroke-width=\"0.6\""
-  # Light colours with dark text on them that people who see colours in other ways can tell apart (Paul Tol, "Colour Schemes", 2021).
+  # Light colours for dark text that colour-blind people can distinguish (Paul Tol, "Colour Schemes", 2021).
   COLOUR["parameters"] = "#77aadd"; COLOUR["gradients"] = "#ee8866"; COLOUR["optimizer state"] = "#44bb99"
   COLOUR["gathered parameters"] = "#99ddff"; COLOUR["unreduced gradients"] = "#ffaabb"; COLOUR["activations"] = "#eedd88"
   COLOUR["parameters computed with"] = "#77aadd"; COLOUR["fp32 copy"] = "#99ddff"
@@ -76,11 +77,11 @@ function stage_colour(kind) {
 # --- figures of plans ------------------------------------------------------------------------------------------------------------------
 
 function need_plan(f) { if (!((f ":plan.strategy") in J)) fail("'" FILE[f] "' has no plan: fsdp-plan writes it with --json --explain") }
-# A strip of the model's units from x on, of which the parts that rank r holds, of `shards`, are filled.
+# Draws a strip of the model's units from x on; the parts that rank r of `shards` holds are filled.
 function strip(x, y, w, h, f, shards, shard, colour, light, hint,   u, at, units, total, wu) {
   units = N[f ":plan.units"]; total = 0; at = x
   for (u = 0; u < units; u++) total += J[f ":plan.units." u ".padded"]
-  if (units > 12) units = 1  # there is no room for them
+  if (units > 12) units = 1  # more units do not fit
   for (u = 0; u < units; u++) {
     wu = units == 1 ? w : w * J[f ":plan.units." u ".padded"] / total
     box(at, y, wu, h, light == "" ? "#fff" : light, hint, "stroke=\"#999\" stroke-width=\"0.6\"")
@@ -92,7 +93,7 @@ function row_of(f, strategy,   s) {
   for (s = 0; s < N[f ":strategies"]; s++) if (J[f ":strategies." s ".strategy"] == strategy) return f ":strategies." s "."
   fail("no strategy " strategy)
 }
-# Into how many parts a state is cut, of which a rank has one. (Under optim parameters are whole, except for their fp32 copy.)
+# The number of shards of a state; a rank has one. (Under optim parameters are whole, except for their fp32 copy.)
 function parts_of(row, state) { return J[row "sharded." state] == "true" ? J[row "shard"] : 1 }
 
 function draw_strategies(f,   order, n, i, row, y, r, k, keys, names, parts, m, x, light, all_ranks, w, theirs) {
@@ -130,7 +131,7 @@ function draw_strategies(f,   order, n, i, row, y, r, k, keys, names, parts, m, 
   finish(y + 36)
 }
 
-# What is left of a tensor's name without the block that it is of.
+# A tensor's name without the prefix of its block.
 function short_of(name) { sub(/^.*\.(h|layers)\.[0-9]+\./, "", name); return name }
 
 function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, t, a, b, lx, tx, name, shape, d, n, i, end, width, id, most_slices, labels, label_x, label_name, label_shape, sum_elements, sum_padded, sum_rank, same, longest) {
@@ -144,7 +145,7 @@ function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, 
   for (u = 0; u < units; u++) {
     p = f ":plan.units." u "."; shards = J[p "shards"]; w = J[p "padded"] * scale
     sum_elements += J[p "elements"]; sum_padded += J[p "padded"]; sum_rank += J[p "of_a_rank"]
-    # Of many units that are alike the first ones stand for all.
+    # If there are many equal units, only the first ones are drawn.
     same = u > 0 && J[p "elements"] == J[f ":plan.units." u - 1 ".elements"] ? same + 1 : 0
     if (units > 8 && same > 1 && u != unit) {
       if (same == 2) { say(14, y + 10, "..."); y += 20 }
@@ -161,7 +162,7 @@ function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, 
   line_to(600, y, W - 14, y)
   say(670, y + 17, grouped(sum_elements), "end"); say(769, y + 17, grouped(sum_padded), "end"); say(W - 14, y + 17, grouped(sum_rank), "end")
   y += 16
-  # The chosen unit once more, larger.
+  # Draws the chosen unit again, larger.
   y += 18
   bold(14, y + 4, "the flat buffer of " J[id "name"] ", tensor by tensor")
   tensors = N[id "tensors"]
@@ -191,14 +192,14 @@ function draw_units(f,   units, u, y, x, w, scale, most, shards, r, p, tensors, 
     width = (b - a) * scale
     if (width > 14) small(x + (a + b) / 2 * scale, y + 57, width > wide("rank 0: elements " a " to " b, 11) ? "rank " r ": elements " a " to " b - 1 : r, "middle")
     if (r) line_to(x + a * scale, y - 8, x + a * scale, y + 42, "#222\" stroke-width=\"1.4\" stroke-dasharray=\"3 2")
-    n = width > 150 ? N[id "shard_slices." r] : 0  # else there is no room for their names
+    n = width > 150 ? N[id "shard_slices." r] : 0  # otherwise the names do not fit
     for (i = 0; i < n; i++) {
       p = id "shard_slices." r "." i "."
       quiet(x + (a + b) / 2 * scale, y + 80 + 14 * i, short_of(J[p "tensor"]) " [" J[p "begin"] ", " J[p "end"] ")", "middle")
     }
     if (n > most_slices) most_slices = n
   }
-  for (t = 1; t <= labels; t++) {  # over the cuts, with a halo
+  for (t = 1; t <= labels; t++) {  # labels are drawn over the cuts, with a halo
     say(label_x[t], y + 15, label_name[t], "middle", "font-size=\"11\" stroke=\"#f2f2f2\" stroke-width=\"4\" paint-order=\"stroke\"")
     say(label_x[t], y + 29, label_shape[t], "middle", "font-size=\"11\" fill=\"#555\" stroke=\"#f2f2f2\" stroke-width=\"4\" paint-order=\"stroke\"")
   }
@@ -346,7 +347,7 @@ function draw_memory(   f, i, n, b, x, y, w, h, most, id, roles, k, at, py, v, b
     points = points sprintf(" %.1f,%.1f", at + w, y + h - h * base / most)
     add("<polygon points=\"" points "\" fill=\"" COLOUR["activations"] "\"><title>activations</title></polygon>")
     add(sprintf("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" stroke=\"#555\" stroke-width=\"0.6\"/>", at, y, w, h))
-    # Where the sections are: forward up to the head, backward up to the norm, optimizer.
+    # The sections: forward up to the head, backward up to the norm, optimizer.
     last = 0
     for (i = 0; i < n; i++) if (J[f ":plan.operations." i ".kind"] == "head and loss" || J[f ":plan.operations." i ".kind"] == "gradient norm") {
       line_to(at + w * (i + 1) / n, y, at + w * (i + 1) / n, y + h + 4, "#777\" stroke-width=\"0.8\" stroke-dasharray=\"2 2")
@@ -360,7 +361,7 @@ function draw_memory(   f, i, n, b, x, y, w, h, most, id, roles, k, at, py, v, b
 
 # --- timelines -------------------------------------------------------------------------------------------------------------------------
 
-# One row of boxes: ROW[panel, row] titles, and BOX lists, filled by whoever knows the times.
+# ROW[panel, row] has the title of a row of boxes, and BOX the boxes. They are filled from a plan or from a trace.
 function new_box(panel, row, begin, end, label, hint, fill) {
   boxes++; B_panel[boxes] = panel; B_row[boxes] = row; B_begin[boxes] = begin; B_end[boxes] = end; B_label[boxes] = label; B_hint[boxes] = hint; B_fill[boxes] = fill
   if (end > last_end) last_end = end
@@ -371,7 +372,7 @@ function schedule(f, mode,   n, i, id, begin, time, stream, queue, w, ended, end
     id = f ":plan.operations." i "."; stream = J[id "stream"]; time = J[id "drawn_time"] + 0
     queue = mode == "one" ? "one" : mode == "thread" && stream != "compute" ? "thread" : stream
     begin = ended[queue] + 0
-    if (queue == "thread" && ended["compute"] > begin) begin = ended["compute"]  # the thread that computes gives it this work
+    if (queue == "thread" && ended["compute"] > begin) begin = ended["compute"]  # the computing thread enqueues this work
     for (w = 0; w < N[id "waits"]; w++) if (ends[J[id "waits." w]] > begin) begin = ends[J[id "waits." w]]
     if (stream == "compute" && time > 0 && begin > used + 1e-9) {
       new_box(f, "compute", used, begin, "", "waits", PATTERN["waits"]); waits += begin - used
@@ -382,7 +383,7 @@ function schedule(f, mode,   n, i, id, begin, time, stream, queue, w, ended, end
       new_box(f, stream, begin, begin + time, label, J[id "title"], stage_colour(J[id "kind"])); STREAMS[f, stream] = 1
       if (stream == "compute") used = begin + time
     }
-    # Slots: from the gather into one to its release, and from the first write of a gradient to its reduction.
+    # A slot is used from a gather to its release, or from the first write of a gradient to its reduction.
     if (J[id "kind"] == "all-gather") {
       buffer = J[f ":plan.buffers." J[id "writes.0"] ".name"]; occupied[buffer] = begin; owner[buffer] = J[f ":plan.units." J[id "unit"] ".name"]
     } else if (J[id "kind"] == "release") {

@@ -20,7 +20,8 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
-ARCHS = {  # vocabulary, positions, width, layers, heads, heads of keys, inner width; llama: RMSNorm, rotations, SwiGLU, no biases
+ARCHS = {  # vocabulary, positions, width, layers, heads, key/value heads, inner width; llama: RMSNorm, rotary
+           # positions, SwiGLU, no biases
     "gpt2": dict(V=50257, P=1024, C=768, L=12, H=12, K=12, F=3072, llama=False),
     "gpt3-xl": dict(V=50257, P=2048, C=2048, L=24, H=32, K=32, F=8192, llama=False),
     "llama-3.1-8b": dict(V=128256, P=131072, C=4096, L=32, H=32, K=8, F=14336, llama=True),
@@ -109,7 +110,7 @@ def main():
             optimizer.zero_grad()
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - begin)
-        step = statistics.median(seconds[5:])  # the first ones compile
+        step = statistics.median(seconds[5:])  # the first steps include compilation
         print(json.dumps({"arch": arch, "torch": torch.__version__, "device": torch.cuda.get_device_name(0), "ms": 1e3 * step,
                           "tokens_per_second": B * T / step, "peak_bytes": torch.cuda.max_memory_allocated()},
                          separators=(",", ":")))

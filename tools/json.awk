@@ -1,5 +1,5 @@
-# Reads JSON by jq: read_json(FILE, "1:") puts each value into J, as in J["1:plan.units.0.name"], and the length of each array and object into N.
-# Numbers are numbers; true, false and null are text. Numbers become text with 15 digits: mawk would write 3e9 for a large one.
+# Reads JSON with jq: read_json(FILE, "1:") puts each value into J, for example J["1:plan.units.0.name"], and the length of each array and object
+# into N. Numbers are numbers; true, false and null are text. Numbers become text with 15 digits: mawk would write 3e9 for a large one.
 
 BEGIN { CONVFMT = OFMT = "%.15g" }
 function fail(why) { print "error: " why > "/dev/stderr"; exit 2 }
