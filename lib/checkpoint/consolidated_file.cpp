@@ -127,7 +127,7 @@ class ConsolidatedFile final : public TensorSource {
 
 constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";
 
-void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
+void lay_out_hdf5(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
   model.files = {""};
   const std::vector<std::string> states = consolidated_states(source, options);
   h5::File file = h5::File::create(model.path);
@@ -147,13 +147,13 @@ void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, 
   model.bytes = {size_of_file(model.path).value()};
 }
 
-constexpr ModelFormat row = {
+constexpr ModelFormat hdf5_row = {
     .name = "hdf5",
     .what = "a consolidated HDF5 file",
     .about = "one file, a dataset per parameter under its Hugging Face name",
     .is = [](const fs::path& path) { return kind_of(path) != PathKind::folder && h5::File::looks_like_hdf5(path); },
     .open = open_consolidated,
-    .lay_out = lay_out,
+    .lay_out = lay_out_hdf5,
     .signature = signature,
     .seal_follows = true};
 
@@ -163,6 +163,6 @@ std::unique_ptr<TensorSource> open_consolidated(const fs::path& file, Verify ver
   return std::make_unique<ConsolidatedFile>(file, verify);
 }
 
-const ModelFormat& hdf5_format() { return row; }
+const ModelFormat& hdf5_format() { return hdf5_row; }
 
 }  // namespace fsdp

@@ -68,12 +68,12 @@ ModelFiles files_of_index(const fs::path& path) {
   bool in_map = false;
   std::string entry;
   const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
-    using Event = json::parse_event_t;
-    if (event == Event::key && depth == 1) return in_map = parsed == "weight_map";
-    if (event == Event::key && depth == 2) entry = parsed.get<std::string>();
-    const bool begins = event == Event::object_start || event == Event::array_start;
+    using Parsing = json::parse_event_t;
+    if (event == Parsing::key && depth == 1) return in_map = parsed == "weight_map";
+    if (event == Parsing::key && depth == 2) entry = parsed.get<std::string>();
+    const bool begins = event == Parsing::object_start || event == Parsing::array_start;
     if (begins && in_map && depth == 2) damaged(format("its weight_map names no file for {}", excerpt(entry)));
-    return !begins || (event == Event::object_start && (depth == 0 || in_map));
+    return !begins || (event == Parsing::object_start && (depth == 0 || in_map));
   };
   const json index = parse_json(read_text_file(path, longest_index), watch);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
@@ -280,7 +280,7 @@ class HuggingFaceFolder final : public TensorSource {
 
 /// Makes model.safetensors and optimizer.safetensors, or several files of each. Until the last number is written, each file is
 /// shorter than its header says.
-void lay_out(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
+void lay_out_safetensors(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
   for (const bool of_optimizer : {false, true}) {
     std::vector<std::vector<WrittenTensor*>> files;
     std::size_t bytes = 0;  // of the last file
@@ -451,7 +451,7 @@ bool is_hugging_face(const fs::path& path) {
   return std::any_of(files.begin(), files.end(), [&](const char* name) { return kind_of(path / name) != PathKind::missing; });
 }
 
-constexpr ModelFormat row = {
+constexpr ModelFormat safetensors_row = {
     .name = "safetensors",
     .what = "a Hugging Face folder",
     .about =
@@ -459,7 +459,7 @@ constexpr ModelFormat row = {
         "that the model came from",
     .is = is_hugging_face,
     .open = open_hugging_face,
-    .lay_out = lay_out,
+    .lay_out = lay_out_safetensors,
     .finish = finish,
     .is_file = is_file};
 
@@ -490,6 +490,6 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
   return std::make_unique<HuggingFaceFolder>(folder, files, files_of("optimizer"), verify);
 }
 
-const ModelFormat& safetensors_format() { return row; }
+const ModelFormat& safetensors_format() { return safetensors_row; }
 
 }  // namespace fsdp

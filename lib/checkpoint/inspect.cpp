@@ -15,11 +15,11 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t piece_elements = std::size_t{1} << 20;
+constexpr std::size_t elements_at_once = std::size_t{1} << 20;
 
 template <class Handle>
 void in_pieces(std::size_t elements, Handle&& handle) {
-  for (std::size_t at = 0; at < elements; at += piece_elements) handle(Range{at, std::min(elements, at + piece_elements)});
+  for (std::size_t at = 0; at < elements; at += elements_at_once) handle(Range{at, std::min(elements, at + elements_at_once)});
 }
 
 TensorSummary summary_of(std::size_t elements, const std::function<void(Range, float*)>& read) {
@@ -28,7 +28,7 @@ TensorSummary summary_of(std::size_t elements, const std::function<void(Range, f
   kernels::ExactSum squares;
   const auto stream = make_host_stream();
   std::size_t finite = 0;
-  std::vector<float> values(std::min(elements, piece_elements));
+  std::vector<float> values(std::min(elements, elements_at_once));
   in_pieces(elements, [&](Range range) {
     read(range, values.data());
     kernels::add_squares(*stream, squares, values.data(), range.size());
@@ -88,7 +88,7 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, DT
         if (expected.has_state(state, name)) handle(state, name, expected.state_shape(state, name));
   };
   each_tensor([&](const std::string&, const std::string&, const Shape& shape) { all += numel(shape) * sizeof(float); });
-  std::vector<float> a(piece_elements), b(piece_elements);
+  std::vector<float> a(elements_at_once), b(elements_at_once);
   each_tensor([&](const std::string& state, const std::string& name, const Shape& shape) {
     const auto differ = [&](const std::string& how) {
       throw RunError(format("{} of {} differs from that of {} ({}); make it again", stored::whole_name(state, name),
@@ -115,7 +115,7 @@ std::vector<TensorDifference> compare_tensors(const TensorSource& a, const Tenso
   std::size_t done = 0, all = 0;
   for (const std::string& name : a.names()) all += numel(a.shape(name)) * sizeof(float);
   std::vector<TensorDifference> differences;
-  std::vector<float> x(piece_elements), y(piece_elements);
+  std::vector<float> x(elements_at_once), y(elements_at_once);
   for (const std::string& name : a.names()) {
     TensorDifference difference;
     difference.name = name;

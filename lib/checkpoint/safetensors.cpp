@@ -28,7 +28,7 @@ constexpr std::size_t most_tensors = 200'000;  // in one file; the largest model
 constexpr std::size_t longest_name = 1000;     // in characters
 constexpr std::size_t most_values = 64;        // in one entry: a type, two positions and a shape
 
-[[noreturn]] void damaged(const std::filesystem::path& path, const std::string& why) {
+[[noreturn]] void refuse_damaged(const std::filesystem::path& path, const std::string& why) {
   throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
 }
 
@@ -50,7 +50,7 @@ std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
 /// Reads one entry of the header. Throws UserError.
 StoredTensor read_entry(const std::filesystem::path& path, const std::string& name, const json& entry, std::uint64_t data_start,
                         std::uint64_t data_bytes) {
-  const auto fail = [&](const std::string& why) { damaged(path, format("its entry for {} {}", excerpt(name), why)); };
+  const auto fail = [&](const std::string& why) { refuse_damaged(path, format("its entry for {} {}", excerpt(name), why)); };
   if (excerpt(name, longest_name) != name) fail("has control characters in its name, or a very long one");
   const auto is_count = [](const json& value) { return value.is_number_unsigned(); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
@@ -85,7 +85,7 @@ std::optional<DType> type_of_safetensors(std::string_view name) {
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verify)
     : file_(CheckedFile::sealed_by(seal_beside(path), path, verify)) {
-  if (file_.size() < 8) damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
+  if (file_.size() < 8) refuse_damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
   std::uint64_t length = 0;
   file_.read(0, &length, sizeof length);
   if (std::memcmp(&length, "version ", sizeof length) == 0)
@@ -93,7 +93,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
         format("{} is a pointer of Git LFS and not the file (a clone without git-lfs has only these); git lfs pull gets it",
                path.string()));
   if (length > largest_header || length > file_.size() - 8)
-    damaged(path, format("its header would be {} bytes long, the file has {}", length, file_.size()));
+    refuse_damaged(path, format("its header would be {} bytes long, the file has {}", length, file_.size()));
   std::string text(length, '\0');
   file_.read(8, text.data(), text.size());
   const std::uint64_t data_start = 8 + length, data_bytes = file_.size() - data_start;
@@ -103,31 +103,31 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
   std::vector<std::string> seen;
   std::size_t values = 0;  // in the current entry
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    using Event = json::parse_event_t;
+    using Parsing = json::parse_event_t;
     const bool is_entry = depth == 1;
-    if (event == Event::key && is_entry) {
+    if (event == Parsing::key && is_entry) {
       seen.push_back(parsed.get<std::string>());
-      if (seen.size() > most_tensors) damaged(path, format("its header names more than {} tensors", most_tensors));
+      if (seen.size() > most_tensors) refuse_damaged(path, format("its header names more than {} tensors", most_tensors));
       values = 0;
       return seen.back() != "__metadata__";
     }
     const bool of_metadata = !seen.empty() && seen.back() == "__metadata__";
-    if (seen.empty() || of_metadata) return depth == 0 || (is_entry && event == Event::object_start);
-    if (is_entry && event == Event::object_end) {
+    if (seen.empty() || of_metadata) return depth == 0 || (is_entry && event == Parsing::object_start);
+    if (is_entry && event == Parsing::object_end) {
       tensors_.push_back(read_entry(path, seen.back(), parsed, data_start, data_bytes));
       return false;
     }
-    if (is_entry && (event == Event::value || event == Event::array_start))
+    if (is_entry && (event == Parsing::value || event == Parsing::array_start))
       read_entry(path, seen.back(), json(), data_start, data_bytes);
-    if (event == Event::value && ++values > most_values)
-      damaged(path, format("its entry for {} is too long", excerpt(seen.back())));
+    if (event == Parsing::value && ++values > most_values)
+      refuse_damaged(path, format("its entry for {} is too long", excerpt(seen.back())));
     return true;
   };
   const json header = parse_json(text, watch);
-  if (header.is_discarded() || !header.is_object()) damaged(path, "its header is not a JSON object");
+  if (header.is_discarded() || !header.is_object()) refuse_damaged(path, "its header is not a JSON object");
   std::sort(seen.begin(), seen.end());
   if (const auto repeated = std::adjacent_find(seen.begin(), seen.end()); repeated != seen.end())
-    damaged(path, format("its header names {} twice", excerpt(*repeated)));
+    refuse_damaged(path, format("its header names {} twice", excerpt(*repeated)));
 
   std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);  // an empty tensor sorts before its neighbor
@@ -135,10 +135,11 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
   std::uint64_t at = data_start;
   for (const StoredTensor& tensor : tensors_) {
     if (tensor.offset != at)
-      damaged(path, format("{} starts at byte {}, not {}, where the one before it ends", tensor.name, tensor.offset, at));
+      refuse_damaged(path,
+                     format("{} starts at byte {}, not {}, where the one before it ends", tensor.name, tensor.offset, at));
     at += tensor.bytes;
   }
-  if (at != file_.size()) damaged(path, format("its header describes {} bytes, the file has {}", at, file_.size()));
+  if (at != file_.size()) refuse_damaged(path, format("its header describes {} bytes, the file has {}", at, file_.size()));
 }
 
 const StoredTensor* SafetensorsFile::find(const std::string& name) const {

@@ -74,16 +74,16 @@ std::vector<Parameter> StoredModel::parameters() const {
 
 nlohmann::json StoredModel::to_json() const {
   if (is_transformer()) return config_to_json(config_);
-  nlohmann::json json = {{"model_type", layers_type}, {"parameters", nlohmann::json::array()}};
+  nlohmann::json model = {{"model_type", layers_type}, {"parameters", nlohmann::json::array()}};
   for (const Parameter& parameter : layers_)
-    json["parameters"].push_back({{"name", parameter.name}, {"shape", parameter.shape}});
-  return json;
+    model["parameters"].push_back({{"name", parameter.name}, {"shape", parameter.shape}});
+  return model;
 }
 
-StoredModel StoredModel::read(const nlohmann::json& json, const std::string& what) {
-  if (json.is_object() && json.value("model_type", nlohmann::json()) == layers_type)
-    return StoredModel(read_layers(json, what));
-  TransformerConfig config = config_from_json(json);
+StoredModel StoredModel::read(const nlohmann::json& model, const std::string& what) {
+  if (model.is_object() && model.value("model_type", nlohmann::json()) == layers_type)
+    return StoredModel(read_layers(model, what));
+  TransformerConfig config = config_from_json(model);
   config.validate();
   return config;
 }

@@ -30,7 +30,7 @@ class StoredModel {
   /// The text "config" of checkpoints and consolidated files, and config.json. For layers: {"model_type": "fsdp-layers",
   /// "parameters": [{"name": ..., "shape": [...]}, ...]}. read() throws UserError.
   nlohmann::json to_json() const;
-  static StoredModel read(const nlohmann::json& json, const std::string& what);
+  static StoredModel read(const nlohmann::json& model, const std::string& what);
 
  private:
   TransformerConfig config_;

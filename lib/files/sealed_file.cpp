@@ -18,8 +18,8 @@ std::filesystem::path seal_beside(const std::filesystem::path& path) { return pa
 namespace {
 
 constexpr std::size_t smallest_block = std::size_t{4} << 10, largest_block = std::size_t{1} << 20;
-constexpr std::uint64_t most_blocks = 65536;                 // for contents below 64 GiB
-constexpr std::size_t piece_bytes = std::size_t{256} << 10;  // bytes per read: they stay in the cache until they are summed
+constexpr std::uint64_t most_blocks = 65536;                // for contents below 64 GiB
+constexpr std::size_t read_bytes = std::size_t{256} << 10;  // bytes per read: they stay in the cache until they are summed
 constexpr char magic[8] = {'f', 's', 'd', 'p', 's', 'e', 'a', 'l'};
 
 struct Footer {
@@ -124,7 +124,7 @@ void Sealer::read_up_to(std::uint64_t offset) {
 void Sealer::add(std::uint64_t offset, const void* data, std::size_t bytes) {
   read_up_to(offset);
   for (const char* from = static_cast<const char*>(data); bytes > 0;) {  // computes both sums while the bytes are in the cache
-    const std::size_t n = std::min(bytes, piece_bytes);
+    const std::size_t n = std::min(bytes, read_bytes);
     take(from, n);
     from += n, bytes -= n;
   }
@@ -251,7 +251,7 @@ void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool 
       continue;
     }
     // A read takes as many whole blocks as fit into a piece; the last block of the file may be shorter.
-    const std::size_t whole = std::max(of_block, std::min(bytes, piece_bytes) / block_bytes_ * block_bytes_);
+    const std::size_t whole = std::max(of_block, std::min(bytes, read_bytes) / block_bytes_ * block_bytes_);
     file_.read(offset, to, whole);
     for (std::size_t at = 0; at < whole; at += block_bytes_) check_block((offset + at) / block_bytes_, to + at);
     advance(whole);

@@ -13,6 +13,8 @@
 
 namespace fsdp {
 
+inline constexpr std::size_t longest_tokenizer_json = std::size_t{128} << 20;  // bytes; larger files are refused
+
 /// The error "the normalizer Precompiled is not known here ...".
 UserError unknown_part(std::string_view kind, std::string_view type);
 /// Throws RunError if a text becomes longer than any sane tokenizer makes it (a normal form is at most 11 times as long as its

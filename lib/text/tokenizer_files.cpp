@@ -14,29 +14,29 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* names[] = {"tokenizer.json",
-                                 "tokenizer_config.json",
-                                 "tokenizer.model",
-                                 "vocab.json",
-                                 "vocab.txt",
-                                 "merges.txt",
-                                 "special_tokens_map.json",
-                                 "added_tokens.json",
-                                 "chat_template.jinja",
-                                 "chat_template.json",
-                                 "generation_config.json"};
+constexpr const char* file_names[] = {"tokenizer.json",
+                                      "tokenizer_config.json",
+                                      "tokenizer.model",
+                                      "vocab.json",
+                                      "vocab.txt",
+                                      "merges.txt",
+                                      "special_tokens_map.json",
+                                      "added_tokens.json",
+                                      "chat_template.jinja",
+                                      "chat_template.json",
+                                      "generation_config.json"};
 
 constexpr std::size_t longest_file = std::size_t{256} << 20;
 
 }  // namespace
 
 bool is_tokenizer_file(const std::string& name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  return std::find(std::begin(file_names), std::end(file_names), name) != std::end(file_names);
 }
 
 std::vector<TokenizerFile> read_tokenizer_files(const fs::path& folder) {
   std::vector<TokenizerFile> files;
-  for (const std::string name : names)
+  for (const std::string name : file_names)
     if (name == "tokenizer_config.json") {
       if (std::string text = config_that_travels(folder); !text.empty()) files.push_back({name, std::move(text)});
     } else if (kind_of(folder / name) == PathKind::file) {

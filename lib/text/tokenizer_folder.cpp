@@ -23,8 +23,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // used if the order of the keys determines the order of new tokens
 
-constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
-
 /// A tokenizer class of transformers. It has its own rules for a vocabulary, which replace those of tokenizer.json.
 struct Class {
   enum class Kind { of_file, gpt2, qwen2, llama, gemma, xglm, gpt_neox };
@@ -423,7 +421,7 @@ class Description {
   }
 
   void read_class(bool is_json) {
-    if (is_json) text_ = read_text_file(file_, longest_tokenizer);
+    if (is_json) text_ = read_text_file(file_, longest_tokenizer_json);
     const std::string name = class_name(folder_.config, folder_.model, text_);
     class_ = find_class(name);
     const std::string type = text_of(entry(folder_.model, "model_type"));
@@ -487,7 +485,7 @@ class Description {
       throw UserError("it has no merges.txt next to it (byte-pair encoding needs both); fetch that, too");
     // If no file names a class, use GPT-2's. (transformers refuses these folders.)
     if (class_->kind == Kind::of_file) class_ = find_class("GPT2Tokenizer");
-    Json model = {{"vocab", read_json_file(file_, longest_tokenizer)}, {"merges", merges_of_file(merges)}};
+    Json model = {{"vocab", read_json_file(file_, longest_tokenizer_json)}, {"merges", merges_of_file(merges)}};
     for (const auto& [token, id] : model["vocab"].items())
       if (token.ends_with("</w>"))
         throw refuse("its tokens end words with </w>", "such tokenizers, as of BioGPT, cut texts by other rules");
@@ -499,7 +497,7 @@ class Description {
   /// Reads merges.txt: two tokens per line, except lines that begin with "#version".
   static Json merges_of_file(const fs::path& file) {
     Json merges = Json::array();
-    const std::string text = read_text_file(file, longest_tokenizer);
+    const std::string text = read_text_file(file, longest_tokenizer_json);
     for (std::size_t begin = 0; begin < text.size();) {
       const std::size_t end = std::min(text.find('\n', begin), text.size());
       std::string line = text.substr(begin, end - begin);
@@ -803,7 +801,7 @@ std::string config_that_travels(const fs::path& folder) {
   const Json config = own.empty() ? Json::object() : read_json(own, problem);
   const bool has_json = is_there("tokenizer.json"), has_model = is_there("tokenizer.model");
   if (!config.is_object() || (!has_json && !has_model && !is_there("vocab.json"))) return own;
-  const std::string text = has_json ? read_text_file(folder / "tokenizer.json", longest_tokenizer) : std::string();
+  const std::string text = has_json ? read_text_file(folder / "tokenizer.json", longest_tokenizer_json) : std::string();
   std::string name = class_name(config, read_if_there(folder / "config.json"), text);
   if (config.contains("tokenizer_class") && class_name(config, Json::object(), text) == name) return own;
   if (name == of_file.name && !has_json && !has_model) name = "GPT2Tokenizer";

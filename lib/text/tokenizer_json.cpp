@@ -26,8 +26,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t longest_tokenizer = std::size_t{128} << 20;
-
 /// The rules of a decoder: the text of each token, and changes to the joined text.
 struct Spelling {
   static constexpr std::int16_t is_text = -1, is_hidden = -2;
@@ -469,7 +467,7 @@ std::unique_ptr<Tokenizer> make_of(const std::filesystem::path& file, const Desc
 }  // namespace
 
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file) {
-  return make_of(file, [&] { return describe_tokenizer_json(read_json_file(file, longest_tokenizer)); });
+  return make_of(file, [&] { return describe_tokenizer_json(read_json_file(file, longest_tokenizer_json)); });
 }
 
 std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file) {

@@ -17,7 +17,7 @@ namespace fsdp {
 
 namespace {
 
-constexpr const char* file_name = "generation_config.json";
+constexpr const char* generation_config_json = "generation_config.json";
 
 /// What changes a text in transformers 5.24 and is not here, with values that change nothing beside null, false and
 /// empty lists.
@@ -141,8 +141,8 @@ class Values {
 
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes) {
   AddedWishes added;
-  if (kind_of(model) != PathKind::folder || kind_of(model / file_name) != PathKind::file) return added;
-  const Values values(model / file_name);
+  if (kind_of(model) != PathKind::folder || kind_of(model / generation_config_json) != PathKind::file) return added;
+  const Values values(model / generation_config_json);
   const auto add = [&](auto& wish, const char* option, const char* name, const SamplingRule& rule) {
     if (wish) return;
     const std::optional<double> found = values.number(name, rule);

@@ -20,7 +20,7 @@
 
 namespace fsdp {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 void add_trace_options(OptionTable& table, TraceOptions& options) {
   table
@@ -70,9 +70,9 @@ void TraceFile::put(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() && error_ == 0) error_ = errno;
 }
 
-void TraceFile::add(const json& event) { put((std::exchange(empty_, false) ? "\n" : ",\n") + event.dump()); }
+void TraceFile::add(const Json& event) { put((std::exchange(empty_, false) ? "\n" : ",\n") + event.dump()); }
 
-void TraceFile::finish(const json& about) {
+void TraceFile::finish(const Json& about) {
   put("\n],\n\"otherData\": " + about.dump() + "}\n");
   if ((std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) && error_ == 0) error_ = errno;
   if (std::fclose(std::exchange(file_, nullptr)) != 0 && error_ == 0) error_ = errno;
@@ -149,10 +149,10 @@ double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1000; }
 
 /// The events of one rank. `shift_ns` makes its times those since the start of the trace.
 void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, const std::vector<std::uint64_t>& updates,
-              std::int64_t shift_ns, const std::vector<json>& titles, const std::vector<Operation>& operations,
+              std::int64_t shift_ns, const std::vector<Json>& titles, const std::vector<Operation>& operations,
               const std::vector<std::pair<std::size_t, std::size_t>>& arrows) {
-  const auto about = [&](const char* what, json args) {
-    return json{{"ph", "M"}, {"name", what}, {"pid", rank}, {"args", std::move(args)}};
+  const auto about = [&](const char* what, Json args) {
+    return Json{{"ph", "M"}, {"name", what}, {"pid", rank}, {"args", std::move(args)}};
   };
   const auto thread = [](StreamId stream) { return static_cast<int>(stream) + 1; };
   file.add(about("process_name", {{"name", format("rank {}", rank)}}));
@@ -160,7 +160,7 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
   for (const StreamId stream : {StreamId::compute, StreamId::gather, StreamId::reduce, StreamId::load, StreamId::unload}) {
     const auto is_here = [&](const Operation& op) { return op.stream == stream; };
     if (stream > StreamId::reduce && std::none_of(operations.begin(), operations.end(), is_here)) continue;
-    json name = about("thread_name", {{"name", name_of(stream)}}),
+    Json name = about("thread_name", {{"name", name_of(stream)}}),
          order = about("thread_sort_index", {{"sort_index", thread(stream)}});
     name["tid"] = order["tid"] = thread(stream);
     file.add(name);
@@ -169,10 +169,10 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
   for (std::size_t n = 0; n < updates.size(); ++n) {
     const auto of_update = times.subspan(n * operations.size(), operations.size());
     const auto base = [&](std::size_t i, const char* phase, std::int64_t ns) {
-      return json{{"ph", phase}, {"pid", rank}, {"tid", thread(operations[i].stream)}, {"ts", microseconds(ns + shift_ns)}};
+      return Json{{"ph", phase}, {"pid", rank}, {"tid", thread(operations[i].stream)}, {"ts", microseconds(ns + shift_ns)}};
     };
     for (std::size_t i = 0; i < operations.size(); ++i) {
-      json event = base(i, "X", of_update[i].begin_ns);
+      Json event = base(i, "X", of_update[i].begin_ns);
       event["dur"] = microseconds(of_update[i].end_ns - of_update[i].begin_ns);
       event.update(titles[i]);
       event["args"]["update"] = updates[n];
@@ -181,10 +181,10 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
     for (std::size_t a = 0; a < arrows.size(); ++a) {
       const auto [from, to] = arrows[a];
       // An arrow starts inside its operation, and ends at the one that encloses its end ("bp": "e").
-      json start = base(from, "s", std::max(of_update[from].begin_ns, of_update[from].end_ns - 1)),
+      Json start = base(from, "s", std::max(of_update[from].begin_ns, of_update[from].end_ns - 1)),
            end = base(to, "f", of_update[to].begin_ns);
       end["bp"] = "e";
-      for (json* event : {&start, &end}) {
+      for (Json* event : {&start, &end}) {
         (*event)["name"] = (*event)["cat"] = "arrow";
         (*event)["id"] = format("{}/{}/{}", rank, n, a);  // an update that overflowed has the number of the next
         file.add(*event);
@@ -207,13 +207,13 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
   std::int64_t start = table[2], error = 0;
   for (std::size_t r = 0; r < ranks; ++r) start = std::min(start, table[3 * r + 2]), error = std::max(error, table[3 * r + 1]);
 
-  std::vector<json> titles;
+  std::vector<Json> titles;
   std::vector<std::pair<std::size_t, std::size_t>> arrows;
   if (file) {
     arrows = find_arrows(operations);
     for (std::size_t i = 0; i < operations.size(); ++i) {
       const Operation& op = operations[i];
-      json args = {{"operation", i}, {"micro_batch", op.micro_batch}};
+      Json args = {{"operation", i}, {"micro_batch", op.micro_batch}};
       if (op.block >= 0) args["block"] = op.block;
       if (op.unit >= 0) args["unit"] = sharded.layout().units()[static_cast<std::size_t>(op.unit)].name;
       if (const std::size_t bytes = bytes_sent(op, sharded)) args["bytes_sent"] = bytes;

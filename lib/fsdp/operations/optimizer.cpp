@@ -14,9 +14,9 @@ bool follows_directions(const Query& q) { return q.unit().rule->whole.work != nu
 bool follows_gradient(const Query& q) { return !follows_directions(q); }
 bool is_rounded(const Query& q) { return q.unit().types.parameter != q.unit().types.master; }
 
-constexpr OperandSpec of_statistics[] = {{sums, reads},         {gradient, reads},       {master, reads},
-                                         {words_before, reads}, {words_out, overwrites}, {states, changes}};
-constexpr OperandSpec of_directions[] = {{sums, reads}, {gradient, reads}, {direction, overwrites}, {states, changes}};
+constexpr OperandSpec statistics_operands[] = {{sums, reads},         {gradient, reads},       {master, reads},
+                                               {words_before, reads}, {words_out, overwrites}, {states, changes}};
+constexpr OperandSpec directions_operands[] = {{sums, reads}, {gradient, reads}, {direction, overwrites}, {states, changes}};
 constexpr OperandSpec of_whole_matrices[] = {{sums, reads}, {matrices, changes}, {matrix_scratch, clobbers}};
 constexpr OperandSpec of_optimizer[] = {{sums, reads},
                                         {gradient, reads, follows_gradient},
@@ -102,7 +102,7 @@ constinit const Kind statistics = {
     .name = "statistics",
     .account = Account::optimizer,
     .subject = Subject::unit,
-    .operands = of_statistics,
+    .operands = statistics_operands,
     .run = count_statistics,
     .cost = of_rule,
     .amount = [](const Query& q) -> Amount {
@@ -116,7 +116,7 @@ constinit const Kind directions = {
     .name = "directions",
     .account = Account::optimizer,
     .subject = Subject::unit,
-    .operands = of_directions,
+    .operands = directions_operands,
     .run = [](const Running& r) { r.unit().rule->whole.prepare(r.stream, memory_of(r), r.rank.optimizer, step_of(r)); },
     .cost = of_rule,
     .follow = protocol<&GradientStates::make_directions>,
