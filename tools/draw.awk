@@ -1,4 +1,4 @@
-# The drawing code of tools/draw, which checks the options and runs this after json.awk. Widths are in pixels; GitHub shows pages of up to 880 #
+# The drawing code of tools/draw, which checks the options and runs this after json.awk. Widths are in pixels; GitHub shows pages of up to 880
 # pixels without shrinking.
 
 # --- SVG -------------------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// One file from many: both formats hold what was saved, bit for bit, and are read back like any model. The program, too.
+// Consolidation: both formats have the saved state, bit for bit, and are read back like any model; also by the program.
 #include <boost/test/unit_test.hpp>
 
 #include <array>
@@ -37,7 +37,7 @@ void check_model(const fs::path& path, const Run& run, Verify verify = Verify::y
   BOOST_TEST(source->bytes_read() == parameter_count(run.config) * 4);
 }
 
-/// What the program prints (both streams), and its exit code.
+/// Returns the program's output (both streams) and its exit code.
 std::pair<std::string, int> run_program(const std::string& arguments) {
   const auto& suite = boost::unit_test::framework::master_test_suite();
   BOOST_REQUIRE_MESSAGE(suite.argc > 1, "needs the path of fsdp-consolidate");
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(sixteen_bits_and_several_files_read_back) {
 
 namespace {
 
-/// Every file below a folder, or the file itself, with its bytes.
+/// Returns the contents of every file below a folder, or of the file itself.
 std::map<std::string, std::string> contents(const fs::path& path) {
   std::map<std::string, std::string> all;
   if (fs::is_regular_file(path)) return {{"", read_file(path)}};
@@ -111,7 +111,7 @@ std::map<std::string, std::string> contents(const fs::path& path) {
   return all;
 }
 
-/// Consolidates in a process of its own, which kills itself once `part` of the bytes are reported.
+/// Consolidates in a child process, which kills itself when the fraction `part` of the bytes is reported.
 void consolidate_and_die(const fs::path& step, const fs::path& out, const ConsolidateOptions& options, double part) {
   const pid_t child = fork();
   if (child == 0) {
@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(a_run_that_was_killed_is_repeated) {
   for (const ConsolidateOptions& options : all) {
     consolidate(*reader, folder / "whole", options);
     for (const double part : {0.0, 0.8, 1.0})
-      for (const ConsolidateOptions& other : all) {  // also where another format was made
+      for (const ConsolidateOptions& other : all) {  // also after a call with another format
         consolidate_and_die(step, folder / "out", other, part);
         BOOST_TEST(!fs::exists(folder / "out"));
         BOOST_CHECK_THROW(open_tensor_source(folder / "out.tmp" / "unfinished-model"), UserError);
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   write_file(run.model_folder / "generation_config.json", R"({"eos_token_id": [7, 900], "do_sample": true})");
   fs::remove_all(folder / "model");
   const Consolidated done = consolidate(*reader, folder / "model", options);
-  // Texts end at every token that a file names.
+  // Texts end at every end-of-text token in any of the files.
   BOOST_TEST_REQUIRE(done.warnings.size() == 1u);
   CHECK_CONTAINS(
       done.warnings.front(),
@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   compare_sources(*reader, *open_tensor_source(folder / "model"));
 }
 
-// transformers takes sequences longer than max_position_embeddings; no program here does.
+// Settings for sequences longer than max_position_embeddings are kept for transformers; fsdp does not use such sequences.
 BOOST_AUTO_TEST_CASE(what_counts_beyond_the_positions_comes_along) {
   const TemporaryFolder folder;
   for (const char* family : {"llama", "qwen2"}) {
@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(what_counts_beyond_the_positions_comes_along) {
     BOOST_TEST(kept["rope_parameters"]["rope_theta"] == run.config.rope.theta);
     for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers"})
       if (config.contains(key)) BOOST_TEST(kept[key] == config[key]);
-    // A folder whose model is another one by now says nothing of this one.
+    // If the folder now has another model, its settings are ignored.
     config.update({{"use_sliding_window", true}, {"sliding_window", 4}, {"max_window_layers", 0}});
     config["max_position_embeddings"] = 4;
     write_file(run.model_folder / "config.json", config.dump());

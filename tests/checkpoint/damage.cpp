@@ -1,4 +1,4 @@
-// Steps that are not whole are passed over, with a warning; damage is found, and named.
+// Incomplete steps are ignored with a warning; damage is found and named.
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 
@@ -22,7 +22,7 @@ struct TwoSteps {
     run.update = 200;
     late = save(folder.path(), run);
   }
-  /// That the early step is the latest now, because of something that contains `why`.
+  /// Checks that the early step is now the latest one, with a warning that contains `why`.
   void check_early_is_latest(const std::string& why) const {
     std::vector<std::string> warnings;
     const auto latest = latest_checkpoint(folder.path(), &warnings);
@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(a_marker_that_cannot_be_read_is_no_missing_marker) {
   const fs::path step = save(folder.path(), Run{});
   const std::string before = read_file(step / "rank-00000-of-00002.h5");
   fs::remove(step / "complete.json");
-  fs::create_symlink("complete.json", step / "complete.json");  // names itself: an error for root, too
+  fs::create_symlink("complete.json", step / "complete.json");  // a link to itself: an error even for root
   BOOST_CHECK_THROW(latest_checkpoint(folder.path()), CallError);
   CHECK_CONTAINS(message_of([&] { save(folder.path(), Run{}); }), "complete.json");
   BOOST_TEST(read_file(step / "rank-00000-of-00002.h5") == before);
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(an_unfinished_save_is_passed_over_and_removed_by_the_next) 
   BOOST_CHECK((list(steps.folder.path()) == std::vector<std::string>{"step-00000100", "step-00000200", "step-00000250"}));
 }
 
-// A checksum covers every byte: whichever is flipped, verify() names the file, and for data the tensor.
+// Checksums cover every byte: if any is flipped, verify() names the file and, for data, the tensor.
 BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found_wherever_it_is) {
   const TemporaryFolder folder;
   const fs::path step = save(folder.path(), Run{});
@@ -152,14 +152,14 @@ BOOST_AUTO_TEST_CASE(parts_of_a_verification_cover_all_files) {
   }
 }
 
-// The file may be whole: it is neither passed over, nor written over, nor taken for damaged.
+// The file may be undamaged: it is not ignored, not overwritten, and not reported as damaged.
 BOOST_AUTO_TEST_CASE(files_of_a_newer_format_version_are_refused) {
   const std::string newer = " has format version 2 (this program knows 1); use the fsdp that wrote it, or a newer one";
   const auto complaint = [](auto&& call) {
     return message_of([&] {
       try {
         call();
-      } catch (const RunError&) {  // of what is damaged
+      } catch (const RunError&) {  // for a damaged file
         return;
       }
     });
@@ -176,7 +176,7 @@ BOOST_AUTO_TEST_CASE(files_of_a_newer_format_version_are_refused) {
     CHECK_CONTAINS(complaint([&] { open_tensor_source(steps.late); }), "step-00000200/complete.json" + newer);
     CHECK_CONTAINS(complaint([&] { save(steps.folder.path(), steps.run); }), "step-00000200/complete.json" + newer);
     BOOST_CHECK(list(steps.late) == before);
-    // An older step is of no interest, and stays.
+    // An older step is not read, and is kept.
     Run last = steps.run;
     last.update = 300;
     save(steps.folder.path(), last);
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(files_of_a_newer_format_version_are_refused) {
     made.write_integer("format_version", 2);
     made.seal();
   };
-  /// A step whose marker agrees with the replaced file.
+  /// A step with a replaced file and a matching marker.
   const auto replaced = [&](const std::string& name, const char* kind) {
     const fs::path step = save(folder / name, Run{});
     stored::Marker marker = stored::read_complete(step);
@@ -218,13 +218,13 @@ BOOST_AUTO_TEST_CASE(the_index_of_another_save_is_noticed) {
   fs::copy_file(other / "checkpoint.h5", step / "checkpoint.h5", fs::copy_options::overwrite_existing);
   CHECK_CONTAINS(message_of<RunError>([&] { CheckpointReader::open(step); }),
                  "checkpoint.h5 is damaged (it is not of the same save");
-  // With its marker, too, the rank files are those that do not belong here.
+  // If its marker is also replaced, the rank files are the wrong ones.
   fs::copy_file(other / "complete.json", step / "complete.json", fs::copy_options::overwrite_existing);
   const auto reader = CheckpointReader::open(step);
   CHECK_CONTAINS(message_of<RunError>([&] { reader->verify(0, 1); }), "rank-00000-of-00002.h5 is damaged (its checksum is");
   CHECK_CONTAINS(message_of<RunError>([&] { summarize(*reader, "transformer.wte.weight"); }),
                  "not of the same save as the index");
-  // Where nothing of it can be read, its checksum tells a damaged one from one of another kind.
+  // If the file is unreadable, its checksum distinguishes a damaged file from one of another kind.
   write_file(other / "checkpoint.h5", std::string(fs::file_size(other / "checkpoint.h5"), 'x'));
   CHECK_CONTAINS(message_of<RunError>([&] { CheckpointReader::open(other); }), "checkpoint.h5 is damaged");
 }
@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(a_path_that_is_something_else_is_told_what_was_expected) {
   BOOST_TEST(open_checkpoint(step.string() + "/")->header().progress.update == 100u);
 }
 
-// With the configuration or without; what fsdp-train says of --model is in tests/jobs/mistakes.cpp.
+// Unsupported forms of models, with and without config.json. (tests/jobs/mistakes.cpp has the messages for --model.)
 BOOST_AUTO_TEST_CASE(a_model_in_a_form_that_is_not_read_is_told_what_it_is) {
   const TemporaryFolder folder;
   const std::string zip = "PK\x03\x04 and more", config = config_to_json(gpt2_config()).dump();
@@ -297,7 +297,7 @@ BOOST_AUTO_TEST_CASE(a_model_in_a_form_that_is_not_read_is_told_what_it_is) {
   CHECK_CONTAINS(
       message_of([&] { open_tensor_source(folder / "with-adapter_model.safetensors" / "adapter_model.safetensors"); }),
       "is of an adapter such as LoRA's");
-  // transformers would apply an adapter that lies beside a model; states of a trainer are no weights.
+  // transformers would apply an adapter next to a model; a trainer's states are not weights.
   const fs::path both = folder / "both";
   consolidate(*CheckpointReader::open(save(folder / "saves", Run{})), both, {.format = &safetensors_format()});
   for (const char* name : {"optimizer.pt", "training_args.bin"}) write_file(both / name, zip);
@@ -309,7 +309,7 @@ BOOST_AUTO_TEST_CASE(a_model_in_a_form_that_is_not_read_is_told_what_it_is) {
   CHECK_CONTAINS(message_of([&] { open_tensor_source(both); }), "holds an adapter");
 }
 
-// Somebody trains into the folder that the model came from, or puts its config.json beside the steps.
+// For example a run that saves into its model's folder, or a config.json next to the steps.
 BOOST_AUTO_TEST_CASE(a_save_folder_that_holds_a_model_too_is_refused) {
   const TemporaryFolder folder;
   const fs::path step = save(folder / "saves", Run{});
@@ -319,7 +319,8 @@ BOOST_AUTO_TEST_CASE(a_save_folder_that_holds_a_model_too_is_refused) {
     fs::copy(folder / "model" / name, folder / "saves" / name);
     CHECK_CONTAINS(refusal(), "saves is both a Hugging Face folder and a save folder (step folders are in it); name");
   }
-  BOOST_TEST(open_hugging_face(folder / "saves")->config().vocab_size == gpt2_config().vocab_size);  // nothing else was meant
+  BOOST_TEST(open_hugging_face(folder / "saves")->config().vocab_size == gpt2_config().vocab_size);  // --model always means the
+                                                                                                     // model
   BOOST_TEST(open_checkpoint(folder / "saves")->header().progress.update == 100u);
   CHECK_CONTAINS(open_tensor_source(step)->description(), "step-00000100");
   fs::rename(step, folder / "step-00000100");

@@ -1,5 +1,5 @@
-// One rank's disk is full, played by a limit on the size of its files: every rank throws, nothing is left over, what was there
-// stays.
+// One rank's disk is full, simulated by a limit on the size of its files: every rank throws, new files are removed, and
+// existing files are kept.
 #include "mpi_main.hpp"
 
 #include <array>
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder that all ranks know.
+/// A folder whose path all ranks have.
 class SharedFolder {
  public:
   SharedFolder() {
@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(one_full_disk_fails_every_rank_and_harms_nothing) {
   const fs::path step = save(folder.path(), run, world());
   run.update = 200;
   const int failing = world().size() - 1;
-  // In the data, and in what HDF5 writes only when the file is closed.
+  // The disk is full while data are written, and while HDF5 writes its structures when the file is closed.
   for (const rlim_t limit : {3000, 9000, 100}) {
     std::string message;
     {
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(one_full_disk_fails_every_rank_and_harms_nothing) {
     world().barrier();
   }
   CheckpointReader::open(step)->verify(world().rank(), world().size());
-  BOOST_TEST(save(folder.path(), run, world()) == folder.path() / "step-00000200");  // there is space again
+  BOOST_TEST(save(folder.path(), run, world()) == folder.path() / "step-00000200");  // there is free space again
   CheckpointReader::open(folder.path() / "step-00000200")->verify(world().rank(), world().size());
 }
 

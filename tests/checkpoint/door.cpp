@@ -1,5 +1,4 @@
-// What damaged and hostile files may not do to whoever reads them, and what is not touched: each case is something that once
-// happened.
+// Damaged and hostile files must not harm their readers, and foreign files must not be changed. Each case has happened.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -38,7 +37,7 @@ void read_all(const TensorSource& source) {
     }
 }
 
-/// What reading all of a checkpoint says; empty if nothing.
+/// Reads a whole checkpoint and returns the error, or an empty string.
 std::string complaint(const fs::path& step) {
   try {
     read_all(*CheckpointReader::open(step));
@@ -48,7 +47,7 @@ std::string complaint(const fs::path& step) {
   }
 }
 
-/// A consolidated file without its checksums, changed by `change` through HDF5 itself.
+/// Makes a consolidated file without checksums, changed by `change` through HDF5 itself.
 void make_foreign(const fs::path& path, const std::function<void(hid_t)>& change) {
   fs::resize_file(path, CheckedFile(path).size());
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
@@ -72,7 +71,7 @@ void replace_dataset(hid_t file, hid_t creation, hid_t type = H5T_IEEE_F32LE) {
 
 }  // namespace
 
-// One byte near 2,076 of the index crashed HDF5, 512 zeros at 2,560 had it loop for ever.
+// One byte near 2,076 of the index crashed HDF5, 512 zeros at 2,560 made it loop forever.
 BOOST_AUTO_TEST_CASE(hdf5_sees_no_damaged_byte_of_a_checkpoint) {
   const TemporaryFolder folder;
   const fs::path step = save(folder.path(), Run{});
@@ -85,7 +84,7 @@ BOOST_AUTO_TEST_CASE(hdf5_sees_no_damaged_byte_of_a_checkpoint) {
       if (bad == whole) return;
       const auto before = CheckpointReader::open(step);
       write_file(step / name, bad);
-      // What shows whole parameters to other programs is not read here.
+      // The virtual datasets for other programs are not read here.
       if (const std::string said = complaint(step); !said.empty() || name == rank_file)
         CHECK_CONTAINS(said, name + " is damaged");
       CHECK_CONTAINS(message_of<DamagedError>([&] { before->verify(0, 1); }), name + " is damaged");
@@ -127,7 +126,7 @@ BOOST_AUTO_TEST_CASE(a_consolidated_file_is_compared_with_its_seal) {
   }
 }
 
-// As HDF5 alone can tell. On bytes that were damaged on purpose it may crash (docs/reliability.md).
+// Only HDF5 checks this file. It may crash on bytes that were damaged on purpose (docs/reliability.md).
 BOOST_AUTO_TEST_CASE(a_consolidated_file_without_a_seal_is_read_or_refused) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));
@@ -218,7 +217,7 @@ BOOST_AUTO_TEST_CASE(what_lies_where_a_consolidation_works_stays_as_it_is) {
     refused();
     fs::remove(work);
   }
-  fs::create_directory(work);  // as a call leaves it that dies at once, or as anybody makes one
+  fs::create_directory(work);  // as left by a call that dies at once
   consolidate(*reader, folder / "out", {});
   BOOST_TEST(fs::is_empty(work));
 }
@@ -234,7 +233,7 @@ BOOST_AUTO_TEST_CASE(a_consolidation_that_fails_leaves_nothing_and_removes_nothi
                                   }),
                       std::runtime_error);
     BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"saves"}));
-    // A link is removed, what it leads to stays; so does a file of another name.
+    // A link is removed, but its target and files of other names are kept.
     const fs::path work = folder / "out.tmp", elsewhere = folder / "elsewhere";
     fs::create_directory(elsewhere);
     write_file(elsewhere / "config.json", "{}");
@@ -293,7 +292,7 @@ BOOST_AUTO_TEST_CASE(a_step_under_the_name_of_another_is_refused_by_name) {
            [&] { CheckpointReader::open(folder / "step-00000300"); }, [&] { open_tensor_source(folder.path()); },
            [&] { latest_checkpoint(folder.path()); }, [&] { damaged_checkpoints(folder.path(), 0); }})
     CHECK_CONTAINS(message_of(call), "step-00000300 holds the step of update 100");
-  fs::rename(folder / "step-00000300", folder / "best");  // a name that says nothing
+  fs::rename(folder / "step-00000300", folder / "best");  // a name without an update number
   BOOST_TEST(CheckpointReader::open(folder / "best")->header().progress.update == 100u);
 }
 
@@ -350,7 +349,7 @@ BOOST_AUTO_TEST_CASE(weights_that_are_not_finite_are_no_step) {
     }
   });
   BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100"}));
-  // Where an older program has saved such a step, the last finite one stays.
+  // If an older version saved a step with infinite weights, the last finite one is kept.
   const fs::path late = save(folder.path(), next);
   stored::Marker marker = stored::read_complete(late);
   marker.norms["transformer.wte.weight"] = std::numeric_limits<double>::quiet_NaN();
@@ -359,7 +358,7 @@ BOOST_AUTO_TEST_CASE(weights_that_are_not_finite_are_no_step) {
   BOOST_CHECK((list(folder.path()) == std::vector<std::string>{"step-00000100", "step-00000200"}));
 }
 
-// Checksums speak first. What nothing vouches for is to be finite.
+// Weights with checksums are reported as damaged; weights without checksums must be finite.
 BOOST_AUTO_TEST_CASE(weights_that_became_no_numbers_are_damaged_or_refused) {
   const TemporaryFolder folder;
   const Run run;

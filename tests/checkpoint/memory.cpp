@@ -1,5 +1,5 @@
-// Consolidation in constant memory: the program's peak on a model of 600 MB, 1.8 GB with the optimizer's state, is as for a
-// small one, whatever the format.
+// Consolidation in constant memory: the program's peak for a model of 600 MB (1.8 GB with the optimizer's state) is that for a
+// small one, with both formats.
 #include <boost/test/unit_test.hpp>
 
 #include <sys/resource.h>
@@ -13,7 +13,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Saves in a process of its own: what this one has ever had in use would count as the peak of those that it starts.
+/// Saves in a child process, because this process's own peak would count as the peak of the programs that it starts.
 void save_elsewhere(const std::filesystem::path& save_dir, const Run& run) {
   const pid_t child = fork();
   if (child == 0) {
@@ -25,7 +25,7 @@ void save_elsewhere(const std::filesystem::path& save_dir, const Run& run) {
   BOOST_REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/// The most memory that the program had in use at once, in bytes.
+/// Returns the program's peak memory in bytes.
 std::size_t peak_of(std::vector<std::string> arguments) {
   const auto& suite = boost::unit_test::framework::master_test_suite();
   BOOST_REQUIRE_MESSAGE(suite.argc > 1, "needs the path of fsdp-consolidate");

@@ -1,5 +1,5 @@
-// Every optimizer's state through checkpoints: a resumed run has the same bits, and what is saved at 4 ranks, loaded and saved
-// at 3, and again at 1, is what it was.
+// Every optimizer's state in checkpoints: a resumed run has the same bits, and the state is unchanged after it is saved at 4
+// ranks, loaded and saved at 3, and again at 1.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -53,7 +53,7 @@ struct Stage {
   int ranks = 1;
   std::string strategy = "full";
   fs::path from = {};         // a step folder to start from, or nothing
-  std::uint64_t updates = 0;  // to do
+  std::uint64_t updates = 0;  // the number of updates to run
   fs::path to = {};           // a save folder, or nothing
 };
 
@@ -69,7 +69,7 @@ Result run_stage(const Choice& choice, const Stage& stage) {
   Result result;
   run_ranks(stage.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
-    // What is saved and loaded lies where host code cannot reach it.
+    // The state is in memory that host code cannot access.
     const auto device = std::make_unique<test::ThreadedDevice>(static_cast<std::uint64_t>(world.rank()));
     const std::size_t batches = sequences / static_cast<std::size_t>(stage.ranks) / B;
     ShardedModel sharded(gpt2_config(),
@@ -127,7 +127,7 @@ Shape shape_of_state(const CheckpointReader& reader, const std::string& state, c
   return shape;
 }
 
-/// Elements that differ, of all states; and that are not zero.
+/// The number of elements of all states that differ, and that are not zero.
 struct Comparison {
   std::size_t different = 0, not_zero = 0;
 };
@@ -200,7 +200,7 @@ BOOST_DATA_TEST_CASE(state_goes_to_any_world_size, boost::unit_test::data::make(
     BOOST_TEST(found.different == 0u, other);
     BOOST_TEST(found.not_zero > 50u);
   }
-  // Losses after that are those of a run that never stopped, to rounding.
+  // Later losses are those of a run that never stopped, to rounding.
   const Result after = run_stage(choice, {1, "full", one.step, 2, {}}),
                before = run_stage(choice, {4, "full", four.step, 2, {}});
   for (std::size_t u = 0; u < 2; ++u) BOOST_TEST(std::abs(after.losses[u] - before.losses[u]) < 1e-5);

@@ -1,4 +1,4 @@
-// Who reads what of whose file, for a model of 175 B parameters and a thousand ranks: nothing is written or read for it.
+// Which ranges of which files a rank reads, for a model of 175 B parameters and a thousand ranks. No file is written or read.
 #include <algorithm>
 #include <cstdio>
 #include <set>
@@ -32,7 +32,7 @@ Layout layout_of(const std::vector<Parameter>& parameters, const std::string& st
                 mesh_shape(find_placement(strategy), world_size, group_size).shard);
 }
 
-/// Whether the reads fill all slices of the shard, each element once, from where it goes.
+/// Returns true if the reads fill all slices of the shard, each element once and at its place.
 bool fills(const std::vector<PlannedRead>& plan, const Layout& layout, int shard) {
   std::vector<std::vector<PlannedRead>> of_unit(layout.units().size());
   for (const PlannedRead& read : plan) of_unit[read.unit].push_back(read);
@@ -54,12 +54,12 @@ bool fills(const std::vector<PlannedRead>& plan, const Layout& layout, int shard
 }
 
 struct Files {
-  std::size_t elements = 0, most = 0;           // of all shards; files of the shard that reads most
-  std::vector<std::size_t> elements_of_writer;  // read from each
+  std::size_t elements = 0, most = 0;           // elements of all shards; files of the shard that reads most files
+  std::vector<std::size_t> elements_of_writer;  // elements read from each writer's file
   bool filled = true, within = true;
 };
 
-/// The plans of all shards.
+/// Computes the read plans of all shards.
 Files plan_all(const std::vector<Parameter>& parameters, const Layout& written, int writers, const Layout& layout) {
   const Timer timer;
   const StoredParts stored(parameters, written, writers);
@@ -80,7 +80,7 @@ Files plan_all(const std::vector<Parameter>& parameters, const Layout& written, 
     }
     files.most = std::max(files.most, opened.size());
     if (shard % 97 != 5) continue;
-    for (const int rank : opened) {  // what is read there was written there
+    for (const int rank : opened) {  // every range must be in the file
       const auto wrote = stored::written_slices(written, rank, writers);
       for (const PlannedRead& read : plan)
         files.within = files.within && (read.rank != rank || std::any_of(wrote.begin(), wrote.end(), [&](const auto& slice) {
@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(a_thousand_ranks_files_into_768) {
         BOOST_TEST(files.filled);
         BOOST_TEST(files.within);
         BOOST_TEST(files.elements == all);
-        // A shard's share of 1,024 files, and one more at each end; units are rounded up to whole shards, each by itself.
+        // A shard's fraction of 1,024 files, and one more at each end, because each unit is padded to whole shards.
         BOOST_TEST(files.most <= static_cast<std::size_t>(writers / layout.shards() + 3));
         for (int rank = 0; rank < writers; ++rank) {
           std::size_t wrote = 0;

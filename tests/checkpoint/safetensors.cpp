@@ -1,4 +1,4 @@
-// Hugging Face folders: real ones are read, and what is wrong with others is said.
+// Hugging Face folders: valid ones are read, and errors in others are named.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -29,14 +29,14 @@ std::string bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-/// A folder of config.json and the tensors given; `rename` may change or drop ("") names.
+/// Writes a folder with config.json and the given tensors; `rename` may change names, or drop a tensor by returning "".
 template <class Rename>
 void write_folder(const fs::path& folder, const TransformerConfig& config, Rename&& rename) {
   fs::create_directories(folder);
   const auto parameters = list_parameters(config).parameters;
   std::vector<std::pair<std::string, Shape>> tensors;
   std::vector<float> values;
-  for (std::size_t p = parameters.size(); p-- > 0;) {  // not in our order
+  for (std::size_t p = parameters.size(); p-- > 0;) {  // in reverse order
     const std::string name = rename(parameters[p].name);
     if (name.empty()) continue;
     tensors.emplace_back(name, parameters[p].shape);
@@ -66,7 +66,7 @@ void check_model(const TensorSource& source, const TransformerConfig& config) {
 
 const auto same_name = [](const std::string& name) { return name; };
 
-/// What each of so many ranks says that loads its share of a folder.
+/// Loads a folder on `shards` ranks, each its shard, and returns the error of each rank.
 std::vector<std::string> load(const fs::path& folder, int shards) {
   const auto source = open_tensor_source(folder);
   const auto parameters = list_parameters(source->config()).parameters;
@@ -89,7 +89,7 @@ struct Written {
   Shape shape;
   std::vector<float> values;
 };
-/// All parameters, as write_folder() has them.
+/// Returns all parameters for write_folder().
 std::vector<Written> tensors_of(const TransformerConfig& config) {
   std::vector<Written> all;
   const auto parameters = list_parameters(config).parameters;
@@ -113,7 +113,7 @@ void write_tensors(const fs::path& path, const std::vector<Written>& tensors, DT
   write_file(path, safetensors_header(names, type) + data);
 }
 
-/// What opening a folder with this model.safetensors says.
+/// Opens a folder with this model.safetensors and returns the error.
 std::string complaint(const std::string& contents) {
   const TemporaryFolder folder;
   write_file(folder / "model.safetensors", contents);
@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(names_may_have_the_prefixes_of_wrappers) {
   write_folder(folder / "bare", gpt2_config(),
                [](const std::string& name) { return "_orig_mod." + name.substr(name.starts_with("transformer.") ? 12 : 0); });
   check_model(*open_hugging_face(folder / "bare"), gpt2_config());
-  // Blocks that were compiled, recomputed or sharded one by one.
+  // Names of blocks that were compiled, checkpointed or sharded individually.
   write_folder(folder / "blocks", llama_config(), [](std::string name) {
     if (name.starts_with("model.layers.")) name.insert(15, "_fsdp_wrapped_module._checkpoint_wrapped_module._orig_mod.");
     return name;
@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(names_may_have_the_prefixes_of_wrappers) {
     return name == "transformer.ln_f.bias" ? "_orig_mod.transformer.ln_f.weight" : name;
   });
   CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "twice"); }), "transformer.ln_f.weight a second time");
-  // A tied head under such a name is compared as any.
+  // A tied head with such a name is also compared.
   TransformerConfig tied = llama_config();
   write_folder(folder / "tied", tied, compiled);
   tied.tied_embeddings = true;
@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   TransformerConfig config = gpt2_config();
   config.layers = 1;
   const auto parameters = list_parameters(config).parameters;
-  // As in openai-community/gpt2: masks, and the head beside the table that it is tied to.
+  // As in openai-community/gpt2: masks, and the head in addition to the table that it is tied to.
   const auto write = [&](const fs::path& path, const std::string& extra, const Shape& shape, std::size_t changed = SIZE_MAX) {
     fs::create_directories(path);
     std::vector<std::pair<std::string, Shape>> tensors;
@@ -233,7 +233,7 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   write(folder / "a", "lm_head.weight", {37, 12});
   check_model(*open_hugging_face(folder / "a"), config);
   BOOST_CHECK((load(folder / "a", 3) == std::vector<std::string>(3)));
-  // Whatever element differs, one of the ranks that share the table sees it.
+  // Any different element is found by one of the ranks that share the table.
   const std::string differs = "holds lm_head.weight that differs from transformer.wte.weight, and the model ties them";
   for (const std::size_t changed : {0, 12 * 18 + 5, 12 * 19, 37 * 12 - 1})
     for (const int shards : {1, 2, 4}) {
@@ -252,11 +252,11 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "c"); }), "transformer.wte.weight a second time");
 }
 
-// Tables of other types, and heads in other files, count by their values.
+// Tables of other dtypes, and heads in other files, are compared by value.
 BOOST_AUTO_TEST_CASE(a_tied_head_may_be_of_another_type_and_in_another_file) {
   const TemporaryFolder folder;
   std::vector<Written> all = tensors_of(gpt2_config());
-  for (float& value : all[0].values) value = std::round(value);  // which bf16 holds
+  for (float& value : all[0].values) value = std::round(value);  // exact in bf16
   Written head = all[0];
   head.name = "lm_head.weight";
   nlohmann::json map;
@@ -287,7 +287,7 @@ BOOST_AUTO_TEST_CASE(an_index_says_which_copy_counts) {
     write_file(folder / "model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
   };
   std::vector<Written> most(all.begin(), all.end() - 1);
-  for (const bool first : {true, false}) {  // whichever file is read first
+  for (const bool first : {true, false}) {  // in both orders of the files
     write_tensors(folder / "model-a.safetensors", {first ? all[0] : stale, listed_nowhere});
     if (!first) most[0] = all[0];
     if (first) most[0] = stale;
@@ -299,7 +299,7 @@ BOOST_AUTO_TEST_CASE(an_index_says_which_copy_counts) {
     CHECK_CONTAINS(warnings[0], std::string(first ? "model-b" : "model-a") + ".safetensors is not read (the index");
     CHECK_CONTAINS(warnings[0], stale.name + " of ");
   }
-  // A tensor that the index does not name is read if one file alone has it.
+  // A tensor that the index does not name is read if only one file has it.
   write_index("model-a.safetensors");
   write_tensors(folder / "model-a.safetensors", {all[0], listed_nowhere});
   check_model(*open_tensor_source(folder.path()), gpt2_config());
@@ -308,12 +308,12 @@ BOOST_AUTO_TEST_CASE(an_index_says_which_copy_counts) {
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "ln_f.bias a second time");
   most.pop_back();
   write_tensors(folder / "model-b.safetensors", most);
-  // One that it names is to be there; a head that is tied is not missed.
+  // A tensor in the index must exist, except for a tied head.
   write_index("model-a.safetensors", "lm_head.weight");
   check_model(*open_tensor_source(folder.path()), gpt2_config());
   write_index("model-a.safetensors", most[3].name);
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "model-a.safetensors has no tensor " + most[3].name);
-  // Weights beside them are named.
+  // Other weight files in the folder are named.
   write_index("model-a.safetensors");
   std::vector<std::string> warnings;
   most.erase(most.begin());
@@ -347,7 +347,7 @@ BOOST_AUTO_TEST_CASE(weights_that_are_not_finite_are_refused_with_file_and_tenso
         CHECK_CONTAINS(*told, "model.safetensors holds weights that are not finite (element ");
         CHECK_CONTAINS(*told, format("{} of {} is ", all[p].values.size() - 1, all[p].name));
         BOOST_TEST(std::count(said.begin(), said.end(), "") == 2);
-        // Whoever shows what is there is not kept from it.
+        // fsdp-inspect may read them nevertheless.
         BOOST_TEST(summarize(*open_tensor_source(folder.path()), all[p].name).non_finite == 1u);
       }
 }
@@ -488,7 +488,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_yet_is_said) {
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "has no config.json");
 }
 
-// Real data is larger than what was promised if the file was cut while it was read.
+// The file is truncated while it is read.
 BOOST_AUTO_TEST_CASE(a_file_that_shrinks_is_noticed) {
   const TemporaryFolder folder;
   write_folder(folder.path(), gpt2_config(), same_name);

@@ -1,4 +1,4 @@
-// Saved at one world size and strategy, loaded at all others: bit-identical, and each rank reads its share and no more.
+// Saved at one world size and strategy, loaded at all others: bit-identical, and each rank reads only its share.
 #include <boost/test/unit_test.hpp>
 
 #include <array>
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Loads every rank's shard of `target` and compares with what it must be; returns the bytes that were read.
+/// Loads every rank's shard of `target` and compares it with the saved values.
 void check_load(const fs::path& folder, const Run& saved, const Run& target) {
   const auto parameters = list_parameters(target.config).parameters;
   const Layout layout = target.layout();
@@ -49,7 +49,7 @@ void check_load(const fs::path& folder, const Run& saved, const Run& target) {
   }
 }
 
-/// What this process has read so far, as the system counts it; nothing where it does not.
+/// Returns the bytes that this process has read so far, by the system's counter; nothing if there is no counter.
 std::optional<std::size_t> bytes_read_by_process() {
   std::ifstream io("/proc/self/io");
   std::string key;
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(every_element_is_written_once) {
       for (int replicas = 1; replicas <= 4; ++replicas) {
         const auto parameters = list_parameters(config).parameters;
         const Layout layout(parameters, wrap_parameters(parameters, {2}, {.ignore = {"*0.*"}}), shards);
-        std::size_t owned = 0;  // by each rank
+        std::size_t owned = 0;  // by each shard
         for (std::size_t u = 0; u < layout.units().size(); ++u) owned += layout.shard_numel(u);
         std::vector<std::vector<int>> seen;
         for (const Parameter& parameter : parameters) seen.emplace_back(numel(parameter.shape));
@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(compressed_checkpoints_load_as_others_do) {
   }
 }
 
-// The same bits whoever has which part: what was saved, not how.
+// The norms have the same bits for any division among ranks.
 BOOST_AUTO_TEST_CASE(norms_do_not_depend_on_the_ranks) {
   const TemporaryFolder folder;
   for (const auto& config : {gpt2_config(), llama_config()}) {
@@ -277,7 +277,7 @@ BOOST_AUTO_TEST_CASE(a_rank_reads_its_share_of_the_files) {
     const double share = static_cast<double>(*bytes_read_by_process() - before) / all;
     BOOST_TEST_MESSAGE("rank " << ranks - 1 << " of " << ranks << " reads " << share << " of " << all << " bytes");
     BOOST_TEST(share > 0.98 / ranks);
-    BOOST_TEST(share < 1.0 / ranks + 0.02);  // the index, and what HDF5 says of its datasets
+    BOOST_TEST(share < 1.0 / ranks + 0.02);  // the margin is for the index, and for HDF5's structures
   }
 }
 
@@ -353,7 +353,7 @@ BOOST_AUTO_TEST_CASE(a_step_is_not_overwritten_once_it_is_complete) {
   run_ranks(2, [&](Communicator& world) {  // on every rank
     const std::string message = message_of([&] { save(folder.path(), run, world); });
     if (!contains(message, "is a complete checkpoint already"))
-      throw std::runtime_error(message);  // Boost's checks are for one thread
+      throw std::runtime_error(message);  // Boost.Test is not thread-safe
   });
   BOOST_CHECK(read_file(step / "rank-00001-of-00002.h5") == before);
   fs::remove(step / "complete.json");

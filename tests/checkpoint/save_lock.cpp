@@ -1,4 +1,4 @@
-// Who may write to a save folder.
+// SaveLock: only one run at a time may write to a save folder.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(a_killed_owner_holds_nothing) {
   char byte;
   BOOST_REQUIRE(read(ready[0], &byte, 1) == 1);
   BOOST_CHECK_THROW(SaveLock(folder.path(), 0), RunError);
-  std::thread killer([&] {  // dies while the next one waits
+  std::thread killer([&] {  // kills the owner while the next one waits
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   const TemporaryFolder folder;
   unsetenv("SLURM_JOB_ID");
   write_owner(folder.path(), this_host(), 1, "");
-  { SaveLock taken(folder.path()); }  // nobody locks the file: its owner is dead, whoever process 1 is now
+  { SaveLock taken(folder.path()); }  // the file is not locked, so its owner is dead, although a process 1 exists
   write_owner(folder.path(), "elsewhere", 77, "123");
   const std::string message = message_of([&] { SaveLock lock(folder.path()); });
   CHECK_CONTAINS(message, "process 77 on elsewhere, Slurm job 123");
@@ -131,16 +131,16 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
     CHECK_CONTAINS(message_of([&] { SaveLock lock(folder.path()); }), "is in the way");
     BOOST_TEST(read_file(folder / "lock") == other);
   }
-  std::ofstream(folder / "lock") << "{";  // its owner died while it wrote
+  std::ofstream(folder / "lock") << "{";  // its owner died while writing
   SaveLock taken(folder.path());
 }
 
-// Slurm may start a job anew while ranks of its earlier start live.
+// Slurm may start a job again while ranks of its earlier start are running.
 BOOST_AUTO_TEST_CASE(an_earlier_start_of_the_same_job_is_asked_to_stop) {
   const TemporaryFolder folder;
   setenv("SLURM_JOB_ID", "123", 1);
   std::optional<SaveLock> earlier(std::in_place, folder.path());
-  BOOST_CHECK_THROW(SaveLock(folder.path(), 0.1), RunError);  // another step of the same start asks for nothing
+  BOOST_CHECK_THROW(SaveLock(folder.path(), 0.1), RunError);  // another step of the same start does not request a stop
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   BOOST_TEST(!earlier->is_wanted());
   setenv("SLURM_RESTART_COUNT", "1", 1);
@@ -156,14 +156,14 @@ BOOST_AUTO_TEST_CASE(an_earlier_start_of_the_same_job_is_asked_to_stop) {
   {
     SaveLock later(folder.path(), 0, {.patience_s = 60});
     std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-    BOOST_TEST(!later.is_wanted());  // what was asked was asked of the earlier one
+    BOOST_TEST(!later.is_wanted());  // the request was for the earlier start
   }
   run.join();
   unsetenv("SLURM_RESTART_COUNT");
   unsetenv("SLURM_JOB_ID");
 }
 
-// A squeue of ours answers for Slurm.
+// A script named squeue simulates Slurm.
 BOOST_AUTO_TEST_CASE(a_slurm_job_that_is_over_holds_nothing) {
   const TemporaryFolder folder, programs;
   const fs::path saves = folder / "saves", squeue = programs / "squeue";
@@ -197,7 +197,7 @@ BOOST_AUTO_TEST_CASE(a_slurm_job_that_is_over_holds_nothing) {
     BOOST_TEST(is_refused(), runs);
   }
   answer("exit 0");
-  leave("123", "another");  // whose jobs squeue does not know
+  leave("123", "another");  // squeue does not know the jobs of another cluster
   BOOST_TEST(is_refused());
   leave("123", "");
   BOOST_TEST(is_refused());

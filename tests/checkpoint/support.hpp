@@ -1,4 +1,4 @@
-// Small models of sizes that do not divide, states whose every element says where it belongs, and checkpoints of them.
+// Small models with sizes that do not divide evenly, states in which every element has a unique value, and their checkpoints.
 #pragma once
 
 #include <cstring>
@@ -44,7 +44,7 @@ inline TransformerConfig llama_config() {
 
 inline const std::vector<std::string> state_names{"parameters", "exp_avg", "exp_avg_sq"};
 
-/// Different for every element of every parameter of every state, not a round number, and none too large for fp16.
+/// Returns a value that is different for every element of every parameter of every state, not round, and in the range of fp16.
 inline float element(std::size_t state, std::size_t parameter, std::size_t index, std::uint64_t update) {
   const double key = static_cast<double>(((update * 3 + state) * 64 + parameter) * 8192 + index);
   return static_cast<float>((key * 1.0000001 - 123456.7) / 8192);
@@ -56,12 +56,12 @@ inline std::vector<float> whole(std::size_t state, std::size_t parameter, const 
   return values;
 }
 
-inline constexpr float padding = 777;  // must never be stored, and never be what is loaded
+inline constexpr float padding = 777;  // must never be stored or loaded
 
 /// One float vector per unit.
 using UnitValues = std::vector<std::vector<float>>;
 
-/// Room for what a rank owns of one state.
+/// Makes buffers for a rank's shards of one state.
 inline UnitValues room(const Layout& layout, float value, bool optimizer_state = false) {
   UnitValues values;
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
@@ -71,7 +71,7 @@ inline UnitValues room(const Layout& layout, float value, bool optimizer_state =
 
 inline std::vector<std::span<float>> spans(UnitValues& values) { return {values.begin(), values.end()}; }
 
-/// What a rank owns of one state.
+/// Returns a rank's shards of one state.
 inline UnitValues shard_values(const Layout& layout, int shard, std::size_t state, std::uint64_t update, float pad) {
   UnitValues values = room(layout, pad, state > 0);
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
@@ -113,7 +113,7 @@ struct Run {
   }
 };
 
-/// One rank's part of the save.
+/// Saves one rank's part.
 inline std::filesystem::path save(const std::filesystem::path& save_dir, const Run& run, Communicator& world) {
   const Layout layout = run.layout();
   const int shard = world.rank() % layout.shards();
@@ -124,7 +124,7 @@ inline std::filesystem::path save(const std::filesystem::path& save_dir, const R
   return save_checkpoint(save_dir, run.header(), layout, states, world, run.compression);
 }
 
-/// All ranks, as threads.
+/// Saves with all ranks, as threads.
 inline std::filesystem::path save(const std::filesystem::path& save_dir, const Run& run) {
   std::filesystem::path folder;
   run_ranks(run.world_size, [&](Communicator& world) {
@@ -138,7 +138,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-/// Names of what is in a folder, sorted.
+/// Returns the sorted names of a folder's entries.
 inline std::vector<std::string> list(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename().string());

@@ -1,5 +1,5 @@
-// After the first update nothing of ours is allocated: operator new is counted, libfsdp's calls included. (What oneDNN's gemm
-// packs comes from malloc; the memory plan lists it.)
+// After the first update fsdp allocates nothing: calls of operator new are counted, including those of libfsdp. (oneDNN's gemm
+// takes memory for packing from malloc; the memory plan lists it.)
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(updates_do_not_allocate) {
         for (std::uint64_t u = 2; u < 6; ++u) update(u);
         executor.evaluate(read);
         world.barrier();
-        if (world.rank() == 0) BOOST_TEST(test::large_allocations() == large);  // Boost.Test is not for several threads
+        if (world.rank() == 0) BOOST_TEST(test::large_allocations() == large);  // Boost.Test is not thread-safe
         if (world.rank() == 0)
           BOOST_TEST_MESSAGE(strategy << ": " << test::allocations() - all << " small ones in 4 updates and an evaluation");
         world.barrier();

@@ -1,5 +1,5 @@
-// Training on groups that go by nodes, with two or three consecutive ranks as a node: the same bits as on threads, and the
-// bytes that fsdp-plan predicts, within nodes and between them.
+// Training with groups that communicate by nodes, with two or three consecutive ranks as a node: the same bits as on threads,
+// and the bytes that fsdp-plan predicts, within nodes and between them.
 #include "mpi_main.hpp"
 
 #include <array>
@@ -35,7 +35,7 @@ ShardingOptions options_of(const char* strategy, int group_size) {
 
 struct Sent {
   std::array<std::uint64_t, collective_kinds> by_kind{};
-  std::uint64_t far = 0;  // by groups that go by nodes
+  std::uint64_t far = 0;  // sent by groups that communicate by nodes
   void add(const Communicator& comm) {
     for (std::size_t k = 0; k < collective_kinds; ++k) by_kind[k] += comm.traffic().bytes_sent[k];
     if (const auto* const parts = dynamic_cast<const NodesCommunicator*>(&comm)) {
@@ -47,11 +47,11 @@ struct Sent {
 
 struct Result {
   std::vector<double> losses, norms;
-  std::vector<std::vector<float>> weights;  // of this rank, by unit
+  std::vector<std::vector<float>> weights;  // this rank's shards, by unit
   bool operator==(const Result&) const = default;
 };
 
-/// What two updates give on this rank, and what the second one sends.
+/// Runs two updates. Returns this rank's results; *sent_by_update is the traffic of the second update.
 Result train(Communicator& world, const ShardingOptions& options, CpuDeviceOptions how, Sent* sent_by_update,
              RankTraffic* predicted, Cluster cluster) {
   kernels::set_threads(1);
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(training_gives_the_same_bits_and_sends_what_is_predicted) {
           });
           BOOST_TEST((ours == theirs));
           BOOST_TEST(sent.by_kind == predicted.bytes_sent, boost::test_tools::per_element());
-          // Where every sum and gather between nodes goes by nodes.
+          // Here every sum and gather between nodes is done by nodes.
           if (!hybrid && per_node == 2) BOOST_TEST(sent.far == predicted.between_nodes);
         }
 }

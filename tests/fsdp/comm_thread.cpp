@@ -1,5 +1,5 @@
-// Streams that have threads: one for communication, or one each. Threads are held up at random, so that an order that the
-// plan's waits do not enforce shows as other numbers; and they fail, so that a hang would show.
+// Streams with threads: one for communication, or one for each stream. Random delays turn a missing wait of the plan into
+// different numbers. Other cases let a thread fail, which would show a hang.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ void read_tokens(std::size_t micro, std::int32_t* inputs, std::int32_t* targets)
 
 struct History {
   std::vector<double> losses, norms;
-  std::vector<std::vector<float>> weights;  // of rank 0, by unit
+  std::vector<std::vector<float>> weights;  // rank 0's shards, by unit
   bool operator==(const History&) const = default;
 };
 
@@ -95,7 +95,7 @@ History train(int ranks, const ShardingOptions& sharding, const MakeDevice& make
   return of_rank_0;
 }
 
-/// Holds every fourth operation up for up to 0.3 ms.
+/// Delays every fourth operation by up to 0.3 ms.
 void dawdle(const Operation&, const std::function<void()>& run) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
   if (dice() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 300));
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(results_are_the_same_bits) {
   BOOST_TEST(cases == 2u * 6 * 2 + 2 * 4 * 2);
 }
 
-// The guard of the tests on a thread for each stream: without it they would prove nothing of host code.
+// Without this guard, the tests with a thread for each stream would not detect host code that accesses device memory.
 BOOST_AUTO_TEST_CASE(host_code_cannot_touch_a_devices_memory) {
   if (!test::guards_memory()) {
     BOOST_TEST_MESSAGE("this processor has no memory protection keys: host code that touches a device's memory is not found");
@@ -164,7 +164,7 @@ BOOST_AUTO_TEST_CASE(communication_runs_while_the_model_computes) {
           if ((operations[i].stream == StreamId::compute) == (operations[j].stream == StreamId::compute)) continue;
           together += times[i].begin_ns > times[j].begin_ns && times[i].begin_ns < times[j].end_ns;
         }
-      // Whatever waits begins after what it waits for.
+      // An operation begins after the operations that it waits for.
       for (std::size_t i = 0; i < times.size(); ++i)
         for (const int w : operations[i].waits)
           expect(times[i].begin_ns >= times[static_cast<std::size_t>(w)].end_ns, "waits are kept");
@@ -174,7 +174,7 @@ BOOST_AUTO_TEST_CASE(communication_runs_while_the_model_computes) {
   BOOST_TEST(together > 0);
 }
 
-// The test above would not see a missing wait if nothing could: take one away, and hold up what it waited for.
+// Shows that the test above can detect a missing wait: removes a wait, and delays the operation that it waited for.
 BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
   const ShardingOptions sharding = options_of("full", 1);
   const History sound = train(2, sharding);
@@ -214,7 +214,7 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
   BOOST_TEST_MESSAGE("missing waits were seen in " << seen << " of 4 kinds of operations, " << removed << " waits removed");
 }
 
-// The sections of an update are called once each, in their order, and nothing else runs meanwhile.
+// The sections of an update must be called once each and in order, with no other call between them.
 BOOST_AUTO_TEST_CASE(sections_come_in_their_order) {
   const BatchReader read = read_tokens;
   const UpdateScalars scalars = {.learning_rate = 1e-2, .tokens = static_cast<double>(B * T)};
@@ -243,7 +243,7 @@ BOOST_AUTO_TEST_CASE(sections_come_in_their_order) {
     });
 }
 
-// Also where the host looks behind each operation.
+// Also if the host waits after each operation.
 BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
   for (const bool looks : {false, true})
     for (const StreamId where : {StreamId::compute, StreamId::gather, StreamId::reduce})
@@ -255,7 +255,7 @@ BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
             kernels::set_threads(1);
             const auto device = make_device(world.rank());
             ShardedModel sharded(small_model(), options_of("full", 2), world);
-            int left = 20;  // of one thread: the one that fails
+            int left = 20;  // operations until the chosen thread fails
             bool fails = !looks;
             const Hook fail = [&](const Operation& op, const auto& run) {
               if (fails && world.rank() == failing && op.stream == where && left-- == 0) throw RunError("the disk is full");
@@ -282,7 +282,7 @@ BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
       }
 }
 
-// A stream that is given more than it keeps lets its giver wait.
+// If a stream's queue is full, the caller waits.
 BOOST_AUTO_TEST_CASE(a_long_queue_is_done_in_its_order) {
   const auto device = with_three_threads(0);
   const auto stream = device->make_stream();

@@ -1,5 +1,5 @@
-// Operations do what their kinds say: each operation of random jobs runs twice, the second time with rubbish in all memory that
-// it does not need.
+// Operations have the effects that their kinds declare: each operation of random jobs runs twice, the second time with NaN in
+// all memory that it does not need.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -11,7 +11,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// A rank's memory of all spaces, one after the other.
+/// A rank's memory in all spaces, concatenated.
 class Memory {
  public:
   Memory(const Plan& plan, const std::vector<Buffer>& memory) : plan_(plan) {
@@ -35,7 +35,7 @@ class Memory {
     for (const auto& part : parts_) bytes += part.size();
     return bytes;
   }
-  /// `n` bytes of a buffer are marked; 0: all of them.
+  /// Marks `n` bytes of a buffer, or the whole buffer if `n` is 0.
   void mark(std::string& bytes, char with, BufferId id, std::size_t offset, std::size_t n) const {
     const PlanBuffer& buffer = plan_.buffers[static_cast<std::size_t>(id)];
     std::size_t begin = buffer.offset;
@@ -60,7 +60,7 @@ void each_run(const std::string& bytes, char mark, const Body& body) {
   }
 }
 
-/// What a rank's operations are about.
+/// The objects that a rank's operations use.
 struct RankJob {
   const Plan& plan;
   const Layout& layout;
@@ -93,7 +93,8 @@ struct RankJob {
   }
 };
 
-/// All ranks run an operation together, and then together once more, as some read the others' memory.
+/// All ranks run an operation at the same time, and then again at the same time, because some operations read other ranks'
+/// memory.
 void run_twice(const Operation& op, const std::function<void()>& run, const Memory& memory, const RankJob& job,
                Communicator& world) {
   const auto run_together = [&] {
@@ -102,7 +103,7 @@ void run_twice(const Operation& op, const std::function<void()>& run, const Memo
     world.barrier();
     return memory.copy();
   };
-  // Bytes that the operation needs, that it may change, and that it gives.
+  // Marks of the bytes that the operation needs, that it may change, and that it must write.
   std::string needed(memory.size(), '.'), changed = needed, given = needed;
   job.each_operand(op, [&](const Location& place, std::size_t offset, std::size_t bytes, Effect effect) {
     const bool needs = needs_content(op, effect) || effect == Effect::contributes;
@@ -116,13 +117,13 @@ void run_twice(const Operation& op, const std::function<void()>& run, const Memo
     expect(std::memcmp(&before[i], &after[i], n) == 0, "an operation writes only what it names");
   });
   std::vector<std::byte> rubbish = before;
-  each_run(needed, '.', [&](std::size_t i, std::size_t n) { std::fill_n(&rubbish[i], n, std::byte{0xff}); });  // not a number
+  each_run(needed, '.', [&](std::size_t i, std::size_t n) { std::fill_n(&rubbish[i], n, std::byte{0xff}); });  // NaN
   memory.assign(rubbish);
   const std::vector<std::byte> again = run_together();
   each_run(given, 'x', [&](std::size_t begin, std::size_t n) {
     if (std::memcmp(&after[begin], &again[begin], n) == 0) return;
     for (std::size_t i = begin; i < begin + n; ++i) {
-      const bool is_padding = after[i] == before[i] && again[i] == rubbish[i];  // written neither time
+      const bool is_padding = after[i] == before[i] && again[i] == rubbish[i];  // written in neither run
       expect(after[i] == again[i] || is_padding, "what an operation gives depends only on what it needs");
     }
   });

@@ -1,5 +1,5 @@
 // The golden runs of PyTorch, update by update, on the threads communicator: 1 to 4 ranks, all six strategies, with and without
-// recomputation, several micro-batch splits. And what must not change a bit, does not.
+// recomputation, several micro-batch splits. Options that must not change a bit are checked, too.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(frozen_runs_of_pytorch_are_reproduced) {
       }
 }
 
-// Each rank's gradient is rounded once, and summed in fp32 in the canonical order, whatever carries it.
+// Each rank's gradient is rounded once, and summed in fp32 in the canonical order, with any transport.
 BOOST_DATA_TEST_CASE(reductions_in_low_precision, boost::unit_test::data::make(names), name) {
   const History fp32 = train_golden(name, {.ranks = 4});
   for (const DType reduce : {DType::bf16, DType::f16}) {
@@ -155,7 +155,7 @@ BOOST_DATA_TEST_CASE(reductions_in_low_precision, boost::unit_test::data::make(n
   }
 }
 
-// fp32 masters, everything else in 16 bits: close to PyTorch's fp32 run, and the same bits whatever is sharded.
+// fp32 masters, everything else in 16 bits: close to PyTorch's fp32 run, and the same bits with all strategies.
 BOOST_DATA_TEST_CASE(low_precision_stays_close, boost::unit_test::data::make(names), name) {
   const json run = read_json(golden_folder(name) / "run.json");
   for (const DType precision : {DType::bf16, DType::f16}) {
@@ -167,7 +167,7 @@ BOOST_DATA_TEST_CASE(low_precision_stays_close, boost::unit_test::data::make(nam
     }
     BOOST_TEST_MESSAGE(name << " in " << name_of(precision) << ": loss " << loss << ", norm " << norm << " relative");
     BOOST_TEST(loss < (precision == DType::bf16 ? 0.005 : 0.002));
-    BOOST_TEST(loss > 1e-6);  // it is another precision
+    BOOST_TEST(loss > 1e-6);  // it must differ from fp32
     const History begun = begin_golden(name, {.ranks = 4, .precision = precision});
     for (const char* strategy : {"grad-op", "optim", "none", "hybrid", "hybrid-grad-op"}) {
       if (precision == DType::f16 && strategy != std::string("none")) continue;  // the same plan as in bf16

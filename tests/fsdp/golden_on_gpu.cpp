@@ -1,5 +1,5 @@
-// The golden runs of PyTorch on a GPU: on the double of CUDA that is made of threads (cuda_double/), or on a real one. Ranks
-// are threads and share it.
+// The golden runs of PyTorch on a GPU: on the double of CUDA that uses threads (cuda_double/), or on a real GPU. Ranks are
+// threads that share it.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(strategies_change_no_bit) {
     BOOST_CHECK_MESSAGE(full == run(strategy, {.checkpoint_activations = strategy[0] == 'h'}), strategy);
 }
 
-// Heads of gpt2-tied have 12 numbers, whose attention is on CUDA cores; those of llama-gqa have 16, and tensor cores take them.
+// Heads of gpt2-tied have 12 numbers and use attention on CUDA cores; heads of llama-gqa have 16 and use tensor cores.
 BOOST_AUTO_TEST_CASE(low_precision_is_that_of_the_cpu) {
   struct {
     const char* name;
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(low_precision_is_that_of_the_cpu) {
                     .gradient = types.gradient,
                     .threads = Threads::of_gpu};
     const History gpu = train_golden(name, c), cpu = on_cpu(name, c);
-    BOOST_CHECK(gpu == train_golden(name, c));  // whatever the delays of its streams were
+    BOOST_CHECK(gpu == train_golden(name, c));  // independent of the delays of its streams
     for (std::size_t u = 0; u < gpu.losses.size(); ++u) {
       BOOST_TEST(std::abs(gpu.losses[u] - cpu.losses[u]) < 2e-3);
       BOOST_TEST(std::abs(gpu.norms[u] / cpu.norms[u] - 1) < 1e-2);
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(optimizers_are_those_of_the_cpu) {
         apart = std::max(apart, std::abs(now - gpu.final_weights[p][i]));
       }
     BOOST_TEST_MESSAGE(optimizer << ": weights moved by " << moved << ", and are " << apart << " apart");
-    // Lion goes by the signs of numbers, of which some are rounding alone.
+    // Lion uses signs of numbers, and some of these numbers are only rounding noise.
     BOOST_TEST((moved > 0 && apart < (optimizer == "lion" ? 2.1 : 0.03) * moved), optimizer);
     for (std::size_t u = 0; u < gpu.losses.size(); ++u) BOOST_TEST(std::abs(gpu.losses[u] - cpu.losses[u]) < 2e-6, optimizer);
   }
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
     }
 }
 
-// Sums in canonical order are the same bits, whatever moved them.
+// Sums in canonical order have the same bits with any transport.
 BOOST_AUTO_TEST_CASE(nccl_gives_the_bits_of_the_cpus_collectives) {
   const char* name = "llama-gqa";
   for (const int ranks : {2, 3}) {

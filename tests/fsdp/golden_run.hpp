@@ -1,4 +1,4 @@
-// A golden run of PyTorch, repeated on the threads communicator at any number of ranks and strategy.
+// Repeats a golden run of PyTorch on the threads communicator with any number of ranks and strategy.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ struct Case {
   int ranks = 1;
   std::string strategy = "full";
   std::size_t micro_batches = 1;  // per rank
-  int group = 2;                  // of the hybrid strategies
+  int group = 2;                  // group size of the hybrid strategies
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
   PlanOptions plan = {};  // micro_batches is filled in
@@ -39,15 +39,14 @@ struct History {
   bool operator==(const History&) const = default;
 };
 
-/// The first `updates` of a golden run: enough where bits are compared, as what differs once differs in the weights from then
-/// on.
+/// Returns the first `updates` of a golden run. A few are enough to compare bits, because a difference remains in the weights.
 inline json beginning(const std::string& name, std::size_t updates) {
   json run = read_json(golden_folder(name) / "run.json");
   run["updates"] = updates;
   return run;
 }
 
-/// What a run says of its optimizer, "adamw" or with a variant, as in "sgd-nesterov".
+/// Returns the optimizer options of a run; its optimizer is a name such as "adamw", or has a variant, such as "sgd-nesterov".
 inline OptimizerOptions optimizer_of_run(const json& run, DType state_type) {
   const std::string name = run["optimizer"], kind = name.substr(0, name.find('-'));
   OptimizerOptions options = {.beta1 = run["betas"][0],
@@ -63,9 +62,9 @@ inline OptimizerOptions optimizer_of_run(const json& run, DType state_type) {
   return options;
 }
 
-/// Each rank puts what it owns of a state into the whole tensors.
+/// Each rank copies its slices of a state into the whole tensors.
 inline void collect(std::vector<std::vector<float>>& whole, const ShardedModel& sharded, const ShardState& state) {
-  static std::mutex one_rank;  // what several have, each of them writes
+  static std::mutex one_rank;  // several ranks may write the same replicated elements
   const std::lock_guard lock(one_rank);
   for (std::size_t u = 0; u < state.units.size(); ++u)
     for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
@@ -132,7 +131,7 @@ inline History train_golden(const std::string& name, const Case& c) {
                                                  .first_sequence = static_cast<std::uint64_t>(world.rank()) * B},
                                      .tokens = static_cast<double>(G * T),
                                      .loss_scale = c.precision == DType::f16 ? 1024.0 : 1.0});
-      expect(result.finite(), "every update is finite");  // Boost.Test is not for several threads
+      expect(result.finite(), "every update is finite");  // Boost.Test is not thread-safe
       if (u == 1) collect(history.first_gradients, sharded, executor.gradients());
       if (world.rank() == 0) history.losses.push_back(result.loss), history.norms.push_back(result.gradient_norm);
     }
@@ -143,8 +142,7 @@ inline History train_golden(const std::string& name, const Case& c) {
   return history;
 }
 
-/// Largest differences from PyTorch; bounds are those of the golden runs' contract, tightened to what is reached (see
-/// docs/numerics.md).
+/// Checks the largest differences from PyTorch against the bounds in docs/numerics.md.
 inline void compare_with_pytorch(const std::string& name, const History& mine) {
   const auto folder = golden_folder(name);
   const json run = read_json(folder / "run.json");
@@ -176,7 +174,7 @@ inline void compare_with_pytorch(const std::string& name, const History& mine) {
 }
 
 inline const std::string strategies[] = {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"};
-/// Groups of 2 where they divide the ranks.
+/// Returns the group size: 2 if it divides the number of ranks.
 inline int group_for(int ranks) { return ranks % 2 == 0 ? 2 : ranks; }
 
 }  // namespace fsdp::test

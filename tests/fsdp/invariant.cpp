@@ -15,7 +15,7 @@ BOOST_AUTO_TEST_CASE(an_update_has_the_same_bits_on_any_number_of_ranks) {
   std::size_t compared = 0;
   const auto [run, passed_over] = each_random_job(60, 17, [&](const Job& any, std::uint64_t number) {
     Dice dice(number);
-    // 3 x 4, 5 x 2 and the like: trees that are not full.
+    // For example 3 x 4 or 5 x 2: trees that are not full.
     const std::size_t of_a_rank = 1 + dice.below(4), ranks = std::size_t{1} << dice.below(4), all = of_a_rank * ranks;
     Job one = invariant_job(any, all, 1);
     one.sharding.strategy = "full";
@@ -37,7 +37,7 @@ BOOST_AUTO_TEST_CASE(an_update_has_the_same_bits_on_any_number_of_ranks) {
       compared, passed_over);
 }
 
-// It would not be so without: the test above could not fail.
+// Without the option the bits differ, so the test above can fail.
 BOOST_AUTO_TEST_CASE(otherwise_bits_differ) {
   std::size_t differ = 0;
   for (std::uint64_t number = 0; number < 20; ++number) {
@@ -49,12 +49,12 @@ BOOST_AUTO_TEST_CASE(otherwise_bits_differ) {
     one.sharding.plan.invariant = four.sharding.plan.invariant = false;
     const Outcome a = train(one), b = train(four);
     differ += !same_bits(a, b);
-    BOOST_TEST(a.losses.front() == b.losses.front());  // an exact sum in any case
+    BOOST_TEST(a.losses.front() == b.losses.front());  // the loss is always an exact sum
   }
   BOOST_TEST(differ > 15u);
 }
 
-// What the tree of a plan adds up, by hand: numbers whose sum depends on the order.
+// Compares the sums of a plan's tree with sums by hand, of numbers whose sum depends on the order.
 BOOST_AUTO_TEST_CASE(sums_wait_as_the_canonical_order_has_it) {
   for (std::size_t micro_batches = 2; micro_batches <= 33; ++micro_batches)
     for (const char* strategy : {"full", "none", "hybrid"}) {
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(sums_wait_as_the_canonical_order_has_it) {
       job.sharding.strategy = strategy, job.sharding.shard_group_size = 2;
       const Transformer model(job.config);
       const Plan plan = plan_sharding(model, job.sharding, mesh_shape(find_placement(strategy), 4, 2)).plan;
-      // The micro-batches in each place of unit 0, in brackets as they are added.
+      // The micro-batches summed in each place of unit 0, with brackets for the order.
       std::map<std::pair<BufferId, std::size_t>, std::string> places;
       std::size_t waiting = 0;
       const auto key = [](const Location& place) { return std::pair(place.buffer, place.offset); };

@@ -1,5 +1,5 @@
-// Master weights and gradients that are kept in bf16, rounded at random: golden runs stay near those in fp32, strategies have
-// the same bits, and the random rounding is one.
+// Master weights and gradients in bf16 with stochastic rounding: golden runs stay near those in fp32, strategies have the same
+// bits, and rounding is unbiased.
 #include <bit>
 #include <cmath>
 
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(runs_stay_near_those_in_fp32) {
     }
 }
 
-/// Steps of a thousandth of a bf16 number's last place: rounded to nearest, no weight would ever move.
+/// Uses steps of a thousandth of a unit in the last place of bf16: with rounding to nearest no weight would ever change.
 BOOST_AUTO_TEST_CASE(small_updates_add_up) {
   Case narrow = all_in_bf16(2);
   narrow.run = run_with("sgd");
@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(small_updates_add_up) {
   const History a = train_golden("gpt2-tied", wide), b = train_golden("gpt2-tied", narrow);
   const auto parameters = list_parameters(read_config(golden_folder("gpt2-tied"))).parameters;
   std::size_t changed = 0;
-  double along = 0, moved = 0;  // of b's way along a's, and a's
+  double along = 0, moved = 0;  // the distance that b moved in a's direction, and the distance that a moved
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto& start = initial.at(parameters[p].name);
     for (std::size_t i = 0; i < start.size(); ++i) {

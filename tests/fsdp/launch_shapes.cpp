@@ -1,6 +1,6 @@
-// How many blocks of threads the kernels of an update give a GPU, beside those of the model's stages, which nn.launch_shapes
-// looks at: casts, the norm's sums, clipping, statistics and the optimizer. They work on parameters, and have fewer blocks the
-// smaller a parameter is; so for each kernel the launch with the most blocks counts. Nothing is computed here.
+// Checks the number of blocks that the kernels of an update launch on a GPU: casts, the norm's sums, clipping, statistics and
+// the optimizer. (nn.launch_shapes checks the model's stages.) These kernels work on parameters, and small parameters have few
+// blocks, so the launch with the most blocks counts for each kernel. Nothing is computed here.
 #include <set>
 
 #include <boost/test/unit_test.hpp>
@@ -15,7 +15,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Of one update of one rank with two micro-batches of 4,096 tokens.
+/// Returns the launches of an update on one rank with two micro-batches of 4,096 tokens.
 Launches launches_of(const Optimizer& optimizer, const UnitTypes& types, DType state_type) {
   TransformerConfig config = find_family("llama").defaults;
   config.vocab_size = 2000, config.max_positions = 4096, config.layers = 1;
@@ -50,7 +50,7 @@ Launches launches_of(const Optimizer& optimizer, const UnitTypes& types, DType s
   return launches;
 }
 
-/// Kernels that make a single number, or one for each row or column of a matrix, or that are for vectors alone.
+/// Returns true for kernels with a single result, with one for each row or column of a matrix, or only for vectors.
 bool makes_few_numbers(const std::string& kernel) {
   for (const char* name : {"AddLosses", "FactorUpdate", "FinishNorm", "InverseMean", "NormalizeSums", "VarianceStatistics",
                            "ElementUpdate<AdafactorVectorRule"})

@@ -1,4 +1,4 @@
-// The layout: every element of every parameter lies in exactly one shard, aligned, whatever the number of shards.
+// The layout: every element of every parameter is in exactly one shard, aligned, for any number of shards.
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
@@ -8,7 +8,7 @@
 using namespace fsdp;
 
 namespace {
-/// Embedding, then blocks of three odd tensors, then a final norm; one block smaller than the number of shards.
+/// An embedding, blocks of three tensors of odd sizes, and a final norm; one block is smaller than the number of shards.
 std::vector<Parameter> some_parameters(int blocks) {
   std::vector<Parameter> all = {{"embed", {7, 5}, {}, true, -1}};
   for (int b = 0; b < blocks; ++b) {

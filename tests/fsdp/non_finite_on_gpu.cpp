@@ -1,5 +1,5 @@
-// Updates that are not made: where one that was not finite went wrong, and which are spikes. The GPU, whose streams go on by
-// themselves, says what the CPU says.
+// Updates that are not applied: the first value that was not finite, and spikes. The GPU, with asynchronous streams, must give
+// the same results as the CPU.
 #include <limits>
 
 #include <boost/test/unit_test.hpp>
@@ -22,11 +22,11 @@ TransformerConfig small_model() {
   return config;
 }
 
-/// What the ranks of a run with --skip-spikes do in 6 updates. From the third on there are limits; that and the fifth read
-/// other data.
+/// The results of 6 updates with --skip-spikes on all ranks. There are limits from the third update on; the third and the fifth
+/// update read other data.
 struct Updates {
-  std::vector<double> losses, norms;                 // of rank 0
-  std::vector<std::vector<bool>> spikes, unchanged;  // by rank and update: whether it is one, and whether nothing has changed
+  std::vector<double> losses, norms;                 // on rank 0
+  std::vector<std::vector<bool>> spikes, unchanged;  // by rank and update: is it a spike; are parameters and state unchanged
 };
 
 Updates with_limits(Threads threads, double most_loss, double most_norm, bool offloads) {
@@ -73,8 +73,8 @@ Updates with_limits(Threads threads, double most_loss, double most_norm, bool of
   return all;
 }
 
-/// By rank: the operation and the parameter that find_non_finite() names, or "nothing". The first element of parameter
-/// `infinite` is so, if there is one of this number.
+/// Returns for each rank the operation and the parameter that find_non_finite() names, or "nothing". The first element of
+/// parameter number `infinite` is set to infinity, if there is such a parameter.
 std::vector<std::string> found(Threads threads, std::size_t infinite, double loss_scale, bool offloads = false) {
   std::vector<std::string> all(2);
   run_ranks(2, [&](Communicator& world) {
@@ -98,7 +98,7 @@ std::vector<std::string> found(Threads threads, std::size_t infinite, double los
     };
     const UpdateScalars scalars = {.learning_rate = 1e-3, .tokens = 64, .loss_scale = loss_scale};
     const bool finite = executor.run_update(read, scalars).finite();
-    UpdateScalars harmless = scalars;  // leaves finite gradients in the slots, which whoever looks too early would find
+    UpdateScalars harmless = scalars;  // leaves finite gradients in the slots, which a check that runs too early would find
     harmless.loss_scale = 1;
     executor.run_update(read, harmless);
     const std::optional<NonFinite> at = executor.find_non_finite(scalars);
@@ -124,10 +124,10 @@ BOOST_AUTO_TEST_CASE(a_gpu_names_what_a_cpu_names) {
   };
   check(none, 1, "nothing");
   for (const std::size_t parameter : {2, 9, 20}) check(parameter, 1, "forward");
-  check(none, 2e40, "reduce-scatter");  // the loss's gradient is finite, and what follows from it is not
+  check(none, 2e40, "reduce-scatter");  // the gradient of the loss is finite, and the gradients computed from it are not
 }
 
-// The host looks at the sums of an update that may be a spike; on the device they say then that nothing is to change.
+// The host reads the sums of an update that may be a spike; on the device they then prevent any change.
 BOOST_AUTO_TEST_CASE(a_gpu_leaves_out_the_spikes_that_a_cpu_leaves_out) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const Updates all = with_limits(Threads::one, infinity, infinity, false);

@@ -1,4 +1,4 @@
-// What a rank keeps on the host: the numbers are those of a run that keeps all of it on the device.
+// Offloading to the host: the numbers are those of a run that keeps all state on the device.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -36,8 +36,8 @@ BOOST_AUTO_TEST_CASE(pytorch_is_reproduced) {
     compare_with_pytorch("llama-gqa", train_golden("llama-gqa", offloaded({.ranks = 2, .strategy = strategy}, true, true)));
 }
 
-// Each with a few micro-batches, whose gradients are added up on the host: a few updates of every strategy, at any number of
-// ranks; on a device whose streams are threads, too, where a load that comes too late would show.
+// A few updates with every strategy and number of ranks, with several micro-batches whose gradients are summed on the host;
+// also on a device with a thread per stream, on which a late load changes the numbers.
 BOOST_DATA_TEST_CASE(no_strategy_has_other_bits, boost::unit_test::data::make({1, 2, 3, 4}), ranks) {
   const char* name = "gpt2-tied";
   json run = read_json(golden_folder(name) / "run.json");
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(no_optimizer_has_other_bits) {
   }
 }
 
-// An update that is not applied leaves everything as it was, also the parameters that the optimizer would have rounded anew.
+// An update that is not applied changes nothing, not even the 16-bit parameters that the optimizer would have rounded again.
 BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
   const auto losses = [](const UnitTypes& types, bool offloads) {
     std::vector<double> all;
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
   }
 }
 
-// What is asked for is initialized, and the rest stays.
+// Only the requested parameters are initialized.
 BOOST_AUTO_TEST_CASE(a_part_of_the_parameters_is_initialized) {
   for (const DType master : {DType::f32, DType::bf16}) {
     const auto device = make_cpu_device();

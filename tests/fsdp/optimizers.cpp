@@ -1,4 +1,5 @@
-// Every optimizer against PyTorch's run of it, update by update, at 1 to 4 ranks. And what must not change a bit, does not.
+// Every optimizer against PyTorch's run of it, update by update, at 1 to 4 ranks. Options that must not change a bit are
+// checked, too.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -12,12 +13,12 @@ namespace {
 struct Bound {
   std::string name;
   double loss, norm;           // absolute; relative
-  int runs_that_may_flip = 0;  // in which rounding may decide a sign, and so a whole step of an element
+  int runs_that_may_flip = 0;  // the number of runs in which rounding may change a sign, and so a whole step of an element
 };
 /// After such a step.
 constexpr double flipped_loss = 3e-4, flipped_norm = 3e-3;
 
-/// What is reached, with a margin: see docs/numerics.md.
+/// The differences in docs/numerics.md, with a margin.
 const Bound bounds[] = {{"sgd", 1e-5, 5e-5},     {"sgd-momentum", 5e-6, 1e-5}, {"sgd-nesterov", 1e-5, 5e-5},
                         {"adam", 5e-6, 1e-5},    {"adam-amsgrad", 5e-6, 1e-5}, {"adagrad", 3e-5, 5e-5},
                         {"lion", 5e-6, 1e-5, 4}, {"lamb", 5e-6, 1e-5},         {"adafactor", 5e-6, 1e-5},

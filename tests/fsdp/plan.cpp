@@ -1,4 +1,4 @@
-// The plan as data: what is in it, in which order, and what the memory of a run follows from.
+// The plan as data: its operations, their order, and the buffers that determine the memory of a run.
 #include <chrono>
 #include <functional>
 #include <numeric>
@@ -46,7 +46,7 @@ Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions opt
   return {std::move(model), std::move(layout), std::move(plan)};
 }
 
-/// Whether check_plan() finds something in the plan, which a test has changed.
+/// Returns true if check_plan() refuses the plan, which a test has changed.
 bool refuses(const Built& b, const Placement& row, DType parameter, std::size_t micro_batches) {
   try {
     check_plan(b.plan, b.layout, row, b.model.sizes({2, 8}, parameter), micro_batches);
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(two_blocks_full_recomputed) {
   BOOST_TEST(b.plan.update[26].waits == std::vector<int>{25}, boost::test_tools::per_element());
 }
 
-// The sections of an update lie one behind the other: what the loop calls forward and backward holds no work of the optimizer.
+// The sections of an update follow each other: the section of forward and backward has no operation of the optimizer.
 BOOST_AUTO_TEST_CASE(an_update_has_three_sections) {
   for (const char* strategy : {"full", "optim", "none", "hybrid"})
     for (const Optimizer* rule : {&adamw_optimizer(), &find_optimizer("muon"), &find_optimizer("lamb")}) {
@@ -121,11 +121,11 @@ BOOST_AUTO_TEST_CASE(full_gathers_each_block_twice_and_none_never) {
         const std::size_t units = (layers + per_unit - 1) / per_unit;
         const Built full = build("full", layers, 3, {.micro_batches = micro}, {per_unit});
         BOOST_TEST(count(full.plan.update, kinds::all_gather_parameters) ==
-                   micro * (2 * units));  // the last unit once, the root once
+                   micro * (2 * units));  // the last unit and the root are gathered once
         BOOST_TEST(count(full.plan.update, kinds::reduce_scatter_gradient) == micro * (units + 1));
         const Built none = build("none", layers, 3, {.micro_batches = micro}, {per_unit});
         BOOST_TEST(count(none.plan.update, kinds::all_gather_parameters) == 0u);
-        // Each unit's gradient once, after the last micro-batch; the squares, and the loss.
+        // One all-reduce for each unit's gradient, after the last micro-batch, one for the squares, and one for the loss.
         BOOST_TEST(count(none.plan.update, kinds::all_reduce_gradient) == units + 1);
         for (const Kind* kind : {&kinds::all_reduce_squares, &kinds::all_reduce_loss})
           BOOST_TEST(count(none.plan.update, *kind) == 1u);
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(evaluation_alone_has_no_gradients) {
 
 namespace {
 
-/// What the checker says of a plan that was made worse.
+/// Returns the error of check_plan() for a plan that `worsen` has changed.
 std::string complaint(const char* strategy, PlanOptions options, const std::function<void(Plan&)>& worsen,
                       const Optimizer& optimizer = adamw_optimizer(), UnitTypes types = {}) {
   Built b = build(strategy, 3, 4, options, {}, {}, optimizer, types);
@@ -211,7 +211,7 @@ Operation& operation(Plan& plan, const Kind& kind, int which = 0) { return plan.
 
 Location& place_of(Operation& op, OperandName name) { return const_cast<Location&>(op.at(name)); }
 
-/// Leaves an operation's place in the order, and nothing of what it does.
+/// Makes an operation do nothing, without removing it from the list.
 void forget(Operation& op) {
   static const Kind nothing = {.name = "nothing",
                                .account = Account::model,
@@ -229,7 +229,7 @@ void forget(Operation& op) {
 }
 void forget(Plan& plan, const Kind& kind, int which = 0) { forget(operation(plan, kind, which)); }
 
-/// The second operation does what the first did.
+/// Replaces the second operation of a kind by the first one.
 void repeat_the_first(Plan& plan, const Kind& kind) {
   const Operation& first = operation(plan, kind);
   Operation& second = operation(plan, kind, 1);
@@ -333,7 +333,7 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
   using namespace kinds;
   using enum OperandName;
   const PlanOptions seven = {.micro_batches = 7, .invariant = true};
-  // Of the first unit that is reduced: in `full` micro-batches 1, 3, 5 join in their reductions, {2, 3} joins {0, 1}, ...
+  // The first unit that is reduced: in `full`, reductions of micro-batches 1, 3, 5 add to a sum, {2, 3} is added to {0, 1}, ...
   const Kind& of_gradients = reduce_scatter_gradient;
   for (const char* strategy : {"full", "hybrid", "none"}) check_complaint(complaint(strategy, seven, [](Plan&) {}), "sound");
   check_complaint(complaint("full", seven, [&](Plan& p) { operation(p, of_gradients, 4).accumulate = false; }),
@@ -343,7 +343,7 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
   check_complaint(complaint("full", seven, [&](Plan& p) { place_of(operation(p, of_gradients), sum) = p.gradients[1]; }),
                   "does not have its sum where the plan has it");
   check_complaint(complaint("full", seven,
-                            [&](Plan& p) {  // micro-batch 2 joins {0, 1} by itself
+                            [&](Plan& p) {  // micro-batch 2 is added to {0, 1} alone
                               Operation& op = operation(p, of_gradients, 8);
                               op.accumulate = true, place_of(op, sum) = p.gradients[static_cast<std::size_t>(op.unit)];
                             }),
@@ -359,7 +359,7 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
   check_complaint(complaint("none", seven, [](Plan& p) { forget(p, all_reduce_gradient); }), "not summed over all ranks");
   check_complaint(complaint("hybrid", seven, [](Plan& p) { forget(p, all_reduce_gradient); }), "not summed over all ranks");
   check_complaint(complaint("hybrid", seven,
-                            [](Plan& p) {  // of a sum of two micro-batches
+                            [](Plan& p) {  // for a sum of two micro-batches
                               Operation& op = operation(p, sum_gradients);
                               op.kind = &all_reduce_gradient, op.group = GroupAxis::replicate, op.accumulate = false;
                               op.operands = {{sum, op.at(to)}};
@@ -465,7 +465,7 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
       "where the plan has it");
 }
 
-// What runs is what was proved: an operation that works elsewhere than the plan's tables say does not pass.
+// An operation whose operand is at another place than in the plan's tables is refused.
 BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
   using namespace kinds;
   using enum OperandName;
@@ -510,7 +510,7 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
       "none", [](Plan& p) { place_of(operation(p, all_reduce_gradient), sum) = p.gradients[2]; }, "does not have its sum");
   check(
       "full", [](Plan& p) { place_of(operation(p, head), x) = Location(); }, "a buffer that is not there");
-  // What stages reach through the model's tables, they name.
+  // Stages must name the operands that they access through the model's tables.
   check(
       "full", [](Plan& p) { operation(p, block_forward).operands.pop_back(); }, "does not have the whole parameters");
   check(
@@ -524,7 +524,7 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
       "does not have a state");
 }
 
-// What is kept in bf16 has more operations, none of which may be missing, twice, or about another unit.
+// State in bf16 has additional operations. None may be missing, done twice, or for another unit.
 BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
   using namespace kinds;
   using enum OperandName;
@@ -545,7 +545,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
                 format("{}, {}, {} micro-batches: {}", row.name, optimizer->name, micro_batches, title_of(right, b.layout));
             Operation& op = b.plan.update[i];
             forget(op);
-            // What it would give may be there still, from before the norm: then nothing is missing.
+            // Its result may still be in memory from before the norm: then the operation is not needed.
             if (right.kind != &upcast_gradient) BOOST_CHECK_MESSAGE(is_refused(), what << " is missing");
             op = right, op.unit = (op.unit + 1) % static_cast<int>(b.layout.units().size());
             BOOST_CHECK_MESSAGE(is_refused(), what << " is about another unit");
@@ -572,13 +572,13 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
   check(
       "full", [&](Plan& p) { forget(p, round_master, 1); }, "is not kept");
   check(
-      "full", [&](Plan& p) { operation(p, round_master).waits.clear(); }, "sound");  // its stream's own order
+      "full", [&](Plan& p) { operation(p, round_master).waits.clear(); }, "sound");  // the order within the stream is enough
   check(
       "full", [&](Plan& p) { place_of(operation(p, upcast_gradient, 1), kept_gradient) = p.gradients[0]; },
       "where the plan has it");
 }
 
-// What is kept on the host has loads and unloads, none of which may be missing, about another unit, or elsewhere.
+// Offloaded state has loads and unloads. None may be missing, for another unit, or at another place.
 BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
   using namespace kinds;
   using enum OperandName;
@@ -643,7 +643,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
       "full", [](Plan& p) { p.spaces.back().bytes -= 64; }, "outside of its space");
 }
 
-// A device holds slots for a few units of what is on the host, however many there are.
+// With offloading a device has slots for a few units, for any number of units.
 BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_not_on_the_device) {
   const auto planned = [](std::size_t layers, bool optimizer, bool parameters) {
     return build("full", layers, 2, {.offload_optimizer = optimizer, .offload_parameters = parameters}, {}, {},

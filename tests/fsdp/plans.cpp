@@ -1,6 +1,6 @@
-// Plans of random jobs: whether any has changed, and which changes to a plan its checks accept.
+// Plans of random jobs: checks that no plan has changed, and counts the changes to a plan that check_plan() accepts.
 //
-//     test_fsdp_plans -- FOLDER    writes them whole, to be compared with those of another build
+//     test_fsdp_plans -- FOLDER    writes the whole plans, to compare them with those of another build
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -27,7 +27,7 @@ struct Planned {
   }
 };
 
-/// Every fourth job decodes, too.
+/// Returns a job's plan. Every fourth job also has a decoding list.
 Planned plan_of(const Job& job, std::uint64_t number, const DeviceTraits& device) {
   Transformer model(job.config, device);
   ShardingOptions options = job.sharding;
@@ -74,7 +74,7 @@ std::string text_of(const Plan& plan) {
 
 }  // namespace
 
-// A change that is not meant to change plans shows here; tests/data/plans.txt has a checksum for 25 jobs each.
+// Fails if a plan has changed by mistake; tests/data/plans.txt has a checksum for every 25 jobs.
 BOOST_AUTO_TEST_CASE(plans_are_those_that_are_known) {
   const auto& suite = boost::unit_test::framework::master_test_suite();
   const std::string folder = suite.argc > 1 ? suite.argv[1] : "";
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(plans_are_those_that_are_known) {
       const Job job = random_job(4, number);
       try {
         text += job.description + "\n" + text_of(plan_of(job, number, device).plan.plan);
-      } catch (const UserError&) {  // everything is frozen, or a pattern of one family meets the other
+      } catch (const UserError&) {  // everything is frozen, or a pattern is for the other family
         continue;
       }
       if (++planned % 25 != 0) continue;
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(plans_are_those_that_are_known) {
 
 namespace {
 
-/// Each change to an operation of a list, by its name; what changes nothing is left out.
+/// Tries each change to an operation of a list, with the name of the change; changes without an effect are left out.
 template <class Try>
 void each_mutation(const Plan& plan, std::vector<Operation>& list, std::size_t i, const Try& attempt) {
   Dice dice(i);
@@ -134,7 +134,8 @@ void each_mutation(const Plan& plan, std::vector<Operation>& list, std::size_t i
   with("other type", [&](Operation& o) { o.type = o.type == DType::f32 ? DType::bf16 : DType::f32; });
   if (is_collective(op))
     with("other group", [&](Operation& o) { o.group = o.group == GroupAxis::shard ? GroupAxis::replicate : GroupAxis::shard; });
-  with("left out", [&](Operation& o) {  // indices of others stay: it does nothing
+  with("left out", [&](Operation& o) {  // it becomes an operation that does nothing, so that the indices of others do not
+                                        // change
     static const Kind nothing = {.name = "nothing",
                                  .account = Account::model,
                                  .subject = Subject::nothing,
@@ -153,7 +154,7 @@ void each_mutation(const Plan& plan, std::vector<Operation>& list, std::size_t i
 
 }  // namespace
 
-// Only changes are accepted that change no number; more of them than are known is a rule that was lost.
+// check_plan() may accept only changes without an effect on numbers. If it accepts more than the known ones, a rule is missing.
 // - "accumulates or not": of stages all of whose parameters are frozen, or are shared with a stage that has contributed in the
 //   same micro-batch before: the second contribution is added in any case.
 // - "left out": an upcast of what is still there in fp32 since the norm; a recomputation of what no later block has overwritten
@@ -164,7 +165,7 @@ BOOST_AUTO_TEST_CASE(changed_plans_are_refused) {
       {"operand elsewhere", 0},   {"operand shifted", 0}, {"other block", 0}, {"other group", 0},
       {"other micro-batch", 0},   {"other type", 0},      {"other unit", 0},  {"wait dropped", 0}};
   std::map<std::string, std::size_t> tried, accepted;
-  std::map<std::string, std::map<std::string_view, std::size_t>> accepted_in;  // by the kind of operation
+  std::map<std::string, std::map<std::string_view, std::size_t>> accepted_in;  // by kind of operation
   std::size_t planned = 0;
   for (std::uint64_t number = 0; planned < 60; ++number) {
     const Job job = random_job(5, number);

@@ -19,7 +19,7 @@ BOOST_AUTO_TEST_CASE(any_plan_trains_like_one_rank) {
       kept.sharding.plan.offload_optimizer = kept.sharding.plan.offload_parameters = false;
       BOOST_TEST(same_bits(train(kept), outcome), "offloading changes the result");
     }
-    if (job.sharding.plan.documents && job.sharding.batch.T > 3) {  // a document then begins in the midst of each sequence
+    if (job.sharding.plan.documents && job.sharding.batch.T > 3) {  // a document then begins in the middle of each sequence
       Job joined = job;
       joined.sharding.plan.documents = false;
       BOOST_TEST(train(joined).losses != outcome.losses, "documents change nothing");

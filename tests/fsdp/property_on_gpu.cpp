@@ -1,6 +1,5 @@
-// Random jobs on a GPU, which may be the double that is made of threads: each is compared with one rank on the CPU, and with
-// itself under other delays. Ranks share one GPU, or have one each and NCCL between them. `property_on_gpu -- CASES SEED
-// FIRST`.
+// Random jobs on a GPU, which may be the double that uses threads: each job is compared with one rank on the CPU, and with
+// itself under other delays. Ranks share one GPU, or have one each and use NCCL. `property_on_gpu -- CASES SEED FIRST`.
 #include <cstdio>
 
 #include <boost/test/unit_test.hpp>

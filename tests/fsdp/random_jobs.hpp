@@ -1,5 +1,5 @@
-// Random models, meshes, strategies, wrap policies, schedules, types and frozen sets, trained for a few updates: everything
-// follows from two numbers.
+// Random models, meshes, strategies, wrap policies, schedules, dtypes and frozen sets, trained for a few updates. Two numbers
+// determine a job.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -20,12 +20,12 @@
 namespace fsdp::test {
 
 struct Job {
-  std::uint64_t seed = 0;  // of the delays of a threaded device
+  std::uint64_t seed = 0;  // for the delays of a threaded device
   TransformerConfig config;
   ShardingOptions sharding;
   int ranks = 1;
   float dropout = 0;
-  /// In 16 bits the first update alone: weights that differ by the rounding of a sum may be rounded to neighbours in the next.
+  /// Only 1 in 16 bits: after the first update, weights that differ by rounding may be rounded to different 16-bit numbers.
   std::uint64_t updates = 3;
   std::string description;
 };
@@ -35,7 +35,7 @@ struct Outcome {
   std::vector<std::vector<float>> initial, weights, gradients;  // by parameter; gradients of the last update, before clipping
 };
 
-/// NaN where nothing is trained.
+/// Returns true if the bits are the same; NaN marks elements that are not trained.
 inline bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const std::vector<float>& x, const std::vector<float>& y) {
     return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
@@ -45,7 +45,7 @@ inline bool same_bits(const Outcome& a, const Outcome& b) {
   return a.losses == b.losses && a.norms == b.norms && same_bits(a.weights, b.weights) && same_bits(a.gradients, b.gradients);
 }
 
-/// What one rank owns, NaN elsewhere.
+/// One rank's elements; the others are NaN.
 using Part = std::vector<std::vector<float>>;
 
 inline Part part_of(const ShardedModel& sharded, const ShardState& owned) {
@@ -58,7 +58,7 @@ inline Part part_of(const ShardedModel& sharded, const ShardState& owned) {
   return part;
 }
 
-/// The whole from all ranks' parts; who owns the same must have the same bits.
+/// Merges all ranks' parts; ranks that own the same element must have the same bits.
 inline std::vector<std::vector<float>> merged(const std::vector<Part>& parts) {
   Part whole = parts.front();
   for (const Part& part : parts)
@@ -71,7 +71,7 @@ inline std::vector<std::vector<float>> merged(const std::vector<Part>& parts) {
   return whole;
 }
 
-/// Holds every eighth operation up for up to 0.1 ms.
+/// Delays every eighth operation by up to 0.1 ms.
 inline void dawdle(const Operation&, const std::function<void()>& run) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
   if (dice() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 100));
@@ -89,7 +89,8 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
     const auto device =
         make_device(threads, (threads == Threads::of_own_gpu ? 0 : job.seed) + static_cast<std::uint64_t>(world.rank()));
     ShardedModel sharded(job.config, job.sharding, world,
-                         device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());  // checks the plan
+                         device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());  // this checks the
+                                                                                                          // plan
     Executor& executor =
         sharded.allocate(*device, {threads == Threads::communication ? dawdle : decltype(ExecutorOptions::around_operation)()},
                          {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
@@ -181,7 +182,7 @@ inline WrapPolicy random_wrap(Dice& dice) {
   }
 }
 
-/// Patterns that match something in either family, or nothing at all: then they are left out.
+/// Returns patterns for parameters of either family, without those that match nothing.
 inline std::vector<std::string> random_patterns(Dice& dice, const TransformerConfig& config) {
   const std::string pattern =
       dice.one_of({"*.0.*", "*bias", "*.mlp.*", "*norm*", "*ln_*", "*wte*", "*embed*", "*attn*", "lm_head*"});
@@ -209,11 +210,11 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       p.documents);
 }
 
-/// Momenta are small, so that rounding does not grow in three updates.
+/// Returns a random optimizer with small momenta, so that rounding errors do not grow in three updates.
 inline OptimizerOptions random_optimizer(Dice& dice) {
   OptimizerOptions o;
   o.kind = optimizers()[dice.below(optimizers().size())];
-  o.eps = 1e-3;  // else the sign of noise is what a gradient of nearly zero gives
+  o.eps = 1e-3;  // otherwise the step of a nearly zero gradient is the sign of rounding noise
   o.weight_decay = dice.once_in(2) ? 0.1 : 0;
   o.amsgrad = dice.once_in(2);
   o.momentum = o.kind == &muon_optimizer() ? 0.9 : dice.one_of({0.0, 0.8});
@@ -262,7 +263,7 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   return job;
 }
 
-/// A random job whose update is of `micro_batches` in all, on as many ranks.
+/// Changes a random job to `micro_batches` per update in total, on `ranks` ranks.
 inline Job invariant_job(Job job, std::size_t micro_batches, std::size_t ranks) {
   ShardingOptions& s = job.sharding;
   job.ranks = static_cast<int>(ranks);
@@ -277,7 +278,7 @@ inline Job invariant_job(Job job, std::size_t micro_batches, std::size_t ranks) 
   return job;
 }
 
-/// All sequences in one batch on one rank, nothing sharded ahead, everything kept.
+/// Returns the same job with all sequences in one batch on one rank, without prefetch and recomputation.
 inline Job reference(const Job& job) {
   Job one = job;
   one.ranks = 1;
@@ -291,12 +292,12 @@ inline Job reference(const Job& job) {
   return one;
 }
 
-/// "" or what differs. What travels in bf16 is rounded to 2^-9 of itself, and each rank's part may be many times the sum: of
-/// the size of other tensors' gradients. Computed in 16 bits, a sum in another order may be rounded the other way.
+/// Returns a description of the difference, or "". Gradients sent in bf16 have a relative rounding error of 2^-9, and a rank's
+/// gradient may be many times the sum. In 16 bits, a sum in another order may be rounded in the other direction.
 inline std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
   const DType travel = job.sharding.types.reduce, kept = job.sharding.types.gradient;
   const float rounding = travel == DType::bf16 || kept == DType::bf16 ? 0.05f : travel == DType::f16 ? 0.01f : 0;
-  // Lion and Muon make as much of noise as of a gradient, and the next gradient is taken there.
+  // Lion and Muon turn rounding noise into full steps, which also change the next gradient.
   const Optimizer* const kind = job.sharding.optimizer.kind;
   const bool noisy = kind == &lion_optimizer() || kind == &muon_optimizer();
   const DType computed = job.sharding.types.parameter;
@@ -325,10 +326,10 @@ inline std::string difference(const Job& job, const Outcome& a, const Outcome& b
               (2e-3f + rounding + flips) * largest + 0.1f * rounding * largest_of_all + 2e-5f))
           return format("gradient {}[{}]: {} and {}, of up to {}", parameters[p].name, i, a.gradients[p][i], b.gradients[p][i],
                         largest);
-      // An optimizer that is wrong moves a tensor elsewhere.
+      // A wrong optimizer moves a whole tensor to other values.
       if (noisy || rounding != 0 || job.sharding.types.master != DType::f32) continue;
-      // Softmax does not see a bias of the keys unless they are rotated: its gradient is rounding alone, which LAMB and
-      // Adafactor make steps of that go by the size of the weights.
+      // Without rotary positions softmax does not depend on the bias of the keys: its gradient is only rounding noise, which
+      // LAMB and Adafactor scale by the size of the weights.
       if (job.config.positions != Positions::rotary && parameters[p].name.ends_with("k_proj.bias")) continue;
       double apart = 0, moved = 0;
       for (std::size_t i = 0; i < a.weights[p].size(); ++i) {
@@ -341,8 +342,8 @@ inline std::string difference(const Job& job, const Outcome& a, const Outcome& b
   return "";
 }
 
-/// Calls check(job, number) for random jobs, as many as CASES, the test program's first argument, says, of the seed SEED from
-/// number FIRST on; jobs with nothing to train are passed over. How many have run, and how many were passed over.
+/// Calls check(job, number) for CASES random jobs (the test program's first argument) of seed SEED, from number FIRST on. Jobs
+/// with nothing to train are skipped. Returns the numbers of jobs that ran and that were skipped.
 template <class Check>
 std::pair<std::size_t, std::size_t> each_random_job(std::uint64_t cases, std::uint64_t seed, const Check& check) {
   const auto& suite = boost::unit_test::framework::master_test_suite();

@@ -1,4 +1,4 @@
-// What a ShardedModel refuses, on every rank alike.
+// Errors of ShardedModel, which are the same on every rank.
 #include <boost/test/unit_test.hpp>
 
 #include <array>
@@ -14,7 +14,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// What allocate() complains of on one of two ranks, whose second one then has `later` threads; nothing if it does not.
+/// Returns the error of allocate() on one of two ranks if the second rank has `later` threads; empty if there is none.
 std::string complaint(int rank, std::size_t made_for, int later) {
   std::string said;
   run_ranks(2, [&](Communicator& world) {
@@ -37,7 +37,7 @@ std::string complaint(int rank, std::size_t made_for, int later) {
 
 }  // namespace
 
-// Each thread has scratch of its own, so that a model has room for as many as it was made for.
+// Each thread has its own scratch, so a model has memory only for the number of threads that it was made for.
 BOOST_AUTO_TEST_CASE(more_threads_than_scratch_are_refused_early) {
   for (const int rank : {0, 1}) {
     CHECK_CONTAINS(complaint(rank, 1, 2), "the model is to run with 2 threads and was made for 1 (each thread has scratch");
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(more_threads_than_scratch_are_refused_early) {
   }
 }
 
-// A rank that was told something else is found by all, who leave by the same error.
+// If a rank has other options, all ranks notice and throw the same error.
 BOOST_AUTO_TEST_CASE(different_plans_are_refused_by_all_ranks) {
   std::array<std::string, 3> said;
   std::array<int, 3> speakers = {-1, -1, -1};

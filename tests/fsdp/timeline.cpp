@@ -1,4 +1,4 @@
-// What --dry-run says of a plan: its operations as a table and as a drawing.
+// The output of --dry-run for a plan: its operations as a table and as a drawing.
 #include <algorithm>
 #include <sstream>
 #include <string>
@@ -57,7 +57,7 @@ BOOST_AUTO_TEST_CASE(three_blocks_in_two_slots) {
              "reduce                                  [R2]    [R1]    [R0][R][N ]\n");
   BOOST_TEST(drawn.timeline.find("the forward pass of a\nblock takes 4 columns, its backward pass 8") != std::string::npos);
   BOOST_TEST(drawn.timeline.find("1.18 k parameters") != std::string::npos);
-  // One slot: nothing is gathered ahead.
+  // With one slot nothing is prefetched.
   BOOST_TEST(draw("full", 2, {.parameter_slots = 1}).picture ==
              "gather   [G][G0]    [G1]                [G0]\n"
              "compute     [E ][F0]    [F1][H ][B1    ]    [B0    ][E ]       [O][O][O]\n"
@@ -82,7 +82,8 @@ BOOST_AUTO_TEST_CASE(long_lines_go_on_below) {
       BOOST_TEST(longest_line(bands.picture) <= columns);
       BOOST_TEST(longest_line(bands.timeline.substr(0, bands.timeline.find("\n\n"))) <= 120u);
       BOOST_TEST(lines_of(whole.picture) == 3u);
-      const auto boxes = [](const std::string& text, const std::string& stream) {  // computations, which no band cuts
+      const auto boxes = [](const std::string& text, const std::string& stream) {  // computations, which are not cut at the end
+                                                                                   // of a line
         std::vector<std::string> all;
         std::istringstream lines(text);
         for (std::string line; std::getline(lines, line);)
@@ -114,7 +115,7 @@ BOOST_AUTO_TEST_CASE(the_middle_micro_batches_are_left_out) {
   BOOST_TEST(times(six.operations, "head and loss") == 3u);
   BOOST_TEST(times(six.operations, "  micro-batch 5\n") == 1u);
   BOOST_TEST(times(six.operations, "  (micro-batches 2 to 4 are as 1)\n") == 1u);
-  // What is printed does not grow with the update.
+  // The length of the output does not grow with the number of micro-batches.
   const Drawn thousand = draw("full", 2, {.micro_batches = 1000});
   BOOST_TEST(lines_of(thousand.operations) == lines_of(draw("full", 2, {.micro_batches = 4}).operations));
   BOOST_TEST(lines_of(thousand.timeline) < 20u);

@@ -1,4 +1,4 @@
-// The host waits once for an update of a GPU: at its end, for the sums. Counted by the double of CUDA.
+// The host waits for a GPU once per update: at its end, for the sums. The double of CUDA counts the waits.
 #include <boost/test/unit_test.hpp>
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// How often `count()` goes up in each of some updates, by rank.
+/// Returns the increase of `count()` in each of some updates, by rank.
 std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy, Threads threads, std::uint64_t (*count)(),
                                                 bool offloads = false) {
   std::vector<std::vector<std::uint64_t>> all(static_cast<std::size_t>(ranks));
@@ -42,7 +42,7 @@ std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy,
     bool all_happened = true;
     for (std::uint64_t u = 1; u <= 6; ++u) {
       const std::uint64_t before = count();
-      // With limits as --skip-spikes has them, of which the last update is above one.
+      // With the limits of --skip-spikes; the last update exceeds one of them.
       const UpdateResult result = executor.run_update(read, {.update = u,
                                                              .learning_rate = 1e-3,
                                                              .clip_norm = 1,
@@ -52,12 +52,12 @@ std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy,
       all[static_cast<std::size_t>(world.rank())].push_back(count() - before);
       all_happened = all_happened && result.finite() && result.loss > 1 && result.is_spike == (u == 6);
     }
-    expect(all_happened, "updates happen, and the last one is a spike");  // here no other rank waits for this one
+    expect(all_happened, "updates happen, and the last one is a spike");  // at this point no other rank waits for this one
   });
   return all;
 }
 
-/// None where the GPU was faster than the host.
+/// There is no wait if the GPU was faster than the host.
 void check_at_most_one(const std::vector<std::vector<std::uint64_t>>& of_ranks) {
   for (const auto& of_updates : of_ranks) {
     BOOST_TEST(of_updates.size() == 6u);
@@ -69,13 +69,13 @@ void check_at_most_one(const std::vector<std::vector<std::uint64_t>>& of_ranks) 
 
 BOOST_AUTO_TEST_CASE(one_for_each_update) { check_at_most_one(counted(1, "full", Threads::of_gpu, cuda_double::host_waits)); }
 
-// What an update has changed is unloaded behind the optimizer, on yet another stream.
+// Changed state is unloaded after the optimizer, on another stream.
 BOOST_AUTO_TEST_CASE(one_for_each_update_that_is_unloaded) {
   check_at_most_one(counted(1, "full", Threads::of_gpu, cuda_double::streams_found_busy, true));
   check_at_most_one(counted(2, "full", Threads::of_own_gpu, cuda_double::streams_found_busy, true));
 }
 
-// Under "optim" the new parameters are gathered behind the optimizer, on another stream than the one that brings the sums.
+// Under "optim" the new parameters are gathered after the optimizer, on another stream than the one that copies the sums.
 BOOST_AUTO_TEST_CASE(one_for_each_update_of_several_ranks) {
   for (const char* strategy : {"full", "optim"})
     check_at_most_one(counted(2, strategy, Threads::of_own_gpu, cuda_double::streams_found_busy));

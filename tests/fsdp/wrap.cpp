@@ -38,8 +38,8 @@ BOOST_AUTO_TEST_CASE(blocks_in_groups) {
 }
 
 BOOST_AUTO_TEST_CASE(sizes_as_pytorch_wraps_them) {
-  // What torch's _recursive_wrap with size_based_auto_wrap_policy does with transformers' GPT-2 of two layers (2.15; its
-  // lm_head, tied, is wrapped a second time there): 7,087,872 parameters in a block, 38,597,376 in wte, 786,432 in wpe.
+  // These are the units of torch's _recursive_wrap with size_based_auto_wrap_policy for transformers' GPT-2 of two layers
+  // (2.15; torch wraps the tied lm_head a second time): 7,087,872 parameters in a block, 38,597,376 in wte, 786,432 in wpe.
   const auto units = [](std::size_t least) {
     Names all = names(wrap_parameters(gpt2(2), {.kind = Kind::size, .min_num_params = least}));
     std::erase(all, "root");

@@ -1,4 +1,4 @@
-// A group that goes by nodes, made of any communicator.
+// Makes a group that communicates by nodes from any communicator.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace fsdp::test {
 
-/// The ranks of `comm`, of which each `of_each` consecutive ones play a node. Collective over comm.
+/// Makes a group of the ranks of `comm` in which each `of_each` consecutive ranks simulate a node. Collective over comm.
 inline std::unique_ptr<NodesCommunicator> by_nodes(Communicator& comm, int of_each) {
   auto flat = comm.split(0, comm.rank());
   auto near = flat->split(comm.rank() / of_each, comm.rank());

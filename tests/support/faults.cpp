@@ -1,15 +1,16 @@
-// A library for LD_PRELOAD: counts the calls that change or read files below a folder, and lets one of them fail, or the
-// process die there. So a test chooses a moment inside a save, and the programs know nothing of it. From the environment:
+// A library for LD_PRELOAD: counts the calls that change or read files below a folder, and makes one of them fail or kill the
+// process. So a test chooses a moment inside a save without changes to the programs. It reads these environment variables:
 //   FSDP_FAULT_BELOW  the folder, as an absolute path
-//   FSDP_FAULT_LOG    gets a line "RANK KIND PATH" for each call that is counted, and "RANK exit CODE" at the end; "fault"
-//   before
-//                     the kind where one was made
-//   FSDP_FAULT_CALLS  kinds that count: create, write, sync, rename, remove, mkdir, open, read, stat, list, execute; separated
-//   by commas FSDP_FAULT_NAME   only calls for paths that end so; all if it is not set FSDP_FAULT_RANK   only on this rank of
-//   Open MPI's; all if it is not set FSDP_FAULT_AT     which call, from 1; 0: none FSDP_FAULT_TIMES  how many from that one on,
-//   1 if it is not set FSDP_FAULT_DO     kill, stop, ENOSPC, EIO, EROFS, or wait. The process dies instead of making the call,
-//   or after half of a
-//                     write, or stops before it (SIGSTOP); a call that waits is made a tenth of a second later
+//   FSDP_FAULT_LOG    gets a line "RANK KIND PATH" for each counted call, with "fault" before KIND for the chosen one, and at
+//                     the end "RANK exit CODE"
+//   FSDP_FAULT_CALLS  the kinds that count, separated by commas: create, write, sync, rename, remove, mkdir, open, read, stat,
+//                     list, execute
+//   FSDP_FAULT_NAME   only calls for paths with this ending count; all if it is not set
+//   FSDP_FAULT_RANK   only calls on this rank of Open MPI count; all if it is not set
+//   FSDP_FAULT_AT     the number of the chosen call, from 1; 0: none
+//   FSDP_FAULT_TIMES  the number of chosen calls from that one on; 1 if it is not set
+//   FSDP_FAULT_DO     kill (the process dies instead of making the call, or after half of a write), stop (SIGSTOP before the
+//                     call), ENOSPC, EIO or EROFS (the call fails), wait (the call is made a tenth of a second later)
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -43,7 +44,7 @@ struct Settings {
 };
 
 const Settings& settings() {
-  static const Settings* const all = new Settings;  // lives until the last call
+  static const Settings* const all = new Settings;  // never destroyed, because calls come until the process ends
   return *all;
 }
 
@@ -72,11 +73,11 @@ std::string path_of(int folder, const char* path) {
 
 enum class Fault { none, error, death };
 
-/// Of this call. Error: errno says which.
+/// Counts a call and returns what to do with it. For an error, errno is set.
 Fault count(const char* kind, const std::string& path) {
   const Settings& s = settings();
   const std::string& below = s.below;
-  // Flight records and the notes by which a save ends sooner are no part of it: only a test that names them means them.
+  // Flight records and the notes of background saves do not count, unless the test names them.
   const bool is_beside = path.find("/flight/") != path.npos || path.ends_with("/flight") || path.find(".written") != path.npos;
   if (s.name.empty() && is_beside) return Fault::none;
   if (below.empty() || path.compare(0, below.size(), below) != 0 || (path.size() > below.size() && path[below.size()] != '/') ||
@@ -102,7 +103,7 @@ Fault count(const char* kind, const std::string& path) {
   std::abort();
 }
 
-/// The call itself, unless it shall fail.
+/// Makes the call, unless it should fail.
 template <class Call>
 auto unless_fault(const char* kind, const std::string& path, Call&& call) -> decltype(call()) {
   switch (count(kind, path)) {
@@ -116,7 +117,7 @@ auto unless_fault(const char* kind, const std::string& path, Call&& call) -> dec
   return call();
 }
 
-/// `write(bytes)` writes the first of them.
+/// `write(bytes)` writes only the first `bytes` bytes.
 template <class Write>
 ssize_t unless_write_fault(int fd, std::size_t bytes, Write&& write) {
   const int before = errno;
@@ -133,7 +134,7 @@ ssize_t unless_write_fault(int fd, std::size_t bytes, Write&& write) {
   return write(bytes);
 }
 
-/// What the next library has under this name.
+/// Returns the function of this name in the next library.
 template <class F>
 F* next(F*, const char* name) {
   return reinterpret_cast<F*>(dlsym(RTLD_NEXT, name));
@@ -250,7 +251,7 @@ int unlinkat(int folder, const char* path, int flags) noexcept {
   NEXT(unlinkat);
   return unless_fault("remove", path_of(folder, path), [&] { return real(folder, path, flags); });
 }
-/// A product of oneDNN's, which no path names. Its header is not needed to call it.
+/// oneDNN's matrix product, which has no path. It is declared here, so that oneDNN's header is not needed.
 int dnnl_sgemm(char trans_a, char trans_b, long m, long n, long k, float alpha, const float* a, long lda, const float* b,
                long ldb, float beta, float* c, long ldc) {
   NEXT(dnnl_sgemm);

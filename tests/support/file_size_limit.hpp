@@ -1,4 +1,4 @@
-// A full disk, played by a limit on the size of the files that this process writes.
+// Simulates a full disk by limiting the size of files that this process writes.
 #pragma once
 
 #include <csignal>
@@ -9,7 +9,7 @@
 
 namespace fsdp::test {
 
-/// As long as it is there, a write past `bytes` of a file fails with "File too large".
+/// During its lifetime, a write beyond `bytes` of a file fails with "File too large".
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

@@ -1,4 +1,4 @@
-// Files for tests: a folder that goes away, and whole files in and out.
+// Files for tests: a temporary folder, and functions that read and write whole files.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// A fresh folder, removed with all that is in it.
+/// A new folder, which is removed with its contents at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

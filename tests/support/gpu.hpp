@@ -1,4 +1,4 @@
-// Tests that run on a real GPU where there is one, and on the double of CUDA (cuda_double/) everywhere.
+// For tests that run on the double of CUDA (cuda_double/), and also on a real GPU if there is one.
 #pragma once
 
 #include <cstdio>
@@ -9,10 +9,10 @@
 
 namespace fsdp::test {
 
-/// Whether FSDP_TEST_ON_GPU is set: then the test is for real GPUs.
+/// Returns true if FSDP_TEST_ON_GPU is set: then the test uses real GPUs.
 inline bool wants_real_gpu() { return std::getenv("FSDP_TEST_ON_GPU") != nullptr; }
 
-/// How many GPUs there are. A test for real GPUs that lacks one ends here, as skipped: it needs so many.
+/// Returns the number of GPUs. If a test for real GPUs finds fewer than `needed`, it ends here as skipped.
 inline int gpus_or_skip(int needed) {
   std::string why;
   const CudaLibrary* const library = find_cuda_library(&why);

@@ -1,5 +1,5 @@
-// A GPU that computes nothing and writes down how many blocks of threads it is asked for: a block for each row of a row kernel
-// (lib/kernels/rows/cuda.cu), and what attention_blocks() says. Its memory is the host's, and zero.
+// A GPU that computes nothing and records the number of blocks of each launch: a block for each row of a row kernel
+// (lib/kernels/rows/cuda.cu), and attention_blocks() for attention. Its memory is host memory filled with zeros.
 #pragma once
 
 #include <cxxabi.h>
@@ -17,15 +17,15 @@
 
 namespace fsdp::test {
 
-/// The blocks that each multiprocessor of the largest GPU which lib/device/traits.hpp knows needs to have two.
+/// Two blocks for each multiprocessor of the largest GPU in lib/device/traits.hpp.
 inline constexpr std::size_t enough_blocks = 2 * 188;
 
-/// Of all launches of a kernel.
+/// The numbers of blocks in all launches of a kernel.
 struct Blocks {
   std::size_t fewest = static_cast<std::size_t>(-1), most = 0;
   void add(std::size_t blocks) { fewest = std::min(fewest, blocks), most = std::max(most, blocks); }
 };
-/// By the kernel's name.
+/// The key is the kernel's name.
 using Launches = std::map<std::string, Blocks>;
 
 class LaunchRecorder final : public kernels::DeviceKernels {
@@ -33,7 +33,7 @@ class LaunchRecorder final : public kernels::DeviceKernels {
   explicit LaunchRecorder(Launches& launches) : launches_(&launches) {}
   void rows(Stream&, const std::type_info& type, const void* body, std::size_t rows) const override {
     (*launches_)[name_of(type)].add(rows);
-    // Else the host would find at an update's end that it was not made.
+    // Without this result the host would conclude at the end of the update that it was skipped.
     if (type == typeid(kernels::FinishNorm)) (*static_cast<const kernels::FinishNorm*>(body))(kernels::CpuLanes<2>{}, 0);
   }
   void gemm(Stream&, const kernels::Product&) const override {}

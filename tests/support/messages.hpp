@@ -1,4 +1,4 @@
-// What an exception said.
+// Helpers to check the messages of exceptions.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace fsdp::test {
 
-/// The message of the Error that `call` throws; fails the test if it throws none.
+/// Returns the message of the Error that `call` throws; fails the test if it throws none.
 template <class Error = UserError, class Call>
 std::string message_of(Call&& call) {
   try {
@@ -25,6 +25,6 @@ inline bool contains(const std::string& text, const std::string& part) { return 
 
 }  // namespace fsdp::test
 
-/// Checks that `text` contains `part`, and shows both if not.
+/// Checks that `text` contains `part`; prints both if it does not.
 #define CHECK_CONTAINS(text, part) \
   BOOST_CHECK_MESSAGE(fsdp::test::contains(text, part), "'" << (text) << "' lacks '" << (part) << "'")

@@ -1,4 +1,4 @@
-// Numbers that a test has on a device.
+// A test's numbers in a device's memory.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace fsdp::test {
 
-/// They are copied there by `stream`, and back.
+/// Numbers that `stream` copies to the device and back.
 template <class T>
 class OnDevice {
  public:

@@ -1,4 +1,4 @@
-// HDF5 files as any tool reads them: by HDF5 alone, with nothing of ours in between.
+// Reads HDF5 files as other tools do, with only the HDF5 library.
 #pragma once
 
 #include <stdexcept>
@@ -14,7 +14,7 @@ struct PlainDataset {
   std::vector<float> values;
 };
 
-/// All of a dataset. Throws std::runtime_error.
+/// Reads a whole dataset. Throws std::runtime_error.
 inline PlainDataset read_plain_hdf5(const std::string& path, const std::string& name) {
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   const hid_t dataset = file < 0 ? -1 : H5Dopen2(file, name.c_str(), H5P_DEFAULT);

@@ -17,8 +17,8 @@ namespace fsdp::test {
 
 namespace {
 
-/// The key of all devices' memory. Threads may not touch it unless they have said pkey_set(): that is how Linux starts them.
-/// Negative where the processor has no keys.
+/// The protection key of all devices' memory. Linux starts threads without access to it; pkey_set() gives a thread access.
+/// Negative if the processor has no keys.
 int memory_key() {
   static const int key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
   return key;

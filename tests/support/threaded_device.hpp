@@ -1,6 +1,6 @@
-// A device for tests whose every stream has a thread: nothing but the events that a stream waits for keeps it in order with
-// the others, and each piece of work is held up at random, as the seed says. Its memory may be touched by stream threads alone,
-// as a GPU's: where the processor has memory protection keys, host code that touches it dies at once.
+// A device for tests with a thread for each stream: streams are ordered only by the events that they wait for, and each piece
+// of work is delayed at random, depending on the seed. Like a GPU's memory, its memory may be accessed only by stream threads:
+// if the processor has memory protection keys, host code that accesses it is killed at once.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,20 @@ class ThreadedDevice final : public Device {
   std::uint64_t streams_ = 0;
 };
 
-/// Who does the work of the streams of a rank: its one thread, another one for communication, one for each stream, or a GPU,
-/// which may be the double that is made of threads (cuda_double/): the first one, or one that no other rank has.
+/// Selects what runs the streams of a rank: its only thread; also a thread for communication; a thread for each stream; the
+/// first GPU; or a GPU that no other rank uses. The GPU may be the double that uses threads (cuda_double/).
 enum class Threads { one, communication, each_stream, of_gpu, of_own_gpu };
-/// `seed` is that of a ThreadedDevice, or the number of a GPU that is the rank's own. Throws std::runtime_error where there is
-/// no GPU.
+/// `seed` is the seed of a ThreadedDevice, or the number of the rank's own GPU. Throws std::runtime_error if there is no GPU.
 std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed);
 
-/// Under ThreadSanitizer, where lanes of a block take some twenty times as long, tests do less of the same.
+/// Under ThreadSanitizer lanes of a block take about twenty times as long, so tests run fewer cases.
 #ifdef __SANITIZE_THREAD__
 inline constexpr bool under_thread_sanitizer = true;
 #else
 inline constexpr bool under_thread_sanitizer = false;
 #endif
 
-/// Whether memory is guarded, here and in this build.
+/// Returns true if memory is guarded on this processor and in this build.
 bool guards_memory();
 
 }  // namespace fsdp::test

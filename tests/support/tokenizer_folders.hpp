@@ -1,4 +1,4 @@
-// Tokenizers as folders, compared with what transformers' AutoTokenizer makes of them (data/tokenizers/make_folders.py).
+// Folders of tokenizers, compared with the results of transformers' AutoTokenizer (data/tokenizers/make_folders.py).
 #pragma once
 
 #include <filesystem>
@@ -13,8 +13,8 @@
 
 namespace fsdp::test {
 
-/// Writes the files of a folder that make_folders.py describes, with keys in their order. `data` has the tokenizers that it is
-/// made of.
+/// Writes the files of a folder that make_folders.py describes, with keys in their order. `data` is the folder with the
+/// tokenizers that these files are made from.
 inline void write_tokenizer_folder(const nlohmann::ordered_json& one, const std::filesystem::path& data,
                                    const std::filesystem::path& to) {
   const std::string base = one["base"], main = one["main"];

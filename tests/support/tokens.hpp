@@ -1,4 +1,4 @@
-// All tokens of a file, of whatever format.
+// Reads all tokens of a file of any format.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Energy counters of Linux's powercap, from a folder that looks like it: which are read, and how they wrap.
+// Energy counters of Linux's powercap, from a folder of the same layout: which counters are read, and how they wrap.
 #include <boost/test/unit_test.hpp>
 
 #include "comm/threads/threads.hpp"

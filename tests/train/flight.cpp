@@ -1,4 +1,4 @@
-// The flight record of one process: what is in its file however the process ends.
+// The flight record of one process: the contents of its file after any end of the process.
 #include <boost/test/unit_test.hpp>
 
 #include <csignal>
@@ -19,7 +19,7 @@ namespace {
 
 const char* const name = "rank-00001-of-00003.flight";
 
-/// Notes `done` operations that are done, and one that is not, in the lane of the compute stream.
+/// Records `done` finished operations and an unfinished one in the lane of the compute stream.
 void note(FlightLanes& lanes, int done) {
   const FlightEntry entry = flight_entry("forward block 3");
   for (int i = 1; i <= done + 1; ++i) {
@@ -37,7 +37,7 @@ BOOST_AUTO_TEST_CASE(a_killed_process_leaves_its_last_entries) {
     if (child == 0) {
       FlightFile file(folder / "flight", 1, 3, DeviceKind::cpu, memory);
       note(file.lanes(), 100);
-      if (!file.is_mapped()) usleep(2'500'000);  // the file is behind by a second
+      if (!file.is_mapped()) usleep(2'500'000);  // the file is updated once a second
       raise(SIGKILL);
     }
     int status = 0;
@@ -83,10 +83,10 @@ BOOST_AUTO_TEST_CASE(a_truncated_file_ends_no_process) {
     BOOST_TEST(status == 0);
     CHECK_CONTAINS(message_of([&] { read_flight_record(folder / "flight" / name); }), "is no flight record");
   }
-  // Any other access beyond the end of a file ends the process as before.
+  // Any other access beyond the end of a mapped file still ends the process.
   const pid_t child = fork();
   if (child == 0) {
-    std::signal(SIGBUS, SIG_DFL);  // not that of Boost.Test
+    std::signal(SIGBUS, SIG_DFL);  // instead of Boost.Test's handler
     const TemporaryFolder folder;
     const FlightFile file(folder / "flight", 1, 3, DeviceKind::cpu, FlightMemory::mapped);
     raise(SIGBUS);
@@ -181,10 +181,10 @@ BOOST_AUTO_TEST_CASE(what_is_damaged_is_refused_or_left_out) {
   rank[16] = 'x';
   CHECK_CONTAINS(message_of([&] { read(rank); }), "what cannot be");
   std::string entry = whole;
-  entry[entry.find("forward block 3", entry.find("forward block 3") + 1)] = '\0';  // the second one has no name any more
+  entry[entry.find("forward block 3", entry.find("forward block 3") + 1)] = '\0';  // removes the name of the second entry
   BOOST_TEST(read(entry).unreadable == 1u);
   BOOST_TEST(read(entry).lanes[0].entries.size() == 9u);
-  // Whatever is there: an error, or entries that can be printed.
+  // For any contents, reading gives an error or entries that can be printed.
   for (std::size_t at = 0; at < whole.size(); at += 97) {
     std::string any = whole;
     any[at] = static_cast<char>(any[at] ^ 0x5a);

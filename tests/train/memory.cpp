@@ -1,4 +1,4 @@
-// The account of a rank's memory, by hand.
+// The account of a rank's memory, compared with sizes computed by hand.
 #include <boost/test/unit_test.hpp>
 
 #include "base/format.hpp"
@@ -22,7 +22,7 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
 
   const MemoryAccount plain = account();
   BOOST_TEST(plain.plan == planned.plan.peak_bytes);
-  const std::size_t tokens = 2 * 2 * 2 * 3 * 16 * sizeof(std::int32_t);  // of two updates: inputs, targets of 2 micro-batches
+  const std::size_t tokens = 2 * 2 * 2 * 3 * 16 * sizeof(std::int32_t);  // two updates: inputs and targets of 2 micro-batches
   BOOST_TEST(plain.batch >= tokens);
   BOOST_TEST(plain.batch < tokens + 1024);  // and the results
   BOOST_TEST(plain.snapshot == 0u);
@@ -30,7 +30,7 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   BOOST_TEST(plain.total() == plain.plan + 1000 + plain.gemm + plain.batch);
   BOOST_TEST(!contains(describe_beside_plan(plain), "of the trace"));
 
-  // Saves by interval go on while training does, and need what they write from; unless training waits.
+  // Saves by interval run during training and need a copy of the state, unless training waits for them.
   options.save.interval_updates = 10;
   options.trace.file = "trace.json";
   const MemoryAccount more = account();
@@ -48,7 +48,7 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   BOOST_TEST(account().snapshot == 0u);
 }
 
-// On a GPU what the host holds does not count, and driver and libraries do.
+// On a GPU, host memory does not count, but the memory of driver and libraries does.
 BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   TrainOptions options;
   options.device = DeviceChoice::cuda;
@@ -70,17 +70,17 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   BOOST_TEST(staging_on_gpu({.kind = "auto"}, {1, 4}) == 2 * each);
   BOOST_TEST(staging_on_gpu({.kind = "auto"}, {2, 2}) == 4 * each);
   BOOST_TEST(staging_on_gpu({.kind = "mpi"}, {2, 2}) == 0u);
-  // Through the host: the largest unit is gathered by a group, and reduced by another with this rank's part beside it.
+  // Through the host: one group gathers the largest unit; another group reduces it, and also holds this rank's shard.
   options.comm.kind = "mpi";
   const MemoryAccount by_host = memory_account(options, model, planned.layout, planned.plan, 1, 2, 0);
   std::size_t largest = 0;
   for (const Unit& unit : planned.layout.units()) largest = std::max(largest, unit.padded_numel * sizeof(float));
   BOOST_TEST(by_host.total() == m.total());
-  BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(LossSum));  // and the loss by the world
+  BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(LossSum));  // and the world reduces the loss
   CHECK_CONTAINS(describe_beside_plan(by_host), " that collectives go through, ");
 }
 
-// A dry run ends with a plan, and has no device, whatever the plan is for.
+// A dry run only makes a plan and no device, for any device of the plan.
 BOOST_AUTO_TEST_CASE(a_dry_run_makes_no_device) {
   for (const DeviceChoice device : {DeviceChoice::cpu, DeviceChoice::cuda})
     run_ranks(2, [&](Communicator& world) {

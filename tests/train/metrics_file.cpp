@@ -1,4 +1,4 @@
-// What a run that goes on does about the lines of updates that it does again, and what they say about the time that was lost.
+// A resumed run changes the lines of updates that it repeats, and computes the lost time from them.
 #include <boost/test/unit_test.hpp>
 
 #include <sstream>
@@ -31,7 +31,7 @@ struct Lines {
     time = at;
     add({{"type", "start"}, {"process_s", 2}, {"options", {{"save-dir", save_dir}}}, {"so_far", to_json(so_far)}, {"step", 0}});
   }
-  /// One second each.
+  /// Adds lines for updates of one second each.
   void train(std::uint64_t first, std::uint64_t last) {
     for (std::uint64_t step = first; step <= last; ++step) {
       time += 1;
@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(what_is_done_again_becomes_lost_in_place) {
   BOOST_TEST(before.saves_s == 0.5);
   BOOST_TEST(before.validation_s == 0.25);
   BOOST_TEST(before.between_s == 120 - 107);
-  // A start that died before it came to an update, and the next one at the same place.
+  // A start that died before its first update, and the next start from the same update.
   const TakenUp again = take_up_metrics(folder / "m", {"a", 3, 0, 120});
   BOOST_TEST(again.lost == 0u);
   BOOST_TEST(again.before.useful_s == 3);
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(lines_of_other_runs_and_of_older_programs_stay) {
   BOOST_TEST(types_of(read_file(folder / "m")) == "|ttttt|ttt");
   BOOST_TEST(take_up_metrics(folder / "m", {"b", 0, 0, 120}).lost == 3u);
   BOOST_TEST(types_of(read_file(folder / "m")) == "|ttttt|lll");
-  BOOST_TEST(take_up_metrics(folder / "m", {"a", 3, 0, 120}).lost == 2u);  // beyond what another run has written
+  BOOST_TEST(take_up_metrics(folder / "m", {"a", 3, 0, 120}).lost == 2u);  // skipping the lines of another run
   BOOST_TEST(types_of(read_file(folder / "m")) == "|tttll|lll");
   write_file(folder / "old", "{\"step\":1,\"type\":\"train\"}\n{\"step\":2,\"type\":\"train\"}\n");
   BOOST_TEST(take_up_metrics(folder / "old", {"a", 1, 0, 120}).lost == 0u);
@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(a_run_is_known_by_its_folder_whatever_that_is_called) {
     BOOST_TEST(take_up_metrics(folder / "m", {name, 3, 0, 120}).lost == 2u);
   }
   write_file(folder / "m", lines.text);
-  BOOST_TEST(take_up_metrics(folder / "m", {"saves", 3, 0, 120}).lost == 0u);  // that of the same name elsewhere
+  BOOST_TEST(take_up_metrics(folder / "m", {"saves", 3, 0, 120}).lost == 0u);  // another folder of the same name
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
@@ -145,7 +145,8 @@ BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
   CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "data"); }), "is no file of metrics");
   BOOST_TEST(read_file(folder / "data") == "tokens");
   BOOST_TEST_REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "pipe"); }), "cannot write --log-file");  // nobody reads it
+  CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "pipe"); }), "cannot write --log-file");  // no process reads the
+                                                                                                      // pipe
   const mode_t mask = ::umask(002);
   MetricsFile shared(folder / "shared");
   ::umask(mask);
@@ -165,7 +166,7 @@ BOOST_AUTO_TEST_CASE(updates_that_were_left_out_go_by_the_position_in_the_data) 
   lines.add({{"type", "skip"}, {"step", 3}, {"sequences", 30}, {"ms", 1000}, {"gnorm", 1}});
   lines.train(3, 3);
   write_file(folder / "m", lines.text);
-  BOOST_TEST(take_up_metrics(folder / "m", {"a", 2, 30, 120}).before.skipped_s == 1);  // saved after it was left out
+  BOOST_TEST(take_up_metrics(folder / "m", {"a", 2, 30, 120}).before.skipped_s == 1);  // saved after the update was skipped
   BOOST_TEST(types_of(read_file(folder / "m")) == "|ttsl");
   BOOST_TEST(take_up_metrics(folder / "m", {"a", 2, 20, 120}).before.lost_s == 2);
   BOOST_TEST(types_of(read_file(folder / "m")) == "|ttll");

@@ -1,4 +1,4 @@
-// The options of fsdp-train: every rule between them, and what users are told.
+// The options of fsdp-train: all rules between them, and the messages.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ TrainCommand parse(std::vector<const char*> arguments, int world_size = 1) {
   return parse_train_command(static_cast<int>(arguments.size()), arguments.data(), world_size);
 }
 
-/// With what every run needs.
+/// Parses the arguments together with the options that every run needs.
 TrainOptions options(std::vector<const char*> arguments, int world_size = 1) {
   arguments.insert(arguments.end(), {"--data", "train.bin", "--arch", "gpt2", "--max-update", "100"});
   return parse(std::move(arguments), world_size).options;
@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(the_model_is_chosen_once) {
   CHECK_CONTAINS(error({"--init", "pretrained"}), "--init pretrained needs --model");
   CHECK_CONTAINS(message_of([] { parse({"d.bin", "--arch", "gtp2", "--max-update", "1"}); }), "gpt2");
   BOOST_CHECK(parse({"d.bin", "--model", "dir", "--max-update", "1"}).options.init == InitFrom::pretrained);
-  // Neither: the checkpoint that is resumed has it.
+  // Without --arch and --model the model comes from the resumed checkpoint.
   BOOST_TEST(parse({"d.bin", "--max-update", "1"}).options.arch.empty());
   CHECK_CONTAINS(message_of([] { parse({"d.bin", "--max-update", "1", "--restore", "none"}); }), "no model");
 }
@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(overrides_carry_what_follows_from_them) {
   BOOST_TEST(override_config(arch_config("gpt2"), o.sizes).ffn_width == 100u);
   o.sizes.heads = 7;
   BOOST_CHECK_THROW(override_config(arch_config("gpt2"), o.sizes).validate(), UserError);
-  // Grouped queries stay grouped: the number of key/value heads is a choice of its own.
+  // --decoder-attention-heads does not change the number of key/value heads.
   TrainOptions grouped;
   grouped.sizes.heads = 64;
   const auto llama = arch_config("llama-3.2-1b");
@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_there_says_so) {
   CHECK_CONTAINS(error({"--optimizer", "adamww"}), "did you mean adamw?");
   CHECK_CONTAINS(message_of([] { parse({"--arch", "gpt2", "--max-update", "1"}); }), "no data");
   CHECK_CONTAINS(message_of([] { parse({"d.bin", "--arch", "gpt2"}); }), "give --max-update");
-  // A schedule that says when it ends, as in fairseq's example, is an end.
+  // The end of a schedule is also the end of the run, as in fairseq's example.
   BOOST_TEST(parse({"d.bin", "--arch", "gpt2", "--total-num-update", "9", "--lr-scheduler", "cosine"}).options.max_update ==
              9u);
   BOOST_TEST(parse({"d.bin", "--arch", "gpt2", "--total-num-update", "9", "--lr-scheduler", "cosine", "--max-update", "4"})
@@ -229,7 +229,7 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
   const auto again = parse({"--config", file.c_str()}, 4).options;
   BOOST_CHECK(to_json(again) == to_json(parse({arguments.begin(), arguments.end() - 1}, 4).options));
   BOOST_TEST(*parse({"--config", file.c_str(), "--print-config"}, 4).answer == printed);
-  // What was not asked for is open to other spellings, and adapts to another number of ranks.
+  // Options that were not given may be set by other spellings, and adapt to another number of ranks.
   const auto other = parse({"--config", file.c_str(), "--bf16", "--ddp-backend", "pytorch_ddp"}, 4).options;
   BOOST_CHECK(other.sharding.types.parameter == DType::bf16);
   BOOST_TEST(other.sharding.strategy == "none");
@@ -246,7 +246,7 @@ BOOST_AUTO_TEST_CASE(the_echo_holds_numbers_as_numbers) {
   BOOST_TEST(!json.contains("list-archs"));
 }
 
-/// Whoever adds an option decides whether a resumed run is compared by it: these are all that are not.
+/// The list of all options that a resumed run does not compare. A new option must be compared or added to this list.
 BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes) {
   const auto now = options({"--lr-scheduler", "cosine", "--fp16", "--reset-optimizer"});
   const auto told = to_json(now);
@@ -333,7 +333,7 @@ BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
                                  "; --total-batch-size keeps the sequences of an update"})
     CHECK_CONTAINS(two, part);
   BOOST_TEST(two.find("rate was") == std::string::npos);
-  // The same batch in other pieces is the same to rounding.
+  // Another division of the same batch is equal to rounding.
   BOOST_TEST(changed({"--max-update", "9", "--batch-size", "4"},
                      {"--max-update", "9", "--batch-size", "2", "--update-freq", "2"}) == "");
 }
@@ -386,7 +386,7 @@ BOOST_AUTO_TEST_CASE(fairseqs_ways_to_change_a_model) {
   expected.tied_embeddings = true, expected.activation = Activation::relu, expected.scaled_embedding = false;
   BOOST_CHECK(changed == expected);
   BOOST_CHECK_NO_THROW(changed.validate());
-  // The other family of fairseq's has the other positions.
+  // The other fairseq family has the other kind of positions.
   const TransformerConfig learned = config("transformer_lm_gpt2_small", {"--decoder-learned-pos"});
   BOOST_TEST(learned.family == "biogpt");
   BOOST_CHECK(learned.positions == Positions::learned);
@@ -394,11 +394,11 @@ BOOST_AUTO_TEST_CASE(fairseqs_ways_to_change_a_model) {
   const TransformerConfig sines = config("transformer_lm_gpt3_small", {"--decoder-learned-pos=false"});
   BOOST_TEST(sines.family == "xglm");
   BOOST_TEST(sines.tied_embeddings);
-  // What the model is already changes nothing, and other families have some of it.
+  // Options that the model already has change nothing, and other families support some of them.
   BOOST_CHECK(config("gpt2", {"--decoder-learned-pos", "--share-decoder-input-output-embed"}) == arch_config("gpt2"));
   BOOST_CHECK(config("gpt2", {"--activation-fn", "gelu"}).activation == Activation::gelu_erf);
   BOOST_CHECK(!config("gpt2", {"--share-decoder-input-output-embed=false"}).tied_embeddings);
-  // What it cannot be is named.
+  // Unsupported values are named.
   CHECK_CONTAINS(said("gpt2", {"--activation-fn", "relu"}),
                  "--activation-fn relu is not what a model of the family gpt2 can have");
   CHECK_CONTAINS(said("llama-3.2-1b", {"--activation-fn", "gelu"}), "--activation-fn gelu is not");

@@ -23,7 +23,7 @@ BOOST_AUTO_TEST_CASE(one_failure_is_everyones_error) {
     } catch (const CollectiveError& error) {
       if (error.what() == std::string("no file on 2") && error.speaker == 2 && !error.all && error.exit_code == 2) ++checked;
     }
-    comm.barrier();  // still in step
+    comm.barrier();  // the ranks are still synchronous
   });
   BOOST_TEST(checked == 5);
 }

@@ -16,7 +16,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// To the process, as from outside; waits until `watch` has seen it.
+/// Sends a signal to the process, as from outside; waits until `watch` has seen it.
 void send(int signal, SignalWatch& watch) {
   kill(getpid(), signal);
   for (int i = 0; i < 1000; ++i) {
@@ -29,7 +29,7 @@ void send(int signal, SignalWatch& watch) {
 
 }  // namespace
 
-// First: a child has one thread, and starts its own to take signals.
+// This case is first, because its child processes must have only one thread before they start one for signals.
 BOOST_AUTO_TEST_CASE(without_a_watch_an_interrupt_and_a_second_sigterm_end_the_process) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const pid_t child = fork();
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_launchers_request_waits_for_the_first_watch) {
 
 BOOST_AUTO_TEST_CASE(signals_that_stop) {
   for (const auto& [signal, name] : {std::pair{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"}}) {
-    SignalWatch watch("/nowhere", true);  // forgets what an earlier one saw
+    SignalWatch watch("/nowhere", true);  // forgets requests to an earlier watch
     BOOST_TEST(watch.poll().stop == 0);
     BOOST_TEST(watch.stop_reason() == "another rank");
     send(signal, watch);
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(files_ask_too_and_go_when_honoured) {
   write_file(folder / "save", "");
   {
     SignalWatch other(folder.path(), false);
-    BOOST_TEST(other.poll().stop == 0);  // only one rank looks
+    BOOST_TEST(other.poll().stop == 0);  // only one rank polls files
   }
   SignalWatch watch(folder.path(), true);
   const Requests requests = watch.poll();

@@ -1,4 +1,4 @@
-// The trace of a job: what is in the file, and that it agrees with the plan and with what the communicators sent.
+// The trace of a job: the contents of the file, compared with the plan and with the bytes that the communicators sent.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -76,10 +76,10 @@ Sent sent(const Job& job, const Communicator& world) {
 struct Traced {
   json file;
   std::vector<Operation> operations;
-  std::vector<Sent> sent;  // of each rank, in the updates that were recorded
+  std::vector<Sent> sent;  // by rank, in the recorded updates
 };
 
-/// A job of four updates, of which the second and the third are recorded.
+/// Runs a job of four updates; the second and the third are recorded.
 Traced trace(int ranks, const char* strategy, const PlanOptions& plan) {
   const TemporaryFolder folder;
   Traced traced;
@@ -128,7 +128,7 @@ std::map<Track, std::vector<TraceEvent>> tracks_of(const json& file) {
   return tracks;
 }
 
-/// The event of a track at a time, as the format says: the one that encloses it.
+/// Returns the event of a track that encloses a time, as the format requires.
 const TraceEvent* at(const std::vector<TraceEvent>& events, std::int64_t time) {
   for (const TraceEvent& event : events)
     if (event.begin <= time && (time < event.end || event.begin == time)) return &event;
@@ -220,11 +220,11 @@ BOOST_AUTO_TEST_CASE(arrows_lead_from_gathers_to_their_users_and_from_gradients_
             BOOST_TEST(!about(other, unit == "root" ? "embedding" : unit), unit << ": " << other.name);
         BOOST_TEST(!about(computation, "release"));
       }
-      // With sharded parameters each gather has an arrow; each reduction has one, and what follows a reduction has none.
+      // With sharded parameters each gather has an arrow. Each reduction has one, and operations after a reduction have none.
       for (const auto& [track, events] : tracks)
         for (const TraceEvent& event : events) {
           if (about(event, "all-gather")) BOOST_TEST(arrows_out[&event] == 1, strategy << ": " << event.name);
-          const bool of_a_unit = !about(event, "squares") && !about(event, "loss");  // else one of the norm's sums
+          const bool of_a_unit = !about(event, "squares") && !about(event, "loss");  // otherwise it is one of the norm's sums
           if (about(event, "reduce-scatter") || (about(event, "all-reduce") && of_a_unit && strategy == std::string("none")))
             BOOST_TEST(arrows_in[&event] == 1, strategy << ": " << event.name);
         }
@@ -241,7 +241,7 @@ BOOST_AUTO_TEST_CASE(bytes_are_those_that_the_communicators_sent) {
         const Sent& sent = traced.sent[static_cast<std::size_t>(track.first)];
         BOOST_TEST_CONTEXT(strategy << ", rank " << track.first << " of " << ranks << ", stream " << track.second) {
           if (track.second == 2) BOOST_TEST(bytes == sent[0]);
-          // All-reduces that do not divide evenly are the difference.
+          // The difference comes from all-reduces that do not divide evenly.
           if (track.second == 3) BOOST_TEST(std::abs(bytes - sent[1]) < 2 * 1200);
           if (track.second == 1) BOOST_TEST(bytes == 0);
         }
@@ -275,7 +275,7 @@ BOOST_AUTO_TEST_CASE(recording_allocates_nothing_and_ends) {
     BOOST_TEST(last.begin_ns > 0);
     BOOST_TEST(recorder.next(9).empty());
     job.update();
-    BOOST_TEST(recorder.times().back().end_ns == last.end_ns);  // nobody writes there any more
+    BOOST_TEST(recorder.times().back().end_ns == last.end_ns);  // later updates do not overwrite it
   });
 }
 
@@ -342,7 +342,7 @@ BOOST_AUTO_TEST_CASE(fake_collectives_send_nothing_of_the_model) {
         return after[0] - before[0] + after[1] - before[1];
       };
       const std::int64_t with = step(false), without = step(true), again = step(false);
-      expect(without == 0, "nothing travels");  // Boost.Test is not for several threads
+      expect(without == 0, "nothing travels");  // Boost.Test is not thread-safe
       expect(with > 10000 && with == again, "what is switched off can be switched on again");
     });
 }
