@@ -48,7 +48,7 @@ struct WrittenModel {
 struct ModelFormat {
   std::string_view name;   // the name by which users choose it: "safetensors"
   std::string_view what;   // "a Hugging Face folder", for messages
-  std::string_view about;  // what is written, for --help
+  std::string_view about;  // what is written, for the help text
   /// Returns true if an existing path is meant to be a model of this format. Rows are asked in turn, those added last first.
   bool (*is)(const std::filesystem::path& path);
   /// Throws UserError or DamagedError if the path is not a valid model.

@@ -1,6 +1,6 @@
 // Optimizers over shards. An optimizer is one file in this folder and one line in the table of optimizer.cpp: a row with its
 // name, its default values and its rules; a rule says how a parameter is updated. The plan, the memory plan, checkpoints,
-// options and --help read these rows. docs/extending-optimizer.md adds one.
+// options and the help text read these rows. docs/extending-optimizer.md adds one.
 //
 // A parameter keeps its identity inside a flat shard: decay, learning rate, noise and statistics depend on the parameter and
 // the element's position in it, never on where the shard was cut.
@@ -142,7 +142,7 @@ struct OptimizerReads {
 struct Optimizer {
   std::string_view name;          // the name that users choose, and that checkpoints contain
   std::string_view same_as = "";  // the name of another optimizer with the same algorithm and states
-  std::string_view about = "";    // a sentence for --help, if the name does not explain it
+  std::string_view about = "";    // a sentence for the help text, if the name does not explain it
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum = 0;
   bool l2_decay = false;  // true: decay is added to the gradient (L2); false: decoupled decay of the weights
   OptimizerReads reads = {};
