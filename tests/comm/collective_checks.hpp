@@ -1,5 +1,5 @@
-// Every collective against the same result computed alone: each rank makes all ranks' data from one seed. The checks throw,
-// instead of using Boost.Test, because they run on several threads at once.
+// Compares every collective with the same result computed on one rank: each rank makes all ranks' data from one seed. The
+// checks throw, instead of using Boost.Test, because they run on several threads at once.
 #pragma once
 
 #include <array>
@@ -21,10 +21,11 @@ inline void require(bool ok, const std::string& what) {
   if (!ok) throw std::runtime_error(what);
 }
 
-/// What Connection::staging_bytes takes of a group on one node.
+/// Returns the argument of Connection::staging_bytes for a group on one node.
 inline std::vector<int> one_node(int ranks) { return std::vector<int>(static_cast<std::size_t>(ranks), 0); }
 
-/// Element i of rank r's data: twenty binades, both signs, so that a sum in another order has other bits.
+/// Returns element i of rank r's data: exponents over a range of twenty, both signs, so that a sum in another order has other
+/// bits.
 template <class T>
 T element(int rank, std::size_t i) {
   const auto word = philox({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(rank), 0, 0}, {20, 26});
@@ -45,7 +46,7 @@ T add(T a, T b) {
   return a + b;
 }
 
-/// Level by level: neighbours add, an odd one out goes up unchanged.
+/// Sums level by level: neighbours are added, and the last of an odd number moves to the next level unchanged.
 template <class T>
 T canonical_sum(std::vector<T> values) {
   while (values.size() > 1) {
@@ -57,7 +58,7 @@ T canonical_sum(std::vector<T> values) {
   return values[0];
 }
 
-/// The sum over all ranks' element i, each rounded to `travel`.
+/// Returns the sum over all ranks' element i, each rounded to `travel`.
 template <class T>
 T expected_sum(int size, std::size_t i, DType travel = DType::f32) {
   std::vector<T> values;
@@ -113,7 +114,7 @@ inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t
   float* const shard = where == Where::in_place ? whole.data() + me * count : apart.data();
   const std::uint64_t before = bytes_sent(comm, Collective::reduce_scatter);
   comm.reduce_scatter(stream, whole.data(), shard, count, into, travel);
-  const std::size_t sent = bytes_sent(comm, Collective::reduce_scatter) - before;  // sums of nodes go on in fp32
+  const std::size_t sent = bytes_sent(comm, Collective::reduce_scatter) - before;  // sums of nodes are sent in fp32
   require(sent >= (ranks - 1) * count * size_of(travel) && sent <= (ranks - 1) * count * 4, what + ": bytes sent");
   for (std::size_t i = 0; i < count; ++i) {
     const float sum = expected_sum<float>(comm.size(), me * count + i, travel);
@@ -139,7 +140,7 @@ void check_all_reduce(Communicator& comm, Stream& stream, std::size_t count, DTy
   // Shares that differ by one element: the largest is sent to all others, the smallest is kept. By nodes, doubles and
   // integers take more.
   const double rounding = static_cast<double>(ranks * sizeof(T)), most = sizeof(T) == sizeof(float) ? optimal : 2 * optimal;
-  const double least = optimal * static_cast<double>(size_of(travel) + 4) / 8;  // half of it are sums
+  const double least = optimal * static_cast<double>(size_of(travel) + 4) / 8;  // half of the bytes are sums
   require(sent >= least - rounding && sent <= most + rounding, what + ": bytes sent");
   for (std::size_t i = 0; i < count; ++i) require_same_bits(data[i], expected_sum<T>(comm.size(), i, travel), what, i);
   for (std::size_t i = 0; i < guard; ++i) require(data[count + i] == T{3}, what + " writes past the end");
@@ -155,13 +156,13 @@ inline void check_broadcast(Communicator& comm, Stream& stream, std::size_t byte
   comm.broadcast(data.data(), bytes, root);
   for (std::size_t i = 0; i < bytes; ++i) require_same_bits(data[i], byte_at(i), what, i);
   for (std::size_t i = 0; i < guard; ++i) require(data[bytes + i] == 0x5a, what + " writes past the end");
-  // Together the ranks send it once to everyone but the root.
+  // All ranks together send the data once to every rank except the root.
   auto sent = static_cast<std::int64_t>(bytes_sent(comm, Collective::broadcast) - before);
   comm.all_reduce(stream, &sent, 1);
   require(sent == static_cast<std::int64_t>(bytes) * (comm.size() - 1), what + ": bytes sent");
 }
 
-/// Every collective at one count.
+/// Checks every collective at one count.
 inline void check_count(Communicator& comm, Stream& stream, std::size_t count) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const bool in_place : {false, true}) check_all_gather(comm, stream, count, type, in_place);
@@ -179,7 +180,7 @@ inline void check_count(Communicator& comm, Stream& stream, std::size_t count) {
 
 inline float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-/// All collectives on `whole` (size() * count elements, plus a guard) and `shard`, wherever they lie.
+/// Checks all collectives on `whole` (size() * count elements, plus a guard) and `shard`, in any kind of memory.
 inline void check_buffers(Communicator& comm, Stream& stream, float* whole, float* shard, std::size_t count) {
   const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank()), total = ranks * count;
   const std::string what = format("{} elements", count);
@@ -225,7 +226,7 @@ inline void check_buffers(Communicator& comm, Stream& stream, float* whole, floa
   require(whole[total] == 0.25f, "a collective of " + what + " writes past the end");
 }
 
-/// The group that `split` must give: these ranks of `comm`, in this order, and a working group.
+/// Checks the result of a split: these ranks of `comm`, in this order, and a working group.
 inline void check_group(Communicator& part, Communicator& comm, Stream& stream, const std::vector<int>& members) {
   require(part.size() == static_cast<int>(members.size()), "size of a split group");
   require(members.at(static_cast<std::size_t>(part.rank())) == comm.rank(), "place in a split group");
@@ -246,7 +247,7 @@ inline void check_splits(Communicator& comm, Stream& stream) {
     for (int r = size - 1; r >= 0; --r)
       if (r % 2 == rank % 2) members.push_back(r);
     check_group(*part, comm, stream, members);
-    // A group of a group, and both still work.
+    // A split of a split; both groups still work.
     const auto alone = part->split(part->rank(), 0);
     check_group(*alone, comm, stream, {rank});
     check_count(*part, stream, 5);
@@ -265,7 +266,7 @@ inline void check_splits(Communicator& comm, Stream& stream) {
   check_count(comm, stream, 5);
 }
 
-/// What a group does with values of the host.
+/// Checks the operations of a group on host values.
 inline void check_host_values(Group& comm) {
   require(comm.all(true), "all agree");
   for (int r = 0; r < comm.size(); ++r) require(!comm.all(comm.rank() != r), "one dissents");

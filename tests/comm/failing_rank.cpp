@@ -1,6 +1,6 @@
-// Rank 1 fails while the others wait for it in a collective: `kill` by SIGKILL, `throw` by an exception as main() handles it,
-// `unwind` by one that passes the session's and the communicator's destructors on its way, `hang` by never coming, and nor does
-// rank 3 then. failing_rank.sh runs it: failing_rank HOW mpi|shm|nodes; with nodes, two ranks each play a node.
+// Rank 1 fails while the others wait for it in a collective. `kill`: by SIGKILL; `throw`: by an exception that main() handles;
+// `unwind`: by an exception that runs the destructors of the session and the communicator; `hang`: ranks 1 and 3 never arrive.
+// failing_rank.sh runs it: failing_rank HOW mpi|shm|nodes; with nodes, every two ranks simulate a node.
 #include <unistd.h>
 
 #include <csignal>

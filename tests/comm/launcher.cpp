@@ -1,4 +1,4 @@
-// Which launcher started a process, from its environment, and what is told where that is another MPI's.
+// Detects the launcher of a process from its environment, and checks the message if it belongs to another MPI.
 #include <boost/test/unit_test.hpp>
 
 #include <map>
@@ -37,7 +37,7 @@ BOOST_AUTO_TEST_CASE(each_launcher_says_how_many_ranks_it_started) {
 }
 
 BOOST_AUTO_TEST_CASE(one_rank_of_an_inner_launcher_is_one_rank) {
-  // Open MPI starts its daemons on other nodes with srun; they hand that step's number of tasks to the ranks.
+  // Open MPI starts its daemons on other nodes with srun; the ranks inherit that step's number of tasks.
   BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "3"}, {"OMPI_COMM_WORLD_SIZE", "1"}}).count == 1);
   BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "3"}, {"PMI_SIZE", "1"}}).count == 1);
   BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PTY_PORT", "40001"}}).count == 1);

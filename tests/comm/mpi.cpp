@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(ranks_are_named) {
   BOOST_TEST(name_of({Call::all_gather, "block 3"}) == "all-gather of block 3");
 }
 
-// By a tree, in which rank 3 gets from rank 2 what that gets from the root. A root is not late in sending little.
+// A broadcast by a tree: rank 3 receives from rank 2, which receives from the root. A root does not wait when it sends little.
 BOOST_AUTO_TEST_CASE(who_does_not_pass_on_may_wait_itself) {
   if (world().size() < 4) return;
   world().barrier();
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_pass_on_may_wait_itself) {
   world().barrier();
 }
 
-// One number is added up by rank 0 alone, which knows who is missing; the others wait for it, and a little longer.
+// Rank 0 sums a single number, so only it knows which ranks are missing; the others wait for rank 0, a little longer.
 BOOST_AUTO_TEST_CASE(who_adds_up_may_wait_itself) {
   if (world().size() < 3) return;
   world().barrier();

@@ -1,5 +1,5 @@
-// Collectives of GPUs by NCCL, on the doubles of both (cuda_double/): against the threads' collectives with the same numbers.
-// Ranks are threads with a device each.
+// Collectives of GPUs by NCCL, with the doubles of CUDA and NCCL (cuda_double/), compared with the threads communicator on the
+// same numbers. Ranks are threads with a device each.
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>
@@ -24,7 +24,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// What a rank of a test has.
+/// The communicators, device and stream of a test's rank.
 struct Rank {
   Communicator& host;
   Device& device;
@@ -60,7 +60,7 @@ void require_same(const std::vector<T>& found, const std::vector<T>& expected, c
   for (std::size_t i = 0; i < found.size(); ++i) require_same_bits(found[i], expected[i], what, i);
 }
 
-/// `on` of the host's numbers and of the device's, and as many bytes counted.
+/// Runs `on` on host numbers and on device numbers, and checks that the results and the counted bytes are the same.
 template <class T>
 void require_same_result(Rank& rank, std::vector<T> values, const std::string& what,
                          const std::function<void(Collectives&, Stream&, T*)>& on) {
@@ -73,7 +73,7 @@ void require_same_result(Rank& rank, std::vector<T> values, const std::string& w
   require(sum(rank.nccl.traffic()) - before == sum(rank.host.traffic()) - host_before, what + ": bytes sent");
 }
 
-/// Whole and shard in one array, of which the collective is to write the shard: `whole` is left unspecified.
+/// Whole and shard are in one array. The collective writes the shard, and leaves `whole` unspecified.
 void check_canonical_reduce_scatter(Rank& rank, std::size_t count, Into into, DType travel, bool in_place) {
   const std::string what = format("reduce_scatter of {} x {}{}{}", count, name_of(travel), into == Into::add ? ", added" : "",
                                   in_place ? ", in place" : "");
@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(library_sums_are_near_and_repeatable) {
               for (std::size_t i = 0; i < count; ++i) {
                 const float sum = expected_sum<float>(rank.host.size(), first + i, travel);
                 const float expected = into == Into::add ? 0.3f + sum : sum;
-                double most = 0.3;  // a bound of what was rounded
+                double most = 0.3;  // a bound of the rounded values
                 for (int r = 0; r < rank.host.size(); ++r) most += std::abs(element<float>(r, first + i));
                 require(std::abs(double(found[i]) - expected) <= 1e-6 * most, "a sum in the library's order");
                 other_bits += found[i] != expected;
@@ -176,14 +176,14 @@ BOOST_AUTO_TEST_CASE(library_sums_are_near_and_repeatable) {
             }
       }
     });
-  if (!wants_real_gpu()) BOOST_TEST(other_bits > 100u);  // the double adds in an order of its own
+  if (!wants_real_gpu()) BOOST_TEST(other_bits > 100u);  // the double sums in another order
 }
 
 BOOST_AUTO_TEST_CASE(slots_are_registered_and_outlive_their_groups) {
   std::vector<Buffer> kept[2];
   on_gpus(2, {}, [&](Rank& rank) {
-    // Many times, without giving back any, which would wait for the device: memory that is cleared too late is seen where a
-    // stream comes first, and that is a matter of delays.
+    // Many allocations without a release, which would wait for the device: if memory is cleared too late, some stream writes it
+    // before that, depending on the random delays.
     for (int round = 0; round < 20; ++round) {
       const Buffer& buffer = kept[rank.me()].emplace_back(rank.nccl.allocate(rank.device, 1000 * sizeof(float)));
       const MemoryView view(std::span(buffer.data(), buffer.bytes()), rank.stream);
@@ -252,7 +252,7 @@ BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
   BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("it moves the memory of GPUs"));
 }
 
-// Rank 0 gives the collective up, and rank 1 does then, as nobody is there any more. Neither is behind the other.
+// Rank 0 aborts the collective; then rank 1 also aborts, because rank 0 no longer takes part.
 BOOST_AUTO_TEST_CASE(a_rank_that_comes_too_late_is_not_waited_for) {
   std::atomic<int> given_up = 0;
   on_gpus(2, {.timeout_s = 0.3}, [&](Rank& rank) {

@@ -1,5 +1,5 @@
-// Groups that span nodes: the same checks as the other backends pass, so that all give the same bits; what goes between nodes;
-// what happens when a rank does not come, or one node is short of memory. Consecutive ranks play the nodes.
+// Groups that span nodes: the same checks as for the other backends, so that all give the same bits; the traffic between nodes;
+// missing ranks; a node without enough memory. Consecutive ranks simulate the nodes.
 #include "mpi_main.hpp"
 
 #include <sys/resource.h>
@@ -23,7 +23,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Numbers of ranks that nodes of this job may have: all that leave several equal nodes of several ranks.
+/// Returns the possible numbers of ranks per node in this job: those that give several equal nodes of several ranks.
 std::vector<int> sizes_of_nodes() {
   std::vector<int> sizes;
   for (int n = 2; n < world().size(); ++n)
@@ -62,8 +62,8 @@ BOOST_AUTO_TEST_CASE(ranks_of_each_node_by_hand) {
   BOOST_TEST(of({5, 7, 7}) == 0);
   BOOST_TEST(of({5, 5, 7, 7, 7, 7}) == 0);
   BOOST_TEST(of({5, 5, 7, 8}) == 0);
-  BOOST_TEST(of({5, 7, 5, 7}) == 0);        // dealt out in turn
-  BOOST_TEST(of({5, 5, 7, 7, 5, 5}) == 0);  // comes twice
+  BOOST_TEST(of({5, 7, 5, 7}) == 0);        // ranks alternate between nodes
+  BOOST_TEST(of({5, 5, 7, 7, 5, 5}) == 0);  // node 5 occurs twice
 }
 
 BOOST_AUTO_TEST_CASE(equal_nodes_of_several_ranks_go_by_nodes) {
@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(equal_nodes_of_several_ranks_go_by_nodes) {
       BOOST_TEST(comm->description().find(n == size ? "shared memory" : "MPI") == 0u);
     BOOST_TEST(comm->split(0, comm->rank())->description() == comm->description());
     BOOST_TEST(comm->split_by_node()->description().find("shared memory") == 0u);
-    // Backwards, nodes are as good; dealt out in turn they are not.
+    // Nodes in reverse order also work; alternating nodes do not.
     BOOST_TEST(comm->split(0, -comm->rank())->description() == comm->description());
     if (equal) BOOST_TEST(comm->split(0, comm->rank() % n)->description().find("MPI, ") == 0u);
     BOOST_TEST(world_of_nodes(n, 60, "mpi")->description() == format("MPI, {} ranks", size));
@@ -90,8 +90,8 @@ BOOST_AUTO_TEST_CASE(collectives_match_a_local_computation) {
   const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes()) {
     const auto comm = world_of_nodes(n);
-    // Small ones go another way within a node than large ones; none of these is a multiple of the ranks of a node and of the
-    // pieces in which messages and staging areas move them.
+    // Within a node small counts use another algorithm than large ones. None of these is a multiple of the ranks of a node and
+    // of the pieces of messages and staging areas.
     for (const std::size_t count : {0, 1, 2, 3, 5, 17, 1000, 4097, 100003}) check_count(*comm, *stream, count);
     for (int root = 0; root < comm->size(); ++root) check_broadcast(*comm, *stream, 300'001, root);
     check_host_values(*comm);
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(buffers_may_lie_anywhere) {
       check_buffers(*comm, *stream, comm->rank() % 2 == 0 ? floats(shared) + 7 : own.data(), shard.data(), count);
     }
     check_buffers(*comm, *stream, own.data(), floats(shared), 4099);
-    // Only the slots of this node are read where they lie.
+    // Only the slots of this node are read in place.
     const auto neighbours = static_cast<std::size_t>(n) - 1;
     BOOST_TEST((comm->borrowed_bytes() >= neighbours * shared.bytes() / static_cast<std::size_t>(n)));
     BOOST_TEST(comm->borrowed_bytes() <= shared.bytes() + 4096);
@@ -141,13 +141,13 @@ BOOST_AUTO_TEST_CASE(groups_split) {
       if (r % n == comm->rank() % n) across.push_back(r);
     }
     check_group(*comm->split_by_node(), *comm, *stream, neighbours);
-    // The mesh of the hybrid strategies: groups within a node, and groups of a rank of each.
+    // The mesh of the hybrid strategies: groups within a node, and groups with one rank of each node.
     const Mesh mesh = make_mesh(*comm, n, comm->size() / n);
     check_group(*mesh.shard, *comm, *stream, neighbours);
     check_group(*mesh.replicate, *comm, *stream, across);
     BOOST_TEST(mesh.shard->description().find("shared memory") == 0u);
     BOOST_TEST(mesh.replicate->description().find("MPI") == 0u);
-    // A replicate axis may go by nodes, too.
+    // A replicate axis may also communicate by nodes.
     if (n == 4 && comm->size() == 8) {
       const Mesh pairs = make_mesh(*comm, 2, 4);
       BOOST_TEST(pairs.replicate->description() == "MPI between 2 nodes, shared memory within");
@@ -211,11 +211,12 @@ BOOST_AUTO_TEST_CASE(a_shard_goes_to_each_other_node_once) {
     BOOST_TEST(flat == (power_of_two(n) ? 0 : (ranks - 1) * bytes));
 
     sent([&] { comm->all_reduce(*stream, whole.data(), ranks * count, DType::f32); });
-    BOOST_TEST(far == (power_of_two(n) ? 2 * (nodes - 1) * bytes : 0));  // of a node's part, which has `nodes` times `count`
+    BOOST_TEST(far == (power_of_two(n) ? 2 * (nodes - 1) * bytes : 0));  // for a node's part, which has `nodes` times `count`
+                                                                         // elements
     BOOST_TEST(near == (power_of_two(n) ? 2 * (of_each - 1) * nodes * bytes : 0));
     BOOST_TEST(flat == (power_of_two(n) ? 0 : 2 * (ranks - 1) * bytes));
 
-    // Together the ranks send what is broadcast to each other node once.
+    // All ranks together send the broadcast data once to each other node.
     sent([&] { comm->broadcast(whole.data(), bytes, 1); });
     auto all_far = static_cast<std::int64_t>(far);
     comm->all_reduce(*stream, &all_far, 1);
@@ -280,7 +281,7 @@ BOOST_AUTO_TEST_CASE(one_node_short_of_memory_is_an_error_on_all_ranks) {
     low.rlim_cur = 1 << 16;
     if (limited) BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
     BOOST_CHECK_EXCEPTION(comm->allocate(*device, std::size_t{1} << 20), UserError, says);
-    check_count(*comm, *stream, 5000);  // and goes on
+    check_count(*comm, *stream, 5000);  // the group still works
     BOOST_CHECK_EXCEPTION(world_of_nodes(n), UserError, says);
     // automatic: the ranks of that node send messages to each other.
     const auto fallback = world_of_nodes(n, 60, "auto");
@@ -313,18 +314,18 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
     for (const auto& [name, step] : steps) {
       BOOST_TEST_CONTEXT(name << ", " << n << " ranks of each node") {
         world().barrier();
-        const int missing = n == 2 ? size - 1 : size - 2;  // and those behind it
+        const int missing = n == 2 ? size - 1 : size - 2;  // and the ranks after it
         const bool flat = !power_of_two(n) && name.find("reduce") != std::string::npos;
         const auto comm = world_of_nodes(n, 0.3);
         comm->barrier();
         if (comm->rank() >= missing) {
           std::this_thread::sleep_for(std::chrono::milliseconds(700));
-          // Its node tells it that it is too late.
+          // The ranks of its node have aborted, so it gets an error.
           if (!flat) BOOST_CHECK_THROW(step(*comm), CollectiveTimeout);
           continue;
         }
         const bool neighbour = comm->rank() / n == missing / n;
-        if (name == "broadcast" && !neighbour) continue;  // needs to wait for nobody but the root
+        if (name == "broadcast" && !neighbour) continue;  // these ranks wait only for the root
         const bool exact = neighbour || flat;
         const Timer timer;
         const auto names_it = [&](const CollectiveTimeout& error) {
@@ -337,7 +338,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
           return text.find(", or a rank that it waits for, has" + at) != std::string::npos;
         };
         BOOST_CHECK_EXCEPTION(step(*comm), CollectiveTimeout, names_it);
-        // The others wait a little longer than neighbours, so that those who know speak first.
+        // The others wait a little longer than the ranks of that node, which report first and name the missing rank.
         if (!neighbour) BOOST_TEST(timer.seconds() >= (exact ? 0.3 : 0.375));
         BOOST_TEST(timer.seconds() < 20);
         BOOST_CHECK_THROW(comm->barrier(), std::runtime_error);
@@ -363,7 +364,7 @@ BOOST_AUTO_TEST_CASE(abort_ends_this_rank_and_wakes_its_node) {
       BOOST_CHECK_THROW(comm->barrier(), GroupAborted);
       BOOST_TEST(timer.seconds() < 20);
     } else {
-      // Other nodes notice nothing: the job ends them. Here another thread of theirs does.
+      // Other nodes do not notice the abort. In a job the launcher ends them; here another thread aborts their group.
       std::thread other([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         comm->abort();

@@ -1,5 +1,5 @@
-// The backend of ranks that share memory: the same checks as the other backends pass, so that all give the same bits; buffers
-// from allocate() and others; nodes; what happens when memory is short or a rank does not come.
+// The shared memory backend: the same checks as for the other backends, so that all give the same bits; buffers from allocate()
+// and others; nodes; too little memory; missing ranks.
 #include "mpi_main.hpp"
 
 #include <sys/resource.h>
@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(buffers_may_lie_anywhere) {
   BOOST_TEST(comm->borrowed_bytes() <= shared.bytes() + first.bytes() + 2 * 4096);
   BOOST_TEST((comm->borrowed_bytes() >= (ranks - 1) * shared.bytes() / ranks));
 
-  // Memory that was given back is forgotten, wherever the next piece lies.
+  // Released memory is forgotten, also if the next allocation has the same address.
   const std::size_t borrowed = comm->borrowed_bytes();
   first = Buffer();
   const Buffer again = comm->allocate(*device, 1000), nothing = comm->allocate(*device, 0);
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(groups_across_nodes_send_messages) {
   const auto across = comm->split(comm->rank() % 2, 0);
   BOOST_TEST((across->description().find("MPI") == 0) == (across->size() > 1));
   check_count(*across, *stream, 5000);
-  // With --comm mpi, nobody shares memory.
+  // With --comm mpi, ranks do not share memory.
   BOOST_TEST(session().world({.kind = "mpi"})->split_by_node()->description().find("MPI") == 0u);
 }
 
@@ -177,14 +177,14 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
       return true;
     };
   };
-  {  // More than the machine has.
+  {  // more memory than the machine has
     const auto comm = shared_world();
     BOOST_CHECK_EXCEPTION(comm->allocate(*device, std::size_t{1} << 45), RunError,
                           says({"TiB of shared memory", "available", "`communication by messages` shares none"}));
     const auto stream = device->make_stream();
-    check_count(*comm, *stream, 5000);  // and goes on
+    check_count(*comm, *stream, 5000);  // the group still works
   }
-  // One rank gets no more: the system refuses to make a file longer than this limit.
+  // One rank cannot allocate: the system refuses files longer than this limit.
   const bool limited = world().rank() == 1;
   const auto comm = shared_world();
   rlimit old{};
@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
   BOOST_CHECK_EXCEPTION(
       comm->allocate(*device, std::size_t{1} << 20), RunError,
       says({"of shared memory", "rank 1 on " + session().host(), "File too large", "`communication by messages` shares none"}));
-  // Groups, too, whose memory rank 0 makes: shm says why, automatic sends messages.
+  // The same for groups, because rank 0 makes their memory: `shm` gives the reason, `auto` sends messages.
   BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
   BOOST_CHECK_EXCEPTION(shared_world(), RunError,
                         says({"rank 0 on " + session().host(), "File too large", "`communication by messages` shares none"}));
@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
   BOOST_TEST(session().world({.kind = "auto"})->description().find("shared memory") == 0u);
 }
 
-// The last rank or the last two, in a call that belongs to something, and in one that does not.
+// The last rank or the last two are missing, in a call of a unit and in one without a unit.
 BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
   using Step = std::function<void(Communicator&)>;
   const int size = world().size();
@@ -221,7 +221,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
       if (missing >= size) return;
       world().barrier();
       const auto comm = session().world({.kind = kind, .timeout_s = 0.3});
-      // Split: those that do not come and one that does, backwards; the message counts ranks of the job.
+      // Split: a group of the missing ranks and one other, in reverse order; the message has ranks of the job.
       const bool outside = split && comm->rank() < size - missing - 1;
       const auto part = comm->split(outside ? 1 : 0, -comm->rank());
       if (outside) return;
@@ -236,12 +236,12 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
                                   missing == 1 ? "has" : "have", name)) == 0;
         };
         BOOST_CHECK_EXCEPTION(step(*part), CollectiveTimeout, names_them);
-        BOOST_TEST(timer.seconds() >= 0.2);  // with shared memory the rank that came first gives up for all
+        BOOST_TEST(timer.seconds() >= 0.2);  // with shared memory the first rank to time out aborts for all
         BOOST_TEST(timer.seconds() < 20);
         BOOST_CHECK_THROW(part->barrier(), std::runtime_error);
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(900));
-        // With shared memory, the late rank learns that it is too late.
+        // With shared memory, the late rank also gets an error.
         if (kind == "shm") BOOST_CHECK_THROW(step(*part), CollectiveTimeout);
       }
     }
@@ -256,7 +256,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
 
 BOOST_AUTO_TEST_CASE(abort_wakes_all) {
   if (world().size() == 1) return;
-  // In the group where they wait, and in one split from it that has lost nobody.
+  // In the group of the missing rank, and in a split of it without missing ranks.
   for (const bool split : {false, true}) {
     const auto comm = shared_world();
     const auto part = comm->split(split ? (comm->rank() == 0 ? 0 : 1) : 0, 0);

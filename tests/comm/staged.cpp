@@ -1,5 +1,5 @@
-// Collectives of GPUs through the memory of the host, on a GPU or on the double of CUDA (cuda_double/): the host waits for what
-// the stream was given before, and for each copy.
+// Collectives of GPUs through host memory, on a GPU or on the double of CUDA (cuda_double/): the host waits for earlier work of
+// the stream, and for each copy.
 #include "comm/staged.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -32,8 +32,8 @@ void on_one_gpu(int size, const std::function<void(Rank&)>& body) {
   });
 }
 
-/// `on` of the host's numbers and of those of the GPU, which come there only after other work of the stream. `on` gets a
-/// stream, the numbers, and as many others, which are read and written, too.
+/// Runs `on` on host numbers and on GPU numbers, which earlier work of the stream writes. `on` gets a stream, the numbers, and
+/// a second array of the same size, which it may read and write.
 template <class T>
 void require_same_of_late_numbers(Rank& rank, std::size_t n, const std::string& what,
                                   const std::function<void(Collectives&, Stream&, T*, T*)>& on) {
@@ -67,7 +67,8 @@ BOOST_AUTO_TEST_CASE(a_collective_takes_what_its_stream_was_given_before) {
       require_same_of_late_numbers<float>(rank, n, into == Into::add ? "reduce-scatter, added" : "reduce-scatter",
                                           [=](Collectives& on, Stream& stream, float* whole, float* shard) {
                                             on.reduce_scatter(stream, whole, shard, count, into, DType::f32);
-                                            stream.copy(whole, shard, n * sizeof(float));  // what is left there is unspecified
+                                            stream.copy(whole, shard, n * sizeof(float));  // the remaining content is
+                                                                                           // unspecified
                                           });
     require_same_of_late_numbers<float>(rank, n, "all-reduce", [=](Collectives& on, Stream& stream, float* data, float*) {
       on.all_reduce(stream, data, n, DType::f32);
@@ -80,8 +81,8 @@ BOOST_AUTO_TEST_CASE(a_collective_takes_what_its_stream_was_given_before) {
   });
 }
 
-// Each collective has more numbers than the one before, so that it gives back the staging, of which the one before must have
-// copied everything.
+// Each collective has more numbers than the one before and therefore releases the staging memory, which the previous one must
+// have copied completely.
 BOOST_AUTO_TEST_CASE(a_collective_that_needs_more_staging_does_not_take_it_from_the_one_before) {
   constexpr std::size_t step = std::size_t{1} << 18, rounds = 6;
   on_one_gpu(2, [](Rank& rank) {

@@ -28,7 +28,7 @@ void on_ranks(int size, const std::function<void(Communicator&, Stream&)>& body,
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(sums_add_in_the_canonical_order) {
-  // Seven inputs by hand; and the order shows in the bits.
+  // Seven inputs with a sum by hand, whose bits depend on the order.
   const std::size_t n = 3000;
   std::vector<std::vector<float>> x;
   std::vector<const void*> inputs;
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(sums_add_in_the_canonical_order) {
     sequential_differs += sum[i] != v(0) + v(1) + v(2) + v(3) + v(4) + v(5) + v(6);
   }
   BOOST_TEST(sequential_differs > n / 10);
-  // The result may take the place of an input.
+  // The result may overwrite an input.
   const auto copy = x[4];
   tree_sum<float>(inputs, n, x[4].data(), Into::overwrite);
   BOOST_TEST(x[4] == sum);
@@ -106,15 +106,15 @@ BOOST_AUTO_TEST_CASE(a_group_of_one_needs_no_launcher) {
 }
 
 BOOST_AUTO_TEST_CASE(a_failing_rank_ends_all) {
-  // Ranks 2 and 3 fail by themselves, the others because of them: the error of rank 2 is the one that comes out.
+  // Ranks 2 and 3 fail, and therefore the others fail, too: the error of rank 2 is thrown.
   for (const bool in_a_split_group : {false, true}) {
     std::atomic<int> consequences = 0;
     const auto body = [&](Communicator& world) {
       const auto stream = make_host_stream();
-      // With groups of two, rank 5's group has lost nobody, and ends all the same.
+      // With groups of two, rank 5's group has no failed rank, but is also aborted.
       const auto group = world.split(in_a_split_group ? world.rank() / 2 : 0, 0);
       for (int step = 0;; ++step) {
-        // Memory that is gone as soon as this rank fails.
+        // Memory that is freed when this rank fails.
         const auto data = std::make_unique<std::vector<float>>(10007, 1.0f);
         if (step == 5 && world.rank() == 3) throw UserError("rank three");
         if (step == 5 && world.rank() == 2) {

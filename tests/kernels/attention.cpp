@@ -18,12 +18,13 @@ namespace {
 
 constexpr double tolerance = 3e-6;
 
-/// out[B,T,H,D] and lse[B,H,T], from q, k, v with the strides of the shape.
+/// Computes out[B,T,H,D] and lse[B,H,T] from q, k, v with the strides of the shape.
 struct Reference {
   Doubles out, lse;
 };
 
-/// Dropout's factors [B,H,T,T], made from their definition: counter (key / 8, query, head, sequence), 16 bits per key.
+/// Returns dropout's factors [B,H,T,T], computed from their definition: counter (key / 8, query, head, sequence), 16 bits per
+/// key.
 Doubles explicit_factors(const DropoutMask& mask, const AttentionShape& s) {
   Doubles factors;
   for (std::size_t b = 0; b < s.B; ++b)
@@ -40,7 +41,7 @@ Doubles explicit_factors(const DropoutMask& mask, const AttentionShape& s) {
   return factors;
 }
 
-/// The first key that token t of sequence b sees.
+/// Returns the first key that token t of sequence b attends to.
 std::size_t first_key(const AttentionShape& s, std::size_t b, std::size_t t) {
   return s.positions ? t - static_cast<std::size_t>(s.positions[b * s.T + t]) : 0;
 }
@@ -105,14 +106,14 @@ Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doub
   return g;
 }
 
-/// Everything of one shape, run on the kernels. Elements between the heads of a row are marked, and must stay.
+/// Runs the kernels for one shape. Elements between the heads of a row are marked, and must not change.
 struct Run {
   Floats q, k, v, d_out, out, lse, dq, dk, dv;
 };
 
 constexpr float mark = 55.0f;
 
-/// In type E: the inputs are rounded to it.
+/// Runs in type E, with inputs rounded to E.
 template <class E = float>
 Run run(const AttentionShape& s, const DropoutMask& mask = {}) {
   CpuStream stream;
@@ -193,7 +194,7 @@ void check_against_reference(float rate, double tolerance, Documents documents =
       check_marks(r.dk, K * D, s.kv_stride);
       check_marks(r.dv, K * D, s.kv_stride);
       auto own_error = [&](const Floats& got, Doubles reference, std::size_t width, std::size_t stride) {
-        Floats own = got;  // without the marks, which would count as the largest value
+        Floats own = got;  // without the marks, which would be the largest values
         for (std::size_t i = 0; i < own.size(); ++i)
           if (i % stride >= width) own[i] = 0, reference[i] = 0;
         return relative_error(own, reference);
@@ -209,7 +210,7 @@ BOOST_DATA_TEST_CASE(forward_and_backward, boost::unit_test::data::make({0.0f, 0
   check_against_reference<float>(rate, tolerance);
 }
 
-// Besides the results, probabilities and gradients of scores are rounded where AMX multiplies them: 2^-9 of each.
+// Results are rounded; with AMX also probabilities and gradients of scores, each by 2^-9.
 BOOST_DATA_TEST_CASE(in_bf16, boost::unit_test::data::make({0.0f, 0.1f, 0.5f}), rate) {
   check_against_reference<bf16>(rate, 0.01);
 }
@@ -219,7 +220,7 @@ BOOST_DATA_TEST_CASE(documents, boost::unit_test::data::make({0.0f, 0.3f}), rate
   check_against_reference<bf16>(rate, 0.01, Documents::several);
 }
 
-// On the CPU to the bit: no key of another document is touched, and no sum has another order.
+// On the CPU the bits are the same: keys of other documents are not read, and the order of sums does not change.
 BOOST_AUTO_TEST_CASE(a_document_is_computed_as_a_sequence_of_its_own) {
   const auto check = [&]<class E>(E) {
     const std::size_t T = 150, H = 4, K = 2, D = 20;
@@ -289,7 +290,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {
     }
 }
 
-// Two sequences at once, or one after the other: attention does not mix them, so that all bits must agree.
+// Two sequences at once, or one after the other: attention is per sequence, so all bits must agree.
 BOOST_AUTO_TEST_CASE(no_cut_of_an_update_changes_a_mask) {
   const std::size_t T = 70, H = 4, K = 2, D = 16;
   const AttentionShape both{2, T, H, K, D, H * D, K * D}, one{1, T, H, K, D, H * D, K * D};
@@ -312,15 +313,15 @@ BOOST_AUTO_TEST_CASE(no_cut_of_an_update_changes_a_mask) {
   }
 }
 
-// The last tokens of a sequence see keys and values from before, as they do among all of its tokens: in one call for many of
-// them, or each alone over a cache. Sums have another order.
+// The last tokens of a sequence attend to earlier keys and values, in one call for many tokens or one token at a time with a
+// cache. The results are those of the whole sequence, with another order of sums.
 BOOST_AUTO_TEST_CASE(tokens_see_what_was_before_them) {
   const std::size_t T = 117, H = 6, K = 2, D = 20, q_stride = 133, kept = 2 * K * D;
   CpuStream stream;
   const auto check = [&]<class E>(E, double tolerance) {
     const auto rounded = [](const Floats& x) { return std::vector<E>(x.begin(), x.end()); };
     const std::vector<E> q = rounded(random_floats(T * q_stride, 1, 2.0f)), kv = rounded(random_floats(T * kept, 2, 2.0f));
-    // Sequence 1 of two; the other one, and what comes later, is not read.
+    // Uses sequence 1 of two; the other sequence and later tokens must not be read.
     const kernels::CacheShape shape = {2, T + 3};
     std::vector<E> cache(shape.sequences * shape.positions * kept, E(std::nanf("")));
     std::vector<std::int32_t> sequences(T, 1), positions(T);

@@ -1,4 +1,4 @@
-// Softmax and cross-entropy against double precision. Tolerance: a sum of V terms in fp32 and a logarithm.
+// Compares softmax and cross-entropy with double precision. Tolerance: a sum of V terms in fp32 and a logarithm.
 #include "kernels/loss_sum.hpp"
 #include "support.hpp"
 
@@ -15,7 +15,7 @@ double loss_of_row(const Doubles& logits, std::size_t r, std::size_t V, std::int
   return std::log(total) + top - logits[r * V + static_cast<std::size_t>(target)];
 }
 
-/// Row-major logits as pieces of the vocabulary, and back.
+/// Converts row-major logits to pieces of the vocabulary, or back.
 Floats cut(const Floats& whole, std::size_t R, std::size_t V, std::size_t piece, bool back = false) {
   Floats out(whole.size());
   for (std::size_t r = 0; r < R; ++r)
@@ -30,7 +30,7 @@ Floats cut(const Floats& whole, std::size_t R, std::size_t V, std::size_t piece,
 }
 
 struct Result {
-  Floats loss, logits;  // gradients, or what is left of the logits
+  Floats loss, logits;  // `logits`: the gradients, or the logits after the call
 };
 
 template <class E>
@@ -67,11 +67,11 @@ BOOST_AUTO_TEST_CASE(loss_and_gradient) {
     const auto [loss, gradient] = run<float>(logits, targets, V, V, 0.25f);
     BOOST_TEST((unchanged == logits));
     BOOST_TEST((loss == loss_alone));
-    for (const std::size_t piece : {1, 16, 30}) {  // in pieces: the same, but for the order of the sum
+    for (const std::size_t piece : {1, 16, 30}) {  // in pieces: the same except for the order of the sum
       const auto [cut_loss, cut_gradient] = run<float>(logits, targets, V, piece, 0.25f);
       for (std::size_t r = 0; r < R; ++r) BOOST_TEST(std::abs(cut_loss[r] - loss[r]) < 5e-6);
       for (std::size_t i = 0; i < R * V; ++i) BOOST_REQUIRE_SMALL(cut_gradient[i] - gradient[i], 1e-6f);
-      // In 16 bits: what fp32 makes of the rounded logits, rounded.
+      // In 16 bits: the rounded result of fp32 on rounded logits.
       const auto compare = [&]<class E>(E) {
         const auto [low_loss, low_gradient] = run<E>(logits, targets, V, piece, 0.25f);
         const auto [wide_loss, wide_gradient] = run<float>(rounded<E>(logits), targets, V, piece, 0.25f);
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(losses_are_added_exactly) {
   BOOST_TEST(total.value() == 1.5 + 0x1p-52);
   add({-2.0f, -0x1p-52f});
   BOOST_TEST(total.value() == -0.5);
-  add({3e38f, -1e30f, 0x1p21f});  // a token counts for so much at most
+  add({3e38f, -1e30f, 0x1p21f});  // the loss of a token is limited
   BOOST_TEST(total.value() == 0x1p20 - 0.5);
   BOOST_TEST(total.non_finite == 0);
   add({INFINITY, 1.0f, -INFINITY, NAN});

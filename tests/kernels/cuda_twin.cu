@@ -1,5 +1,5 @@
-// Every row body on the GPU beside the same body on the CPU. A case is one array of floats that holds inputs and outputs: both
-// devices get a copy, run the body on it, and the whole arrays are compared. Exits 77 where there is no device.
+// Compares every row body on the GPU with the same body on the CPU. A case is one array of floats with inputs and outputs: both
+// devices get a copy, run the body on it, and the whole arrays are compared. Exits with 77 if there is no device.
 #include "kernels/cuda_twin.hpp"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
 
 int main() {
   skip_without_device();
-  // More columns than threads of a block and no multiple of a warp; sums in another order, so a few roundings apart.
+  // More columns than threads of a block, not a multiple of a warp. Sums have another order, so results differ by rounding.
   constexpr std::size_t R = 37, C = 613, n = R * C;
   constexpr float rounding = 2e-6f;
   using F = float*;
@@ -101,7 +101,7 @@ int main() {
     return k::HeadNormBackward<float>{x, x + n, before, stats, stats + 3 * R, R, 3, 200, C, 3};
   });
   compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum<float>{x, x + 3 * C, R, C, C, 3}; });
-  // Every other row of these lies on a multiple of 16 bytes, so that its elements are other lanes'.
+  // Every other row of these is aligned to 16 bytes, so that its elements are assigned to other lanes.
   constexpr std::size_t even = 614;
   compare("column sum, odd rows", (3 + 9) * even, 3, 0,
           [](F x, I) { return k::ColumnSum<float>{x, x + 3 * even, 9, even, even, 3}; });
@@ -138,14 +138,16 @@ int main() {
   compare("relu backward", 3 * n, blocks, 0, [](F x, I) {
     return k::ActivationBackward<k::ReluActivation, float>{x, x + n, x + 2 * n, n};
   });
-  compare("sigmoid", 2 * n + C, R, rounding,
-          [](F x, I) { return k::BiasActivation<k::SigmoidActivation, float>{x, x + n, x + 2 * n, C}; });
+  compare("sigmoid", 2 * n + C, R, rounding, [](F x, I) {
+    return k::BiasActivation<k::SigmoidActivation, float>{x, x + n, x + 2 * n, C};
+  });
   compare("sigmoid backward", 3 * n, blocks, rounding, [](F x, I) {
     return k::ActivationBackward<k::SigmoidActivation, float>{x, x + n, x + 2 * n, n};
   });
   for (const bool adds : {false, true})
-    compare(adds ? "multiply and add" : "multiply", 3 * n, blocks, rounding,
-            [=](F x, I) { return k::Multiply<float>{x, x + n, x + 2 * n, n, adds}; });
+    compare(adds ? "multiply and add" : "multiply", 3 * n, blocks, rounding, [=](F x, I) {
+      return k::Multiply<float>{x, x + n, x + 2 * n, n, adds};
+    });
   compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
@@ -153,9 +155,9 @@ int main() {
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
           [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
-  compare("rope at positions", 10 * 256 + 11 * 20, 10, rounding,  // halves of 10 numbers are no packs
+  compare("rope at positions", 10 * 256 + 11 * 20, 10, rounding,  // halves of 10 numbers are not moved 16 bytes at a time
           [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 20, 256, 1.0f, t}; });
-  // Positions, and so caches, are short. No two rows have the same place.
+  // Positions are small, so caches are short. No two rows have the same place.
   compare("append to cache", 11 * 11 * 24 + 10 * 40, 10, 0,
           [](F x, I t) { return k::AppendToCache<float>{x, x + 11 * 11 * 24, 11, 24, 40, t, t + 16}; });
   compare("cached attention", 10 * 120 + 10 * 200 + 11 * 11 * 80 + 60 * 11, 60, rounding, [](F x, I t) {
@@ -174,9 +176,9 @@ int main() {
   compare("to bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::bf16, float>{bf(x), x + n, n}; });
   compare("from bf16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<float, fsdp::bf16>{x, bf(x + n), n}; });
   compare("to fp16", 2 * n, blocks, 0, [=](F x, I) { return k::Convert<fsdp::f16, float>{half(x), x + n, n}; });
-  const auto on_16_bytes = [](std::size_t floats) { return (floats + 3) / 4 * 4; };  // where packs begin
+  const auto on_16_bytes = [](std::size_t floats) { return (floats + 3) / 4 * 4; };  // where 16-byte packs begin
   const std::size_t size = on_16_bytes(n);
-  // Arrays that are `apart` numbers apart: by packs, or one number at a time.
+  // Arrays at a distance of `apart` numbers: they are moved 16 bytes or one number at a time.
   const auto optimizer = [&](const char* name, auto rule, std::size_t apart) {
     using Update = k::ElementUpdate<decltype(rule), float>;
     compare(name, 5 * apart, blocks, rounding, [=](F x, I) {
@@ -194,7 +196,7 @@ int main() {
     });
   };
   static_assert(n % 4 != 0);
-  // beta2 = 0: v becomes the gradient's square, whatever its sign was.
+  // beta2 = 0: v becomes the gradient's square and does not depend on its old value.
   for (const std::size_t apart : {size, n})
     optimizer("adamw", k::AdamRule<false>{0.99f, 0, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f}, apart);
   optimizer("adam, amsgrad", k::AdamRule<true>{1, 0.1f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f}, size);
@@ -202,7 +204,7 @@ int main() {
   optimizer("momentum", k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f}, size);
   optimizer("lion", k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f}, size);
 
-  // States in bf16 and what follows them: other lanes read what some have written. The part begins inside of a block.
+  // States in bf16 and the following numbers: lanes read values that other lanes have written. The part begins inside a block.
   const k::RoundingNoise noise = k::rounding_noise(fsdp::RandomSite::optimizer_state, 1, 2, 3, 1000);
   const std::size_t parts = (1000 + n + k::flat_block - 1) / k::flat_block, words = sizeof(k::ExactSum) / sizeof(float);
   const auto states = [=]<int count>(std::integral_constant<int, count>, F at, F parameter, F gradient, F copy) {
@@ -223,11 +225,11 @@ int main() {
     auto* const v = reinterpret_cast<std::uint16_t*>(x + n);
     for (std::size_t i = 0; i < n; ++i) v[i] &= 0x3fffu;
   };
-  const auto finite = [=](F x, std::size_t count) {  // numbers that are bf16's
+  const auto finite = [=](F x, std::size_t count) {  // numbers that are exact in bf16
     auto* const s = reinterpret_cast<std::uint16_t*>(x);
     for (std::size_t i = 0; i < count; ++i) s[i] = fsdp::bf16(static_cast<float>(i % 97) * 0.01f - 0.5f).bits;
   };
-  // A lane that reads a second moment before it is written finds zero there, and a direction that is far too long.
+  // If a lane reads a second moment before it is written, it reads zero, and the direction becomes far too long.
   const auto sums_are_zero = [=](F x) {
     finite(x, n), std::fill_n(x + n, n, 0.0f);
     std::fill_n(x + 4 * n, 2 * words, 0.0f);
@@ -263,7 +265,7 @@ int main() {
             {1e-20f}, states(one, x + n, x + 2 * n, x + 3 * n, nullptr), 0.3f, sum(x, 0)};
       },
       sums_are_zero);
-  // From inside of one row to inside of another.
+  // From the middle of one row to the middle of another.
   const k::MatrixPart part{100, n - 300, C};
   const auto norm_of = [](F x) { return reinterpret_cast<k::GradientNorm*>(x); };
   const auto set_norm = [=](F x) { *norm_of(x) = {.norm = 1000, .scale = 0.5, .finite = true}; };
@@ -274,7 +276,7 @@ int main() {
     return k::ColumnSquaresOfRows{norm_of(x), part, part.first_row(), part.row_count(), 5, x + 16 + 4 * C, words_at(x)};
   };
   compare("column squares", 16 + 4 * C + n, 5 * strips, 0, by_rows, set_words);
-  // And by strips, as CPUs add them up.
+  // Also by strips, in the order of CPUs.
   std::vector<float> rows_first = numbers(16 + 4 * C + n), strips_first = rows_first;
   set_words(rows_first.data()), set_words(strips_first.data());
   run_on_cpu(by_rows(rows_first.data(), nullptr), 5 * strips);
@@ -285,7 +287,7 @@ int main() {
     std::printf("column squares by rows and by strips FAILED\n");
     count_failure();
   }
-  // Directions of 1, and steps of 0.1: row_var in x + 16, column_var behind it.
+  // Directions of 1, and steps of 0.1: row_var in x + 16, followed by column_var.
   const std::size_t factors = 16 + 2 * words;
   const std::size_t matrix = on_16_bytes(factors + R + C);
   const auto set_factors = [=](F x) {

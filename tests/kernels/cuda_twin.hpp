@@ -1,4 +1,4 @@
-// What the programs share that compare kernels on a GPU with the CPU's: device memory, the CPU's stream, and numbers.
+// Shared by the programs that compare kernels on a GPU with those on the CPU: device memory, the CPU's stream, and numbers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace fsdp::test {
 
-/// Counts what has failed. Whoever wants to know only whether something does (cuda_double/every-barrier) has it end there.
+/// The number of failures. For cuda_double/every-barrier the program ends at the first failure.
 inline int failures = 0;
 inline void count_failure() {
   ++failures;
@@ -26,7 +26,7 @@ inline void check(cudaError_t status, const char* what) {
   std::exit(1);
 }
 
-/// Exits with 77, which CTest takes for skipped, where there is no device.
+/// Exits with 77, which means skipped for CTest, if there is no device.
 inline void skip_without_device() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return;

@@ -1,6 +1,6 @@
-// Attention on the GPU beside the CPU's, which computes in fp32 from the same 16-bit numbers. q, k and v are parts of one
-// matrix, as in a model, with columns behind them that nobody may touch. All is run twice, and must give the same bits. Exits
-// 77 where there is no device.
+// Compares attention on the GPU with that of the CPU, which computes in fp32 from the same 16-bit numbers. q, k and v are parts
+// of one matrix, as in a model, followed by columns that must not change. Each case runs twice and must give the same bits.
+// Exits with 77 if there is no device.
 #include "kernels/cuda_twin.hpp"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 struct Case {
   std::size_t B, T, H, K, D;
   float dropout = 0;
-  std::size_t behind = 8;  // columns behind q, k and v
+  std::size_t behind = 8;  // columns after q, k and v
   bool documents = false;
 
   constexpr std::size_t width() const { return (H + 2 * K) * D; }
@@ -77,8 +77,8 @@ Results<E> on_gpu(const Case& c, const std::vector<E>& qkv, const std::vector<E>
   return {result.fetch(), d_in.fetch(), lse.fetch()};
 }
 
-/// Whether the queries of each sequence's tokens from `past` on, by themselves with all its keys and values, give the bits that
-/// they have in `whole`, the results of all queries.
+/// Returns true if only the queries from token `past` of each sequence on, with all its keys and values, give the same bits as
+/// in `whole`, the results of all queries.
 template <class E>
 bool continues(const Case& c, const std::vector<E>& qkv, const Results<E>& whole, const k::DropoutMask& mask,
                std::size_t past) {
@@ -120,12 +120,12 @@ Results<float> on_cpu(const Case& c, const std::vector<float>& qkv, const std::v
   return r;
 }
 
-/// The largest difference, and the largest number.
+/// The largest difference and the largest number.
 struct Error {
   double apart = 0, largest = 0;
   void add(float got, float want) {
     const double difference = std::abs(static_cast<double>(got) - static_cast<double>(want));
-    if (!(difference <= apart)) apart = difference;  // also what is not a number, which then stays
+    if (!(difference <= apart)) apart = difference;  // also for NaN, which is then kept
     largest = std::max(largest, std::abs(static_cast<double>(want)));
   }
 };
@@ -160,8 +160,8 @@ void compare(const char* type, const Case& c) {
   }
   if (c.T == 1) d_q.largest = d_k.largest = d_v.largest;  // these are zero: softmax of one number is constant
 
-  // Rounded are the results, and before that what tensor cores multiply: the probabilities for out and dv, the gradients of
-  // scores for dq and dk. The latter also see the rounding of out, which the backward pass reads.
+  // Results are rounded, and before that the operands of tensor cores: the probabilities for out and dv, the gradients of
+  // scores for dq and dk. dq and dk also include the rounding of out, which the backward pass reads.
   struct {
     const char* name;
     Error error;
@@ -185,7 +185,7 @@ void compare(const char* type, const Case& c) {
   if (!ok) count_failure();
 }
 
-/// Under ThreadSanitizer each case takes a hundred times as long, so that those are left out whose barriers others have, too.
+/// Under ThreadSanitizer each case takes a hundred times as long, so cases whose barriers other cases also have are left out.
 #ifdef __SANITIZE_THREAD__
 constexpr bool few = true;
 #else

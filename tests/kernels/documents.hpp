@@ -7,8 +7,8 @@
 
 namespace fsdp::test {
 
-/// positions[B,T] (kernels::AttentionShape) of documents with 1 to 70 tokens: some as short as can be, some longer than the
-/// tiles of any kernel. The first sequence begins with a document that is longer than one step of all of them.
+/// Returns positions[B,T] (kernels::AttentionShape) for documents of 1 to 70 tokens: some have one token, some are longer than
+/// the tiles of any kernel. The first sequence begins with a document that is longer than one step of every kernel.
 inline std::vector<std::int32_t> document_positions(std::size_t B, std::size_t T) {
   std::mt19937 generator(11);
   std::vector<std::int32_t> positions;

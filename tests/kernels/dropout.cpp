@@ -1,5 +1,5 @@
-// Dropout's masks: their definition, their rate, and that they do not see how an update is cut. Attention's masks are tested
-// in attention.cpp.
+// Dropout masks: their definition, their rate, and that they do not depend on how an update is divided into micro-batches.
+// attention.cpp tests the masks of attention.
 #include "support.hpp"
 
 #include "base/error.hpp"
@@ -11,7 +11,7 @@ using kernels::DropoutMask;
 
 namespace {
 
-/// The factors of R rows.
+/// Returns the factors of R rows.
 Floats factors(const DropoutMask& mask, std::size_t R, std::size_t C) {
   CpuStream stream;
   Floats x(R * C, 1.0f);
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(the_rate_is_kept) {
       check_share(p * p, n, [&](std::size_t i) { return m[i] == 0 && (*other)[i] == 0; });
     double sum = 0;
     for (const float factor : m) sum += static_cast<double>(factor);
-    BOOST_TEST(std::abs(sum / n - 1) < 5 * std::sqrt(p / (1 - p) / n));  // the mean stays
+    BOOST_TEST(std::abs(sum / n - 1) < 5 * std::sqrt(p / (1 - p) / n));  // the mean is kept
   }
 }
 

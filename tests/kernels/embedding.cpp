@@ -1,4 +1,4 @@
-// Embeddings and their gradients. Sums of at most a dozen terms in the stated order: the references in float are met exactly.
+// Embeddings and their gradients. Sums have at most a dozen terms in the documented order, so they equal the float references.
 #include "support.hpp"
 
 using namespace fsdp;

@@ -22,7 +22,7 @@ double whole_value(const Floats& x) {
   return sum.value();
 }
 
-/// Cuts x at random places, adds the parts as `ranks` ranks would, some of them to the same sum, and the ranks' sums as rows of
+/// Cuts x at random places, adds the parts like `ranks` ranks, with several parts per rank, and adds the ranks' sums as
 /// integers.
 double parted_value(const Floats& x, std::size_t ranks, std::mt19937& random) {
   CpuStream stream;
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_finite_is_counted) {
 }
 
 BOOST_AUTO_TEST_CASE(many_ranks_do_not_overflow) {
-  // A sum doubled 40 times stands for 2^40 times as many elements; a digit alone would overflow at 2^31.
+  // A sum doubled 40 times has 2^40 times as many elements; a single digit would overflow at 2^31.
   CpuStream stream;
   const Floats x = {1.9999999f, 1e-3f, 7e-7f};
   ExactSum sum;

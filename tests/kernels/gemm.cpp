@@ -31,7 +31,7 @@ double run(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size
   const std::size_t rows_b = trans_b == Trans::yes ? n : k, ldb = (trans_b == Trans::yes ? k : n) + 2 * pad, ldo = n + 3 * pad;
   const std::vector<E> a = random_of<E>(rows_a * lda, 1), b = random_of<E>(rows_b * ldb, 2);
   std::vector<Out> out = random_of<Out>(m * ldo, 3);
-  Doubles want(out.begin(), out.end());  // what lies between the rows must stay
+  Doubles want(out.begin(), out.end());  // elements between the rows must not change
   kernels::gemm(stream, trans_a, trans_b, m, n, k, a.data(), lda, b.data(), ldb, out.data(), ldo, write);
   for (std::size_t i = 0; i < m; ++i)
     for (std::size_t j = 0; j < n; ++j) {
@@ -44,8 +44,8 @@ double run(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size
   return relative_error(Floats(out.begin(), out.end()), want);
 }
 
-/// gemm_bias_gelu() and gemm_gelu_backward() of E beside the product in double and the kernels for GELU alone. `rounding`: of
-/// results in E.
+/// Compares gemm_bias_gelu() and gemm_gelu_backward() in E with the product in double and the separate GELU kernels. `rounding`
+/// is the rounding error of results in E.
 template <class E>
 void check_gelu(kernels::Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, bool with_bias,
                 double rounding) {
@@ -103,8 +103,7 @@ BOOST_AUTO_TEST_CASE(low_precision) {
   struct Size {
     std::size_t m, n, k;
   };
-  // Around the 64 for which AMX pays, its tiles of 32, and the blocks into which it cuts every size, one that they do not
-  // divide.
+  // Sizes around 64, from which AMX is used, around its tiles of 32 and its blocks, and one that is not a multiple of these.
   for (const auto [m, n, k] : std::vector<Size>{{1, 1, 1},
                                                 {33, 65, 31},
                                                 {64, 64, 64},
@@ -134,7 +133,7 @@ BOOST_AUTO_TEST_CASE(low_precision) {
   omp_set_num_threads(threads);
 }
 
-// Products of a few rows go another way, which cuts columns into blocks for threads and has sizes at which tiles end.
+// Products of a few rows use another kernel, which divides columns among threads and has its own tile sizes.
 BOOST_AUTO_TEST_CASE(few_rows) {
   const int before = omp_get_max_threads();
   for (const int threads : {1, 3}) {
@@ -156,7 +155,7 @@ BOOST_AUTO_TEST_CASE(few_rows) {
   omp_set_num_threads(before);
 }
 
-// A text is the same whatever others are generated beside it.
+// A text does not depend on other texts that are generated at the same time.
 BOOST_AUTO_TEST_CASE(a_row_among_few_has_the_same_bits) {
   CpuStream stream;
   const std::size_t n = 333, k = 147;
@@ -196,7 +195,7 @@ BOOST_AUTO_TEST_CASE(with_gelu) {
         }
 }
 
-// Where rows are whole cache lines, products may be written in another way: to the same bits, and to nothing else.
+// If rows are whole cache lines, products may be written past the caches: with the same bits, and nothing else may change.
 BOOST_AUTO_TEST_CASE(wherever_results_lie) {
   CpuStream stream;
   const std::size_t m = 130, n = 192, k = 160, numel = m * n;
@@ -241,7 +240,7 @@ BOOST_AUTO_TEST_CASE(overwriting_ignores_what_was_there) {
 }
 
 BOOST_AUTO_TEST_CASE(several_threads_at_once_and_repeatable) {
-  // Logical ranks are threads of one process in other tests; they share oneDNN and whatever is cached.
+  // In other tests ranks are threads of one process; they share oneDNN and its caches.
   std::vector<Floats> out(4, Floats(96 * 160));
   const Floats a = random_floats(96 * 200, 1), b = random_floats(160 * 200, 2);
   {

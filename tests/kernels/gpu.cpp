@@ -1,6 +1,6 @@
-// Every kernel of kernels.hpp on a GPU beside itself on the CPU, in fp32, bf16 and fp16, on widths that are multiples of
-// nothing and on multiples of 8, whose rows are moved 16 bytes at a time: on a real GPU, or on the double of CUDA
-// (cuda_double/). Products and attention are compared, too, whose code has nothing in common.
+// Compares every kernel of kernels.hpp on a GPU with the same kernel on the CPU, in fp32, bf16 and fp16, for odd widths and for
+// multiples of 8, whose rows are moved 16 bytes at a time. The GPU is real, or the double of CUDA (cuda_double/). Products and
+// attention, which have separate code on the GPU, are also compared.
 #include <boost/mpl/list.hpp>
 
 #include "base/format.hpp"
@@ -21,7 +21,7 @@ using Types = boost::mpl::list<float, bf16, f16>;
 constexpr std::size_t B = 3, T = 13, R = B * T, H = 6;
 std::size_t C, F, V = 1, D;
 
-/// Calls `test` with odd widths, and with such that all arrays lie on multiples of 16 bytes.
+/// Calls `test` with odd widths, and with widths for which all arrays are aligned to 16 bytes.
 template <class Test>
 void at_both_widths(Test test) {
   C = 613, F = 131, V = 57, D = 10;
@@ -30,7 +30,7 @@ void at_both_widths(Test test) {
   test();
 }
 
-/// What one rounding to this type changes, of the number itself; of fp32 a few, as sums have other orders.
+/// The relative error of one rounding to this type; for fp32 of a few, because sums have another order.
 template <class E>
 constexpr double rounding = 1e-6;
 template <>
@@ -70,8 +70,8 @@ template <class E>
 using Call = std::function<void(Stream&, E* x, float* f, float* scratch, const std::int32_t* tokens)>;
 
 /// `call` gets `n` numbers x of type E and `m` floats f, the same on both devices, reads some of them and writes others; then
-/// all are compared. Differences are of the largest number that was written. `roundings`: how often results may have been
-/// rounded to E.
+/// all are compared. Differences are relative to the largest number written. `roundings`: how many times results may be rounded
+/// to E.
 template <class E>
 void compare(const std::string& name, std::size_t n, std::size_t m, double roundings, const Call<E>& call) {
   static const std::shared_ptr<Stream> host = make_host_stream();
@@ -261,7 +261,7 @@ BOOST_AUTO_TEST_CASE(initial_numbers_have_the_same_bits) {
   });
 }
 
-// Also of pinned memory, from which and to which streams copy while the host goes on.
+// Also for pinned memory, which streams copy asynchronously.
 BOOST_AUTO_TEST_CASE(a_view_has_copied_when_it_returns) {
   constexpr std::size_t bytes = std::size_t{1} << 20;
   Device& device = *gpu().device;
@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(a_view_has_copied_when_it_returns) {
   BOOST_TEST((here.data()[0] == std::byte{1} && here.data()[bytes - 1] == std::byte{1}));
 }
 
-// Of what lies between two marks.
+// Measures the time of the work between two marks.
 BOOST_AUTO_TEST_CASE(work_is_timed) {
   constexpr std::size_t bytes = std::size_t{1} << 20;
   Device& device = *gpu().device;
@@ -307,7 +307,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_goes_has_done_its_work) {
   const Buffer zeros = device.allocate(bytes), there = device.allocate(bytes), here = device.allocate_staging(bytes);
   std::memset(here.data(), 1, bytes);
   {
-    const std::shared_ptr<Stream> stream = device.make_stream(StreamUse::communication);  // of no memory of its own
+    const std::shared_ptr<Stream> stream = device.make_stream(StreamUse::communication);  // it has no memory of its own
     for (int i = 0; i < 200; ++i) stream->copy(there.data(), zeros.data(), bytes);
     stream->copy(here.data(), there.data(), bytes);
   }

@@ -1,6 +1,6 @@
-// The row kernels of x86-64-v2, -v3 and -v4 beside each other, those that this processor has. What is defined exactly (initial
+// Compares the row kernels of x86-64-v2, -v3 and -v4, as far as this processor supports them. What is defined exactly (initial
 // weights, exact sums, sums over rows) has the same bits on all; the rest may differ by rounding, since only -v3 and -v4 fuse a
-// product and a sum. Each level must also compute in code of its own: see the script symbols.cmake beside this file.
+// product and a sum. Each level must also have its own code: see symbols.cmake in this folder.
 #include "kernels/element_update.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/attention.hpp"
@@ -44,7 +44,7 @@ void compare(const char* name, std::size_t rows, double tolerance, const Make& m
   }
   for (const Floats& other : results) {
     BOOST_TEST(relative_error(other, widen(results[0])) <= tolerance, name);
-    BOOST_TEST(relative_error(other, Doubles(other.size())) > 0, name);  // something was computed
+    BOOST_TEST(relative_error(other, Doubles(other.size())) > 0, name);  // the result is not all zeros
   }
 }
 
@@ -176,7 +176,7 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
     out.resize(2 * C);
     return k::ColumnSum{out.data(), a.data(), R, C, C, 2};
   });
-  // How bf16 states are rounded, and sums of squares by row and by column.
+  // The rounding of bf16 states, and sums of squares by row and by column.
   const auto halves = [](Floats& out, std::size_t at) { return reinterpret_cast<std::uint16_t*>(out.data() + at); };
   compare("momentum in bf16", 1, 0, [&](Floats& out) {
     out.assign(R * C + (R * C + 1) / 2, 0);

@@ -1,5 +1,5 @@
-// The elementary functions against libm in double: the bounds are those stated in lib/kernels/math.hpp. Built twice, without
-// fused products as in the x86-64-v2 kernels and with them.
+// Compares the elementary functions with libm in double; the bounds are those documented in lib/kernels/math.hpp. Built twice:
+// without fused multiply-add, as in the x86-64-v2 kernels, and with it.
 #include "kernels/math.hpp"
 
 #include <cstdlib>
@@ -18,13 +18,13 @@ const bool runs_here = [] {
 }();
 #endif
 
-/// The distance of `got` from `want` in units in the last place of the float nearest to `want`.
+/// Returns the distance of `got` from `want` in units in the last place of the float nearest to `want`.
 double ulps(float got, double want) {
   const double size = std::max(std::abs(want), 0x1p-126);
   return std::abs(static_cast<double>(got) - want) / std::ldexp(1.0, std::ilogb(size) - 23);
 }
 
-/// The largest error of f over every `step`th float with begin <= |x| <= end, both signs.
+/// Returns the largest error of f over every `step`th float with begin <= |x| <= end, both signs.
 template <class F, class Exact>
 double largest_error(F f, Exact exact, float begin, float end, std::uint32_t step) {
   double worst = 0;

@@ -45,7 +45,7 @@ BOOST_AUTO_TEST_CASE(layer_norm_forward_and_backward) {
   for (const auto [R, C] : sizes) {
     BOOST_TEST_CONTEXT("R " << R << ", C " << C) {
       Floats x = random_floats(R * C, 1, 2.0f);
-      for (float& value : x) value += 3.0f;  // a mean that is not small beside the spread
+      for (float& value : x) value += 3.0f;  // a mean that is not small compared with the spread
       const Floats gain = random_floats(C, 2), bias = random_floats(C, 3), dy = random_floats(R * C, 4);
       Floats y(R * C), stats(2 * R);
       kernels::layer_norm_forward(stream, y.data(), stats.data(), x.data(), gain.data(), bias.data(), R, C, eps);
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(rms_norm_forward_and_backward) {
   }
 }
 
-// Heads are rows of an RMSNorm that lie apart: the numbers are rms_norm()'s, in place, and what is between them is left alone.
+// Heads are separate rows for RMSNorm: the results are those of rms_norm(), in place, and numbers between heads do not change.
 BOOST_AUTO_TEST_CASE(head_norm_is_the_rms_norm_of_each_head) {
   CpuStream stream;
   for (const auto [R, D] : sizes)

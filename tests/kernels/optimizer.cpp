@@ -1,4 +1,4 @@
-// How the copies in 16 bits are rounded, and the initial weights. Optimizers themselves: tests/optim/elementwise.cpp.
+// The rounding of 16-bit copies, and initial weights. tests/optim/elementwise.cpp tests the optimizers themselves.
 #include "kernels/element_update.hpp"
 #include "support.hpp"
 
@@ -14,7 +14,7 @@ float widened(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} <<
 
 BOOST_AUTO_TEST_CASE(the_copy_is_rounded_to_the_nearest_even) {
   CpuStream stream;
-  // With a rate of 0 parameters stay what they are: halfway cases of both types, the ends of fp16's range, small ones.
+  // With a rate of 0 parameters do not change: halfway cases of both types, the ends of fp16's range, small ones.
   Floats p = {1.0f,          1.00390625f,   1.01171875f,   -1.00390625f,   65504.0f,       65519.0f,
               65520.0f,      -1e6f,         3e38f,         1.00048828125f, 1.00146484375f, 6.1035156e-5f,
               5.9604645e-8f, 2.9802322e-8f, 2.9802326e-8f, 8.9406967e-8f,  0.0f,           -0.0f};

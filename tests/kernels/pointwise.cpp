@@ -24,7 +24,7 @@ double slope(F f, double x) {
   return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5;
 }
 
-/// Values from tiny to where every activation is flat.
+/// Returns values from tiny ones to those for which every activation is flat.
 Floats wide_floats(std::size_t n, std::uint32_t seed) {
   Floats x = random_floats(n, seed);
   for (std::size_t i = 0; i < n; ++i) x[i] *= i % 5 == 0 ? 30.0f : i % 5 == 1 ? 1e-4f : 3.0f;
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(swiglu_forward_and_backward) {
     BOOST_REQUIRE_SMALL(d_up[i] - d * silu(g), tolerance * std::max(std::abs(g), 1e-3));
     BOOST_REQUIRE_SMALL(d_gate[i] - d * u * slope(silu, g), 2e-6);
   }
-  Floats in_place = d_out;  // the other alias
+  Floats in_place = d_out;  // the output may be the other input
   kernels::swiglu_backward(stream, in_place.data(), d_up.data(), in_place.data(), gate.data(), up.data(), n);
   BOOST_TEST((in_place == d_gate));
 }
@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(values_are_clipped) {
   for (std::size_t i = 0; i < 9000; ++i) want[i] = std::min(std::max(x[i], -1.5f), 1.5f);
   kernels::clip_values(stream, x.data(), 9000, 1.5f);
   BOOST_TEST((x == want));
-  BOOST_TEST(x[9000] == 5.0f);  // behind the end
+  BOOST_TEST(x[9000] == 5.0f);  // after the end
 }
 
 BOOST_AUTO_TEST_CASE(fills) {

@@ -1,4 +1,4 @@
-// What the kernel tests share: plain vectors, a stream, comparison with references in double, and gradients by central
+// Shared by the kernel tests: plain vectors, a stream, comparison with references in double, and gradients by central
 // differences of those references.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace fsdp::test {
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 
-/// The stream of a CPU device, made anew: kernels keep no state.
+/// A new stream of a CPU device: kernels have no state.
 struct CpuStream {
   std::unique_ptr<Device> device = make_cpu_device();
   std::shared_ptr<Stream> stream = device->make_stream();
   operator Stream&() { return *stream; }
 };
 
-/// Uniform in (-scale, scale), a function of (seed, index).
+/// Returns numbers uniform in (-scale, scale), a function of (seed, index).
 inline Floats random_floats(std::size_t n, std::uint32_t seed, float scale = 1.0f) {
   Floats x(n);
   for (std::size_t i = 0; i < n; ++i)
@@ -33,7 +33,7 @@ inline Floats random_floats(std::size_t n, std::uint32_t seed, float scale = 1.0
 
 inline Doubles widen(const Floats& x) { return {x.begin(), x.end()}; }
 
-/// The largest |got - want| over the largest |want|; infinite if something is not a number or sizes differ.
+/// Returns the largest |got - want| divided by the largest |want|; infinite if there is a NaN or sizes differ.
 inline double relative_error(const Floats& got, const Doubles& want) {
   double error = 0, size = 0;
   if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
@@ -45,7 +45,7 @@ inline double relative_error(const Floats& got, const Doubles& want) {
   return size > 0 ? error / size : error;
 }
 
-/// d loss / d x_i by central differences. In double with this step the error is about 1e-9 of the third derivative.
+/// Returns d loss / d x_i by central differences. In double with this step the error is about 1e-9 of the third derivative.
 template <class Loss>
 Doubles numeric_gradient(const Loss& loss, Doubles x) {
   Doubles gradient(x.size());

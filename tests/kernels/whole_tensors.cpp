@@ -1,5 +1,5 @@
-// Optimizers that need sums over whole tensors, or whole matrices: against references in double, and cut in parts as ranks cut
-// them, which must not change a bit.
+// Optimizers that need sums over whole tensors, or whole matrices: compared with references in double, and with tensors cut
+// into parts as on several ranks, which must not change a bit.
 #include <cstring>
 #include <functional>
 
@@ -12,7 +12,7 @@ using kernels::ExactSum;
 
 namespace {
 
-using Cuts = std::vector<std::size_t>;  // begins of parts, and the end
+using Cuts = std::vector<std::size_t>;  // the beginnings of parts, and the end of the last
 
 /// States of a tensor in either type, to be cut.
 struct States {
@@ -53,7 +53,7 @@ double norm_of(const Floats& x) {
 
 const kernels::LambStep lamb_step = {1e-2, 0.9, 0.99, 1e-6, 0.1, 0.3, 0.2};
 
-/// Two updates of LAMB: the parameters and states.
+/// Runs two updates of LAMB. Returns the parameters and states.
 std::vector<Floats> run_lamb(std::size_t n, DType type, const Cuts& cuts) {
   CpuStream stream;
   Floats p = random_floats(n, 1);
@@ -69,7 +69,7 @@ std::vector<Floats> run_lamb(std::size_t n, DType type, const Cuts& cuts) {
   return {p, states.values(0), states.values(1)};
 }
 
-/// Two updates of Adafactor on a matrix: parameters, factors.
+/// Runs two updates of Adafactor on a matrix. Returns the parameters and factors.
 std::vector<Floats> run_adafactor(std::size_t R, std::size_t C, const Cuts& cuts) {
   CpuStream stream;
   Floats p = random_floats(R * C, 1), rows(R), columns(C);
@@ -79,7 +79,7 @@ std::vector<Floats> run_adafactor(std::size_t R, std::size_t C, const Cuts& cuts
     for (std::size_t i = 0; i < g.size(); ++i) g[i] *= std::ldexp(1.0f, -static_cast<int>(i / C % 24));  // rows of all sizes
     const kernels::GradientNorm norm{.norm = norm_of(g), .scale = 0.5};
     std::vector<std::int64_t> all(kernels::FactorWords::count(R, C)), words(all.size());
-    for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {  // as ranks do, whose words are added up
+    for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {  // like ranks; their words are added up
       std::fill(words.begin(), words.end(), 99);
       kernels::factor_squares(stream, g.data() + cuts[c], cuts[c], cuts[c + 1] - cuts[c], R, C, norm,
                               {words.data(), words.data() + 2 * R});
@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(adafactor_is_its_algorithm) {
   BOOST_TEST(relative_error(mine[0], p) < 1e-6);
   BOOST_TEST(relative_error(mine[1], rows) < 1e-6);
   BOOST_TEST(relative_error(mine[2], columns) < 1e-6);
-  // Rows whose gradient is down to 2^-23 of the largest are as exact.
+  // Rows with gradients of only 2^-23 of the largest are as exact as others.
   for (std::size_t r = 0; r < R; ++r) BOOST_TEST(std::abs(mine[1][r] / rows[r] - 1) < 1e-6);
 }
 

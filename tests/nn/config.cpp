@@ -1,4 +1,4 @@
-// Configurations: read, written, refused; and the parameters that follow from them.
+// Configurations: read, written, refused; and the lists of their parameters.
 #include <cmath>
 
 #include <boost/test/unit_test.hpp>
@@ -25,7 +25,7 @@ json with(json object, const char* key, const json& value) {
   return object;
 }
 
-/// The message names `word`.
+/// Returns a predicate: the error's message contains `word`.
 auto names(const std::string& word) {
   return [word](const UserError& error) { return std::string(error.what()).find(word) != std::string::npos; };
 }
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
   BOOST_TEST(config_from_json(with(kLlama, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e4}})).rope.theta ==
              7e4);
   BOOST_TEST(config_from_json(kLlama).rope.theta == 1e4);
-  // Both at once, as this program writes them; and where one of them says something else.
+  // Both keys, as this program writes them; and keys that contradict each other.
   const json both = with(with(kLlama, "rope_parameters", new_scaling), "rope_theta", 500000.0);
   BOOST_CHECK(config_from_json(with(both, "rope_scaling", old_scaling)).rope == expected);
   BOOST_CHECK(config_from_json(with(both, "rope_scaling", nullptr)).rope == expected);
@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(what_changes_no_result_is_accepted) {
     BOOST_CHECK(config_from_json(with(kGpt2, "activation_function", name)) == config_from_json(kGpt2));
 }
 
-// transformers' embeddings have it as their padding_idx, except GPT-2's.
+// In transformers it is the padding_idx of the embedding, except for GPT-2.
 BOOST_AUTO_TEST_CASE(a_padding_token_is_read_and_written) {
   using Token = std::optional<std::size_t>;
   for (const char* type : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"}) BOOST_TEST_CONTEXT(type) {
@@ -180,7 +180,7 @@ BOOST_AUTO_TEST_CASE(a_padding_token_is_read_and_written) {
     }
 }
 
-// Windows of Qwen are of the layers from max_window_layers on, or of those that layer_types names.
+// In Qwen, layers from max_window_layers on, or those named in layer_types, have a window.
 BOOST_AUTO_TEST_CASE(windows_count_if_a_layer_has_one) {
   for (const char* type : {"qwen2", "qwen3"}) {
     const json qwen = with(with(kLlama, "model_type", type), "head_dim", 16);
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(windows_count_if_a_layer_has_one) {
     const auto plain = config_from_json(qwen);
     const json full = {"full_attention", "full_attention", "full_attention"};
     const json sliding = {"sliding_attention", "sliding_attention", "sliding_attention"};
-    BOOST_CHECK(config_from_json(windows) == plain);  // 28 layers have none
+    BOOST_CHECK(config_from_json(windows) == plain);  // the model's 28 layers have no window
     BOOST_CHECK(config_from_json(with(windows, "max_window_layers", 3)) == plain);
     BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 0), "layer_types", full)) == plain);
     BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 1), "sliding_window", 48)) == plain);

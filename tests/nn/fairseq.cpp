@@ -1,6 +1,6 @@
-// What --arch transformer_lm* is, held to fairseq's sources (facebookresearch/fairseq): sizes, positions, activations, tying,
-// initial weights; and the loss of two tiny models that tests/data/fairseq/make.py has computed after fairseq's rules, from
-// weights that tools/fairseq-to-hf has converted. docs/from-fairseq.md lists what differs.
+// Compares --arch transformer_lm* with fairseq's sources (facebookresearch/fairseq): sizes, positions, activations, tying,
+// initial weights; and the loss of two tiny models that tests/data/fairseq/make.py has computed with fairseq's formulas, from
+// weights that tools/fairseq-to-hf has converted. docs/from-fairseq.md lists the differences.
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>
@@ -19,7 +19,7 @@ namespace {
 /// in all of them (base_lm_architecture), the input and the output have the model's width, and all projections have biases
 /// (modules/multihead_attention.py, modules/transformer_layer.py) but the output's (build_output_projection).
 struct Row {
-  const char* function;  // of that name; "base" is what it calls last
+  const char* function;  // the function of that name; "base": it calls base_lm_architecture
   const char* base;
   std::size_t embed_dim, ffn_embed_dim, layers, heads;
   Activation activation_fn;

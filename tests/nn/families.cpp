@@ -1,5 +1,5 @@
 // Families of models against transformers: loss and gradient norm of three updates of random small models, which
-// tests/data/families describes; what their config.json may say; what is refused.
+// tests/data/families describes; the keys of their config.json; models that are refused.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -32,12 +32,11 @@ BOOST_DATA_TEST_CASE(updates_agree_with_transformers, boost::unit_test::data::ma
 BOOST_AUTO_TEST_CASE(configurations_survive_being_written) {
   const json references = family_references();
   for (const json& one : references["cases"]) {
-    if (one["config"]["model_type"] == "starcoder2") continue;  // is not in the library
+    if (one["config"]["model_type"] == "starcoder2") continue;  // it is not in the library
     const TransformerConfig config = config_from_json(one["config"]);
     const json written = config_to_json(config);
     BOOST_CHECK(config_from_json(json::parse(written.dump())) == config);
-    // What transformers has written, and is understood, is written again, but for tokens, dropout and what stands for a
-    // default.
+    // The keys that transformers wrote and that are supported are written again, except tokens, dropout and defaults.
     for (const auto& [key, value] : one["config"].items()) {
       if (!written.contains(key) || key.ends_with("token_id")) continue;
       if (key == "rope_parameters")
@@ -87,7 +86,7 @@ BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
   }
   for (const char* key : {"sliding_window", "use_sliding_window"})
     BOOST_CHECK_NO_THROW(config_from_json(with({{"model_type", "qwen2"}}, key, key[0] == 'u' ? json(false) : json(131072))));
-  // The families that are not there, and those that are.
+  // The message names the unknown family and all known ones.
   for (const char* word : {"gpt_neox", "gpt2", "llama", "mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"})
     BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "gpt_neox"}}), UserError, names(word));
 }
@@ -100,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_window_is_the_longest_sequence) {
   BOOST_TEST(config_from_json(config).sliding_window == 4096u);
 }
 
-// The sizes of heads that follow from the width do so again; those that do not stay.
+// A head size that is the width over the heads is computed again from an overridden width; any other head size is kept.
 BOOST_AUTO_TEST_CASE(overrides_keep_heads_that_do_not_follow_from_the_width) {
   ConfigOverrides overrides;
   overrides.width = 256, overrides.heads = 4, overrides.kv_heads = 2;

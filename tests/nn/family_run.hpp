@@ -9,7 +9,7 @@
 
 namespace fsdp::test {
 
-/// Plain gradient descent; the largest relative difference of loss and gradient norm from the reference.
+/// Runs plain gradient descent. Returns the largest relative difference of loss and gradient norm from the reference.
 inline double compare_with_transformers(const nlohmann::json& one, double rate) {
   const TransformerConfig config = config_from_json(one["config"]);
   const std::size_t B = one["B"], T = one["T"];
@@ -38,12 +38,12 @@ inline double compare_with_transformers(const nlohmann::json& one, double rate) 
   return worst;
 }
 
-/// All cases of a family; how many there are.
+/// Compares all cases of a family. Returns their number.
 inline int compare_with_transformers(const std::string& family) {
   const nlohmann::json references = family_references();
   int cases = 0;
   double worst = 0;
-  std::set<std::string> seen;  // what random shapes must not all have, or all lack
+  std::set<std::string> seen;  // properties that some, but not all, random shapes must have
   for (const nlohmann::json& one : references["cases"]) {
     const nlohmann::json& config = one["config"];
     if (config["model_type"] != family) continue;

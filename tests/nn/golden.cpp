@@ -34,7 +34,7 @@ struct Golden {
     targets.assign(stream.begin() + 1, stream.begin() + 1 + static_cast<std::ptrdiff_t>(kSequences * T));
   }
 
-  /// Loss of the update in micro-batches of `sequences`; fills the gradients.
+  /// Returns the loss of the update in micro-batches of `sequences`, and computes the gradients.
   double update(std::size_t sequences, test::Keep keep = test::Keep::all) {
     const float scale = 1 / static_cast<float>(kSequences * T);
     double loss = 0;
@@ -59,8 +59,8 @@ const char* const kNames[] = {"gpt2-tied", "llama-gqa", "llama3-tied"};
 
 }  // namespace
 
-// The contract is 1e-5 + 1e-4 |g| per element; reached, with PyTorch's rounding in it, is a 150th of it, and a 50th is asked
-// for.
+// The documented tolerance is 1e-5 + 1e-4 |g| per element. The real difference, including PyTorch's rounding, is a 150th of it,
+// and this test requires a 50th.
 BOOST_DATA_TEST_CASE(first_update_agrees_with_pytorch, boost::unit_test::data::make(kNames), name) {
   Golden golden(name);
   const double loss = golden.update(Golden::kSequences);
@@ -86,7 +86,7 @@ BOOST_DATA_TEST_CASE(first_update_agrees_with_pytorch, boost::unit_test::data::m
   BOOST_TEST(std::sqrt(squares) == first["gnorm"].get<double>(), boost::test_tools::tolerance(1e-6));
 }
 
-// 12 sequences at once, or as 5 + 5 + 2 with gradients added up. Dropout's masks do not see the difference.
+// 12 sequences at once, or 5 + 5 + 2 with accumulated gradients. Dropout masks are the same.
 BOOST_DATA_TEST_CASE(micro_batches_add_up, boost::unit_test::data::make(kNames) * boost::unit_test::data::make({0.0f, 0.2f}),
                      name, rate) {
   Golden whole(name), parts(name);

@@ -1,5 +1,5 @@
-// How many blocks of threads the kernels of a model give a GPU: on 4,096 rows enough that each of its multiprocessors has two.
-// Nothing is computed here. fsdp.launch_shapes has what an update launches beside that.
+// Checks that the kernels of a model launch at least two blocks per multiprocessor of a GPU, for 4,096 rows. Nothing is
+// computed here. fsdp.launch_shapes checks the other launches of an update.
 #include <boost/test/unit_test.hpp>
 
 #include "nn/model_run.hpp"
@@ -10,7 +10,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Of forward, backward and recomputation, of batches whose sequences are long and whose sequences are short.
+/// Returns the launches of forward, backward and recomputation, for batches of long and of short sequences.
 Launches launches_of(TransformerConfig config) {
   config.vocab_size = 1000, config.layers = 1, config.max_positions = 4096;
   Launches launches;
@@ -32,8 +32,8 @@ TransformerConfig sized(TransformerConfig config, std::size_t width, std::size_t
   return config;
 }
 
-/// What has few blocks, since it makes few numbers: a loss, and in models whose queries and keys have norms and biases, the
-/// gain of a norm of heads and the biases side by side.
+/// Returns true for kernels with few blocks because they have few results: a loss, and, in models with norms and biases of
+/// queries and keys, the gains of these norms and the biases.
 bool makes_few_numbers(const TransformerConfig& config, const std::string& kernel) {
   return kernel == "AddLosses" ||
          (config.qk_norm && (kernel == "ColumnFinish" || kernel == "Fill<float>" || kernel == "AddBias<float>"));
@@ -57,12 +57,12 @@ BOOST_AUTO_TEST_CASE(each_multiprocessor_has_two_blocks_at_4096_rows) {
   }
 }
 
-// A block of attention has a tile of one head, and smaller tiles would read keys and values, or queries, more often. So models
-// of few heads have fewer blocks; what counts is the query heads, and for the gradients of keys and values the heads of those.
+// A block of attention computes a tile of one head, and smaller tiles would read keys and values, or queries, more often. So
+// the number of blocks depends on the number of query heads, and for gradients of keys and values on the key/value heads.
 BOOST_AUTO_TEST_CASE(attention_has_enough_blocks_from_so_many_heads_on) {
   struct {
     DType type;
-    std::size_t forward, keys, queries;  // the fewest heads that suffice
+    std::size_t forward, keys, queries;  // the smallest number of heads with enough blocks
   } const kinds[] = {{DType::bf16, 12, 6, 6}, {DType::f16, 12, 6, 6}, {DType::f32, 3, 3, 3}};
   for (const auto& [type, forward, keys, queries] : kinds)
     for (const BatchShape batch : {BatchShape{1, 4096}, BatchShape{8, 512}})

@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// What forward leaves for backward: everything, the inputs of the blocks, or also what block_refill cannot make.
+/// The activations that forward keeps for backward: all; the inputs of blocks; also those that block_refill cannot recompute.
 enum class Keep { all, inputs, selected };
 
 struct ModelRun {
@@ -26,7 +26,7 @@ struct ModelRun {
     model.fill_tables(tables, longest);
   }
 
-  /// Weights away from 0 and 1, so that a missing or a swapped one shows.
+  /// Sets weights different from 0 and 1, so that a missing or a swapped one changes the result.
   void randomize(std::uint32_t seed, float scale) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal;
@@ -61,7 +61,7 @@ struct ModelRun {
       model.block_forward(context, b, x[b].data(), x[b + 1].data(), saved[b].data(), shared_cheap());
   }
 
-  /// The sum of the losses.
+  /// Returns the sum of the losses.
   double loss(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape) {
     const StageContext stage = context(shape, false);
     forward(stage, tokens);
@@ -70,7 +70,7 @@ struct ModelRun {
     return loss.value();
   }
 
-  /// The sum of the losses; gradients of `scale` times it are written or added.
+  /// Returns the sum of the losses, and writes or adds the gradients of `scale` times this sum.
   double loss_and_gradients(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape, float scale,
                             kernels::Write write, Keep keep = Keep::all) {
     const StageContext stage = context(shape, true);
@@ -99,7 +99,7 @@ struct ModelRun {
 
   Transformer model;
   Dropout dropout;
-  std::vector<std::int32_t> positions;  // of a batch with documents; else empty
+  std::vector<std::int32_t> positions;  // for a batch with documents; else empty
   std::shared_ptr<Stream> stream;
   std::vector<std::vector<float>> weights, gradients;
   std::vector<bool> trainable;  // empty: all

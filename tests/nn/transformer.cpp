@@ -1,4 +1,4 @@
-// Stages against finite differences, and against themselves in other arrangements.
+// Compares stages with finite differences, and with equivalent computations in other forms.
 #include <array>
 #include <cmath>
 #include <thread>
@@ -36,7 +36,7 @@ TransformerConfig tiny_llama() {
 }
 TransformerConfig tiny_opt() {
   TransformerConfig c = tiny_gpt2();
-  c.family = "opt", c.position_offset = 2;  // with GELU: finite differences do not suit ReLU, whose slope jumps
+  c.family = "opt", c.position_offset = 2;  // with GELU, because finite differences are wrong at the kink of ReLU
   return c;
 }
 TransformerConfig tiny_xglm() {
@@ -98,8 +98,8 @@ struct Batch {
 enum class Documents { one, several };
 std::ostream& operator<<(std::ostream& out, Documents d) { return out << (d == Documents::one ? "one" : "several"); }
 
-// Derivatives along directions within one parameter each: random halves of the gradient itself, which have much of its length.
-// Fourth-order differences of a loss summed from fp32 terms: what is left is rounding, about 1e-6 / (step * length).
+// Derivatives along a direction within one parameter: a random half of the gradient itself, because its slope is large.
+// Fourth-order differences of a loss summed from fp32 terms: the remaining error is rounding, about 1e-6 / (step * length).
 BOOST_DATA_TEST_CASE(gradients_are_finite_differences,
                      boost::unit_test::data::make(kCases) * boost::unit_test::data::make({0.0f, 0.3f}) *
                          boost::unit_test::data::make({Documents::one, Documents::several}),
@@ -124,7 +124,7 @@ BOOST_DATA_TEST_CASE(gradients_are_finite_differences,
         square += double{direction[i]} * direction[i];
       }
       const double length = std::sqrt(square);
-      if (length < 1e-4) continue;  // e.g. the key bias of attention: softmax does not see it
+      if (length < 1e-4) continue;  // e.g. the key bias of attention, on which softmax does not depend
       const std::vector<float> start = run.weights[p];
       const auto loss_at = [&](double step) {
         for (std::size_t i = 0; i < start.size(); ++i)
@@ -145,8 +145,8 @@ BOOST_DATA_TEST_CASE(gradients_are_finite_differences,
   BOOST_TEST_MESSAGE(test_case.name << ": worst " << worst << " of the tolerance");
 }
 
-// What other documents are in the sequence changes nothing, nor which place a document has: learned positions begin anew. Sums
-// over rows, of the loss and of gradients, are in another order.
+// A document's result does not depend on other documents in the sequence or on its place: learned positions begin again. Sums
+// over rows, for the loss and for gradients, are in another order.
 BOOST_DATA_TEST_CASE(a_document_among_others_is_computed_as_if_it_were_alone, boost::unit_test::data::make(kCases), test_case) {
   test::ModelRun packed(test_case.config), alone(test_case.config);
   packed.randomize(5, 0.3f);
@@ -166,7 +166,7 @@ BOOST_DATA_TEST_CASE(a_document_among_others_is_computed_as_if_it_were_alone, bo
     for (const float g : alone.gradients[p]) largest = std::max(largest, std::abs(g));
     for (std::size_t i = 0; i < packed.gradients[p].size(); ++i)
       worst = std::max(worst, static_cast<double>(std::abs(packed.gradients[p][i] - alone.gradients[p][i]) /
-                                                  (largest + 0.1f)));  // some are 0, but for rounding
+                                                  (largest + 0.1f)));  // some are 0 except for rounding
   }
   BOOST_TEST(worst < 1e-5);
 
@@ -177,7 +177,7 @@ BOOST_DATA_TEST_CASE(a_document_among_others_is_computed_as_if_it_were_alone, bo
   }
 }
 
-// Each rate has a say of its own, and so have seed, update and the place in the update.
+// Masks depend on each dropout rate, on the seed, the update and the place in the update.
 BOOST_DATA_TEST_CASE(dropout_depends_on_what_it_should, boost::unit_test::data::make(kCases), test_case) {
   test::ModelRun run(test_case.config);
   run.randomize(5, 0.3f);
@@ -200,7 +200,7 @@ BOOST_DATA_TEST_CASE(dropout_depends_on_what_it_should, boost::unit_test::data::
     for (std::size_t j = 0; j < i; ++j) BOOST_TEST(losses[i] != losses[j], i << " and " << j);
 }
 
-// The embedding is the first site: what is kept there is scaled, and no two sites have one mask.
+// The embedding is the first site: kept values are scaled, and no two sites have the same mask.
 BOOST_AUTO_TEST_CASE(sites_have_masks_of_their_own) {
   test::ModelRun run(tiny_gpt2());
   run.randomize(5, 0.3f);
@@ -260,8 +260,8 @@ BOOST_DATA_TEST_CASE(threads_share_a_model, boost::unit_test::data::make(kCases)
   BOOST_TEST((runs[2]->gradients == runs[0]->gradients));
 }
 
-// Llama 3.1's frequencies (head size 128, theta 500000, factor 8, 8192 positions): the quick ones stay, the slow ones are
-// divided by 8, and those with wavelengths from 2048 to 8192 lie between.
+// Llama 3.1's frequencies (head size 128, theta 500000, factor 8, 8192 positions): high ones are unchanged, low ones are
+// divided by 8, and those with wavelengths from 2048 to 8192 are interpolated.
 BOOST_AUTO_TEST_CASE(rotary_tables_have_llama3_frequencies) {
   const Transformer model(arch_config("llama-3.1-8b"));
   const std::size_t T = 3, D = 128;
@@ -329,8 +329,8 @@ BOOST_DATA_TEST_CASE(logits_of_a_row_give_its_loss, boost::unit_test::data::make
   BOOST_TEST(std::log(sum) - logits[4] == loss, boost::test_tools::tolerance(1e-5));
 }
 
-// Three sequences come in steps of some tokens each, next to each other. Their logits are those of the whole sequences, up to
-// the order of sums: attention over a cache, and products of other numbers of rows.
+// Three sequences are decoded together, some tokens per step. Their logits are those of the whole sequences, except for the
+// order of sums: attention uses a cache, and products have other numbers of rows.
 BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boost::unit_test::data::make(kCases), test_case) {
   test::ModelRun run(test_case.config);
   run.randomize(18, 0.3f);
@@ -365,7 +365,7 @@ BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boo
     for (std::size_t b = 0; b < run.model.blocks(); ++b) {
       if (b + 1 == run.model.blocks()) {
         rows.wanted = wanted;
-        std::fill(x_out.begin(), x_out.end(), std::nanf(""));  // only what is wanted is made
+        std::fill(x_out.begin(), x_out.end(), std::nanf(""));  // only the requested rows are computed
       }
       run.model.block_decode(context, b, rows, x.data(), x_out.data(), saved.data(), shape, caches[b].data());
       std::swap(x, x_out);
@@ -388,7 +388,7 @@ BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boo
   BOOST_TEST(wanted_in_all > 6u);
 }
 
-// A later token, or another sequence of the batch, has no say in a loss.
+// A loss does not depend on later tokens or on other sequences of the batch.
 BOOST_DATA_TEST_CASE(tokens_see_the_past_alone, boost::unit_test::data::make(kCases), test_case) {
   test::ModelRun run(test_case.config);
   run.randomize(16, 0.3f);

@@ -15,7 +15,7 @@ namespace {
 
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
-/// As the definition says it: the neighbours of the lowest rank, the leftmost of them, become one, until there are none.
+/// Encodes by the definition: merges the leftmost pair of the lowest rank until no pair can be merged.
 std::vector<TokenId> by_definition(const std::vector<std::string>& tokens, const Merges& merges, const std::string& piece) {
   std::vector<std::string> parts;
   for (const char c : piece) parts.emplace_back(1, c);
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(random_vocabularies_give_what_the_definition_gives) {
       std::string piece;
       for (std::size_t i = 1 + below(n < 30 ? 12 : 120); i > 0; --i) piece += static_cast<char>('a' + below(5));
       cut += piece.size() > 24;
-      for (int again = 0; again < 2; ++again)  // also as a piece that has been seen
+      for (int again = 0; again < 2; ++again)  // also as a piece that is in the cache
         if (encode(bpe, piece) != by_definition(tokens, merges, piece)) ++wrong;
     }
   }
@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(random_vocabularies_give_what_the_definition_gives) {
   BOOST_TEST(wrong == 0u);
 }
 
-// Its neighbours join then, in long pieces as in short ones; where there is a token for it, they do not.
+// If there is no token for the unit, its neighbours become adjacent, in long and in short pieces.
 BOOST_AUTO_TEST_CASE(a_unit_that_vanishes) {
   const Merges merges = {{"a", "b"}};
   for (const auto units : {BpeRules::Units::bytes, BpeRules::Units::characters})
@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(merges_can_be_ignored) {
   rules.ignores_merges = true;
   const Bpe bpe(tokens, merges, rules);
   BOOST_TEST(encode(bpe, "abc") == (std::vector<TokenId>{4}), boost::test_tools::per_element());
-  // Of the whole piece alone.
+  // The result for the whole piece.
   BOOST_TEST(encode(bpe, "abcabcabcabcabcabcabcabcabcabc").size() == 20u);
   BOOST_CHECK_THROW(Bpe(tokens, {{"b", "c"}}, of_bytes()), UserError);
   BOOST_CHECK_THROW(Bpe(tokens, {{"x", "c"}}, of_bytes()), UserError);

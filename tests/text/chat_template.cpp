@@ -1,5 +1,5 @@
-// Conversations as models were trained on them. What is expected was rendered by Jinja 3.1 from the same templates, with
-// add_generation_prompt and trim_blocks and lstrip_blocks as transformers sets them.
+// Conversations in the form on which models were trained. The expected texts were rendered by Jinja 3.1 from the same
+// templates, with add_generation_prompt, and with trim_blocks and lstrip_blocks as in transformers.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 const std::vector<ChatMessage> question = {{"user", " Who? "}};
 const std::vector<ChatMessage> whole = {{"system", "Be short."}, {"user", "Who?"}, {"assistant", "Me.\n"}, {"user", "You?"}};
 
-/// ChatML whose system message is `text` where none is given.
+/// Returns a ChatML template with `text` as the default system message.
 std::string chatml(const std::string& text) {
   return "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system" + text +
          "<|im_end|>\\n' }}{% endif %}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
@@ -35,7 +35,7 @@ std::string chatml(const std::string& text) {
 const std::string plain_chatml =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% "
     "endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-/// Of Qwen2.5, with a tool's part shortened.
+/// The template of Qwen2.5, with the part for tools shortened.
 const std::string qwen25 = R"({%- if tools %}
     {{- '<|im_start|>system\n' }}
     {%- if messages[0]['role'] == 'system' %}
@@ -97,8 +97,8 @@ const std::string llama3 =
     "'<|end_header_id|>\\n\\n' + (message['content'] | trim) + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ "
     "'<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
 
-/// A model's own template, and what Jinja makes of `spoken`, of it behind a system message (nothing: it refuses that), and of
-/// its first message where the assistant is to go on; and what a model learns of it.
+/// A model's own template, and Jinja's output for `spoken`, for `spoken` after a system message (empty: it refuses that), and
+/// for its first message with a generation prompt; and the part of it that a model learns.
 struct Known {
   const char *name, *jinja, *whole, *with_system, *asking;
   std::vector<std::string> answers;
@@ -285,7 +285,7 @@ BOOST_AUTO_TEST_CASE(conversations_of_all_families) {
     }
 }
 
-/// Of Gemma 3, only what the user says is trimmed.
+/// Gemma 3 trims only the user's messages.
 BOOST_AUTO_TEST_CASE(a_system_message_is_not_trimmed_with_what_follows_it) {
   const Known* const gemma3 =
       std::find_if(std::begin(known), std::end(known), [](const Known& k) { return k.name == "Gemma 3"s; });
@@ -310,7 +310,7 @@ BOOST_AUTO_TEST_CASE(messages_that_a_template_has_no_place_for) {
   CHECK_REFUSED(qwen1_5.render_whole(spoken), "does not end the last message");
 }
 
-// Samples of make_chat.py: conversations whose words lie so close to the template's that tokens could span both.
+// Samples of make_chat.py: conversations in which tokens could span words of the template and of a message.
 BOOST_AUTO_TEST_CASE(tokens_and_masks_are_those_of_transformers) {
   const std::string folder = FSDP_TEST_DATA "/tokenizers/";
   for (const nlohmann::json& sample : read_json_file(folder + "chat.json")) {
@@ -364,7 +364,7 @@ BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user","content":null}]})"), "has a message without a");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user"}]})"), "has a message without a");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"assistant","content":"a"}]})"), "take turns");
-  // Tools are named; columns for them may be there.
+  // Messages with tools are refused by name; empty columns for them are accepted.
   BOOST_TEST(answers(R"({"messages":[{"role":"user","content":"a","tool_calls":null},{"role":"assistant","content":"b",
                      "tool_calls":[]}],"tools":null})") == std::vector<std::string>{"b </s>"});
   CHECK_CONTAINS(complaint("{\"messages\":[" + first + "],\"tools\":[{}]}"), "it has \"tools\"");
@@ -471,7 +471,7 @@ BOOST_AUTO_TEST_CASE(others_are_refused_by_name) {
   CHECK_CONTAINS(complaint("  {{ messages }}"), "it begins with '{{ messages }}'");
 }
 
-/// `text` with `part`, which is in it, replaced.
+/// Returns `text` with `part`, which must occur in it, replaced.
 std::string with(std::string text, const std::string& part, const std::string& other) {
   const std::size_t at = text.find(part);
   BOOST_REQUIRE(at != std::string::npos);
@@ -500,7 +500,7 @@ BOOST_AUTO_TEST_CASE(the_same_program_in_other_words) {
     }
 }
 
-// Each of them writes other texts than its family for some conversation, by a part that is easily overlooked.
+// Each of these differs from its family in a small part, and writes another text for some conversation.
 BOOST_AUTO_TEST_CASE(programs_that_differ_in_a_part_are_refused) {
   const std::string message = "'<|im_start|>' + message['role']", for_all = "{% for message in messages %}",
                     end = "{% if add_generation_prompt", content = "message['content']";
@@ -519,7 +519,7 @@ BOOST_AUTO_TEST_CASE(programs_that_differ_in_a_part_are_refused) {
         with(plain_chatml, for_all, "{% if messages|length > 2 %}{{ raise_exception('No.') }}{% endif %}" + for_all),
         with(plain_chatml, "{{" + message, "{% generation %}{{" + message), with(plain_chatml, for_all, "{% raw %}" + for_all),
         with(plain_chatml, end, "{% endif %}" + end), with(plain_chatml, "{% endfor %}", ""), plain_chatml + "{{",
-        // A system message that is not always said, or not as it is.
+        // A system message that is not always written, or not unchanged.
         chatml("\\nYou.\\t"), chatml("\\nYou.' + bos_token + '"), chatml("\nYou {{ date }}."),
         with(chatml("\nYou."), "!= 'system'", "== 'user'"), "{% set system = 'You.' %}" + chatml("\\n' + system + '"),
         with(llama3, "| trim", "| upper"), with(llama3, "loop.first", "loop.last"), with(llama3, "bos_token", "eos_token"),

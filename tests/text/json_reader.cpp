@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(strings_are_those_of_python_with_replacements) {
   BOOST_TEST(replaced == 0u);
   BOOST_TEST(text_of("{\"text\": \"\\ud83d\\ud83d\\ude00\\ude00\xff\"}", &replaced) == "\ufffd\U0001f600\ufffd\ufffd");
   BOOST_TEST(replaced == 3u);
-  for (std::size_t before = 0; before < 70; ++before)  // whole blocks are looked at
+  for (std::size_t before = 0; before < 70; ++before)  // the reader scans whole blocks
     BOOST_TEST(text_of("{\"text\":\"" + std::string(before, 'x') + "\\n\u00e9\"}") == std::string(before, 'x') + "\n\u00e9");
 }
 

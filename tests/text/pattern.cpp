@@ -31,8 +31,8 @@ BOOST_AUTO_TEST_CASE(gpt2_words_are_found) {
 }
 
 BOOST_AUTO_TEST_CASE(classes_mean_what_they_mean_to_oniguruma) {
-  // U+180E is no space; U+0085 and U+2028 are. Of words are marks, connectors and circled letters; numbers that are no digits
-  // are not, but for those of Latin-1, and for these only outside of brackets.
+  // U+180E is not a space; U+0085 and U+2028 are. \w includes marks, connectors and circled letters. It does not include
+  // numbers that are not digits, except those of Latin-1, and these only outside of brackets.
   BOOST_TEST(found(R"(\s+)", "a\u180e\u0085\u2028b c") == (Parts{"\u0085\u2028", " "}), boost::test_tools::per_element());
   BOOST_TEST(found(R"([\s,]+)", "a, \u3000b") == (Parts{", \u3000"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\w+)", "e\u0301_\u203f1\u00bd-x") == (Parts{"e\u0301_\u203f1\u00bd", "x"}),
@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(classes_mean_what_they_mean_to_oniguruma) {
   BOOST_TEST(found(R"(\W+)", "a-b") == (Parts{"-"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"(\d+)", "1\u0663\u00bd") == (Parts{"1\u0663"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"((?i:'s))", "'S'\u017f'x") == (Parts{"'S", "'\u017f"}), boost::test_tools::per_element());
-  // A script's own characters, and not those that are used with it.
+  // Only the script's own characters, not shared characters that are used with it.
   BOOST_TEST(found(R"(\p{Han}+)", "\u4e00\u3001\u4e8c") == (Parts{"\u4e00", "\u4e8c"}), boost::test_tools::per_element());
   BOOST_TEST(found(R"([\u4e00-\u9fa5]+|\x41)", "A\u4e00B") == (Parts{"A", "\u4e00"}), boost::test_tools::per_element());
   std::vector<TextRange> ranges;
@@ -52,7 +52,8 @@ BOOST_AUTO_TEST_CASE(classes_mean_what_they_mean_to_oniguruma) {
   BOOST_TEST(ranges.size() == 2u);
 }
 
-// Of Unicode 15 and later, whatever PCRE2 knows: a Chinese character (15), a letter of Todhri (16), a digit of Kawi (15).
+// Characters of Unicode 15 and later, also if PCRE2 is older: a Chinese character (15), a letter of Todhri (16), a digit of
+// Kawi (15).
 BOOST_AUTO_TEST_CASE(newer_characters_are_known) {
   const std::string chinese = "\U00031467", letter = "\U000105c0", digit = "\U00011f50",
                     text = "a" + chinese + letter + digit + "!";

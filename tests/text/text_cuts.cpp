@@ -1,4 +1,4 @@
-// Parts of a text have the tokens of the whole: for every tokenizer, cut at random places of those that are allowed.
+// The tokens of a text's parts are those of the whole: for every tokenizer, with random cuts at allowed places.
 #include <boost/test/unit_test.hpp>
 
 #include <random>
@@ -18,7 +18,7 @@ namespace {
 
 const std::filesystem::path data = FSDP_TEST_DATA "/tokenizers";
 
-/// Words, spaces and signs of all kinds in any order, and what the sample has.
+/// Returns words, spaces and punctuation of all kinds in random order, and pieces of the sample.
 std::string random_text(std::mt19937& random, const std::string& sample) {
   constexpr std::string_view parts[] = {" ",          " ",
                                         " ",          "  ",
@@ -66,7 +66,7 @@ struct Parts {
   std::size_t count = 0, texts_with_other_tokens = 0;
 };
 
-/// Adds to the parts that there were.
+/// Compares the tokens of the parts of `text` with those of the whole, and counts the parts.
 void check_parts(const Tokenizer& tokenizer, const std::string& text, std::size_t most, std::mt19937& random, Parts& all) {
   const std::vector<TokenId> whole = tokenizer.encode(text);
   std::vector<TokenId> ids;
@@ -127,9 +127,9 @@ BOOST_AUTO_TEST_CASE(parts_have_the_tokens_of_the_whole) {
       for (int trial = 0; trial < 150; ++trial)
         check_parts(*tokenizer, random_text(random, sample), 1 + random() % 200, random, parts);
       check_parts(*tokenizer, sample, 30, random, parts);
-      BOOST_TEST(parts.count > 1500u);  // it does cut
-      // SentencePiece adds up scores in single precision from the beginning of the text on: which of two ways to write a word
-      // that are equally good wins depends on where it stands.
+      BOOST_TEST(parts.count > 1500u);  // texts are really cut
+      // SentencePiece adds up scores in single precision from the beginning of the text: its choice between two equally good
+      // ways to split a word depends on the word's position.
       BOOST_TEST(parts.texts_with_other_tokens <= (name.ends_with("unigram.model") ? 10u : 0u));
     }
   }

@@ -1,5 +1,5 @@
-// Ids and texts are those of Hugging Face's tokenizers: for every family's parts, on a sample of everything (data/tokenizers,
-// make.py). What is not known is refused by name.
+// Ids and texts are those of Hugging Face's tokenizers: for the parts of every family, on a sample of all kinds of text
+// (data/tokenizers, make.py). Unknown parts are refused by name.
 #include <boost/test/unit_test.hpp>
 
 #include <set>
@@ -25,7 +25,7 @@ namespace {
 
 const std::filesystem::path data = FSDP_TEST_DATA "/tokenizers";
 
-/// What is wrong with gpt2.json once `change` has been there.
+/// Returns the error for gpt2.json after `change`.
 template <class Change>
 std::string complaint(const Change& change) {
   const TemporaryFolder folder;
@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(ids_and_texts_are_those_of_hugging_face) {
       const auto tokenizer = open_tokenizer((data / (name + ".json")).string());
       const auto ids = tokenizer->encode(sample), wanted = of_it["ids"].get<std::vector<TokenId>>();
       BOOST_TEST(ids == wanted, boost::test_tools::per_element());
-      BOOST_TEST(tokenizer->encode(sample) == wanted);  // now that it has seen its tokens
+      BOOST_TEST(tokenizer->encode(sample) == wanted);  // now with a filled cache
       BOOST_TEST(tokenizer->vocab_size() == of_it["size"].get<std::size_t>());
       BOOST_TEST(tokenizer->decode(ids) == of_it["text"].get<std::string>());
 
@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(a_copy_without_config_json_gives_the_same_tokens) {
     BOOST_TEST(own->special_tokens() == copied->special_tokens());
     BOOST_TEST(sum_of_tokenizer(folder.path().string()) == sum_of_tokenizer(copy.path().string()));
   }
-  // A tokenizer without such files beside a model of any kind.
+  // A tokenizer without these files, next to a model of any kind.
   for (const char* const name : {"smollm2.json", "bpe.model"}) {
     const TemporaryFolder other;
     write_file(other / "config.json", R"({"model_type": "gpt2"})");
@@ -309,7 +309,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
                    json["model"]["vocab"]["<0x41>"] = json["model"]["vocab"].size();
                  }),
                  "255 of the 256 are not in its vocabulary");
-  // To whom the first word is another one, once something before it is gone.
+  // Decoders that treat the first word differently, also after skipped tokens.
   const nlohmann::json first = {
       {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
   CHECK_CONTAINS(

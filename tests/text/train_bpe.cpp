@@ -1,4 +1,4 @@
-// What is learned from text is what the definition says.
+// Training a BPE tokenizer gives the merges of the definition.
 #include <boost/test/unit_test.hpp>
 
 #include <map>
@@ -19,8 +19,8 @@ namespace {
 
 using Words = std::map<std::vector<std::string>, int>;
 
-/// The merges that the definition gives: again and again the pair that is most often side by side, counted anew each time.
-/// `order` numbers tokens as they were made.
+/// Returns the merges by the definition: repeatedly merges the most frequent adjacent pair, and counts again each time. `order`
+/// numbers tokens in the order in which they were made.
 std::vector<std::pair<std::string, std::string>> by_definition(Words words, std::size_t merges) {
   std::map<std::string, int> order;
   for (int c = 0; c < 256; ++c) order[std::string(1, static_cast<char>(c))] = c;

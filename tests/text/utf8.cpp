@@ -1,4 +1,4 @@
-// What is UTF-8, and what becomes of what is not: as Python's decode(errors="replace").
+// Decoding UTF-8 and invalid bytes like Python's decode(errors="replace").
 #include <boost/test/unit_test.hpp>
 
 #include <string>
@@ -30,7 +30,7 @@ BOOST_AUTO_TEST_CASE(every_character_is_read_as_it_is_written) {
 
 BOOST_AUTO_TEST_CASE(what_is_no_character_is_replaced_as_python_does) {
   const std::string r = "\xef\xbf\xbd";
-  // Each with what Python 3 gives for bytes.decode("utf-8", "replace").
+  // Each with the result of Python 3 for bytes.decode("utf-8", "replace").
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"a\xff"
        "b",
