@@ -38,7 +38,7 @@ FSDP_ELEMENT std::uint16_t to_f16(float x) {
 
 FSDP_ELEMENT float from_f16(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16, u = (half & 0x7fffu) << 13;
-  const float small = float_of(u + (113u << 23)) - float_of(113u << 23);  // below 2^-14
+  const float small = float_of(u + (113u << 23)) - float_of(113u << 23);  // used if the number is below 2^-14
   const std::uint32_t normal = u + ((u < 0x7c00u << 13 ? 112u : 224u) << 23);
   return float_of(sign | (u < 0x400u << 13 ? bits_of(small) : normal));
 }

@@ -72,7 +72,7 @@ std::string excerpt(std::string_view text, std::size_t most) {
 }
 
 std::string printable(std::string_view message) {
-  constexpr std::size_t most = 8000, kept_end = 1000;  // the end says what to do
+  constexpr std::size_t most = 8000, kept_end = 1000;  // the end of a message tells what to do
   std::string all;
   for (const char c : message)
     if ((static_cast<unsigned char>(c) >= ' ' && c != '\x7f') || c == '\n') all += c;

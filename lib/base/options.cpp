@@ -112,7 +112,7 @@ bool are_as_of_a_pattern(const std::filesystem::path& first, const std::filesyst
 
 }  // namespace
 
-/// An option as the user gave it, and the place.
+/// An option as the user gave it, and where: on the command line or in a line of a file.
 struct OptionTable::Given {
   Option* option;
   std::string typed;  // "--batch-size-per-device", "batch-size", or the positional argument's text

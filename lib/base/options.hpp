@@ -21,7 +21,7 @@
 
 namespace fsdp {
 
-/// The whole numbers that an option accepts.
+/// The range of whole numbers that an option accepts.
 struct Limits {
   double low = 0, high = 1e18;
 };
@@ -79,7 +79,7 @@ class Option {
   std::vector<std::string> aliases_;
   bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false;
   std::vector<std::string>* list_ = nullptr;
-  std::vector<std::string>* texts_ = nullptr;                    // the option adds an item each time that it is given
+  std::vector<std::string>* texts_ = nullptr;                    // if set, the option adds an item each time that it is given
   std::vector<std::pair<std::string, std::string>> quantities_;  // each with the words that messages show for it
   std::string unset_meaning_, default_;
   std::function<void(const std::string&)> set_;  // throws UserError with only the reason
@@ -105,14 +105,14 @@ class OptionTable {
   void rows_of(std::string program) { shared_with_ = std::move(program); }
 
   /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
-  template <class Field>  // bool, or optional
+  template <class Field>  // Field is bool or std::optional<bool>
   Option& flag(std::string name, Field& field, std::string help);
-  template <class Field>  // int or std::size_t, or optional
+  template <class Field>  // Field is int, std::size_t or std::optional<std::size_t>
   Option& integer(std::string name, std::string argument, Field& field, Limits limits, std::string help);
   /// A size, such as "64M" or "2GiB", of at least `least` bytes.
   Option& size(std::string name, std::string argument, std::size_t& field, std::string help, std::size_t least = 0);
   /// Any finite number if `ok` is null. Otherwise `ok` checks the number, and `accepts` describes the condition: "0 or more".
-  template <class Field>  // double, or optional
+  template <class Field>  // Field is double or std::optional<double>
   Option& number(std::string name, std::string argument, Field& field, std::string help, std::string accepts = "",
                  std::function<bool(double)> ok = nullptr);
   /// Two numbers, given as "(0.9,0.98)" or "0.9,0.98".
@@ -172,10 +172,10 @@ class OptionTable {
 
   /// The text of --help: options in groups with their defaults, wrapped at the width of the terminal.
   std::string help() const;
-  /// The same as Markdown tables, for docs/options.md.
+  /// The text of --help as Markdown tables, for docs/options.md.
   std::string markdown() const;
-  /// All current values, in the form that --config reads back. An option that was not given is a comment if it has no value or
-  /// if its value depends on other options.
+  /// All current values, in the form that --config reads back. An option that was not given is written as a comment if it has
+  /// no value or if its value depends on other options.
   std::string config() const;
   /// (name, current value) of every row of the configuration except spellings, in the table's order.
   std::vector<std::pair<std::string, std::string>> values() const;
@@ -196,9 +196,10 @@ class OptionTable {
   std::string program_, usage_, summary_, group_, shared_with_;
   std::deque<Option> rows_;                                     // a deque keeps the addresses of rows
   std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, each with its answer
-  std::vector<std::pair<std::vector<std::string>, std::string>> configs_elsewhere_;  // marks, and the answer
-  std::deque<Option> help_rows_;                                                     // --config, --help, ...: in every table
-  std::vector<std::pair<const Option*, std::string>> given_;                         // each with its name as typed
+  std::vector<std::pair<std::vector<std::string>, std::string>>
+      configs_elsewhere_;                                     // marks of other programs' files, with the answer
+  std::deque<Option> help_rows_;                              // --config, --help, ...: in every table
+  std::vector<std::pair<const Option*, std::string>> given_;  // the options that were given, with their names as typed
   std::vector<std::function<void(const OptionTable&)>> steps_;
 };
 

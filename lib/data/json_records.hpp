@@ -54,7 +54,13 @@ class JsonRecords {
   std::optional<std::uint64_t> end_;
   bool is_lines_ = true;
   bool is_array_ = false;
-  enum class Behind { nothing, bracket, element, comma, end } behind_ = Behind::nothing;  // the last thing read of an array
+  enum class Behind {
+    nothing,
+    bracket,
+    element,
+    comma,
+    end
+  } behind_ = Behind::nothing;  // the part of an array that was read last
   bool text_ends_ = false, is_over_ = false;
   std::string buffer_;
   std::size_t record_begin_ = 0, record_end_ = 0, end_in_buffer_ = 0;

@@ -201,9 +201,9 @@ class LlmcWriter : public TokenWriter {
   std::uint64_t shard_tokens_;
   std::vector<std::uint64_t> full_;  // tokens of each closed shard
   std::optional<OutputFile> file_;   // the shard that is being written
-  std::uint64_t in_shard_ = 0;       // its tokens, including those in the buffer
-  std::uint64_t written_ = 0;        // its bytes, without the buffer
-  RunningSum sum_;                   // checksum of its written tokens
+  std::uint64_t in_shard_ = 0;       // tokens in that shard, including those in the buffer
+  std::uint64_t written_ = 0;        // bytes of that shard in the file
+  RunningSum sum_;                   // checksum of that shard's tokens in the file
   std::vector<std::uint64_t> full_sums_;
   std::vector<std::byte> buffer_;
   bool kept_ = false, finished_ = false;

@@ -29,8 +29,7 @@ struct Cut {
 /// Returns true if the data's format must store where documents begin.
 inline bool needs_documents(const Cut& cut) { return (cut.mode != BreakMode::none || cut.positions) && !cut.end_of_document; }
 
-/// Sequences of T inputs and T targets, each the token after its input. docs/targets.md says which targets count.
-/// Immutable.
+/// Sequences of T inputs and T targets, each the token after its input. docs/targets.md defines which targets count. Immutable.
 class Samples {
  public:
   /// `mask` has a number for each token: 1 if it counts as a target, else 0. If it is null, the tokens' own mask is used;
@@ -87,7 +86,7 @@ class Samples {
   std::unique_ptr<const Tokens> tokens_, mask_;  // no mask: all targets count
   Cut cut_;
   std::vector<Place> places_;             // if has_places()
-  std::vector<std::uint64_t> documents_;  // their beginnings, if positions are needed and no token ends documents
+  std::vector<std::uint64_t> documents_;  // beginnings of documents, if positions are needed and no token ends documents
   std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;
   bool leaves_out_ = false;
 };

@@ -56,7 +56,7 @@ bool is_named_json(const std::filesystem::path& name) {
 struct TextSource::Text {
   std::string name;
   bool any_bytes;
-  std::optional<InputFile> file;  // or
+  std::optional<InputFile> file;  // set if the text is a file; otherwise stream is used
   Stream stream{nullptr, nullptr};
   std::string first = {};      // of a stream: the bytes that beginning() has read
   std::size_t first_used = 0;  // the number of these that read_on() has returned

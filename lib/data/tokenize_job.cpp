@@ -69,7 +69,7 @@ bool PlainPieces::next(TextPiece& piece) {
     if (cut == before_ && !document_ends_) return false;
     piece.cut = before_;
     piece.end = at_ + cut - before_;
-    // A text may end exactly at the end of the part.
+    // If another text begins at the end of the part, the current text ends there.
     piece.ends_document = documents_ && (document_ends_ || (end_ && piece.end == *end_ && text_.begins_at(*end_)));
     piece.text = buffer_.substr(0, cut);
     at_ = piece.end;

@@ -171,7 +171,7 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 
 void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes) {
   struct statvfs info {};
-  if (::statvfs(folder.c_str(), &info) != 0) return;  // then the writes will tell
+  if (::statvfs(folder.c_str(), &info) != 0) return;  // if the disk is full, writing reports it
   const std::uint64_t free = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   if (free < bytes)
     throw RunError(format("{} has {} free ({} are to be written there); free some space or choose another file system",

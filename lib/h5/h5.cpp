@@ -106,7 +106,7 @@ void write_attribute(std::int64_t node, const std::string& name, std::int64_t fi
   check_h5(H5Awrite(attribute.id(), memory_type, value), "H5Awrite", format("{} of {}", name, what));
 }
 
-constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // elements
+constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // in elements
 
 /// An open attribute that has exactly one element of the expected type class.
 struct OpenAttribute {

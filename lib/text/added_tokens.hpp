@@ -15,10 +15,10 @@ namespace fsdp {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;  // not found within a word
-  bool takes_left = false;   // takes the spaces before it
-  bool takes_right = false;  // takes the spaces after it
-  bool special = false;      // has a meaning only for the model, and is not shown to readers
+  bool single_word = false;  // the token is not found within a word
+  bool takes_left = false;   // the token includes the spaces before it
+  bool takes_right = false;  // the token includes the spaces after it
+  bool special = false;      // the token has a meaning only for the model, and is not shown to readers
   /// The token is looked for in the normalized text. By default this is true for tokens that are not special.
   std::optional<bool> normalized = std::nullopt;
   bool is_normalized() const { return normalized.value_or(!special); }

@@ -24,10 +24,9 @@ using Vocabulary = std::unordered_map<std::string_view, TokenId>;
 
 struct BpeRules {
   enum class Units { bytes, characters };
-  Units units = Units::bytes;   // the first tokens of a piece
-  bool ignores_merges = false;  // a piece that is a token becomes that token, without merges
-  std::array<TokenId, 256>
-      of_byte{};  // a character that is no token becomes these tokens of its bytes; -1: none, see `unknown`
+  Units units = Units::bytes;          // the first tokens of a piece
+  bool ignores_merges = false;         // a piece that is a token becomes that token, without merges
+  std::array<TokenId, 256> of_byte{};  // by byte: the token for a byte of a character that is no token; -1: none, see `unknown`
   std::optional<TokenId> unknown = {};  // for characters that are no tokens; without it they are dropped
   bool fuses_unknown = false;           // consecutive unknown characters become one token
 };
@@ -35,8 +34,8 @@ struct BpeRules {
 /// Immutable except for a shared cache; may be used by several threads at once.
 class Bpe {
  public:
-  /// `tokens` are by id; an empty text is no token of the model. `merges` are by rank: pairs of tokens that join to a token.
-  /// Throws UserError for a pair that does not.
+  /// `tokens` are the texts by id; an empty text means that the model has no token with this id. `merges` are pairs of texts by
+  /// rank. Throws UserError if a text of a pair, or the joined text, is no token.
   Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::string, std::string>>& merges, const BpeRules& rules);
 
   /// Appends the tokens of a piece.

@@ -306,7 +306,7 @@ std::string format_of(std::string_view expression) {
       if (at == part.size()) return void(format += text);
     }
     const std::string other = plain(part);
-    // Parentheses around one value have no effect, as in (message['content']|trim). Around a condition they have.
+    // Parentheses around one value, as in (message['content']|trim), have no effect; around a condition they do.
     const bool is_one_value = other.find_first_of(" +-*/%~<>=!,") == std::string::npos;
     format += fmt::format("{{{}}}", is_one_value ? bare(other) : other);
   };
@@ -671,7 +671,8 @@ std::optional<bool> is_to_be_learned(const nlohmann::json& message, std::string&
     const nlohmann::json value = message.value(key, nlohmann::json());
     if (value.is_null()) continue;
     const bool yes = value == nlohmann::json(true) || value == nlohmann::json(1);
-    if (!yes && !(value == nlohmann::json(false) || value == nlohmann::json(0)))  // `!=` would not work for NaN
+    if (!yes && !(value == nlohmann::json(false) ||
+                  value == nlohmann::json(0)))  // not written with `!=`, because NaN is neither equal nor unequal
       problem = format("it has \"{}\": {}, and only 0 and 1, false and true are read", key, json_excerpt(value));
     if (learned.value_or(yes) != yes) problem = "its \"weight\" and its \"train\" contradict each other";
     learned = yes;

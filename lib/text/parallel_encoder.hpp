@@ -19,7 +19,7 @@ struct TextPiece {
   std::size_t cut = 0;    // the first `cut` bytes of `text` are the character before the cut; they do not belong to the piece
   std::uint64_t end = 0;  // the position of the piece's end in the caller's text
   bool ends_document = false;
-  bool is_conversation = false;              // the tokens then have a mask
+  bool is_conversation = false;              // if true, the tokens get a mask
   std::vector<ChatText::Span> answers = {};  // the conversation's answers
   bool ends_open = false;                    // ChatText::ends_open
   std::size_t replaced = 0;                  // the number of U+FFFD that the caller has put into the text
@@ -34,7 +34,7 @@ struct EncodedPiece {
   bool ends_document = false;
   std::size_t replaced = 0;        // the number of places that are not UTF-8, if the tokenizer needs UTF-8
   std::size_t first_replaced = 0;  // the position of the first of these in the piece
-  std::size_t skipped = 0;         // as in the TextPiece
+  std::size_t skipped = 0;         // the same as in the TextPiece
   std::uint64_t first_skipped = 0;
 };
 

@@ -30,8 +30,9 @@ std::size_t character_before(std::string_view text, std::size_t cut);
 /// Returns true if a token can span "letter or digit, then `space`", so that no cut is allowed there.
 bool reaches_across(std::string_view token, std::string_view space, const CutRules& rules);
 
-/// Returns true if matches of a pre-tokenizer's expression end after every word, whatever text follows. This is true if each of
-/// its alternatives is known (from the tokenizers of GPT-2, GPT-4, GPT-4o, DeepSeek and their relatives) and one is \s+.
+/// Returns true if matches of a pre-tokenizer's expression end after every word, independent of the text that follows. This is
+/// true if each of its alternatives is known (from the tokenizers of GPT-2, GPT-4, GPT-4o, DeepSeek and their relatives) and
+/// one is \s+.
 bool ends_words(std::string_view expression);
 
 }  // namespace fsdp

@@ -766,9 +766,9 @@ class Description {
 
   const Folder& folder_;
   const fs::path& file_;
-  std::string text_;  // of tokenizer.json
+  std::string text_;  // contents of tokenizer.json
   const Class* class_ = nullptr;
-  std::vector<AddedToken> file_tokens_;  // of tokenizer.json
+  std::vector<AddedToken> file_tokens_;  // added tokens of tokenizer.json
   std::vector<AddedToken> backend_;      // tokens that exist before others are added
   std::vector<AddedToken> to_add_;       // in the order of their ids
   std::vector<AddedToken> pieces_;       // of tokenizer.model: control symbols and user-defined symbols

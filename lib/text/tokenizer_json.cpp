@@ -29,9 +29,10 @@ using Json = nlohmann::json;
 /// The rules of a decoder: the text of each token, and changes to the joined text.
 struct Spelling {
   static constexpr std::int16_t is_text = -1, is_hidden = -2;
-  std::vector<std::string> texts;       // by id
-  std::vector<std::int16_t> fallback;   // by id: the byte of a token such as <0x0A>, or is_text or is_hidden
-  std::string first_loses, bytes_lose;  // removed once from the beginning of the text, or of characters made of bytes
+  std::vector<std::string> texts;      // by id
+  std::vector<std::int16_t> fallback;  // by id: the byte of a token such as <0x0A>, or is_text or is_hidden
+  std::string first_loses,
+      bytes_lose;  // texts that are removed once from the beginning of the text, or of characters made of bytes
 };
 
 /// Joins the texts of tokens as the file's decoder does.
@@ -440,7 +441,7 @@ class JsonTokenizer : public Tokenizer {
   const Normalizer normalizer_;
   const PreTokenizer pre_tokenizer_;
   std::vector<std::string> names_;                      // by id
-  std::unordered_map<std::string, TokenId> model_ids_;  // only of the model
+  std::unordered_map<std::string, TokenId> model_ids_;  // ids of the model's own tokens, by text
   bool joins_bytes_ = false;                            // merges join byte tokens to other tokens
   const Model model_;
   std::vector<AddedToken> added_;

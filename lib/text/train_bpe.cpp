@@ -138,7 +138,7 @@ nlohmann::ordered_json BpeTrainer::train() const {
   std::vector<std::pair<std::string, std::uint64_t>> words(words_.begin(), words_.end());
   std::sort(words.begin(), words.end());
   Neighbours neighbours(words);
-  std::vector<std::string> texts;  // of tokens; the bytes are numbers 0 to 255
+  std::vector<std::string> texts;  // the tokens' texts; 0 to 255 are the bytes
   for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
   const ByteAlphabet alphabet;
   nlohmann::ordered_json merges = nlohmann::ordered_json::array();
