@@ -12,7 +12,7 @@ using namespace fsdp::test;
 BOOST_AUTO_TEST_CASE(a_gpu_trains_like_a_cpu) {
   std::size_t by_nccl = 0;
   const auto [run, passed_over] =
-      each_random_job(under_thread_sanitizer ? 4 : 30, 3, [&](const Job& job, std::uint64_t number) {
+      each_random_job(under_thread_sanitizer ? 4 : 12, 3, [&](const Job& job, std::uint64_t number) {
         const bool nccl = job.ranks <= 4 && number % 2 == 0;
         by_nccl += nccl ? 1 : 0;
         BOOST_TEST_CONTEXT((nccl ? "by NCCL" : "through the host")) {
@@ -28,7 +28,7 @@ BOOST_AUTO_TEST_CASE(a_gpu_trains_like_a_cpu) {
 
 BOOST_AUTO_TEST_CASE(an_invariant_update_has_the_same_bits_on_any_number_of_gpus) {
   std::size_t ranks = 1;
-  each_random_job(under_thread_sanitizer ? 2 : 8, 4, [&](const Job& any, std::uint64_t number) {
+  each_random_job(under_thread_sanitizer ? 2 : 4, 4, [&](const Job& any, std::uint64_t number) {
     ranks = ranks == 4 ? 2 : 4;
     const std::size_t micro_batches = 4 * (1 + number % 3);
     const Outcome one = train(invariant_job(any, micro_batches, 1), Threads::of_gpu);
