@@ -67,8 +67,8 @@ says "cmake --build --preset ci --parallel $(env -u OMP_NUM_THREADS -u OMP_THREA
 run 8 --long -j 3 --filter comm. --no-install
 says "install --check"
 says "Going on without installing"
-says "--parallel 3"
-says "ctest --preset ci --parallel 3 --no-tests=error --tests-regex comm."
+says "--build --preset ci --parallel 3"
+says "ctest --preset ci --parallel 4 --no-tests=error --tests-regex comm."
 silent "--label-exclude"
 
 # Tests that CTest skips are named at the end. With --all, only those that need a GPU may be skipped.
