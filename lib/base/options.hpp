@@ -145,7 +145,8 @@ class OptionTable {
   /// beginning of a line is enough; other marks count only if the file cannot be read.
   void config_elsewhere(std::vector<std::string> marks, std::string answer);
 
-  /// The row of an option that the table has. For a program that shares the rows of another program and changes one of them.
+  /// Returns the row of an option, which the table must have. For programs that share the rows of another program and change
+  /// one of them.
   Option& row(std::string_view name);
 
   /// Adds a step that parse() runs after all options are read. The steps run in the order of these calls. They set fields from

@@ -41,8 +41,8 @@ class Tokens {
   virtual std::unique_ptr<Tokens> mask() const { return nullptr; }
   /// A warning about contents of the files that are not used; empty if there are none.
   virtual std::string unread() const { return ""; }
-  /// Checks contents that must be read completely, such as a long index. The ranks of a job share this work: a call checks part
-  /// `part` of `parts`. Throws UserError.
+  /// Checks contents that must be read completely, such as a long index. The ranks of a job share this work: each call checks
+  /// only part `part` of `parts`. Throws UserError.
   virtual void check(std::size_t part, std::size_t parts) const;
 };
 

@@ -443,8 +443,8 @@ std::string program_of(std::string jinja) {
   return program.take();
 }
 
-/// Removes a program's own checks of the order of messages. add_messages() refuses the same conversations if the family
-/// alternates.
+/// Removes a program's own checks of the order of messages. For an alternating family add_messages() refuses the same
+/// conversations.
 std::string without_checks(std::string program) {
   replace_all(program, "{%if (message['role']=='user')!=(loop.index0%2==0)%}{raise}{%endif%}", "");
   replace_all(program, "{%if messages[0]['role']=='system'%}{raise}{%endif%}", "");

@@ -115,7 +115,7 @@ void Normalizer::add(const nlohmann::json& description) {
     for (const auto& part : part_list(description, "normalizers")) add(part);
     return;
   }
-  if (type != "Replace") removes_spaces_ = false;  // NFKC, NFKD and prefixes may contain spaces
+  if (type != "Replace") removes_spaces_ = false;  // NFKC and NFKD may produce spaces, and a prefix may have one
   keeps_letters_ = keeps_letters_ && (type == "Replace" || type == "NFC" || type == "Strip" || type == "Prepend");
   if (type == "NFC") {
     steps_.push_back(normal_form(NormalForm::nfc));

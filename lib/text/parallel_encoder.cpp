@@ -51,7 +51,7 @@ EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
 }
 
 /// An answer begins with the first token that differs from the tokens of the text before the answer. It ends with the token
-/// that ends its turn.
+/// that ends the assistant's turn.
 std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std::vector<TokenId>& ids) const {
   std::vector<TokenId> mask(ids.size(), 0), part;
   const auto tokens_before = [&](std::size_t byte) {
