@@ -1,4 +1,4 @@
-// How often operator new has run in this program, libfsdp included: link count_allocations.cpp to a test that must not
+// Counts the calls of operator new in this program, including libfsdp: link count_allocations.cpp to a test that must not
 // allocate.
 #pragma once
 
@@ -6,6 +6,6 @@
 
 namespace fsdp::test {
 std::size_t allocations();
-/// Of those, the ones of more than 4 KiB.
+/// Returns the number of calls for more than 4 KiB.
 std::size_t large_allocations();
 }  // namespace fsdp::test

@@ -1,4 +1,4 @@
-// The models of tests/data/families, whose weights and tokens follow from formulas: see README.md there.
+// The models of tests/data/families. Formulas define their weights and tokens: see README.md there.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ inline nlohmann::json family_references() {
   return nlohmann::json::parse(file);
 }
 
-/// The first case of a family that two ranks can share.
+/// Returns the first case of a family that two ranks can train.
 inline nlohmann::json family_case(const std::string& model_type) {
   const nlohmann::json references = family_references();
   for (const nlohmann::json& one : references["cases"])
@@ -55,7 +55,7 @@ inline nlohmann::json family_case(const std::string& model_type) {
   return {};
 }
 
-/// Such tokens as a file, in llm.c's version 1 format.
+/// Writes these tokens to a file in llm.c's version 1 format.
 inline void write_formula_tokens(const std::filesystem::path& path, std::size_t vocabulary, std::size_t count) {
   std::vector<std::int32_t> header(256);
   header[0] = 20240520, header[1] = 1, header[2] = static_cast<std::int32_t>(count);
@@ -67,7 +67,7 @@ inline void write_formula_tokens(const std::filesystem::path& path, std::size_t 
   BOOST_TEST_REQUIRE(file.good());
 }
 
-/// A Hugging Face folder with that config.json, and the weights of the formula in model.safetensors.
+/// Writes a Hugging Face folder with this config.json, and the weights of the formula in model.safetensors.
 inline void write_formula_model(const std::filesystem::path& folder, const nlohmann::json& config) {
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "config.json") << config.dump(1);

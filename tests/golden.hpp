@@ -1,4 +1,4 @@
-// The golden runs in tests/data/golden, read with as little code as possible and none of the library's.
+// Reads the golden runs in tests/data/golden, with little code and without the library.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace fsdp::test {
 
 using nlohmann::json;
 
-/// The tensors of a safetensors file (8 bytes length, JSON header, data), all fp32.
+/// Returns the tensors of a safetensors file (8 bytes length, JSON header, data), all fp32.
 inline std::map<std::string, std::vector<float>> read_tensors(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   BOOST_TEST_REQUIRE(file.good(), path);
@@ -44,7 +44,7 @@ inline json read_json(const std::filesystem::path& path) {
   return json::parse(file);
 }
 
-/// Tokens of an llm.c version 1 file.
+/// Returns the tokens of an llm.c version 1 file.
 inline std::vector<std::int32_t> read_tokens(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<std::int32_t> header(256);
@@ -56,7 +56,7 @@ inline std::vector<std::int32_t> read_tokens(const std::filesystem::path& path) 
   return {tokens.begin(), tokens.end()};
 }
 
-/// `built`, or what the environment says instead: of a test that was carried to another machine.
+/// Returns the environment variable, which is for tests that were copied to another machine, or else `built`.
 inline std::string here_or(const char* variable, const char* built) {
   const char* const moved = std::getenv(variable);
   return moved && *moved ? moved : built;

@@ -1,4 +1,4 @@
-// main() of every test program that has no other (tests/mpi_main.hpp).
+// main() of every test program that does not include tests/mpi_main.hpp.
 #include <boost/test/unit_test.hpp>
 
 int main(int argc, char** argv) {

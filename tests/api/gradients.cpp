@@ -1,4 +1,4 @@
-// Layers and losses of the library, and one of a user's: backward is the derivative of forward; and a wrong one is found.
+// Layers and losses of the library and of a user: backward is the derivative of forward, and a wrong backward is found.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -16,10 +16,10 @@ namespace {
 
 void require_right(const char* name, const GradientCheck& check) {
   BOOST_TEST(check.passed, name << ": " << check.where);
-  BOOST_TEST(check.worst > 0, name << ": differences were computed");  // in fp32 they are never the same
+  BOOST_TEST(check.worst > 0, name << ": differences were computed");  // in fp32 they are never exactly equal
 }
 
-/// GatedConvolution, whose passes somebody has changed.
+/// GatedConvolution with changed passes.
 class Changed final : public Layer {
  public:
   explicit Changed(std::function<void(const BackwardPass&)> after, std::function<void(const ForwardPass&)> after_forward = {},
@@ -47,7 +47,8 @@ class Changed final : public Layer {
   bool in_16_bits_;
 };
 
-/// y = x + W2 gelu(W1 x + b), or with an RMSNorm of fixed weights instead of gelu: wider inside than its inputs and outputs.
+/// y = x + W2 gelu(W1 x + b), or with an RMSNorm of fixed weights instead of gelu. The inner width is larger than those of
+/// inputs and outputs.
 class Widening final : public Layer {
  public:
   enum class Inside { gelu, norm };
@@ -100,7 +101,7 @@ class Widening final : public Layer {
   Shape bias_;
 };
 
-/// The sum of w (x - target)^2 over the columns, whose gradient it adds wherever that is there.
+/// The sum of w (x - target)^2 over the columns; it adds to the gradient if w is trained.
 class WeightedSquares final : public Loss {
  public:
   std::vector<LayerParameter> parameters() const override { return {{"weight", {width}, uniform(1)}}; }
@@ -172,7 +173,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {
   BOOST_TEST(!filter.passed);
   BOOST_TEST(filter.where.starts_with("layer.filter[2, 4]: "), filter.where);
   const GradientCheck overwritten = check_with([](const BackwardPass& pass) {
-    static float once = 0;  // what the first of two passes has made
+    static float once = 0;  // the result of the first of two passes
     float& gradient = pass.gradient(1).row(0)[0];
     if (once == 0) once = gradient;
     gradient = once;
@@ -192,7 +193,7 @@ BOOST_AUTO_TEST_CASE(memory_that_is_not_written_is_found) {
     std::size_t inputs() const override { return 3; }
     std::size_t outputs() const override { return 3; }
     void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x); }
-    void backward(const BackwardPass&) const override {}  // right by chance, where dx lies on dy
+    void backward(const BackwardPass&) const override {}  // right by chance if dx and dy share memory
   };
   require_found(check_gradients(ForgetsDx()), "dx[0, 0] is not a number, or was not written");
   class ReadsScratch final : public Layer {

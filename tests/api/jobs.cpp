@@ -1,4 +1,4 @@
-// Mistakes of users' programs end whole jobs at once, with one message, on processes that exchange data either way.
+// Mistakes in users' programs end whole jobs at once, with one message, with shared memory and with messages.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -13,7 +13,7 @@ const std::vector<std::string> ways = {"shm", "mpi"};
 Outcome make(const std::string& mistake, const std::string& comm, int ranks = 3) {
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = run(fresh_folder(), mpirun(ranks, "test_api_program", {mistake, comm}));
-  // A rank that waits for another one gives up after 100 s.
+  // A rank that waits for another one would time out after 100 s.
   BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)), mistake << " took long");
   return outcome;
 }

@@ -1,4 +1,4 @@
-// What is wrong with a model is said before any of it is trained; tensors are cut as they say.
+// Errors in a model are reported before training; Tensor::part() cuts tensors as documented.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -29,7 +29,7 @@ std::string refusal(const Sequential& model) {
   return refusal([&] { model.build(cpu_traits(1)); });
 }
 
-/// As a layer whose author has written loops over rows: fp32 on CPUs alone.
+/// Like a layer with loops over rows: only fp32 on CPUs.
 class Plain final : public Layer {
  public:
   std::size_t inputs() const override { return 4; }
@@ -183,7 +183,7 @@ BOOST_AUTO_TEST_CASE(memory_is_a_function_of_the_plan) {
     return found;
   };
   const std::size_t whole = bytes("NO_SHARD", 4, "optimizer state");
-  BOOST_TEST(whole == 8 * (64 * 256 + 256 + 256 * 64 + 64));  // two numbers of AdamW's for each parameter
+  BOOST_TEST(whole == 8 * (64 * 256 + 256 + 256 * 64 + 64));  // two moments of AdamW for each parameter
   BOOST_TEST(bytes("FULL_SHARD", 4, "optimizer state") == whole / 4);
   const auto of_threads = [](int threads) {
     return estimate_memory(TransformerDescription("gpt2"), {.sequence_length = 64}, 2, "cpu", threads).total;

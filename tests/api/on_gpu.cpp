@@ -1,5 +1,5 @@
-// Layers of a user's, and a transformer, trained through the API on a GPU, which here is the double of CUDA (cuda_double/): as
-// on the CPU, all strategies the same bits, and what does not work on GPUs is refused by name.
+// User-defined layers and a transformer, trained through the API on the double of CUDA (cuda_double/): results as on the CPU,
+// the same bits with all strategies, and layers that do not work on GPUs are refused by name.
 #include "mpi_main.hpp"
 
 #include <cmath>
@@ -78,7 +78,7 @@ void require_near(const Outcome& gpu, const Outcome& cpu, const Outcome& before,
   if (type != "fp32") return;
   double moved = 0, apart = 0;
   for (const auto& [name, values] : cpu.parameters) {
-    // The key biases of attention, whose gradient is rounding alone.
+    // The gradient of attention's key biases is only rounding noise.
     const bool has_keys = name.ends_with("c_attn.bias");
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (has_keys && i >= values.size() / 3 && i < 2 * values.size() / 3) continue;

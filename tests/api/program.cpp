@@ -1,4 +1,4 @@
-// A program of a user's that makes the mistake that its argument names: jobs.cpp runs it.
+// A user's program with the mistake that its argument names; jobs.cpp runs it.
 #include <mpi.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 
 namespace {
 
-/// It fails on rank 1 alone, in the second update.
+/// Fails only on rank 1, in the second update.
 class FailingLayer final : public fsdp::Layer {
  public:
   explicit FailingLayer(int rank) : rank_(rank) {}
@@ -48,7 +48,7 @@ int train(fsdp::Job& job, const fsdp::Sequential& model, const fsdp::FsdpOptions
 
 int with_failing_layer(fsdp::Job& job) { return train(job, small_model(std::make_shared<FailingLayer>(job.rank()))); }
 
-/// A program that does all by itself: starts and ends MPI, and catches what is thrown.
+/// A program without fsdp::run: it starts and ends MPI, and catches exceptions.
 int by_itself(int argc, char** argv, const std::function<int()>& body) {
   MPI_Init(&argc, &argv);
   int code = 1;

@@ -1,5 +1,5 @@
-// A layer that is made of operations alone, y = x + (silu(x gate^T) * (x up^T)) down^T (Shazeer 2020), with F inner numbers: it
-// works in all types, and on GPUs.
+// A layer made only of operations of fsdp::ops, y = x + (silu(x gate^T) * (x up^T)) down^T (Shazeer 2020), with F inner
+// numbers: it works in all types, and on GPUs.
 #pragma once
 
 #include <cmath>

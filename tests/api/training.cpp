@@ -1,5 +1,5 @@
-// Models of a user's layers, trained through the headers that programs include: all strategies give the same bits, and so do
-// recomputation, wraps and slots; checkpoints move between strategies; whole models are written and read; memory is as planned.
+// Models of user-defined layers, trained through the API: all strategies give the same bits, and so do recomputation, wrap
+// policies and slots; checkpoints move between strategies; whole models are written and read; memory is as planned.
 #include "mpi_main.hpp"
 
 #include <cmath>
@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(gradients_accumulate_and_some_layers_are_frozen) {
 BOOST_AUTO_TEST_CASE(initial_parameters_do_not_depend_on_ranks) {
   const Outcome outcome = run_with(options_of("FULL_SHARD"), 0);
   if (world().rank() != 0) return;
-  // As one rank has made them, written down once: Philox by (seed, parameter, element).
+  // The values on one rank, written here as constants: Philox by (seed, parameter, element).
   BOOST_TEST(outcome.parameters.at("embedding.weight").size() == vocabulary * width);
   double sum = 0;
   for (const auto& [name, values] : outcome.parameters)
@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(whole_models_are_written_and_read) {
   FullyShardedDataParallel first(job, small_model(), options_of("FULL_SHARD"));
   train(first, job, 2, outcome);
   first.save_full(folder / "model.h5");
-  BOOST_CHECK_THROW(first.save_full(folder / "model.h5"), CollectiveError);  // it is there
+  BOOST_CHECK_THROW(first.save_full(folder / "model.h5"), CollectiveError);  // the file exists
   world().barrier();
   BOOST_TEST(!fs::exists(folder / "model.h5.shards"));
   BOOST_CHECK_THROW(first.save_full(folder / "model.bin"), CollectiveError);
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(whole_models_are_written_and_read) {
   }
   world().barrier();
   const auto names = fs::directory_iterator(folder);
-  BOOST_TEST(std::distance(fs::begin(names), fs::end(names)) == 1);  // the first one
+  BOOST_TEST(std::distance(fs::begin(names), fs::end(names)) == 1);  // only the first file
   FullyShardedDataParallel second(job, small_model(), options_of("SHARD_GRAD_OP"));
   second.load_full(folder / "model.h5");
   BOOST_TEST((parameters_of(first) == parameters_of(second)));
@@ -237,7 +237,7 @@ BOOST_AUTO_TEST_CASE(ranks_are_told_the_same_and_batches_have_what_there_is) {
   BOOST_TEST(sharded.updates() == 1u);
   options.beta2 = job.rank() == 1 ? 0.99 : 0.999;
   BOOST_CHECK_THROW(FullyShardedDataParallel(job, small_model(), options), CollectiveError);
-  options.beta2 = job.rank() == 1 ? 1.5 : 0.999;  // one rank alone is told what cannot be
+  options.beta2 = job.rank() == 1 ? 1.5 : 0.999;  // only one rank has an invalid value
   BOOST_CHECK_THROW(FullyShardedDataParallel(job, small_model(), options), CollectiveError);
   options.beta2 = {};
   options.seed += job.rank() == 1 ? 1 : 0;
@@ -327,7 +327,7 @@ BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_changes_nothing) {
 }
 
 BOOST_AUTO_TEST_CASE(mistakes_of_layers_are_told_by_name) {
-  if (world().size() > 1) return;  // else they end the job: see api.jobs
+  if (world().size() > 1) return;  // with several ranks these mistakes end the job: see api.jobs
   class Wrong final : public Layer {
    public:
     std::vector<LayerParameter> parameters() const override { return {{"weight", {3, 2}, normal(1)}}; }

@@ -1,4 +1,4 @@
-// fsdp-doctor: what follows from figures, for machines that are not here.
+// fsdp-doctor: its judgements on measurements of other machines.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -81,12 +81,12 @@ BOOST_AUTO_TEST_CASE(srun_without_pmix) {
                  {"Open MPI v4.1.4 connects 4 ranks on 2 nodes; started by srun with PMIx 4.2.2"});
   expect_finding(judge_mpi(start, {"a", "b", "c"}, {3, 3, 1}, {}), Status::warning, {"; b has 3, and c has 1"},
                  "--ntasks-per-node");
-  // MPICH speaks PMI2, and srun's one task is nobody's loss.
+  // MPICH uses PMI2, and a single task of srun is no mistake.
   const auto with_pmi = environment(plus(step, {{"PMI_SIZE", "4"}}));
   BOOST_TEST(!stay_alone(how_started(mpich, with_pmi), with_pmi));
   const auto one_task = environment({{"SLURM_STEP_NUM_TASKS", "1"}});
   BOOST_TEST(!stay_alone(how_started(open_mpi, one_task), one_task));
-  // The terminal of srun --pty is a task of the step, and what is typed there is none.
+  // The shell of srun --pty is a task of the step, but a command typed there is not.
   const auto terminal = environment(plus(step, {{"SLURM_PTY_PORT", "1"}}));
   BOOST_TEST(!stay_alone(how_started(open_mpi, terminal), terminal));
   BOOST_TEST(how_started(open_mpi, terminal).launcher == "");
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(launchers_of_other_mpis) {
   const auto theirs = environment({{"OMPI_COMM_WORLD_SIZE", "2"}});
   BOOST_TEST(stay_alone(how_started(mpich, theirs), theirs));
 
-  // Before a job: whose mpirun it is.
+  // Before a job: whether mpirun belongs to this MPI.
   const Start alone = how_started(open_mpi, environment({}));
   expect_finding(judge_mpi(alone, {"a"}, {1}, "mpirun (Open MPI) 4.1.4\n\nReport bugs to"), Status::ok, {"one rank"});
   expect_finding(judge_mpi(alone, {"a"}, {1}, {}), Status::ok, {"no mpirun in the PATH"});
@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(threads_and_binding) {
                  {"2 threads of 2 ranks on 8 processors of a: most have nothing to do"}, "--cpus-per-task=4");
   expect_finding(judge({"a", 1, 1, 8, 8}), Status::warning, {"most have nothing to do"}, "unset OMP_NUM_THREADS");
   expect_finding(judge({"a", 1, 1, 8, 8}, true), Status::ok, {"1 thread"});
-  expect_finding(judge({"a", 1, 4, 8, 8}), Status::ok, {"4 threads"});  // a core is often two processors
+  expect_finding(judge({"a", 1, 4, 8, 8}), Status::ok, {"4 threads"});  // a core often has two processors
   expect_finding(judge_threads({{"a", 1, 4, 4, 4}, {"b", 2, 8, 4, 4}}, false), Status::warning,
                  {"8 threads of 2 ranks on 4 processors of b"}, "--threads 2");
 }
@@ -255,7 +255,7 @@ BOOST_AUTO_TEST_CASE(a_watchdog_barks_once_and_for_the_right_stage) {
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     watchdog.begin("long enough", 60);
     watchdog.begin("stuck", 0.05);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a second bark would throw
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // if the watchdog fired again it would throw
   }
   BOOST_TEST(stage.get_future().get() == "stuck");
 }

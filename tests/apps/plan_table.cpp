@@ -1,4 +1,4 @@
-// fsdp-plan: numbers that can be worked out by hand, and the same numbers from runs on the threads communicator.
+// fsdp-plan: numbers computed by hand, and the same numbers from runs on the threads communicator.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -104,14 +104,14 @@ BOOST_AUTO_TEST_CASE(two_nodes_of_two_by_hand) {
                       scatters = 3 * (704 + 3 * 3328);  // root 1, blocks 2 2 1; (4-1)/4 of 4 bytes
   BOOST_TEST(sent(full, Collective::all_gather) == gathers);
   BOOST_TEST(sent(full, Collective::reduce_scatter) == scatters);
-  // By nodes: of a rank's three shards one goes to the other node. The norm is added up whole, by two and then by two, with 29
-  // to be added and 29 added ones each time; of the loss, three numbers, ranks send no more than three within and between
-  // nodes.
+  // By nodes: a rank sends one of its three shards to the other node. The norm is all-reduced within a node and then between
+  // nodes, each time with 29 words to be summed and 29 sums. For the loss, three numbers, a rank sends at most three numbers
+  // within and between nodes.
   BOOST_TEST(sent(full, Collective::all_reduce) == 2 * (8 * 58 + 8 * 3));
   BOOST_TEST(full.traffic.rank.within_node == (gathers + scatters) / 3 * 2 + 8 * 58 + 8 * 3);
   BOOST_TEST(full.traffic.rank.between_nodes == (gathers + scatters) / 3 + 8 * 58 + 8 * 3);
   BOOST_TEST(full.traffic.out_of_node == 2 * full.traffic.rank.between_nodes);
-  BOOST_TEST(full.traffic.ring_out_of_node == gathers + scatters + 8 * 88 + 8 * 5);  // of rank 1 alone
+  BOOST_TEST(full.traffic.ring_out_of_node == gathers + scatters + 8 * 88 + 8 * 5);  // only from rank 1
 
   const PlanVariant& hybrid = row_of(table, "hybrid").keeping;
   const std::uint64_t in_group = 2 * (672 + 5 * 3296) + 2 * all2, replicas = 4 * all2 / 2;
@@ -121,8 +121,8 @@ BOOST_AUTO_TEST_CASE(two_nodes_of_two_by_hand) {
   BOOST_TEST(hybrid.traffic.rank.between_nodes == replicas + 8 * 3);
   BOOST_TEST(hybrid.traffic.out_of_node == 2 * replicas + 8 * 6);
 
-  // Each rank to each other one: of a rank's three peers one is on its node. Of the norm rank 0 sends 15 to be added and 15
-  // added ones to each; of the loss 1 and 1, and ranks 2 and 3, who have less to add, 2 and 1 (or 0).
+  // From rank to rank: one of a rank's three peers is on its node. For the norm rank 0 sends 15 words to be summed and 15 sums
+  // to each; for the loss 1 and 1. Ranks 2 and 3, which sum less, send 2 and 1 (or 0).
   const PlanTable by_messages = make_plan_table(small("2", "2", {"--comm", "mpi"}));
   const PlanVariant& flat = row_of(by_messages, "full").keeping;
   BOOST_TEST(sent(flat, Collective::all_gather) == gathers);
@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(three_nodes_of_one_by_hand) {
 
 namespace {
 
-/// What one update of this strategy counts and holds on each rank.
+/// The traffic and memory of each rank in one update of a strategy.
 struct Measured {
   std::array<std::uint64_t, collective_kinds> bytes_sent{};
   std::size_t peak = 0, planned = 0;
@@ -203,7 +203,7 @@ std::vector<Measured> run_update(const PlanTableOptions& options, const PlanRow&
 
 }  // namespace
 
-// A cluster of GPUs that need not be there: 16 MiB for each communicator of NCCL, and an allowance for what is not ours.
+// A plan for GPUs on a machine without GPUs: 16 MiB for each NCCL communicator, and an allowance for driver and libraries.
 BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
   const PlanTable cpu = make_plan_table(small("2", "2")), gpu = make_plan_table(small("2", "2", {"--device", "cuda"}));
   for (const bool recompute : {false, true}) {
@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
     BOOST_TEST(there.gemm == 32u << 20);
     BOOST_TEST(there.context == 3ul << 29);
     BOOST_TEST(here.context == 0u);
-    const std::size_t tokens = 2 * 2 * 8 * 4;  // of two updates: inputs and targets of a sequence of 8
+    const std::size_t tokens = 2 * 2 * 8 * 4;  // two updates: inputs and targets of a sequence of 8
     BOOST_TEST(here.batch >= tokens);
     BOOST_TEST(here.batch < tokens + 1024);  // and the results
     BOOST_TEST(here.total() == here.plan + here.staging + here.gemm + here.batch);
@@ -242,7 +242,7 @@ bool near(double found, double expected) { return std::abs(found - expected) <= 
 
 }  // namespace
 
-// On GPUs that reach their figures and can do but one thing slowly, the time is that of this one thing.
+// For a GPU that is infinitely fast in all respects except one, the time is that of this one.
 BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
   constexpr double fast = 1e30;
   const GpuFigures computes{"", "", 1, 10, 0, fast, fast, fast, fast, ""},
@@ -259,10 +259,10 @@ BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
     BOOST_TEST(near(step.attention, 3 * 7 * tokens * 8 * 16), step.attention);
     BOOST_TEST(near(step.total, step.products + step.attention));
     BOOST_TEST(near(tokens_per_second(step, options.train.sharding, options.cluster), 2 * tokens / step.total));
-    // The model's FLOPs count biases and norms as if they were matrices, and nothing that attention's backward does again.
+    // The model's FLOPs count biases and norms like matrices, and do not count attention's recomputation in backward.
     const double flops = step.products + 6 * tokens * (3. * (3280 - 16 * 192) + 2 * 16) + 3 * 6 * tokens * 8 * 16;
     BOOST_TEST(near(predicted_mfu(step, table.model, options.train.sharding, computes), flops / step.total));
-    // Gathers before the first computation and reductions after the last one: all that is sent, one after the other.
+    // Gathers before the first computation and reductions after the last one: all collectives, one after another.
     const StepPrediction sent = predict(options, "full", sends);
     BOOST_TEST(near(sent.communication, static_cast<double>(row_of(table, "full").keeping.traffic.rank.total()) / 8));
     BOOST_TEST(near(sent.total, sent.communication));
@@ -270,7 +270,7 @@ BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
   }
   // fp32 has its own peak.
   BOOST_TEST(near(predict(small("1", "1"), "full", computes).products, 6 * 8 * (3 * 16 * 192 + 32 * 16) / 10.));
-  // What leaves a node by rings goes through the adapters of all its ranks.
+  // The traffic of rings out of a node uses the adapters of all its ranks.
   const PlanTableOptions two_nodes = small("2", "2");
   BOOST_TEST(near(predict(two_nodes, "full", network).communication,
                   static_cast<double>(row_of(make_plan_table(two_nodes), "full").keeping.traffic.ring_out_of_node) / (2 * 2)),
@@ -278,14 +278,14 @@ BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
   // AdamW reads and writes parameter and moments, and reads the gradient: 7 numbers; squares read it once more.
   const StepPrediction memory = predict(small("1", "1"), "none", remembers);
   BOOST_TEST(near(memory.optimizer, 8. * all), memory.optimizer);
-  // Kept in bf16, the gradient and the parameter are widened (2 bytes and 4) and rounded again (three times that); master and
-  // parameter are one, so that there is no copy to write.
+  // In bf16, gradient and parameter are widened (2 bytes and 4) and rounded again (three times that); the master is the
+  // parameter itself, so no copy is written.
   const PlanTableOptions kept = small("1", "1", {"--bf16", "--master-dtype", "bf16", "--grad-dtype", "bf16"});
   BOOST_TEST(near(predict(kept, "none", remembers).optimizer, (8 + 48 / 4.) * all), predict(kept, "none", remembers).optimizer);
   BOOST_TEST(memory.memory_bound > 0);
-  // Of parameters in bf16, whose slots hold two blocks: forward loads the root and three blocks, backward the first one again.
-  // Each gradient goes to the host, and that of the last block comes back, as do its parameters, for the optimizer, which also
-  // loads fp32 copies and moments; parameters, copies and moments go back. Buffers are multiples of 64 bytes.
+  // Parameters in bf16, with slots for two blocks: forward loads the root and three blocks, backward loads the first block
+  // again. All gradients are unloaded. For the optimizer, gradient and parameters of the last block are loaded again, and fp32
+  // copies and moments are loaded; parameters, copies and moments are unloaded. Buffers are multiples of 64 bytes.
   const StepPrediction moved = predict(small("1", "1", {"--bf16", "--offload-params", "cpu"}), "full", offloads);
   constexpr double in_bf16 = 6592;  // a block: 2 * 3280 = 6560
   const double loaded = 2. * root + 4 * in_bf16 + 4. * block + in_bf16 + 3 * 4. * all,
@@ -311,13 +311,13 @@ BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   for (const GpuFigures& gpu : known_gpus()) {
     BOOST_TEST(figures_of(std::string(gpu.product) + " (compute capability 9.0, 80 GiB), cuBLASLt 13.1.0") == &gpu);
     BOOST_TEST(gpu.flops_fp32 < gpu.flops_16bit);
-    // Links are NVLink, or the same PCIe that goes to the host. Only GPUs with NVLink have systems with a network.
+    // Links are NVLink, or the PCIe link to the host. Only GPUs with NVLink have figures of a network.
     const bool has_nvlink = gpu.link_bandwidth > gpu.host_bandwidth;
     BOOST_TEST((has_nvlink || gpu.link_bandwidth == gpu.host_bandwidth), gpu.name);
     BOOST_TEST((gpu.network_bandwidth > 0) == has_nvlink, gpu.name);
     BOOST_TEST((gpu.source.find("PCIe") == std::string_view::npos) == has_nvlink, gpu.name);
   }
-  // Names that begin alike are other GPUs.
+  // Names with the same beginning may be different GPUs.
   BOOST_TEST(figures_of("NVIDIA H200 NVL (compute capability 9.0, 141 GiB)")->name == "h200-nvl");
   BOOST_TEST(figures_of("NVIDIA H200 (compute capability 9.0, 141 GiB)")->name == "h200");
   BOOST_TEST(figures_of("NVIDIA H200 MIG 1g.18gb (compute capability 9.0, 18 GiB)") == nullptr);
@@ -346,7 +346,7 @@ void check_against_runs(const PlanTableOptions& options) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
-  // Threads send as messages do; groups that go by nodes are compared in fsdp.by_nodes.
+  // The threads communicator counts bytes like messages; fsdp.by_nodes compares groups that communicate by nodes.
   check_against_runs(small("1", "1"));
   check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "2"}));
   check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "5"}));
@@ -360,7 +360,7 @@ BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
 }
 
 BOOST_AUTO_TEST_CASE(what_leaves_a_node_adds_up) {
-  // Groups that nodes cut in every way: 6 ranks on nodes of 1, 2, 3, 6; shard axis 1, 2, 3, 6.
+  // Groups with all divisions into nodes: 6 ranks on nodes of 1, 2, 3, 6; shard axis 1, 2, 3, 6.
   const std::vector<CollectiveUse> uses = {{Collective::all_gather, GroupAxis::shard, 80, 4, 4, 3},
                                            {Collective::reduce_scatter, GroupAxis::shard, 48, 4, 4, 1},
                                            {Collective::all_reduce, GroupAxis::replicate, 35, 4, 4, 2},
@@ -402,7 +402,7 @@ BOOST_AUTO_TEST_CASE(groups_that_nodes_cut) {
 }
 
 BOOST_AUTO_TEST_CASE(which_groups_go_by_nodes_is_predicted) {
-  // The rule of the communicators, which looks at every rank of a group, for all meshes on small clusters.
+  // Compares with the rule of the communicators, which checks every rank of a group, for all meshes on small clusters.
   const std::vector<std::vector<CollectiveUse>> one_of_each = {{{Collective::all_gather, GroupAxis::shard, 1, 1, 1, 1}},
                                                                {{Collective::all_gather, GroupAxis::replicate, 1, 1, 1, 1}},
                                                                {{Collective::all_gather, GroupAxis::world, 1, 1, 1, 1}}};
@@ -462,7 +462,7 @@ BOOST_AUTO_TEST_CASE(groups_by_nodes_send_what_is_predicted) {
           call();
           const RankTraffic predicted = traffic_of_rank({use}, {cluster.ranks(), 1}, cluster, world.rank());
           expect(sent_by(*group) - all == predicted.total(), "bytes that a rank sends are as predicted");
-          // What goes the flat way is predicted in parts, too, but not counted in parts.
+          // Flat collectives are predicted within and between nodes, but counted only as a sum.
           if (sent_by(group->flat()) == flat)
             expect(sent_by(group->far()) - far == predicted.between_nodes, "bytes between nodes are as predicted");
         }
@@ -498,8 +498,8 @@ BOOST_AUTO_TEST_CASE(what_fits) {
   };
   const PlanTable everything = limited(std::size_t{1} << 40);
   BOOST_REQUIRE(everything.least_communicating().has_value());
-  // By nodes, a node sends each gradient once whatever the strategy, and of these none has the least padding. Where each rank
-  // sends to each other one, groups within a node send least.
+  // By nodes, a node sends each gradient once with any strategy, and `none` has the least padding. If each rank sends to each
+  // other one, groups within a node send least.
   BOOST_TEST(everything.rows[everything.least_communicating()->row].placement->name == "none");
   BOOST_TEST(!everything.least_communicating()->recompute);
   CHECK_CONTAINS(describe(everything), "the least communicating: --sharding-strategy none\n");
@@ -547,7 +547,7 @@ BOOST_AUTO_TEST_CASE(json_has_the_numbers) {
       for (const auto& [key, value] : m.items())
         if (key != "total" && key != "plan_peak" && key != "offloaded") parts += value.get<std::size_t>();
       BOOST_TEST(m["total"] == parts);
-      // What the host holds beside a GPU does not count, nor does a trace.
+      // Host memory in a job on GPUs does not count, nor does a trace.
       for (const char* of_host : {"snapshot", "read_ahead"}) BOOST_TEST((m[of_host] > 0) == (device == std::string("cpu")));
       for (const char* offload : {"offloaded", "loaded_from_host"})  // a CPU's memory is the host's
         BOOST_TEST((m[offload] > 0) == (device == std::string("cuda")));

@@ -1,4 +1,4 @@
-// The option table: how a command line and a configuration file are read, and what users are told when they are wrong.
+// The option table: reading command lines and configuration files, and the messages about errors in them.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(unknown_options_are_named_with_the_nearest) {
   BOOST_TEST(!contains(far, "did you mean"));
   CHECK_CONTAINS(error({"-b", "3"}), "unknown option -b");
   for (const char* word : {"--=3", "---", "-="}) CHECK_CONTAINS(error({word}), "unknown option -");
-  // No prefix stands for an option: it would change its meaning when options are added.
+  // Prefixes of options are not accepted: their meaning would change when options are added.
   CHECK_CONTAINS(error({"--batch", "3"}), "unknown option --batch; see");
 }
 
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(repeated_options_are_errors) {
   CHECK_CONTAINS(error({"a.bin", "b.bin"}), "unexpected argument 'b.bin' (DATA is 'a.bin', and there are no more");
 }
 
-/// What a shell makes of a pattern that is not in quotes is never read as something else in silence.
+/// The words of an unquoted pattern that the shell expanded are not silently read as other arguments.
 BOOST_AUTO_TEST_CASE(a_pattern_without_quotes_is_refused) {
   const TemporaryFolder folder;
   for (const char* name : {"a.bin", "b.bin", "c.bin", "b.txt"}) write_file(folder / name, "");
@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(a_pattern_without_quotes_is_refused) {
   const std::string other = error({"--save-dir", a.c_str(), b.c_str()});
   CHECK_CONTAINS(other, "'" + b + "' follows --save-dir '" + a + "'");
   CHECK_CONTAINS(other, "put the pattern into quotes, or give '" + b + "' in front of all options");
-  // Other words behind a value are words of their own.
+  // Words after an option's value are separate words.
   BOOST_TEST(parse({"--save-dir", b.c_str(), a.c_str()}).fields.data == a);
   BOOST_TEST(parse({"--save-dir", a.c_str(), text.c_str()}).fields.data == text);
   BOOST_TEST(parse({("--save-dir=" + a).c_str(), b.c_str()}).fields.data == b);
@@ -277,7 +277,7 @@ BOOST_AUTO_TEST_CASE(help_names_everything_and_fits_the_page) {
 
 namespace {
 
-/// Fields that follow from others, and other spellings.
+/// A table with derived fields and other spellings.
 struct Derived {
   std::size_t batch = 2, total = 0;
   double eps = 1e-8;
@@ -327,13 +327,12 @@ BOOST_AUTO_TEST_CASE(what_follows_is_settled_once_all_is_read) {
   CHECK_CONTAINS(config, "\n# strategy = half (follows from the others)\n");
   CHECK_CONTAINS(config, "\nzero2 = true\n");
   CHECK_CONTAINS(config, "\n# width = (as it is)\n");
-  // The configuration has a value once, whatever the spelling; and a default that follows is told even if it is the field's
-  // own.
+  // The configuration has a value once, for any spelling; and a derived default is printed even if it is the field's own.
   OptionTable table = derived_table(f);
   for (const auto& [name, value] : table.values()) BOOST_TEST(name != "zero2");
   Derived given;
   CHECK_CONTAINS(config_of({"--total", "8"}, given), "\ntotal = 8\n");
-  // Steps are for runs: whoever asks for a list need not get the rest right.
+  // Derived steps are only for runs: with --help, errors in other options do not matter.
   Derived wrong;
   CHECK_CONTAINS(message_of([&] { config_of({"--total", "7", "--block", "2"}, wrong); }), "not a multiple of --block");
   BOOST_CHECK_NO_THROW(config_of({"--total", "7", "--list"}, wrong));

@@ -1,4 +1,4 @@
-// Exit codes of offline programs, and what their version text holds.
+// Exit codes of offline programs, and their version text.
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"

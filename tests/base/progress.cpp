@@ -1,4 +1,4 @@
-// Progress where stderr is not a terminal: few, plain lines.
+// Progress if stderr is not a terminal: few, plain lines.
 #include <boost/test/unit_test.hpp>
 
 #include <pty.h>
@@ -39,7 +39,7 @@ BOOST_AUTO_TEST_CASE(plain_lines_without_a_terminal) {
   }
   std::fclose(out);
   const std::string text = read_file(path);
-  // A thousand updates are one line, as they took a second, beside the note and the end; within milliseconds they are none.
+  // A thousand updates in a second give one line, besides the note and the end; within milliseconds they give none.
   BOOST_TEST(std::count(text.begin(), text.end(), '\n') == 3);
   BOOST_TEST(!contains(text, "reading"));
   CHECK_CONTAINS(text, "writing: 50 %  500 MiB of 1000 MiB");

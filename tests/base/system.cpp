@@ -1,4 +1,4 @@
-// What the system is asked.
+// Functions that query the system.
 #include <boost/test/unit_test.hpp>
 
 #include <thread>

@@ -1,5 +1,5 @@
-// How fast a model reads prompts and writes answers: with its key-value cache, without one, and in turn with transformers'
-// generate(). For developers: docs/performance.md has its figures.
+// Measures how fast a model reads prompts and generates answers: with its key-value cache, without it, and alternating with
+// transformers' generate(). For developers: docs/performance.md has its figures.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -30,12 +30,12 @@ namespace fsdp {
 namespace {
 
 struct Options : BenchOptions {
-  std::size_t new_tokens = 64;   // of each text
+  std::size_t new_tokens = 64;   // per text
   std::filesystem::path python;  // empty: no comparison
 };
 
-/// A Python process that works whenever it is asked to. Its script prints the version of a package, and one line for each line
-/// that it reads.
+/// A Python process that answers requests. Its script prints the version of a package, and then one line for each line that it
+/// reads.
 class PythonProcess {
  public:
   /// Throws UserError if it ends before its first line: then it lacks transformers.
@@ -57,7 +57,7 @@ class PythonProcess {
 };
 
 PythonProcess::PythonProcess(const std::filesystem::path& python, const std::string& script) {
-  std::signal(SIGPIPE, SIG_IGN);  // ask() says that it has ended
+  std::signal(SIGPIPE, SIG_IGN);  // ask() reports the end of the process
   int to[2], from[2];
   check_errno(::pipe(to) == 0 && ::pipe(from) == 0, "make a pipe");
   child_ = ::fork();
@@ -104,7 +104,7 @@ std::string PythonProcess::line() {
   return text;
 }
 
-/// B texts of a rank, which go on with the likeliest token each.
+/// B texts of a rank, which are continued with the most likely token.
 class Texts {
  public:
   Texts(Executor& executor, std::size_t B, std::size_t V, int rank)
@@ -119,7 +119,7 @@ class Texts {
         text.push_back(static_cast<std::int32_t>((seed_ = seed_ * 1664525u + 1013904223u) % V_));
     }
   }
-  /// All tokens that are not in the caches go through the model, and each text gets its next one.
+  /// Runs all tokens that are not in the caches through the model, and appends a token to each text.
   void step() {
     const std::size_t length = texts_.front().size();
     for (std::size_t b = 0; b < texts_.size(); ++b)
@@ -137,7 +137,7 @@ class Texts {
       texts_[b].push_back(static_cast<std::int32_t>(std::max_element(begin, begin + static_cast<std::ptrdiff_t>(V_)) - begin));
     }
   }
-  /// The next step does not find anything in the caches.
+  /// Empties the caches for the next step.
   void forget() { known_ = 0; }
 
  private:
@@ -155,7 +155,7 @@ class Texts {
   std::uint32_t seed_;
 };
 
-/// torch_generate.py for a model of the same sizes.
+/// Returns torch_generate.py for a model of the same sizes.
 std::string torch_script(const Options& options, const TransformerConfig& config) {
   const std::string type = options.sharding.types.parameter == DType::f32    ? "float32"
                            : options.sharding.types.parameter == DType::bf16 ? "bfloat16"
@@ -170,7 +170,7 @@ struct Seconds {
   double prompt, answer;
 };
 
-/// The report, as text or as one JSON object. Collective over world; every rank has a batch of its own.
+/// Returns the report, as text or as one JSON object. Collective over world; every rank has its own batch.
 std::string bench_generate(const Options& options, Communicator& world, Device& device) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, N = options.new_tokens;
   const DType type = options.sharding.types.parameter;

@@ -1,4 +1,4 @@
-// The double's lanes: barriers, exchanges within a warp, shared memory, and blocks that are wrong.
+// The double's lanes: barriers, exchanges within a warp, shared memory, and faulty blocks.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The double's runtime: streams and their order, events, memory and who may touch it.
+// The double's runtime: streams and their order, events, memory and its protection.
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Nothing {
   __device__ void operator()() const {}
 };
 
-/// Holds a stream up until open() is called.
+/// Blocks a stream until open() is called.
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) {

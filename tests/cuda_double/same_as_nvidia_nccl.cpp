@@ -1,4 +1,4 @@
-// As same_as_nvidia.cpp, for NCCL, whose header includes more of CUDA's than that file can take.
+// Like same_as_nvidia.cpp, for NCCL. A separate file, because NCCL's header includes more of CUDA's headers.
 #include <nccl.h>
 
 #include <cstddef>

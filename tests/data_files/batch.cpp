@@ -1,4 +1,4 @@
-// Which sequence is read where: the ranks of any world size together read the same sequences in the same order.
+// The sequences of each rank: for any world size, all ranks together read the same sequences in the same order.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Token i of the file is i, so that an input says where it comes from.
+/// A file in which token i is i, so that an input shows its position.
 struct CountingFile {
   explicit CountingFile(std::size_t tokens) {
     std::vector<std::uint16_t> values(tokens);
@@ -33,7 +33,7 @@ struct CountingFile {
   }
 };
 
-/// Token i is i. Says which tokens were asked for: how often each was.
+/// Tokens in which token i is i. Counts how many times each token was read.
 class WatchedTokens : public Tokens {
  public:
   WatchedTokens(std::size_t tokens, std::vector<int>& times_read) : times_read_(times_read) { times_read.assign(tokens, 0); }
@@ -51,7 +51,7 @@ class WatchedTokens : public Tokens {
   std::vector<int>& times_read_;
 };
 
-/// The sequences that all ranks read in one update, in order of micro-batch and rank.
+/// Returns the sequences that all ranks read in one update, in order of micro-batch and rank.
 std::vector<std::size_t> sequences_read(const CountingFile& made, std::size_t T, std::size_t B, std::size_t K, int ranks,
                                         std::uint64_t position) {
   std::vector<std::size_t> read;
@@ -83,8 +83,8 @@ BOOST_AUTO_TEST_CASE(an_update_reads_the_next_sequences_however_it_is_cut) {
   }
 }
 
-/// Of each rank's tokens, what is asked for: its own inputs and the target behind each sequence, once; so an update is read
-/// once by all ranks together, whatever their number, and by none as a whole.
+/// A rank reads only its own inputs and the target after each sequence, once. So all ranks together, for any number of ranks,
+/// read an update once, and no rank reads all of it.
 BOOST_AUTO_TEST_CASE(a_rank_reads_its_own_sequences_only) {
   constexpr std::size_t tokens = 1001, T = 7, B = 2, K = 2;
   constexpr int ranks = 3;
@@ -110,14 +110,14 @@ BOOST_AUTO_TEST_CASE(a_rank_reads_its_own_sequences_only) {
             if (i % T == T - 1 || targets[i + 1] < 0) ++expected[static_cast<std::size_t>(targets[i])];
           }
         }
-        (void)batches.targets(position);  // which all ranks need to know of all sequences
+        (void)batches.targets(position);  // all ranks need this for all sequences
       }
       BOOST_TEST(times_read == expected, boost::test_tools::per_element());
       const std::size_t sequences = (tokens - 1 + T - 1) / T, updates = (sequences + B * K * ranks - 1) / (B * K * ranks);
       const int read = std::accumulate(times_read.begin(), times_read.end(), 0);
       BOOST_TEST(read <= static_cast<int>(updates * B * K * (T + 1)));
     }
-    inputs_of_all.pop_back();  // the last token is a target alone
+    inputs_of_all.pop_back();  // the last token is only a target
     BOOST_TEST(inputs_of_all == std::vector<int>(tokens - 1, 1), boost::test_tools::per_element());
   }
 }
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(validation_is_read_by_the_rank_that_counts_it) {
     for (std::size_t b = 0; b < batches.batches(); ++b) batches.read(b, inputs.data(), targets.data());
     for (std::size_t i = 0; i < tokens; ++i) of_all[i] += times_read[i];
   }
-  // Where a sequence ends and the next begins the token is a target of one and an input of the other.
+  // The token at which a sequence ends and the next begins is a target of one and an input of the other.
   for (std::size_t i = 0; i < tokens; ++i) BOOST_TEST(of_all[i] == (i % T == 0 && i > 0 && i + 1 < tokens ? 2 : 1));
 }
 

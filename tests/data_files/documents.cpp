@@ -1,4 +1,4 @@
-// What sequences say of documents, and which of their targets count.
+// Documents in sequences, and which of their targets count.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ using namespace fsdp::test;
 
 namespace {
 
-/// 300 tokens from 1 to 99 in documents, each of which ends with a 0; the first and the last begin and end in their midst. Once
-/// as llm.c's file, once with an index. Its mask lets whole stretches count or not.
+/// 300 tokens from 1 to 99 in documents that end with a 0; the first document has no beginning and the last no end. Stored as
+/// llm.c's file and with an index. In its mask whole ranges count or do not count.
 struct Corpus {
   Corpus() {
     std::mt19937 generator(3);
@@ -97,7 +97,8 @@ BOOST_AUTO_TEST_CASE(the_targets_of_six_documents) {
     }
 }
 
-/// With attention within documents their first tokens are no targets, whatever says where they begin, with a mask and without.
+/// With attention within documents their first tokens are not targets, for any source of the documents' beginnings, with and
+/// without a mask.
 BOOST_AUTO_TEST_CASE(first_tokens_are_no_targets_of_other_documents) {
   const Corpus corpus;
   for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos})
@@ -108,11 +109,11 @@ BOOST_AUTO_TEST_CASE(first_tokens_are_no_targets_of_other_documents) {
         const Samples by_token(corpus.open("t.bin"), {T, mode, 0, true}, mask());
         const Samples by_index(corpus.open("indexed"), {T, mode, {}, true}, mask());
         BOOST_TEST(by_token.targets() == by_index.targets());
-        std::uint64_t counted = 0, k = 0;  // of by_token
+        std::uint64_t counted = 0, k = 0;  // counted in by_token
         for (std::uint64_t s = 0; s < all.count(); ++s) {
           Sequence expected(all, s);
           for (std::size_t t = 0; t < T; ++t)
-            if (expected.inputs[t] == 0) expected.targets[t] = -1;  // it ends a document
+            if (expected.inputs[t] == 0) expected.targets[t] = -1;  // this token ends a document
           const auto count = T - static_cast<std::size_t>(std::ranges::count(expected.targets, -1));
           if (count == 0) continue;
           BOOST_TEST_REQUIRE(k < by_token.count());
@@ -145,7 +146,7 @@ BOOST_AUTO_TEST_CASE(targets_count_by_the_mask) {
       const Cut cut = {T, mode, 0};
       const Samples all(corpus.open("t.bin"), cut), some(corpus.open("t.bin"), cut, corpus.open("t.mask.bin"));
       std::uint64_t left = 0, counted = 0;
-      std::size_t from = 0;  // where the sequence begins
+      std::size_t from = 0;  // the beginning of the sequence
       for (std::uint64_t k = 0; k < all.count(); ++k) {
         Sequence expected(all, k);
         while (!std::equal(expected.inputs.begin(), expected.inputs.begin() + static_cast<std::ptrdiff_t>(all.targets_of(k)),
@@ -182,11 +183,11 @@ BOOST_AUTO_TEST_CASE(masks_that_do_not_belong_to_the_tokens) {
   mask[17] = 2;
   CHECK_CONTAINS(complaint(mask), "position 17 of '" + corpus.path("other.bin") + "' is 2");
   mask.assign(300, 0);
-  mask[0] = 1;  // is no target
+  mask[0] = 1;  // token 0 is not a target
   CHECK_CONTAINS(complaint(mask), "lets no token count in the loss");
 }
 
-// Each of ten sequences of one data set counts in part, and no update is without anything that counts.
+// Each of ten sequences of one data set counts in part, and every update has targets that count.
 BOOST_AUTO_TEST_CASE(a_mixture_has_a_mask_for_each_data_set) {
   const Corpus corpus;
   const std::string names = corpus.path("t.bin") + ":0.5," + corpus.path("indexed") + ":0.5", mask = corpus.path("t.mask.bin");
@@ -204,7 +205,8 @@ BOOST_AUTO_TEST_CASE(a_mixture_has_a_mask_for_each_data_set) {
   CHECK_CONTAINS(message_of([&] { open_mixture(names, {7}, mask); }), "has 2 data sets, and their masks");
 }
 
-/// What a resumed run compares: the same wherever documents are written, and another for other documents or another mask.
+/// The checksums that a resumed run compares: they do not depend on where documents are stored, and differ for other documents
+/// or another mask.
 BOOST_AUTO_TEST_CASE(sums_of_documents_and_masks) {
   const Corpus corpus;
   const auto open = [&](const char* name, const Cut& cut, const char* mask = "") {
@@ -221,7 +223,7 @@ BOOST_AUTO_TEST_CASE(sums_of_documents_and_masks) {
   BOOST_TEST(mask != 0u);
   BOOST_TEST(open("t.bin", {64, BreakMode::complete, 0}, "t.mask.bin").mask_sum() == mask);
   std::vector<std::uint16_t> other = corpus.mask;
-  std::swap(other[100], *std::find(other.begin() + 100, other.end(), 1 - other[100]));  // as many that count
+  std::swap(other[100], *std::find(other.begin() + 100, other.end(), 1 - other[100]));  // the number of ones stays the same
   write_token_file(corpus.folder / "other.bin", other);
   BOOST_TEST(open("t.bin", {7}, "other.bin").mask_sum() != mask);
 }

@@ -1,4 +1,4 @@
-// Tokens of HDF5 files that other tools have made: of every type of integers, in chunks, compressed, of one or two dimensions.
+// Tokens in HDF5 files of other tools: of every integer type, in chunks, compressed, of one or two dimensions.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Adds a dataset to a file, which it makes if there is none. `extent` of one or more dimensions.
+/// Adds a dataset to a file, and makes the file if it does not exist. `extent` has one or more dimensions.
 void write_dataset(const std::filesystem::path& path, const char* name, hid_t type, const std::vector<hsize_t>& extent,
                    const std::vector<std::int64_t>& values, bool compressed = false) {
   const hid_t file = std::filesystem::exists(path) ? H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT)
@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
       "write which tokens count in the loss as a dataset \"loss_mask\"");
   CHECK_CONTAINS(message_of([&] { with("tokens", ones); }), "two datasets of tokens, \"tokens\" and \"input_ids\"");
 
-  // What nobody knows is named.
+  // Unknown datasets are named.
   const auto path = folder / "more.h5";
   write_dataset(path, "tokens", H5T_STD_I32LE, {20}, counting(20));
   for (const char* name : {"id", "special_tokens_mask", "quality"}) write_dataset(path, name, H5T_STD_I32LE, {20}, ones);
@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
     H5Sclose(space);
     H5Fclose(file);
   }
-  // Also of the datasets that are used.
+  // Also attributes of the datasets that are used.
   write_dataset(folder / "masked.h5", "tokens", H5T_STD_I32LE, {20}, counting(20));
   write_dataset(folder / "masked.h5", "loss_mask", H5T_STD_I32LE, {20}, ones);
   {
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(masks_and_lengths_are_no_tokens) {
   }
   write_dataset(folder / "t.h5", "tokens", H5T_STD_I32LE, {20}, counting(20));
   BOOST_TEST(open_mixture((folder / "t.h5").string(), {5}, (folder / "loss_mask.h5").string()).samples(0).targets() == 19u);
-  write_dataset(folder / "t.h5", "document_lengths", H5T_STD_I32LE, {2}, {10, 9});  // also if nobody asks for documents
+  write_dataset(folder / "t.h5", "document_lengths", H5T_STD_I32LE, {2}, {10, 9});  // also if documents are not used
   const auto tokens = open_token_file(folder / "t.h5");
   tokens->check(1, 2);
   CHECK_CONTAINS(message_of([&] { tokens->check(0, 2); }), "has documents of 19 tokens together, and 20 tokens");
@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   CHECK_CONTAINS(error("cut.h5"), "copy the file again, or use another one");
   write_dataset(folder / "chunk.h5", "tokens", H5T_STD_I32LE, {1000}, counting(1000), /*compressed=*/true);
   std::string bytes = read_file(folder / "chunk.h5");
-  bytes.replace(bytes.rfind("\x78\x9c") + 2, 8, 8, '\xff');  // the beginning of what zlib has made of one
+  bytes.replace(bytes.rfind("\x78\x9c") + 2, 8, 8, '\xff');  // damages the beginning of a compressed chunk
   write_file(folder / "chunk.h5", bytes);
   CHECK_CONTAINS(message_of<DamagedError>([&] { tokens_of(folder / "chunk.h5"); }), "chunk.h5 cannot be read (can't read data");
   {  // HDF5 reads chunks that were never written as zeros
@@ -261,7 +261,7 @@ BOOST_AUTO_TEST_CASE(a_loss_mask_beside_the_tokens) {
   mask[4] = mask[29] = 1;
   write_dataset(folder / "a.h5", "loss_mask", H5T_STD_U8LE, {30}, mask);
   const Samples samples(open_token_file(folder / "a.h5"), {10});
-  BOOST_TEST(samples.count() == 2u);  // of three
+  BOOST_TEST(samples.count() == 2u);  // of three sequences
   BOOST_TEST(samples.targets() == 2u);
   std::vector<std::int32_t> inputs(10), targets(10);
   samples.read(0, 30, inputs.data(), targets.data());
@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_CASE(a_loss_mask_beside_the_tokens) {
   const std::string complaint = message_of([&] { Samples(join(std::move(mixed)), {10}); });
   CHECK_CONTAINS(complaint, "1 say which tokens count in the loss, and 1 do not");
 
-  // Beside masks in files of their own its name stands for its mask, in a row and in a mixture.
+  // In a list with mask files, the HDF5 file's name means its own mask, for concatenated files and in a mixture.
   const std::string a = (folder / "a.h5").string(), b = (folder / "b.h5").string(), b_mask = (folder / "m.h5").string();
   write_dataset(b_mask, "tokens", H5T_STD_U8LE, {30}, std::vector<std::int64_t>(30, 1));
   BOOST_TEST(open_mixture(b + "," + a, {10}, b_mask + "," + a).samples(0).targets() == 31u);  // the first one is no target

@@ -1,4 +1,4 @@
-// Data sets in two files, as Megatron and fairseq write them, byte by byte, and every way in which an index can lie.
+// Data sets in two files, as Megatron and fairseq write them, byte by byte, and all kinds of wrong indices.
 #include <boost/test/unit_test.hpp>
 
 #include <numeric>
@@ -20,13 +20,13 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-/// What the index of a data set says, to be written as it is or after a test has changed something.
+/// The contents of a data set's index, which tests may change before it is written.
 struct Index {
   std::uint64_t version = 1;
   unsigned char type = 8;  // uint16
   std::vector<std::int32_t> lengths = {3, 0, 5, 2};
   std::vector<std::int64_t> starts = {0, 6, 6, 16};
-  std::vector<std::int64_t> documents = {0, 2, 3, 4};  // of Megatron
+  std::vector<std::int64_t> documents = {0, 2, 3, 4};  // only in Megatron's index
   bool has_modes = false;
   char last_mode = 0;
 
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(both_programs_forms_by_any_of_their_names) {
       for (std::size_t part = 0; part < 7; ++part) tokens->check(part, 7);
     }
   }
-  // Megatron's second document is sequence 2; fairseq's items are documents, but for those without tokens.
+  // Megatron's second document is sequence 2; fairseq's items are documents, except those without tokens.
   pair.write(Index().megatron());
   BOOST_TEST(open_token_file(pair.folder / "d")->documents() == (std::vector<std::uint64_t>{0, 3, 8}),
              boost::test_tools::per_element());

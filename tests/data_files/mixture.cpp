@@ -18,7 +18,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Data sets a, b, c of 50, 7 and 23 sequences of 10; token i of one is a thousand times its number plus i.
+/// Data sets a, b, c of 50, 7 and 23 sequences of 10; token i of data set n is 1000 n + i.
 struct Three {
   Three() {
     for (std::size_t d = 0; d < 3; ++d) {
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(each_data_set_gives_its_share_of_any_first_sequences) {
   for (std::uint64_t s = 0; s < 20'000; ++s) {
     const auto [ingredient, n] = mixture.source_of(s);
     BOOST_TEST_REQUIRE(ingredient < 3u);
-    BOOST_TEST_REQUIRE(n == given[ingredient]++);  // one after the other
+    BOOST_TEST_REQUIRE(n == given[ingredient]++);  // in order
     for (int d = 0; d < 3; ++d)
       if (std::abs(static_cast<double>(given[d]) - static_cast<double>(s + 1) * weights[d] / 10) > 1.6)
         BOOST_ERROR("data set " << d << " has given " << given[d] << " of " << s + 1);
@@ -85,8 +85,7 @@ BOOST_AUTO_TEST_CASE(ranks_and_cuts_of_updates_change_nothing) {
     BOOST_TEST(read(2, 2, 2) == expected, boost::test_tools::per_element());
     BOOST_TEST(read(1, 4, 3) == expected, boost::test_tools::per_element());
     BOOST_TEST(read(12, 1, 4) == expected, boost::test_tools::per_element());
-    // Of 240 sequences b gives 72, which are ten passes over its 7 and two more: every one as often as the others, to within
-    // one.
+    // b gives 72 of 240 sequences, which are ten passes over its 7 and two more: all of them equally often, to within one.
     std::map<std::int32_t, int> of_b;
     for (const std::int32_t token : expected)
       if (token >= 1000 && token < 2000) ++of_b[token];
@@ -112,7 +111,7 @@ BOOST_AUTO_TEST_CASE(the_names_of_data) {
   BOOST_TEST(sizes(data.path("*")) == Sizes{803}, boost::test_tools::per_element());
   BOOST_TEST((sizes(data.path("[ab]") + ":2," + c + ":1") == Sizes{572, 231}));
 
-  // Joined tokens follow each other, whatever is read at once; places are those of the files.
+  // Joined tokens follow each other, for any size of reads; places in messages are those in the files.
   const auto joined = open_tokens(c + "," + a + "," + b);
   std::vector<std::uint32_t> expected;
   for (const auto& path : {c, a, b})
@@ -129,7 +128,7 @@ BOOST_AUTO_TEST_CASE(the_names_of_data) {
   CHECK_CONTAINS(joined->place(731), "position 500 of '" + a + "'");
   CHECK_CONTAINS(message_of([&] { check_vocabulary(*joined, 1050, 0, 1); }), "token 2230 at position 230 of '" + c);
 
-  // A file whose name looks like a list is that file.
+  // If a file's name looks like a list, it means that file.
   const std::string odd = data.path("a,b:0.5*");
   std::filesystem::copy_file(a, odd);
   BOOST_TEST(sizes(odd) == Sizes{501}, boost::test_tools::per_element());
@@ -150,7 +149,7 @@ BOOST_AUTO_TEST_CASE(folders) {
   BOOST_TEST(tokens->place(0) == "position 0 of '" + (folder / "10.bin").string() + "'");
   write_file(folder / "dict.en.txt", "the 10\n");
   CHECK_CONTAINS(error(), "of fairseq-preprocess for pairs of languages (dict.en.txt is there");
-  // With dict.txt it is fairseq's, which has splits.
+  // With dict.txt the folder is fairseq's, which has splits.
   write_file(folder / "dict.txt", "the 10\n");
   BOOST_TEST(!valid_data_of(folder.string()).has_value());
   CHECK_CONTAINS(error(), "has no train.bin beside its dict.txt");

@@ -1,4 +1,4 @@
-// The order of shuffled sequences is a permutation, another one for every seed and pass, and looks like chance.
+// The order of shuffled sequences is a permutation, which differs for every seed and pass, and looks random.
 #include <boost/test/unit_test.hpp>
 
 #include <set>

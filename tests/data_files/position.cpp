@@ -1,4 +1,4 @@
-// Where a run goes on in its data when something about them changed.
+// The position at which a run resumes if its data or options have changed.
 #include <boost/test/unit_test.hpp>
 
 #include "data/position.hpp"
@@ -14,7 +14,7 @@ DataPosition after(const DataPosition& before, const DataPosition& now) { return
 
 BOOST_AUTO_TEST_CASE(nothing_changed) {
   const DataPosition before{25, 10, 1001, true, 7};
-  BOOST_CHECK((after(before, {0, 10, 1001, true, 8}) == before));  // in the order that it began with
+  BOOST_CHECK((after(before, {0, 10, 1001, true, 8}) == before));  // in the original order
   BOOST_TEST(notice == "");
 }
 
@@ -22,7 +22,7 @@ BOOST_AUTO_TEST_CASE(samples_of_another_length_go_on_after_the_same_tokens) {
   // 1001 tokens: 100 samples of 10, or 40 of 25, a pass.
   BOOST_TEST(after({25, 10, 1001}, {0, 25, 1001}).sequences == 10u);
   BOOST_TEST(notice.find("of 10 tokens were trained on, now of 25") != std::string::npos);
-  BOOST_TEST(after({29, 10, 1001}, {0, 25, 1001}).sequences == 11u);    // 290 tokens: in the midst of the twelfth
+  BOOST_TEST(after({29, 10, 1001}, {0, 25, 1001}).sequences == 11u);    // 290 tokens: in the middle of the twelfth
   BOOST_TEST(after({325, 10, 1001}, {0, 25, 1001}).sequences == 130u);  // three passes and a quarter
   BOOST_TEST(after({130, 25, 1001}, {0, 10, 1001}).sequences == 325u);
   BOOST_TEST(after({25, 10, 1001}, {0, 25, 1001}).tokens_per_sample == 25u);
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(other_data_or_another_order_start_anew) {
   BOOST_TEST(notice.find("as many tokens as before, but other documents") != std::string::npos);
   BOOST_TEST(after({25, 10, 1001, false, 1, "", 0, 5, 1, 2}, {0, 10, 1001, false, 1, "", 0, 5, 1, 4}).sequences == 0u);
   BOOST_TEST(notice.find("but others of them count in the loss") != std::string::npos);
-  BOOST_TEST(after({25, 10, 1001}, {0, 10, 1001, false, 1, "", 0, 6, 7, 8}).sequences == 25u);  // of an older version
+  BOOST_TEST(after({25, 10, 1001}, {0, 10, 1001, false, 1, "", 0, 6, 7, 8}).sequences == 25u);  // from an older version
   BOOST_TEST(notice == "");
 }
 

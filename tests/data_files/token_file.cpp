@@ -1,4 +1,4 @@
-// Token files: what is written reads back, and every way in which a file can be wrong is told apart.
+// Token files: written tokens can be read back, and each kind of error in a file has its own message.
 #include <boost/test/unit_test.hpp>
 
 #include <cstring>
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(tokens_of_32_bits) {
   BOOST_TEST(bytes.size() == 1024 + 4 * tokens.size());
   BOOST_TEST(std::memcmp(bytes.data() + 1024, tokens.data(), 4 * tokens.size()) == 0);
 
-  constexpr std::size_t T = 5'000;  // longer than what is read at a time
+  constexpr std::size_t T = 5'000;  // longer than one read
   const Samples file = samples_of(path, T);
   BOOST_TEST(file.tokens().size() == tokens.size());
   std::vector<std::int32_t> inputs(T), targets(T);
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(tokens_of_32_bits) {
   }
   BOOST_TEST(check_vocabulary(file.tokens(), 129'988, 0, 1) == 129'987u);
   CHECK_CONTAINS(message_of([&] { check_vocabulary(file.tokens(), 128'000, 2, 3); }), "token 129987 at position 9999 of '");
-  // No sign is lost.
+  // A large token is not read as a negative number.
   write_file(path, bytes.substr(0, 1024 + 4 * 9'999) + "\xff\xff\xff\xff");
   CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(path), 130'000, 0, 1); }),
                  "what stands at position 9999 of '");

@@ -1,5 +1,5 @@
-// Token files that are written as the tokens come: the same bytes whatever the pieces, numbered files where one is full, and a
-// later writer goes on where one was killed.
+// Writing token files while tokens arrive: the same bytes for any pieces, a numbered file after a full one, and a later writer
+// resumes after a killed one.
 #include <boost/test/unit_test.hpp>
 
 #include <numeric>
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_into_a_file_goes_into_numbered_ones) {
   BOOST_TEST(tokens_of(folder / "t_000003.bin") == (std::vector<std::uint32_t>{20, 21, 22, 23, 24}),
              boost::test_tools::per_element());
   BOOST_TEST(files_in(folder) == 3u);
-  // A full file that nothing follows keeps its name.
+  // A full file without a next one keeps its name.
   const auto full = make_llmc_writer(folder / "u.bin", 256, 10);
   full->add(std::span(tokens).first(10));
   BOOST_TEST(full->finish().at(0).path == folder / "u.bin");
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(a_later_writer_goes_on) {
         killed->add(std::span(tokens).first(kept));
         killed->sync();
         state = nlohmann::json::parse(killed->state().dump());
-        killed->add(std::vector<TokenId>(25, 77));  // is forgotten
+        killed->add(std::vector<TokenId>(25, 77));  // these are lost
       }
       const auto writer = make_llmc_writer(folder / "t.bin", 256, shard, state);
       writer->add(std::span(tokens).subspan(kept));
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_later_writer_goes_on) {
     }
 }
 
-/// A later writer does not go on after tokens that are not those that were written.
+/// A later writer does not resume after damaged tokens.
 BOOST_AUTO_TEST_CASE(what_was_damaged_is_not_gone_on_with) {
   const TemporaryFolder folder;
   const auto damaged = [&](const char* name, std::size_t at, const auto& make) {
@@ -153,14 +153,14 @@ BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refus
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "are not what was written");
   std::filesystem::resize_file(folder / "t.bin.tmp-1", 1030);
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "are not what was written");
-  { make_llmc_writer(folder / "t.bin", 256)->finish(); }  // starting anew takes their place
+  { make_llmc_writer(folder / "t.bin", 256)->finish(); }  // a new start replaces them
   BOOST_TEST(files_in(folder) == 1u);
   BOOST_TEST(tokens_of(folder / "t.bin").size() == 0u);
 }
 
 namespace {
 
-/// Writes documents of these lengths, in pieces that have nothing to do with them.
+/// Writes documents of these lengths, in pieces independent of the documents.
 std::vector<std::uint32_t> write_documents(TokenWriter& writer, const std::vector<std::size_t>& lengths,
                                            std::size_t vocab_size) {
   std::vector<std::uint32_t> all;
@@ -185,8 +185,8 @@ BOOST_AUTO_TEST_CASE(data_sets_of_megatron) {
   for (const std::size_t vocab_size : {300, 65'499, 65'500, 128'256}) {
     const auto writer = make_indexed_writer(folder / "d.bin", vocab_size);
     const auto expected = write_documents(*writer, lengths, vocab_size);
-    BOOST_TEST(
-        (std::filesystem::exists(folder / "d.bin") == (vocab_size != 300)));  // before it is whole: that of the last turn
+    BOOST_TEST((std::filesystem::exists(folder / "d.bin") == (vocab_size != 300)));  // before it is complete there is only the
+                                                                                     // file of the previous case
     const auto files = writer->finish();
     BOOST_TEST_REQUIRE(files.size() == 1u);
     BOOST_TEST(files[0].path == folder / "d.bin");
@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(data_sets_of_megatron) {
     tokens->check(0, 1);
     BOOST_TEST(files_in(folder) == 2u);
   }
-  // What was not finished leaves what was there.
+  // An unfinished writer does not change existing files.
   { write_documents(*make_indexed_writer(folder / "d", 300), lengths, 300); }
   BOOST_TEST(files_in(folder) == 2u);
   BOOST_TEST(open_token_file(folder / "d")->size() == 277'784u);
@@ -221,7 +221,7 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
     writer->add(std::span(tokens).subspan(100, 40'000));  // within a document
     writer->sync();
     state = writer->state();
-    writer->add(tokens);  // forgotten
+    writer->add(tokens);  // lost
     writer->end_document();
   }
   BOOST_TEST(files_in(folder) == 4u);
@@ -240,7 +240,7 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
     BOOST_TEST(same);
   }
   BOOST_TEST(files_in(folder) == 4u);
-  // What is known does not fit what is there.
+  // The state does not match the files.
   CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }), "d.bin.tmp-1 is not what was written");
   write_file(folder / "d.bin.tmp-1", "few");
   write_file(folder / "d.idx.tmp-1", "few");

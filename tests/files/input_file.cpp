@@ -1,4 +1,4 @@
-// The door: what is opened, what is refused, and that nothing waits.
+// InputFile: which files are opened and which are refused, without waiting.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <boost/test/unit_test.hpp>
@@ -39,7 +39,7 @@ BOOST_AUTO_TEST_CASE(what_a_path_names) {
   BOOST_TEST(!size_of_file(folder / "absent").has_value());
 }
 
-// Nobody writes to the pipe: an open that waited would wait for ever.
+// No process writes to the pipe, so a blocking open would wait forever.
 BOOST_AUTO_TEST_CASE(whatever_is_no_plain_file_is_refused_at_once) {
   const TemporaryFolder folder;
   BOOST_REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(more_files_than_a_process_may_open) {
   write_file(folder / "a", "x");
   rlimit before{};
   BOOST_REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit few{3, before.rlim_max};  // those of every process
+  const rlimit few{3, before.rlim_max};  // the standard streams
   BOOST_REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
   const std::string message = message_of<RunError>([&] { InputFile file(folder / "a"); });
   BOOST_REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);

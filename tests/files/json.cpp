@@ -1,4 +1,4 @@
-// JSON of files: bounds on what is parsed, and seals.
+// JSON in files: limits of parsing, and seals.
 #include <boost/test/unit_test.hpp>
 
 #include "files/json.hpp"
@@ -17,7 +17,7 @@ BOOST_AUTO_TEST_CASE(what_is_nested_too_deeply_is_not_parsed) {
   std::string objects;
   for (int i = 0; i < 100000; ++i) objects += "{\"a\":";
   BOOST_TEST(parse_json(objects).is_discarded());
-  BOOST_TEST((parse_json("{\"a\": \"[[[[\\\"]]\"}") == nlohmann::json{{"a", "[[[[\"]]"}}));  // brackets of a text do not count
+  BOOST_TEST((parse_json("{\"a\": \"[[[[\\\"]]\"}") == nlohmann::json{{"a", "[[[[\"]]"}}));  // brackets in strings do not count
   std::string wide = "[[]";
   for (int i = 0; i < 1000; ++i) wide += ",[[]]";
   BOOST_TEST(parse_json(wide + "]").size() == 1001u);

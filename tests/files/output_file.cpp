@@ -1,4 +1,4 @@
-// What this program makes and removes, and what it leaves alone.
+// Which files this program makes and removes, and which it does not change.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ BOOST_AUTO_TEST_CASE(written_bytes_are_read_back) {
   {
     OutputFile file(folder / "a");
     file.write(0, "head", 4);
-    file.write(4, large.data(), large.size());  // past the page cache, but for its ends
+    file.write(4, large.data(), large.size());  // past the page cache, except for its ends
     std::string out(10, '-');
     file.read(2, out.data(), out.size());
     BOOST_TEST(out == "ad" + large.substr(0, 8));
@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_written_through_a_link_or_over_a_file) {
     message_of<CallError>([&] { OutputFile file(folder / name, OutputFile::Open::existing); });
   std::filesystem::create_hard_link(folder / "victim", folder / "twin");
   CHECK_CONTAINS(message_of<CallError>([&] { OutputFile file(folder / "twin", OutputFile::Open::existing); }), "a hard link");
-  write_text_file_durably(folder / "link", "new");  // takes the place of the link
+  write_text_file_durably(folder / "link", "new");  // replaces the link
   BOOST_TEST(read_file(folder / "link") == "new");
   {
     const FileSizeLimit limit(1000);
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(files_of_another_user_are_not_written) {
   BOOST_REQUIRE(::chown((folder / "theirs").c_str(), 1, 1) == 0);
   CHECK_CONTAINS(message_of<CallError>([&] { OutputFile file(folder / "theirs", OutputFile::Open::existing); }),
                  "belongs to another user");
-  // Of a member of our group, who lets the group write.
+  // A folder of a member of this user's group that the group may write to.
   for (const auto& [mode, group, may] : {std::tuple{0664, ::getegid(), true}, {0666, ::getegid(), false}, {0664, 1u, false}}) {
     BOOST_REQUIRE(::chown((folder / "theirs").c_str(), 1, group) == 0);
     BOOST_REQUIRE(::chmod((folder / "theirs").c_str(), static_cast<mode_t>(mode)) == 0);
@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(files_of_another_user_are_not_written) {
     BOOST_TEST(is_ours(info) == may);
   }
   std::filesystem::create_symlink("theirs", folder / "log");
-  require_no_foreign_link(folder / "log");  // our own link
+  require_no_foreign_link(folder / "log");  // this user's own link
   BOOST_REQUIRE(::lchown((folder / "log").c_str(), 1, 1) == 0);
   CHECK_CONTAINS(message_of([&] { require_no_foreign_link(folder / "log"); }), "a link that another user has made");
 }

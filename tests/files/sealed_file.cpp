@@ -1,4 +1,4 @@
-// Sealed files: what was written comes back, and nothing else ever does.
+// Sealed files: readers get exactly the bytes that were written, or an error.
 #include <boost/test/unit_test.hpp>
 #include <random>
 
@@ -19,7 +19,7 @@ std::string noise(std::size_t bytes) {
   return text;
 }
 
-/// Writes `contents` in pieces, some of which the sealer is told from memory. Returns what the file is as a whole.
+/// Writes `contents` in pieces; the sealer gets some of them from memory. Returns the size and checksum of the whole file.
 FileSum seal(const std::filesystem::path& path, const std::string& contents) {
   OutputFile file(path);
   file.write(0, contents.data(), contents.size());
@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(blocks_are_small_unless_there_would_be_too_many) {
   BOOST_TEST(BlockSums::block_bytes_for(1000 * GiB) == 1048576u);
 }
 
-// Whichever bit changes: in the contents, what is read of that block is refused; behind them, the file is.
+// Any changed bit is noticed: in the contents, reads of its block are refused; after the contents, the file is refused.
 BOOST_AUTO_TEST_CASE(no_bit_changes_unnoticed) {
   const TemporaryFolder folder;
   const std::string contents = noise(3 * 4096 + 77);
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(no_bit_changes_unnoticed) {
       if (at < contents.size()) CHECK_CONTAINS(message, format("bytes {} to ", at / 4096 * 4096));
       if (in_magic) CHECK_CONTAINS(message, "its checksums are missing");
       if (at > contents.size() / 3 && at < contents.size() / 3 * 2) CHECK_CONTAINS(message, ", in middle");
-      if (at < contents.size()) {  // other blocks are as good as before
+      if (at < contents.size()) {  // other blocks can still be read
         const CheckedFile file(folder / "b");
         const std::size_t other = at < 4096 ? 4096 : 0;
         std::string out(4096, '-');
@@ -117,13 +117,13 @@ BOOST_AUTO_TEST_CASE(without_verifying_only_what_is_parsed_is_compared) {
   const std::string contents = noise(100000);
   seal(folder / "a", contents);
   std::string bad = read_file(folder / "a");
-  bad[50000] ^= 1;  // in the middle, which has a name
+  bad[50000] ^= 1;  // in the part named middle
   write_file(folder / "a", bad);
   const CheckedFile file(folder / "a", Verify::no);
   std::string out(contents.size() / 3, '\0');
   file.read(contents.size() / 3, out.data(), out.size());
   BOOST_TEST((out == bad.substr(contents.size() / 3, out.size())));
-  CHECK_CONTAINS(message_of<DamagedError>([&] { read_all(file); }), "in middle");  // not all of it is numbers
+  CHECK_CONTAINS(message_of<DamagedError>([&] { read_all(file); }), "in middle");  // the file also has HDF5's structures
   out.resize(contents.size());
   message_of<DamagedError>([&] { file.read(0, out.data(), out.size(), /*numbers=*/false); });
 }

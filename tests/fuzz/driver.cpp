@@ -1,5 +1,5 @@
-// Gives a reader of files damaged ones, in a process of its own, for a time or a number of inputs. Everything follows from the
-// seed. A crash, a hang, much memory or a wrong answer ends with the input in a file, and the command that gives it again.
+// Runs a file reader on damaged files in a child process, for a time or a number of inputs. The seed determines all inputs.
+// After a crash, a hang, high memory use or a wrong answer, the input is in a file, and the command to repeat it is printed.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,9 +24,8 @@
 #include "fuzz/targets.hpp"
 #include "support/files.hpp"
 
-// A reader that asks for all memory gets none, as it would without sanitizers. Where memory was taken and given back is not
-// kept, which would be a tenth of the time, and reports do not name functions: whoever reads an input again asks for both (see
-// Fuzzer::report).
+// Huge allocations fail, as without sanitizers. Stack traces of allocations are not recorded, which would take a tenth of the
+// time, and reports have no function names; the command that repeats an input enables both (see Fuzzer::report).
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1:max_allocation_size_mb=1024:quarantine_size_mb=16:detect_stack_use_after_return=0:"
          "malloc_context_size=0:symbolize=0:exitcode=99";
@@ -40,28 +39,28 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// A reader computes for less than a second, but may have to wait for a processor.
+// A reader computes for less than a second, but may wait for a processor.
 constexpr double longest_computing_s = 10, longest_s = 150;
 constexpr std::size_t most_memory = std::size_t{2} << 30;  // resident
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// What the worker is at, for its parent to see when it is dead.
+/// The worker's state, which its parent reads after the worker has died.
 struct Shared {
   std::atomic<std::uint64_t> done = 0, accepted = 0, refused = 0;  // inputs
-  std::atomic<std::uint64_t> size = 0;                             // of the present one
-  char failure[1000] = "";                                         // what was wrong with it, if the worker could say
+  std::atomic<std::uint64_t> size = 0;                             // of the current input
+  char failure[1000] = "";                                         // the fault, if the worker could report it
   char bytes[longest_input];
 };
 
-/// The most memory that this process, or one that it has waited for, had resident.
+/// Returns the peak resident memory of this process, or of its ended children.
 std::size_t peak_bytes(__rusage_who who = RUSAGE_SELF) {
   rusage usage{};
   ::getrusage(who, &usage);
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
 }
 
-/// What a process has computed so far, without its children.
+/// Returns the processor time of a process so far, without its children.
 double computed_s(pid_t process) {
   clockid_t clock{};
   timespec spent{};
@@ -84,7 +83,7 @@ class Fuzzer {
   Fuzzer(const Fuzzer&) = delete;
   ~Fuzzer() { ::munmap(shared_, sizeof(Shared)); }
 
-  /// False, with the reason on stdout, if something is wrong.
+  /// Returns false, with the reason on stdout, after a failure.
   bool run(const Budget& budget) {
     const auto start = Clock::now();
     if (!in_worker([&] { read_corpus(); })) return report("corpus");
@@ -128,7 +127,7 @@ class Fuzzer {
   }
 
   bool read(const std::string& bytes) {
-    shared_->size = std::min(bytes.size(), longest_input);  // one that was given may be longer
+    shared_->size = std::min(bytes.size(), longest_input);  // an input from the command line may be longer
     std::memcpy(shared_->bytes, bytes.data(), shared_->size);
     try {
       const bool accepted = target_.accepts(bytes);
@@ -160,7 +159,7 @@ class Fuzzer {
     while (shared_->done < budget.inputs && seconds_since(start) < budget.seconds) read_mutant(shared_->done);
   }
 
-  /// Does it in another process. False, with shared_->failure, unless that comes to its end, each input in time.
+  /// Runs `work` in another process. Returns false and sets shared_->failure if that process fails or takes too long.
   template <class Work>
   bool in_worker(Work&& work) {
     shared_->done = shared_->accepted = shared_->refused = 0;

@@ -34,7 +34,7 @@ Running& running() {
 
 }  // namespace
 
-/// What a target throws ends the process, and libFuzzer keeps the input.
+/// An exception of a target ends the process, and libFuzzer stores the input.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   running().target.accepts({reinterpret_cast<const char*>(data), size});
   return 0;

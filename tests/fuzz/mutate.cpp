@@ -13,7 +13,7 @@ struct Piece {
   std::size_t begin, size;
 };
 
-/// Some of the bytes: mostly few of them, now and then up to all.
+/// Returns a random range of the bytes: usually a short one, sometimes up to all bytes.
 Piece any_piece(const std::string& bytes, Random& random) {
   if (bytes.empty()) return {0, 0};
   const std::size_t begin = random.below(bytes.size()), rest = bytes.size() - begin;
@@ -34,7 +34,7 @@ void flip_bits(std::string& bytes, Random& random) {
   }
 }
 
-/// A number at which sizes and positions go wrong, in place of 1, 2, 4 or 8 bytes: mostly aligned, as files have them.
+/// Replaces 1, 2, 4 or 8 bytes, usually aligned, by a critical value for sizes and positions.
 void set_integer(std::string& bytes, Random& random) {
   const std::size_t width = std::size_t{1} << random.below(4);
   if (bytes.size() < width) return;
@@ -97,7 +97,7 @@ void remove(std::string& bytes, Random& random) {
   bytes.erase(piece.begin, piece.size);
 }
 
-/// Over other bytes, or between them.
+/// Copies a range over other bytes, or inserts it between them.
 void copy_elsewhere(std::string& bytes, const std::string& from, Random& random) {
   const Piece piece = any_piece(from, random);
   const std::string copy = from.substr(piece.begin, piece.size);
@@ -108,7 +108,7 @@ void copy_elsewhere(std::string& bytes, const std::string& from, Random& random)
     bytes.replace(to, std::min(copy.size(), bytes.size() - to), copy);
 }
 
-/// The beginning of one and the end of another.
+/// Joins the beginning of one file and the end of another.
 void splice(std::string& bytes, const std::string& other, Random& random) {
   const std::size_t from = random.below(other.size() + 1);
   bytes = bytes.substr(0, random.below(bytes.size() + 1)) + other.substr(from);
@@ -116,7 +116,7 @@ void splice(std::string& bytes, const std::string& other, Random& random) {
 
 // --- of texts ---
 
-/// A number of the text becomes another one.
+/// Changes a number in the text.
 void change_number(std::string& text, Random& random) {
   constexpr std::string_view digits = "0123456789";
   if (text.empty()) return;
@@ -142,7 +142,7 @@ void insert_word(std::string& text, Random& random) {
   text.replace(at, random.one_in(2) ? 0 : std::min(word.size(), text.size() - at), word);
 }
 
-/// Values in place of a value are nested as deep as no parser should follow.
+/// Replaces a value by values nested more deeply than any parser should accept.
 void nest(std::string& text, Random& random) {
   const std::size_t depth = random.one_in(40) ? 100'000 : 1 + random.below(100);
   const std::string_view open = random.one_in(2) ? "[" : "{\"a\":";
@@ -154,7 +154,7 @@ void nest(std::string& text, Random& random) {
   text.insert(colon == std::string::npos ? random.below(text.size() + 1) : colon + 1, nested);
 }
 
-/// A text of a million bytes takes as long as a thousand others, and reaches no more than a limit of sizes: few have it.
+/// Makes a text of a million bytes. It only tests a limit of sizes and takes as long as a thousand others, so it is rare.
 void lengthen(std::string& text, Random& random) {
   const std::size_t n = random.one_in(40) ? 1'000'000 : std::array<std::size_t, 2>{300, 5'000}[random.below(2)];
   text.insert(random.below(text.size() + 1), std::string(n, std::array<char, 4>{'a', '0', ' ', '\\'}[random.below(4)]));

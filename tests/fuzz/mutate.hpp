@@ -1,4 +1,4 @@
-// Damage, and malice without knowledge: what becomes of a file's bytes.
+// Random changes of a file's bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace fsdp::fuzz {
 
-/// SplitMix64 (Steele, Lea and Flood 2014): any state is a good one.
+/// SplitMix64 (Steele, Lea and Flood 2014): any state is valid.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
   std::uint64_t next();
-  /// Below `n`, which is not 0.
+  /// Returns a number below `n`, which must not be 0.
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(next() % n); }
   bool one_in(std::size_t n) { return below(n) == 0; }
 
@@ -23,7 +23,7 @@ class Random {
 
 inline constexpr std::size_t longest_input = std::size_t{4} << 20;
 
-/// One of the corpus, changed in one to a few places. Not longer than longest_input.
+/// Returns a file of the corpus, changed in one or a few places. It is not longer than longest_input.
 std::string mutant(std::span<const std::string> corpus, bool is_text, Random& random);
 
 }  // namespace fsdp::fuzz

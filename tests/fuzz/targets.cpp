@@ -46,7 +46,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Not through a stream, which would be half of the time; nor is what follows.
+/// Does not use a stream, which would take half of the time. The same holds for the next function.
 std::string read_file(const fs::path& path) {
   std::string bytes(fs::file_size(path), '\0');
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -67,7 +67,7 @@ void require(bool ok, const std::string& otherwise) {
   if (!ok) throw Believed(otherwise);
 }
 
-/// Whether `work` ends in one of the ways in which a reader refuses a file.
+/// Returns true if `work` throws one of the exceptions with which a reader refuses a file.
 template <class Work>
 bool is_refused(Work&& work) {
   try {
@@ -80,27 +80,27 @@ bool is_refused(Work&& work) {
   }
 }
 
-// --- what a source of tensors gives ---
+// --- the contents of a source of tensors ---
 
 constexpr std::size_t piece_elements = std::size_t{1} << 16;
 
-/// What was read, each tensor's elements as bytes, by its name.
+/// The tensors that were read: their elements as bytes, by name.
 struct Contents {
   std::map<std::string, std::string> tensors;
   std::string header;
   bool complete = false;  // nothing was refused
 };
 
-/// How much of a source is read. A mutant is read in one of several ways, which its bytes decide: a million of them read one
-/// tensor each, instead of twenty thousand all of them.
+/// Selects what to read of a source, depending on the bytes of the mutant. So a million mutants read one tensor each, instead
+/// of twenty thousand mutants that read all tensors.
 struct Choice {
-  std::optional<std::uint64_t> of;  // all tensors where there is none
+  std::optional<std::uint64_t> of;  // empty: all tensors
 
   Verify verify() const { return !of || *of % 7 < 5 ? Verify::yes : Verify::no; }
   bool all() const { return !of || *of / 7 % 13 == 0; }
-  /// Whether a step is looked for before it is opened: either reads the whole marker.
+  /// Returns true if the step is first searched for in its save folder; both ways read the whole marker.
   bool looks_for() const { return !of || (*of >> 32) % 4 == 0; }
-  /// Tensors [begin, end) of n.
+  /// Returns the range of chosen tensors among n.
   Range tensors(std::size_t n) const {
     if (all() || n == 0) return {0, n};
     const std::size_t begin = *of / 91 % n;
@@ -123,7 +123,7 @@ std::string elements_of(const TensorSource& source, const std::string& state, co
   return bytes;
 }
 
-/// The chosen tensors. One that is refused does not keep the others from being read.
+/// Reads the chosen tensors, also after one of them is refused.
 Contents contents_of(const TensorSource& source, Choice choice) {
   Contents found;
   found.complete = true;
@@ -142,7 +142,7 @@ Contents contents_of(const TensorSource& source, Choice choice) {
   return found;
 }
 
-/// What a checkpoint says beside its tensors, but for the norms, which stand in the marker.
+/// Returns a checkpoint's metadata without the norms, which are in the marker.
 std::string header_of(const CheckpointReader& reader) {
   const CheckpointHeader& header = reader.header();
   const Progress& p = header.progress;
@@ -168,7 +168,7 @@ std::string norms_of(const CheckpointReader& reader) {
   return text;
 }
 
-/// Every tensor that was read is one of `expected`, with its elements.
+/// Checks that every tensor that was read is in `expected`, with the same elements.
 void require_same(const Contents& expected, const Contents& found, Choice choice) {
   for (const auto& [name, elements] : found.tensors) {
     const auto same = expected.tensors.find(name);
@@ -179,7 +179,7 @@ void require_same(const Contents& expected, const Contents& found, Choice choice
           "tensors are missing, and nothing says so");
 }
 
-// --- what is around the files ---
+// --- the folders of the files ---
 
 TransformerConfig tiny_config() {
   TransformerConfig config = test::gpt2_config();
@@ -199,7 +199,7 @@ fs::path make_step(const fs::path& folder) {
 
 // --- checkpoints ---
 
-/// What the programs do with a step: find it, open it, read it, compare it with its checksums.
+/// Uses a step like the programs: finds it, opens it, reads it, verifies its checksums.
 bool reads_step(const fs::path& step, Choice choice, Contents& found, std::string& norms) {
   bool complete = true;
   const bool refused = is_refused([&] {
@@ -214,7 +214,7 @@ bool reads_step(const fs::path& step, Choice choice, Contents& found, std::strin
   return !refused && complete;
 }
 
-/// One file of a step. Its bytes are believed only as they were.
+/// A target for one file of a step. The reader must accept only its original bytes.
 Target step_target(const fs::path& step, const std::string& file) {
   struct Original {
     Contents contents;
@@ -260,11 +260,11 @@ Contents contents_of_source(const fs::path& path, Choice choice = {}) {
   return found;
 }
 
-/// Whether HDF5 would read damaged bytes, at which it may crash (docs/reliability.md).
+/// Returns true if HDF5 would read damaged bytes, on which it may crash (docs/reliability.md).
 bool is_unsealed(const fs::path& file) {
   try {
     return h5::File::looks_like_hdf5(file) && !CheckedFile(file).is_checked();
-  } catch (const std::exception&) {  // a broken seal, which the reader is to find
+  } catch (const std::exception&) {  // a broken seal, which the reader must find
     return false;
   }
 }
@@ -283,7 +283,7 @@ Target make_consolidated(const fs::path& folder) {
     const Choice choice = choice_for(bytes);
     const Contents found = contents_of_source(folder / "model.h5", choice);
     if (choice.verify() == Verify::no) return found.complete;
-    // What neither has a seal nor says that it had one is a file that another program may have written.
+    // A file without a seal and without the attribute `checksums` may be from another program.
     const bool has_checksums = bytes.find("checksums") != bytes.npos;
     const bool is_one = std::any_of(originals.begin(), originals.end(), [&](const Contents& original) {
       return std::includes(original.tensors.begin(), original.tensors.end(), found.tensors.begin(), found.tensors.end()) &&
@@ -298,7 +298,7 @@ Target make_consolidated(const fs::path& folder) {
 
 // --- Hugging Face folders ---
 
-/// Makes folder/model, in which `options` may say that there are several files.
+/// Makes folder/model, with several files if `options` request that.
 fs::path make_model(const fs::path& folder, ConsolidateOptions options = {}) {
   options.format = &safetensors_format();
   consolidate(*CheckpointReader::open(make_step(folder)), folder / "model", options);
@@ -306,7 +306,7 @@ fs::path make_model(const fs::path& folder, ConsolidateOptions options = {}) {
   return folder / "model";
 }
 
-/// One file of such a folder. `is_checked`: whatever is read is what was written.
+/// A target for one file of such a folder. `is_checked`: the reader must notice every change.
 Target model_target(const fs::path& model, const std::string& file, std::vector<std::string> corpus, bool is_checked) {
   const Contents original = contents_of_source(model);
   if (!original.complete) throw std::logic_error("the model is not readable");
@@ -349,14 +349,14 @@ Target make_safetensors_seal(const fs::path& folder) {
   return model_target(model, "model.safetensors.xxh3", {read_file(model / "model.safetensors.xxh3")}, true);
 }
 
-/// A file that says where tensors are: those that are found are right, though some may not be.
+/// An index of tensors: tensors that are found must be right, but some may be missing.
 Target make_weight_index(const fs::path& folder) {
   const fs::path model = make_model(folder, {.max_shard_bytes = 1500});
   const fs::path index = model / "model.safetensors.index.json";
   return model_target(model, index.filename().string(), {read_file(index)}, true);
 }
 
-/// A configuration is what is read of the text that is written of it.
+/// Checks that a configuration is the same after it is written and read back.
 void require_same_when_written(const TransformerConfig& config) {
   require(config_from_json(parse_json(json_text(config_to_json(config)))) == config,
           "a configuration is not what is written of it");
@@ -385,7 +385,7 @@ Target make_config_json(const fs::path& folder) {
   return target;
 }
 
-/// Models of the other families, whose configurations alone are read.
+/// Models of the other families; only their configurations are read.
 Target make_llama_config(const fs::path& folder) {
   TransformerConfig config = test::llama_config();
   Target target;
@@ -411,13 +411,13 @@ Target make_llama_config(const fs::path& folder) {
 
 // --- data ---
 
-/// Reads all that there is of a token file.
+/// Reads a whole token file.
 void read_all_tokens(const fs::path& path) {
   constexpr std::size_t vocabulary = 256, T = 7, parts = 3;
   for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos}) {
     auto tokens = open_token_file(path);
     if (mode == BreakMode::complete && !tokens->has_documents()) continue;
-    if (tokens->size() > 100'000) return;  // a file of HDF5 may say that it has any number, all of them 0
+    if (tokens->size() > 100'000) return;  // an HDF5 file may declare any number of tokens, all of them 0
     for (std::size_t part = 0; part < parts; ++part) check_vocabulary(*tokens, vocabulary, part, parts);
     const std::uint64_t all = tokens->size();
     const Samples file(std::move(tokens), {T, mode, mode == BreakMode::eos ? std::optional<std::size_t>(3) : std::nullopt});
@@ -432,7 +432,7 @@ void read_all_tokens(const fs::path& path) {
   }
 }
 
-/// The index beside 60 tokens of 16 bits, as Megatron and fairseq write it.
+/// The index of 60 tokens of 16 bits, as Megatron and fairseq write it.
 Target make_token_index(const fs::path& folder) {
   std::string data;
   for (int i = 0; i < 60; ++i) data += {static_cast<char>(i % 7), '\0'};
@@ -461,7 +461,7 @@ Target make_token_index(const fs::path& folder) {
   return target;
 }
 
-/// Questions as JSON and in llm.c's form, whose bytes are their tokens.
+/// Questions as JSON and in llm.c's format; each byte is a token.
 Target make_questions(const fs::path& folder) {
   std::string binary(1024, '\0');
   const std::int32_t header[] = {20240522, 1, 2};
@@ -523,7 +523,7 @@ Target make_token_file(const fs::path& folder) {
 
 // --- tokenizers ---
 
-/// Whatever the tokenizer is: its ids are of its vocabulary, and what becomes text again is UTF-8.
+/// Checks for any tokenizer that its ids are in its vocabulary, and that decoded texts are UTF-8.
 void use_tokenizer(const Tokenizer& tokenizer, std::size_t most_ids) {
   for (const std::string_view text : {"It's  a <s> test\n\n of 1234 caf\u00e9s \u4e00\u4e8c \U0001f600", "\xff\xc3", ""}) {
     const auto ids = tokenizer.encode(text);
@@ -539,7 +539,7 @@ Target make_tokenizer_json(const fs::path& folder) {
   Target target;
   target.is_text = true;
   for (const char* const name : {"gpt2", "llama3", "nfkd", "added", "mistral", "unknown"}) {
-    // Short, so that what is changed is seldom one of many tokens alike.
+    // Short, because changes to one of many similar tokens would test little.
     nlohmann::json json = parse_json(read_file(fs::path(FSDP_TEST_DATA) / "tokenizers" / (std::string(name) + ".json")));
     json["model"]["merges"].get_ref<nlohmann::json::array_t&>().resize(4);
     target.corpus.push_back(json_text(json));
@@ -564,7 +564,7 @@ Target make_tokenizer_model(const fs::path& folder) {
   return target;
 }
 
-/// JSON as a text, in lines and other shapes: all that can be read is UTF-8.
+/// JSON as text data, in lines and other forms: all texts read must be UTF-8.
 Target make_json_lines(const fs::path& folder) {
   Target target;
   target.is_text = true;
@@ -602,7 +602,7 @@ void require_answers_in(const ChatText& chat) {
   }
 }
 
-/// Programs of models: those that are known, and no others, write conversations.
+/// Chat templates: only known ones may write conversations.
 Target make_chat_template(const fs::path&) {
   Target target;
   target.is_text = true;
@@ -623,7 +623,7 @@ Target make_chat_template(const fs::path&) {
   return target;
 }
 
-/// A line of JSON that holds a conversation.
+/// A line of JSON with a conversation.
 Target make_conversation(const fs::path& folder) {
   Target target;
   target.is_text = true;
@@ -650,9 +650,9 @@ Target make_conversation(const fs::path& folder) {
   return target;
 }
 
-// --- what a killed run left ---
+// --- files left by a killed run ---
 
-/// Whose a lock file is, by what docs/checkpoint-format.md and the messages say: a run marks there that it saves.
+/// The owner of a lock file, with which a run marks that it saves.
 enum class Mark { nobodys, here, elsewhere, foreign };
 Mark mark_of(std::string_view text) {
   constexpr std::string_view start = "{\"host\":";
@@ -663,7 +663,7 @@ Mark mark_of(std::string_view text) {
     const std::string host = json["host"];
     return host.empty() || host == host_name() ? Mark::here : Mark::elsewhere;
   }
-  // One whose writer died meanwhile is the beginning of a mark.
+  // If its writer died, the file is the beginning of a mark.
   const std::size_t n = std::min(text.size(), start.size());
   const bool is_beginning =
       text.substr(0, n) == start.substr(0, n) && text.size() < 1024 && text.find_first_of("}\n") == text.npos;

@@ -1,6 +1,6 @@
-// The readers of files from outside, each as a function of the bytes of one file, with files that it accepts. Whatever the
-// bytes are, a reader may refuse them in its own words and nothing else: it must not crash, hang, or give numbers that are not
-// those which were written, where the format can tell.
+// The readers of foreign files, each as a function of the bytes of one file, with files that it accepts. For any bytes, a
+// reader may refuse them with one of its errors. It must not crash, hang, or return numbers that were not written, if the
+// format has checksums.
 #pragma once
 
 #include <filesystem>
@@ -14,20 +14,20 @@
 
 namespace fsdp::fuzz {
 
-/// A reader took damaged bytes for what was written, or changed what is not its own.
+/// A reader accepted damaged bytes, or changed a foreign file.
 struct Believed : std::logic_error {
   using std::logic_error::logic_error;
 };
 
 struct Target {
-  std::vector<std::string> corpus;  // each is accepted
+  std::vector<std::string> corpus;  // files that the reader accepts
   bool is_text = false;
-  /// Puts the bytes where the reader expects them, and reads all that it offers. Returns whether it accepted them. Throws
-  /// whatever a reader must not throw.
+  /// Writes the bytes to the reader's file, and reads all its contents. Returns true if the reader accepted them. Throws
+  /// exceptions that a reader must not throw.
   std::function<bool(std::string_view bytes)> accepts;
 };
 
-/// `make` fills an empty folder, in which the target lives, with what stands around the one file.
+/// `make` fills the target's empty folder with the other files that the reader needs.
 struct NamedTarget {
   const char* name;
   Target (*make)(const std::filesystem::path& folder);
@@ -36,7 +36,7 @@ std::span<const NamedTarget> all_targets();
 /// nullptr if there is none.
 const NamedTarget* find_target(std::string_view name);
 
-/// A fresh folder in memory where the system has such, removed with all that is in it.
+/// A new folder, in memory if the system allows it, which is removed with its contents.
 class WorkingFolder {
  public:
   WorkingFolder();

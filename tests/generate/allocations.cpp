@@ -1,4 +1,4 @@
-// A token takes no memory that was not there before: operator new is counted, libfsdp's calls included.
+// Generating a token allocates no memory: calls of operator new are counted, including those of libfsdp.
 #include <boost/test/unit_test.hpp>
 
 #include "count_allocations.hpp"
@@ -19,6 +19,6 @@ BOOST_AUTO_TEST_CASE(tokens_do_not_allocate) {
     BOOST_TEST(texts.size() == 2u);
     return large_allocations() - before;
   };
-  large_ones(50);  // the first takes what stays
+  large_ones(50);  // the first tokens allocate memory that is kept
   BOOST_TEST(large_ones(20) == large_ones(90));
 }

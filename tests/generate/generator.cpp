@@ -1,4 +1,4 @@
-// Texts of a model of random weights: the same as without a cache, however many prompts and ranks there are.
+// Texts of a model with random weights: the same as without a cache, for any number of prompts and ranks.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -51,7 +51,7 @@ BOOST_DATA_TEST_CASE(greedy_texts_are_those_without_a_cache, boost::unit_test::d
       }
 }
 
-// A text that fills the longest sequence goes on from its newest half.
+// A text that reaches the longest sequence continues from its newest half.
 BOOST_DATA_TEST_CASE(full_sequences_go_on_from_their_newest_half, boost::unit_test::data::make(kCases), test_case) {
   TransformerConfig config = test_case.config;
   config.max_positions = 24;
@@ -73,7 +73,7 @@ BOOST_DATA_TEST_CASE(full_sequences_go_on_from_their_newest_half, boost::unit_te
   }
 }
 
-// What is drawn depends on the seed, the prompt's number and the token's, not on who else is there.
+// Random tokens depend on the seed, the prompt's index and the token's index, not on other prompts.
 BOOST_AUTO_TEST_CASE(random_texts_do_not_depend_on_the_batch) {
   const ModelRun run = random_model(small_llama(), 5);
   Asked asked = {.prompts = some_prompts(4), .options = {.sampling = {.temperature = 0.8, .top_k = 40}, .max_new_tokens = 20}};
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(texts_end_at_end_tokens_and_before_stop_strings) {
 
   asked.options.end_tokens = {};
   const std::string whole = generate(run, asked).front().text;
-  // A stop string that its own beginning comes before, and one that never comes.
+  // A stop string that follows a copy of its own beginning, and one that never occurs.
   for (const std::size_t begin : {std::size_t{0}, whole.size() / 3}) {
     const std::string stop = whole.substr(begin, 5);
     asked.options.stop = {"no such text", stop};
@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(texts_end_at_end_tokens_and_before_stop_strings) {
   BOOST_TEST(text.text == whole);
 }
 
-// In bf16 a model is another one, whose texts are as stable.
+// In bf16 the texts differ from fp32, but are also the same in all cases.
 BOOST_AUTO_TEST_CASE(low_precision_generates_as_well) {
   const ModelRun run = random_model(small_llama(), 7);
   for (const DType type : {DType::bf16, DType::f16}) {

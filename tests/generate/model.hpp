@@ -1,4 +1,5 @@
-// A small model of random weights that generates: as a reference, by the whole text for every token, and sharded over ranks.
+// Generates texts with a small model with random weights: sharded over ranks, and as a reference with the whole text for each
+// token.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +18,14 @@
 
 namespace fsdp::test {
 
-/// Positions in a table, and as many key heads as query heads.
+/// A model with learned positions, and as many key/value heads as query heads.
 inline TransformerConfig small_gpt2() {
   TransformerConfig c;
   c.vocab_size = 256, c.max_positions = 96, c.width = 36, c.layers = 3, c.heads = c.kv_heads = 3, c.head_size = 12,
   c.ffn_width = 70;
   return c;
 }
-/// Rotary positions, and queries in groups.
+/// A model with rotary positions and grouped queries.
 inline TransformerConfig small_llama() {
   TransformerConfig c = find_family("llama").defaults;
   c.vocab_size = 256, c.max_positions = 96, c.width = 48, c.layers = 3, c.heads = 6, c.kv_heads = 2, c.head_size = 8,
@@ -63,7 +64,7 @@ class WeightSource : public TensorSource {
   const ModelRun& run_;
 };
 
-/// What the model goes on with, the likeliest token each time, of the whole text.
+/// Continues a text with the most likely tokens, using the whole text for each token.
 inline std::vector<TokenId> greedy(ModelRun& run, std::vector<TokenId> tokens, std::size_t count) {
   std::vector<TokenId> added;
   std::vector<float> logits(run.model.config().vocab_size);
@@ -87,7 +88,7 @@ struct Asked {
   DType type = DType::f32;
 };
 
-/// What rank 0 is handed.
+/// Returns the texts that rank 0 receives.
 inline std::vector<GeneratedText> generate(const ModelRun& run, const Asked& asked) {
   std::vector<GeneratedText> texts;
   run_ranks(asked.ranks, [&](Communicator& world) {

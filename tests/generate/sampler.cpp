@@ -1,4 +1,4 @@
-// Which token comes next, on logits that are checked by hand.
+// Sampling the next token, with results computed by hand.
 #include <cmath>
 #include <vector>
 
@@ -10,7 +10,7 @@ using namespace fsdp;
 
 namespace {
 
-/// The token that a fresh sampler draws; logits are the logs of probabilities 0.4, 0.3, 0.2, 0.1 of tokens 2, 0, 3, 1.
+/// Returns the token that a new sampler draws; logits are the logs of probabilities 0.4, 0.3, 0.2, 0.1 of tokens 2, 0, 3, 1.
 TokenId draw(const SamplingOptions& options, double uniform, std::vector<TokenId> seen = {}) {
   std::vector<float> logits = {std::log(0.3f), std::log(0.1f), std::log(0.4f), std::log(0.2f)};
   return Sampler(options, 4).draw(logits, seen, uniform);
@@ -26,7 +26,7 @@ BOOST_AUTO_TEST_CASE(likelier_tokens_come_first) {
 
 BOOST_AUTO_TEST_CASE(temperature_sharpens_and_zero_takes_the_likeliest) {
   BOOST_TEST(draw({.temperature = 0}, 0.99) == 2);
-  // At 0.5 probabilities are as their squares: 16, 9, 4, 1 of 30.
+  // With temperature 0.5 probabilities are proportional to their squares: 16, 9, 4, 1 of 30.
   BOOST_TEST(draw({.temperature = 0.5}, 15.9 / 30) == 2);
   BOOST_TEST(draw({.temperature = 0.5}, 16.1 / 30) == 0);
   BOOST_TEST(draw({.temperature = 0.5}, 28.9 / 30) == 3);
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(top_k_and_top_p_leave_the_likeliest) {
   BOOST_TEST(draw({.top_p = 0.41}, 0.99) == 0);
   BOOST_TEST(draw({.top_p = 0.71}, 0.99) == 3);
   BOOST_TEST(draw({.top_p = 0.71}, 0.4) == 2);  // 4 of 9
-  // Of the three that top_k leaves, these are 4, 3 and 2 of 9: the first two have more than 0.7.
+  // The three tokens of top_k have 4, 3 and 2 of 9: the first two together have more than 0.7.
   BOOST_TEST(draw({.top_k = 3, .top_p = 0.7}, 0.99) == 0);
 }
 

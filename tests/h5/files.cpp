@@ -1,5 +1,5 @@
-// The HDF5 wrappers: what is written is read back, virtual datasets show other files, and every failure says what failed and
-// why.
+// The HDF5 wrappers: written data are read back, virtual datasets show other files, and errors have the failed operation and
+// the reason.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(large_writes_are_whole_wherever_they_begin) {
   }
 }
 
-// Two ends of a dataset are read while the chunks between them are gone.
+// Both ends of a dataset can be read although the chunks between them are damaged.
 BOOST_AUTO_TEST_CASE(compressed_datasets_are_read_by_the_chunks_that_a_range_needs) {
   const test::TemporaryFolder folder;
   constexpr std::size_t chunk = 65536, n = 9 * chunk + 77;
@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(compressed_datasets_are_read_by_the_chunks_that_a_range_nee
     file.close();
   }
   const auto size = std::filesystem::file_size(folder / "a.h5");
-  BOOST_TEST(size < n * sizeof(float) * 1.05);  // zeros take next to nothing
+  BOOST_TEST(size < n * sizeof(float) * 1.05);  // zeros take almost no space
   const auto reads = [&](Range range, const std::string& name = "x") {
     const h5::File file = h5::File::open(folder / "a.h5");
     std::vector<float> out(range.size(), -1);
@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(a_virtual_dataset_shows_parts_of_other_files_even_after_a_m
   std::filesystem::create_directory(folder / "before");
   const Shape shape{4, 5};
   const auto values = counting(20, 100);
-  const std::vector<Range> ranges{{0, 3}, {3, 13}, {15, 20}};  // 13 and 14 in no part
+  const std::vector<Range> ranges{{0, 3}, {3, 13}, {15, 20}};  // 13 and 14 are in no range
   std::vector<h5::VirtualPart> parts;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const std::string name = "part" + std::to_string(i) + ".h5";
@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(a_write_that_does_not_fit_throws_and_leaves_the_library_usa
     file.create_dataset("d", {values.size()}).write({0, values.size()}, values.data());
     file.close();
   });
-  // Small pieces stay in HDF5's buffers and fail only when these are written.
+  // Small pieces are buffered by HDF5, and fail only when the buffers are written.
   const std::string late = message_of<CallError>([&] {
     h5::File file = h5::File::create(folder / "late.h5");
     for (int i = 0; i < 40; ++i) {
@@ -219,7 +219,7 @@ BOOST_AUTO_TEST_CASE(a_write_that_does_not_fit_throws_and_leaves_the_library_usa
     }
     file.close();
   });
-  // Past the page cache, and into the limit in the middle of a piece.
+  // Written past the page cache; the size limit is reached in the middle of a piece.
   const auto many = counting(2000000);
   limit.reset();
   limit.emplace(5000001);

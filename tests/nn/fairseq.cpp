@@ -19,7 +19,7 @@ namespace {
 /// in all of them (base_lm_architecture), the input and the output have the model's width, and all projections have biases
 /// (modules/multihead_attention.py, modules/transformer_layer.py) but the output's (build_output_projection).
 struct Row {
-  const char* function;  // the function of that name; "base": it calls base_lm_architecture
+  const char* function;  // the function of this name; `base` is the function that it calls last
   const char* base;
   std::size_t embed_dim, ffn_embed_dim, layers, heads;
   Activation activation_fn;

@@ -1,4 +1,4 @@
-// Optimizers that need nothing but the element, against their algorithms in double, and how states in bf16 are rounded.
+// Element-wise optimizers, compared with their algorithms in double, and the rounding of states in bf16.
 #include <bit>
 #include <functional>
 
@@ -70,7 +70,7 @@ std::vector<Algorithm> algorithms() {
 
 const Rule& rule_for(const OptimizerOptions& options) { return rule_of(options, Parameter{}); }
 
-/// Update t of the elements [begin, begin + n) of parameter 3: `states` has where each state's part begins.
+/// Runs update t on the elements [begin, begin + n) of parameter 3; `states` has the beginning of each state's part.
 void update(Stream& stream, const OptimizerOptions& options, float* p, const float* g, std::vector<std::byte*> states,
             std::size_t begin, std::size_t n, std::uint64_t t, double learning_rate = rate, double weight_decay = wd,
             double gradient_scale = 1) {
@@ -114,8 +114,8 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_each) {
         for (std::size_t k = 0; k < S.size(); ++k) S[k][i] = state[k];
       }
     }
-    // fp32 roundings of ten updates, each at most one unit in the last place of a parameter near 1. lion's sign of nearly
-    // nothing is left to chance: there are none in these numbers.
+    // fp32 rounding of ten updates, each at most one unit in the last place of a parameter near 1. These numbers have no nearly
+    // zero momentum, whose sign would be random for lion.
     BOOST_TEST(relative_error(p, P) < 1e-6, algorithm.name);
     for (std::size_t k = 0; k < s.size(); ++k) BOOST_TEST(relative_error(s[k], S[k]) < 1e-6, algorithm.name);
   }

@@ -1,4 +1,4 @@
-// The loss scale, update by update, by hand.
+// The loss scale of each update, compared with values by hand.
 #include <boost/test/unit_test.hpp>
 
 #include "optim/loss_scaler.hpp"

@@ -1,4 +1,4 @@
-// Learning rates against hand-made numbers and golden runs of PyTorch.
+// Learning rates, compared with numbers computed by hand and golden runs of PyTorch.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -28,7 +28,7 @@ BOOST_AUTO_TEST_CASE(polynomial) {
   BOOST_TEST(learning_rate(s, 20) == 0.001);
   BOOST_TEST(learning_rate(s, 21) == 0.001);
   BOOST_TEST(learning_rate(s, 1'000'000'000'000) == 0.001);
-  // Power 2 at half of the way: a quarter of the range is left.
+  // Power 2 at half of the schedule: a quarter of the range remains.
   BOOST_TEST(learning_rate({Decay::polynomial, 1.0, 10, 30, 0.2, 2}, 20) == 0.4, tt::tolerance(1e-12));
 }
 

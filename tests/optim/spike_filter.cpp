@@ -1,4 +1,4 @@
-// Which updates jump: the mean and variance they are compared with, and what a lasting rise does.
+// Which updates are spikes: the mean and variance that they are compared with, and the effect of a lasting rise.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -9,7 +9,7 @@ using namespace fsdp;
 
 namespace {
 
-/// 2 and 4 by turns: mean 3, variance 1.
+/// Adds 2 and 4 alternately: mean 3, variance 1.
 void feed(SpikeFilter& filter, std::uint64_t updates) {
   for (std::uint64_t u = 0; u < updates; ++u) filter.update(u % 2 == 0 ? 2 : 4, 10);
 }
@@ -23,7 +23,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_left_out_before_enough_has_been_seen) {
   BOOST_TEST(std::isinf(filter.limits().norm));
   filter.update(4, 10);
   BOOST_TEST(filter.state().updates == SpikeFilter::warmup);
-  BOOST_TEST(std::abs(filter.limits().loss - 9) < 1e-12);  // the plain mean and variance of what has been seen
+  BOOST_TEST(std::abs(filter.limits().loss - 9) < 1e-12);  // from the plain mean and variance of all values so far
   BOOST_TEST(std::abs(filter.limits().norm - 10) < 1e-12);
 }
 

@@ -1,4 +1,5 @@
-// A program under MPI that ends in the way it is told to: what run_mpi_program() must turn into one exit code and one message.
+// A program under MPI that ends in the way that its argument names; run_mpi_program() must turn it into one exit code and one
+// message.
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,4 @@
-// What fsdp-tokenize writes, token by token.
+// The output of fsdp-tokenize, token by token.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdlib>
@@ -84,10 +84,10 @@ BOOST_AUTO_TEST_CASE(a_tokenizer_of_ones_own) {
   const auto ids = tokenizer->encode(text);
   BOOST_TEST(tokens_of(folder / "t.bin").size() == ids.size());
   BOOST_TEST(ids.size() < text.size() * 3 / 4);
-  const std::string special = "<|endoftext|>";  // is not shown
+  const std::string special = "<|endoftext|>";  // it is not printed
   for (std::size_t where; (where = text.find(special)) != std::string::npos;) text.erase(where, special.size());
   BOOST_TEST(tokenizer->decode(ids) == text);
-  // It is not written over, and another time gives the same.
+  // The file is not overwritten, and training again gives the same tokenizer.
   BOOST_TEST(std::system((FSDP_TOKENIZE " " + sample + " --train-bpe 400 --tokenizer " + at + "/own --out " + at +
                           "/t.bin 2> /dev/null")
                              .c_str()) != 0);
@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(lines_of_json_in_every_format) {
           ("cat " + at + "/one | " FSDP_TOKENIZE " - --json-field content --out " + at + "/p.bin > /dev/null").c_str()) == 0);
   BOOST_TEST(tokens_of(folder / "p.bin") == (std::vector<std::uint32_t>{'a', ' ', 'b'}), boost::test_tools::per_element());
 
-  // What is held out begins with a line, and the parts together are all.
+  // The held-out part begins with a line, and both parts together are the whole text.
   tokenize(at + "/a.jsonl --tokenizer " + tokenizer_file + " --out " + at + "/h.bin --valid-out " + at +
            "/v.bin --valid-fraction 0.99");
   auto parts = tokens_of(folder / "h.bin");
@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(lines_of_json_in_every_format) {
   for (const std::uint32_t token : tokens_of(folder / "v.bin")) parts.push_back(token);
   BOOST_TEST(parts == expected, boost::test_tools::per_element());
 
-  // A tokenizer learns the texts, not the JSON around them.
+  // A tokenizer is trained on the texts, not on the JSON around them.
   tokenize(at + "/a.jsonl --train-bpe 270 --tokenizer " + at + "/own.json --out " + at + "/o.bin");
   BOOST_TEST(!open_tokenizer(at + "/own.json")->find("content").has_value());
   BOOST_TEST(open_tokenizer(at + "/own.json")->find("xx").has_value());
@@ -204,10 +204,11 @@ BOOST_AUTO_TEST_CASE(what_memory_would_hold_whole_has_a_limit) {
   };
   constexpr std::uintmax_t mebibyte = std::uintmax_t{1} << 20;
   write_file(folder / "long.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b");
-  std::filesystem::resize_file(folder / "long.jsonl", 260 * mebibyte);  // bytes of 0, which the disk does not hold
+  std::filesystem::resize_file(folder / "long.jsonl", 260 * mebibyte);  // a sparse file
   const std::string lines = error(at + "/long.jsonl --skip-invalid");
   CHECK_CONTAINS(lines, "line 2 of '" + at + "/long.jsonl' has 256 MiB or more (a line is held in memory whole)");
-  write_file(folder / "long.txt", "a b" + std::string(300, 'b'));  // more than the bytes by which files are known
+  write_file(folder / "long.txt", "a b" + std::string(300, 'b'));  // longer than the beginning by which the format is
+                                                                   // recognised
   std::filesystem::resize_file(folder / "long.txt", 260 * mebibyte);
   const std::string plain = error(at + "/long.txt --tokenizer " FSDP_TEST_DATA "/tokenizers/gpt2.json");
   CHECK_CONTAINS(plain, "the 256 MiB from byte 1 of '" + at + "/long.txt' on cannot be cut anywhere");
@@ -224,7 +225,7 @@ BOOST_AUTO_TEST_CASE(lines_that_are_nearly_json) {
         0);
     return text_of(folder / "t.bin");
   };
-  // A byte order mark, what is no UTF-8, and halves of surrogate pairs beside a whole one.
+  // A byte-order mark, invalid UTF-8, and halves of surrogate pairs next to a whole pair.
   BOOST_TEST(make("\xef\xbb\xbf{\"text\": \"a\"}\n{\"text\": \"b\xff\"}\n", "") == "ab\ufffd");
   CHECK_CONTAINS(read_file(folder / "said"), "has 1 places that are not UTF-8, or in JSON half of a surrogate pair");
   BOOST_TEST(make(R"({"text": "\ud83dx\ude00 \ud83d\ude00 \\ud83d"})", "") == "\ufffdx\ufffd \U0001f600 \\ud83d");
@@ -232,7 +233,7 @@ BOOST_AUTO_TEST_CASE(lines_that_are_nearly_json) {
   CHECK_CONTAINS(read_file(folder / "said"), "2 lines were left out");
 }
 
-// What a file is follows from what is in it.
+// The format of a file is recognised by its content.
 BOOST_AUTO_TEST_CASE(json_of_any_name_and_shape) {
   const TemporaryFolder folder;
   const std::string at = folder.path().string(), said = at + "/said";
@@ -256,7 +257,7 @@ BOOST_AUTO_TEST_CASE(json_of_any_name_and_shape) {
   BOOST_TEST(std::system(("cat " + at + "/b.json | " FSDP_TOKENIZE " - --out " + at + "/t.bin > " + said + " 2>&1").c_str()) ==
              0);
   BOOST_TEST(text_of(folder / "t.bin") == "ab");
-  // Texts stay what they are.
+  // Texts are read unchanged.
   for (const std::string text :
        {"{see} below\n", "[1] Smith\n[2] Jones\n", "{\"a\": 1}\nis JSON\n", "{'text': 'a'}\n", "[1]\na"})
     BOOST_TEST(make("a.txt", text) == text);
@@ -268,7 +269,7 @@ BOOST_AUTO_TEST_CASE(json_of_any_name_and_shape) {
   }
   BOOST_TEST(make("a.txt", std::string(70'000, '\n') + lines) == "ab");
   BOOST_TEST(make("a.txt", mark + "one", " " + at + "/a.txt") == "oneone");
-  // What is neither is refused.
+  // Files that are neither text nor JSON are refused.
   const auto error = [&](const std::string& text, const std::string& more = "") {
     write_file(folder / "a.txt", text);
     BOOST_TEST(run(at + "/a.txt" + more) == 2 << 8);

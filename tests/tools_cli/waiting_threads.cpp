@@ -1,4 +1,4 @@
-// How much computing the threads of a team do while they wait: nearly none, once the program has started itself again.
+// Measures the processor time of waiting OpenMP threads: almost none, after the program has restarted itself.
 #include <omp.h>
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 int main(int argc, char** argv) {
   fsdp::let_waiting_threads_sleep(argv);
-  if (argc != 3 || argv[1] != std::string("a") || argv[2] != std::string("b c")) return 3;  // the arguments are handed on
+  if (argc != 3 || argv[1] != std::string("a") || argv[2] != std::string("b c")) return 3;  // the arguments are passed on
   if (!std::getenv("GOMP_SPINCOUNT")) return std::printf("GOMP_SPINCOUNT is not set\n"), 0;
   std::printf("GOMP_SPINCOUNT is set\n");
   const auto milliseconds = [] {

@@ -1,13 +1,11 @@
-// Tensor cores and asynchronous copies on the double of CUDA (cuda_runtime_api.h says what that is); the product calls them
-// through kernels/cuda/tensor_core.hpp.
-//
-// A product, and ldmatrix, is a barrier of a whole warp: lanes that come to different calls, or not at all, end the process as
-// they do at __syncwarp(). Which lane holds which number is what the PTX ISA says, written here once more and apart from the
-// product.
+// Tensor cores and asynchronous copies on the double of CUDA (see cuda_runtime_api.h); the product calls them through
+// kernels/cuda/tensor_core.hpp. A product, and ldmatrix, is a barrier of a whole warp: lanes that reach different calls, or
+// none, end the process as at __syncwarp(). The assignment of numbers to lanes is that of the PTX ISA, written independently of
+// the product's code.
 //
 // A copy fills its place with the bytes 0xff (NaN) when it begins, and reads and writes nothing until the lane that began it
-// waits for it. So who begins a copy while others still read its place, who forgets to wait, and who forgets the barrier behind
-// the wait computes with NaN. Copies that nobody waits for are never made.
+// waits for it. So code that begins a copy while others still read its place, that does not wait, or that has no barrier after
+// the wait, computes with NaN. Copies without a wait are never made.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,8 @@
-// What code for the lanes of a GPU is written with, on the double of CUDA (cuda_runtime_api.h says what that is).
-//
-// A lane runs until it waits for others: at a barrier of its block, a barrier of its warp, or an exchange of values within the
-// warp, which is a barrier, too. Lanes of a block must all come to the same call (the same line and column of a source file),
-// those of a warp all that `mask` names, with the same mask; what has returned does not count as having come. Everything else
-// ends the process with a message that names the kernel and the lanes.
+// The device side of CUDA for kernels, on the double of CUDA (see cuda_runtime_api.h). A lane runs until it waits for others:
+// at a barrier of its block, a barrier of its warp, or an exchange of values within the warp, which is also a barrier. All
+// lanes of a block must reach the same call (the same line and column of a source file). In a warp, all lanes in `mask` must
+// reach it, with the same mask. A lane that has returned has not reached it. Any violation ends the process with a message that
+// names the kernel and the lanes.
 //
 // There is no atomicAdd on floating-point numbers: sums would depend on the order of lanes. There is no `extern __shared__`:
 // see dynamic_shared() in device/cuda/launch.hpp.
@@ -30,7 +29,7 @@ struct uint3 {
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
-// Found without a call: they are few bytes, which fit what the system keeps for libraries that are loaded later.
+// Accessed without a call: these few bytes fit into the memory that the system reserves for libraries that are loaded later.
 #define FSDP_CUDA_DOUBLE_LANE thread_local __attribute__((tls_model("initial-exec")))
 extern constinit FSDP_CUDA_DOUBLE_LANE uint3 threadIdx, blockIdx;
 extern constinit FSDP_CUDA_DOUBLE_LANE dim3 blockDim, gridDim;
@@ -49,15 +48,15 @@ namespace fsdp::cuda_double {
 
 using Where = std::source_location;
 
-/// Queues lane() for each lane of `blocks` blocks of `threads`. What is wrong is found by cudaGetLastError().
+/// Queues lane() for each lane of `blocks` blocks of `threads`. cudaGetLastError() returns errors.
 void launch(cudaStream_t stream, unsigned blocks, unsigned threads, std::size_t shared, const std::type_info& kernel,
             std::function<void()> lane);
-/// The running block's, on a multiple of 128 bytes. Filled with the bytes 0xff when the block begins.
+/// Returns the running block's dynamic shared memory, aligned to 128 bytes and filled with bytes 0xff when the block begins.
 std::byte* dynamic_shared();
 
-/// Both wait for the lanes of the warp that `mask` names. The bits that lane `source` of the warp has brought.
+/// Waits for the lanes of the warp in `mask`, and returns the bits of lane `source` of the warp.
 std::uint64_t exchange(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where);
-/// A bit for each lane that has brought true.
+/// Waits for the lanes of the warp in `mask`, and returns a bit for each lane whose value is true.
 unsigned vote(const char* name, unsigned mask, bool value, Where where);
 /// This lane's place in its warp.
 inline unsigned lane_of_warp() { return threadIdx.x % 32; }
@@ -81,7 +80,7 @@ void __syncthreads(std::source_location where = std::source_location::current())
 
 void __syncwarp(unsigned mask = 0xffffffffu, std::source_location where = std::source_location::current());
 
-// The lanes of a warp are cut into groups of `width`, a power of two. Who asks for a lane that is out of reach gets its own
+// The lanes of a warp are divided into groups of `width`, a power of two. A lane that asks for a lane out of reach gets its own
 // value.
 
 template <fsdp::cuda_double::Exchanged T>

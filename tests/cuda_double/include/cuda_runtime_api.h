@@ -1,9 +1,8 @@
-// A double of the CUDA runtime that is made of threads, for tests on machines without a GPU. The product's .cu and .cpp files
-// are compiled by g++ against the headers in this folder instead of NVIDIA's, and linked with the library fsdp_cuda_double.
-//
-// These headers are also the list of what the product may call: same names, types and values as NVIDIA's (same_as_nvidia.cpp
-// holds them to that), and nothing that the product does not use. The double does on purpose what CUDA allows and seldom does,
-// so that code which is right by luck alone goes wrong:
+// A double of the CUDA runtime that uses threads, for tests on machines without a GPU. g++ compiles the product's .cu and .cpp
+// files with the headers in this folder instead of NVIDIA's, and links them with the library fsdp_cuda_double. These headers
+// are also the list of CUDA functions that the product may call: the same names, types and values as NVIDIA's
+// (same_as_nvidia.cpp checks that), and only those that the product uses. The double deliberately does what CUDA allows but
+// rarely does, so that code that works only by luck fails:
 //
 // - A stream is a thread with a queue. Each operation is held up at random (see FSDP_CUDA_DOUBLE_SEED), and nothing but events
 // orders
@@ -40,11 +39,11 @@
 // Environment: FSDP_CUDA_DOUBLE_SEED   number for all random choices of the streams that are made from then on, default 0
 //              FSDP_CUDA_DOUBLE_MEMORY bytes of memory of each device, default 4 GiB; read once
 //              FSDP_CUDA_DOUBLE_DEVICES number of devices, 0 to 8, default 1; read once
-//              FSDP_CUDA_DOUBLE_CAPABILITIES compute capabilities of the devices, the last one of all further ones too, as 75,80;
-//              default 80
-//              FSDP_CUDA_DOUBLE_LANES_IN_ORDER 1: to ThreadSanitizer the lanes of a block are one thread, which makes it many times
-//              faster; then it finds what nothing keeps in order between streams and the host, and no missing barrier; read once
-//              FSDP_CUDA_DOUBLE_NAME   what devices are called, for what depends on that; default "GPU made of threads"
+//              FSDP_CUDA_DOUBLE_CAPABILITIES compute capabilities of the devices, the last one of all further ones too, as
+//              75,80; default 80 FSDP_CUDA_DOUBLE_LANES_IN_ORDER 1: to ThreadSanitizer the lanes of a block are one thread,
+//              which makes it many times faster; then it finds what nothing keeps in order between streams and the host, and no
+//              missing barrier; read once FSDP_CUDA_DOUBLE_NAME   what devices are called, for what depends on that; default
+//              "GPU made of threads"
 #pragma once
 
 #include <cstddef>
@@ -144,12 +143,13 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 
 namespace fsdp::cuda_double {
 
-/// Whether host code that touches device memory dies: the processor has memory protection keys, and one was free.
+/// Returns true if host code that accesses device memory is killed: the processor has memory protection keys, and one was free.
 bool guards_memory();
-/// How often the host has waited: calls of cudaStreamSynchronize, cudaEventSynchronize and cudaDeviceSynchronize in this process.
+/// Returns the number of the host's waits: calls of cudaStreamSynchronize, cudaEventSynchronize and cudaDeviceSynchronize in
+/// this process.
 std::uint64_t host_waits();
-/// How often the calling thread has begun to wait for a stream by looking at it: cudaStreamQuery() said that it is busy, and had
-/// not said so of the same stream just before.
+/// Returns how many times the calling thread began to poll a stream: cudaStreamQuery() returned that it is busy, and the
+/// previous call for this stream had not.
 std::uint64_t streams_found_busy();
 
 }  // namespace fsdp::cuda_double

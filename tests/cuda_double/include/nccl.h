@@ -12,8 +12,7 @@
 // - Memory that is not the device's ends the process.
 // - Sums are those of a ring: the part that ends at rank r begins at rank r + 1, and is rounded to its type at each rank. They
 //   are never in the order of a tree.
-//
-// A rank that does not come lets the others' streams wait for ever, until their own ncclCommAbort().
+// If a rank does not arrive, the others' streams wait until their own ncclCommAbort().
 #pragma once
 
 #include <climits>

@@ -1,4 +1,4 @@
-// Barriers that lanes pass by when a test asks for it: whoever checks kernels must notice each that is missing.
+// Disables single barriers for tests: the tests of kernels must notice each missing barrier.
 #include <cxxabi.h>
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
-// Blocks and their lanes. A lane is a fiber: a stack of its own, on the thread of the stream. This file is compiled without
-// sanitizers, which are told of fibers through their own functions (where a program is linked with them).
+// Blocks and their lanes. A lane is a fiber: it has its own stack, on the thread of the stream. This file is compiled without
+// sanitizers; if a program is linked with them, it announces fibers through their functions.
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ struct Stack {
   void* fake_stack = nullptr;  // AddressSanitizer's
 };
 
-/// It runs one lane after another.
+/// A fiber, which runs one lane after another.
 struct Fiber {
   GuardedPages pages;
   Stack stack;
@@ -89,10 +89,10 @@ enum class State : std::uint8_t { ready, at_block_barrier, at_warp_barrier, retu
 struct alignas(64) Lane {
   Fiber* fiber;
   void* left_at;
-  // What it waits for, unless it is ready or has returned:
+  // The call that it waits in, unless it is ready or has returned:
   const char* name;
   Where where;
-  // What it has brought, and what it gets:
+  // The value that it passes to a call, and the result:
   std::uint64_t bits, result;
   unsigned mask, votes;
   // Of its asynchronous copies: how many groups it has committed, and how many copies have not arrived.
@@ -103,7 +103,7 @@ struct alignas(64) Lane {
 };
 static_assert(sizeof(Lane) == 64);
 
-/// What a lane has begun to copy, in order, and in which of its groups each copy is.
+/// The asynchronous copies of a lane, in order, and the group of each copy.
 struct Copies {
   static constexpr unsigned most = 128;
   struct Copy {
@@ -360,7 +360,7 @@ const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t 
   return lane;
 }
 
-/// All lanes of `mask` have come: each gets what it has asked for, and goes on.
+/// All lanes of `mask` have arrived: each gets its result, and continues.
 [[gnu::noinline]] void Runner::pass_on(unsigned first, unsigned mask, Together together) {
   if (together) {
     void* brought[warp_lanes];

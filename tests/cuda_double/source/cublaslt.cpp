@@ -1,4 +1,4 @@
-// Matrix products. What callers hold as opaque structs are the structs of this file.
+// Matrix products. The opaque structs of callers are the structs of this file.
 #include "cublasLt.h"
 
 #include <algorithm>
@@ -111,7 +111,7 @@ struct Problem {
     return CUBLAS_STATUS_SUCCESS;
   }
 
-  /// A number that differs where an algorithm may have to differ.
+  /// A number that differs for problems that may need different algorithms.
   std::uint64_t fingerprint() const {
     std::uint64_t hash = 14695981039346656037u;  // FNV-1a
     const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
@@ -143,7 +143,7 @@ void write(cudaDataType_t type, std::byte* data, std::size_t index, float value)
     reinterpret_cast<f16*>(data)[index] = f16(value);
 }
 
-/// op(x) of one batch, as rows of floats.
+/// Returns op(x) of one batch, as rows of floats.
 std::vector<float> unpack(const Layout& layout, bool transposed, const std::byte* data) {
   const std::size_t rows = transposed ? layout.columns : layout.rows, columns = transposed ? layout.rows : layout.columns;
   std::vector<float> values(rows * columns);
@@ -190,7 +190,7 @@ void multiply(const Problem& problem, const Operands& operands) {
   }
 }
 
-/// While a product runs, its workspace has bytes of its own.
+/// Fills the workspace with unique bytes while a product runs.
 class WorkspaceInUse {
  public:
   WorkspaceInUse(void* begin, std::size_t bytes, unsigned stamp) : begin_(static_cast<unsigned char*>(begin)), bytes_(bytes) {

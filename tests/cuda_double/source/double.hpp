@@ -1,4 +1,4 @@
-// What the parts of the double know of each other. Functions say "a call" for a function of CUDA that host code has called.
+// Declarations that the files of the double share. In comments, "a call" is a CUDA function that host code has called.
 #pragma once
 
 #include <atomic>
@@ -45,17 +45,17 @@ cudaError_t call(F body) {
 
 inline constexpr std::size_t shared_bytes_at_most = std::size_t{163} * 1024;  // as a GPU of compute capability 8.0
 
-/// Whether the calling thread may touch device memory.
+/// Sets whether the calling thread may access device memory.
 void allow_device_memory(bool allowed);
 
-/// What a range of addresses is. A range that begins in an allocation and does not end there is `broken`.
+/// The kind of memory of a range of addresses. A range that begins in an allocation and ends outside of it is `broken`.
 enum class Place { pageable, pinned, device, broken };
 Place place_of(const void* begin, std::size_t bytes);
 
 std::size_t total_memory();
 
-/// Readable and writable pages that end at `end`, with a page that nobody may touch before and behind. Lives as long as the
-/// process unless it is released.
+/// Readable and writable pages that end at `end`, with an inaccessible page before and after them. They exist as long as the
+/// process unless they are released.
 struct GuardedPages {
   std::byte* mapping = nullptr;
   std::size_t mapped = 0;
@@ -77,10 +77,10 @@ struct Launch {
 void run(const Launch& launch, std::minstd_rand& dice);
 
 // Called by lanes.
-/// Waits for the whole warp. The lane that comes last calls together() with what each lane has brought, before any goes on.
+/// Waits for the whole warp. The last lane to arrive calls together() with the values of all lanes, before any lane continues.
 using Together = void (*)(void* const* brought);
 void meet(const char* name, void* mine, Together together, Where where);
-/// Whether lanes pass the barrier by that was called from `caller` (barriers.cpp).
+/// Returns true if the barrier called from `caller` is disabled (barriers.cpp).
 bool is_left_out(const void* caller, const char* name, const std::type_info& kernel);
 /// Ends the process with a message that names the kernel and the lane.
 [[noreturn]] void refuse(const std::string& text);
@@ -94,11 +94,11 @@ using Operation = std::function<void(std::minstd_rand&)>;
 std::shared_ptr<CUstream_st> find_stream(cudaStream_t handle);
 int device_of(const CUstream_st& stream);
 
-/// Queues an operation behind all that the stream's kind must wait for; returns its number.
+/// Queues an operation after all operations that a stream of this kind must wait for; returns its number.
 std::uint64_t give(const std::shared_ptr<CUstream_st>& stream, Operation operation);
 /// Blocks the caller until the operation is done.
 void wait(const CUstream_st& stream, std::uint64_t number);
-/// Blocks the caller until all that the device was given is done.
+/// Blocks the caller until all work of the device is done.
 void synchronize_device(int device);
 
 }  // namespace fsdp::cuda_double

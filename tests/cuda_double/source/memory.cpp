@@ -20,7 +20,7 @@ constexpr std::size_t alignment = 256;  // of every allocation, as CUDA promises
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-/// The key of all device memory. Linux starts threads without access to it, and the thread that makes it has none either.
+/// The protection key of all device memory. Threads start without access to it, and the thread that makes it also has none.
 int memory_key() {
   static const int key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
   return key;
@@ -35,7 +35,7 @@ struct Allocation {
 
 struct Memory {
   std::shared_mutex mutex;
-  std::map<const std::byte*, Allocation> allocations;  // by where they begin
+  std::map<const std::byte*, Allocation> allocations;  // by their first address
   std::array<std::size_t, 8> used{};                   // of each device
 };
 
@@ -72,7 +72,7 @@ cudaError_t allocate(void** to, std::size_t bytes, Place place) {
   return cudaSuccess;
 }
 
-/// Dies where bytes beside the allocation have changed.
+/// Ends the process if bytes next to the allocation have changed.
 void check_edges(const Allocation& allocation) {
   std::byte* const readable = allocation.pages.mapping + ::sysconf(_SC_PAGESIZE);
   if (allocation.place == Place::device && guards_memory())
@@ -101,7 +101,7 @@ cudaError_t release(void* begin, Place place) {
   return cudaSuccess;
 }
 
-/// Whether what a copy is told of its memory is so.
+/// Returns true if the copy's kind matches its memory.
 bool agrees(cudaMemcpyKind kind, bool from_device, bool to_device) {
   switch (kind) {
     case cudaMemcpyHostToHost:
@@ -193,7 +193,7 @@ GuardedPages map_guarded(std::size_t bytes) {
 }
 
 void unmap(const GuardedPages& pages) {
-  // The addresses stay taken, so that nothing else ever has them.
+  // The addresses remain reserved and are never used again.
   void* mapping =
       ::mmap(pages.mapping, pages.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (mapping == MAP_FAILED) die("memory could not be given back (mmap fails)");

@@ -1,5 +1,5 @@
-// NCCL. A communicator is a board in shared memory, at which its ranks meet: host threads to make it and to split it, streams'
-// threads to do operations. All data goes through the board.
+// NCCL. A communicator is a board in shared memory at which its ranks meet: host threads to make and split it, and stream
+// threads to run operations. All data go through the board.
 #include "nccl.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t most_ranks = 16, piece_bytes = std::size_t{16} << 10;
 
-/// What a rank does in an operation.
+/// A rank's part in an operation.
 struct Order {
   std::uint64_t number;                           // of this communicator's operations
   std::array<char, 120> what;                     // the same on all ranks
@@ -52,7 +52,7 @@ struct Seat {
 
 struct Board {
   std::array<Seat, most_ranks> seats;
-  /// What a rank has for another one, in two halves that take turns.
+  /// The data from each rank to each other one, in two halves that are used alternately.
   std::byte pieces[2][most_ranks][most_ranks][piece_bytes];
 };
 
@@ -75,16 +75,16 @@ Board* open_board(const Id& id) {
   return memory == MAP_FAILED ? nullptr : static_cast<Board*>(memory);
 }
 
-/// Thrown by whoever waits in a communicator that was aborted.
+/// Thrown by waits in an aborted communicator.
 struct GivenUp {};
 
-/// A rank's side of a communicator. Operations that are under way keep it.
+/// A rank's part of a communicator. Running operations keep it alive.
 struct Member {
   ~Member() {
     if (board) ::munmap(board, sizeof(Board));
   }
 
-  /// Returns once all ranks' hosts, or streams, have come as often.
+  /// Returns once the hosts, or streams, of all ranks have arrived the same number of times.
   void meet(std::atomic<std::uint64_t> Seat::*who) {
     const std::uint64_t round = (board->seats[me()].*who).fetch_add(1) + 1;
     const auto begin = std::chrono::steady_clock::now();
@@ -117,7 +117,7 @@ void fail(Member& member, ncclResult_t status, const std::string& error) {
   member.status = status;
 }
 
-/// Sits down at the board.
+/// Joins the board.
 void join(Member& member, const Id& id) {
   member.board = open_board(id);
   if (!member.board) return fail(member, ncclSystemError, "the unique id is of no process that lives");
@@ -148,7 +148,7 @@ std::shared_ptr<Member> make_member(int rank, int size, bool blocks) {
   return member;
 }
 
-/// Here, or on a thread of its own where the communicator does not block.
+/// Runs `body` here, or on a separate thread if the communicator is non-blocking.
 template <class Body>
 ncclResult_t work(const std::shared_ptr<Member>& member, Body body) {
   const auto guarded = [member, body] {
@@ -224,7 +224,7 @@ void with_type(ncclDataType_t type, const F& f) {
   }
 }
 
-/// What each rank has for this one, of a round.
+/// The data of each rank for this one, in a round.
 using Pieces = std::array<const std::byte*, most_ranks>;
 
 /// to[i] = the sum along a ring that ends at rank `end`.
@@ -354,12 +354,12 @@ void queue_now(const std::vector<Call>& calls, std::uint64_t number) {
   give(calls[0].stream, [calls, number](std::minstd_rand&) {
     try {
       Exchange(calls, number).run();
-    } catch (const GivenUp&) {  // the stream goes on, and what it computes is of no use
+    } catch (const GivenUp&) {  // the stream continues with useless data
     }
   });
 }
 
-/// Calls of one communicator that are one operation.
+/// Queues calls of one communicator as one operation.
 ncclResult_t queue(const std::vector<Call>& calls) {
   Member& member = *calls[0].member;
   const std::uint64_t number = ++member.given;
@@ -443,7 +443,7 @@ ncclResult_t add(Kind kind, const void* from, void* to, std::size_t count, ncclD
 }  // namespace
 
 ncclResult_t ncclGetVersion(int* version) {
-  // So that tests can give ranks different ones.
+  // Tests can give ranks different versions.
   *version = static_cast<int>(environment_number("FSDP_CUDA_DOUBLE_NCCL_VERSION", NCCL_VERSION_CODE));
   return ncclSuccess;
 }

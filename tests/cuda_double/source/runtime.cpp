@@ -1,4 +1,4 @@
-// Errors, devices, and what cannot be given to a stream.
+// Errors, devices, and calls that do not use a stream.
 #include <array>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What somebody writes who uses libfsdp: the ranks of a job add up their numbers.
+// A program of a user of libfsdp: the ranks of a job sum their numbers.
 #include <cstdio>
 
 #include "base/version.hpp"
