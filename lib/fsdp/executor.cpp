@@ -56,7 +56,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
   for (std::size_t i = 0; i < streams().size(); ++i) {
     const auto id = static_cast<StreamId>(i);
     auto& s = streams_[i] = device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
-    if (s->is_asynchronous() && s->kind() == DeviceKind::cpu) {  // it has a thread, for which OpenMP keeps a number of its own
+    if (s->is_asynchronous() && s->kind() == DeviceKind::cpu) {  // a stream with a thread has its own OpenMP thread count
       const int threads = id == StreamId::compute ? kernels::threads() : 1;
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
     }
@@ -155,7 +155,7 @@ UpdateResult Executor::update_parameters() {
   return result_of(scalars);
 }
 
-/// From the sums on the host.
+/// Computes the result from the sums on the host.
 UpdateResult Executor::result_of(const UpdateScalars& scalars) const {
   const UpdateSums& sums = report();
   UpdateResult result = {sums.loss.value() / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
@@ -191,7 +191,7 @@ std::optional<NonFinite> Executor::find_non_finite(const UpdateScalars& scalars)
   return found;
 }
 
-/// Looks at this rank's whole gradient of a unit, which is about to be reduced, as it will travel.
+/// Checks this rank's whole gradient of a unit before its reduction, rounded to the type in which it is sent.
 std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
   wait_for_streams();
   const Operation& op = plan_.update[operation];
@@ -213,7 +213,7 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
   return {};
 }
 
-/// Looks at the residual stream that a forward operation has written.
+/// Checks the residual stream that a forward operation has written.
 std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   wait_for_streams();
   const Operation& op = plan_.update[operation];
@@ -231,7 +231,7 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
 
 LossSum Executor::evaluate(const BatchReader& read, float* losses) {
   expect(!pass_, "one list runs at a time");
-  // The other half has the batch of the next update.
+  // The other half of the buffer holds the batch of the next update.
   auto* const memory = at<std::int32_t>(plan_.tokens) + (next_half_ ? 0 : half_of_batches()) / sizeof(std::int32_t);
   read(0, memory, memory + batch().inputs / sizeof(std::int32_t));
   run(plan_.evaluation);
@@ -273,7 +273,7 @@ const FlightEntry* Executor::notes_of(const std::vector<Operation>& operations) 
   return notes_[static_cast<std::size_t>(std::find(lists.begin(), lists.end(), &operations) - lists.begin())].data();
 }
 
-/// Bytes of the micro-batches of an update.
+/// The bytes of all micro-batches of an update.
 std::size_t Executor::half_of_batches() const {
   std::size_t count = 0;
   for (const Operation& op : plan_.update) count += op.find(OperandName::tokens) != nullptr;

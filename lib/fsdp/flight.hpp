@@ -1,7 +1,7 @@
-// What a rank has done last: the flight record, for those who look for what went wrong once a job has died. (The idea is that
-// of PyTorch's flight recorder for NCCL.) A record has a lane for each stream and one for what the host does between
-// operations. A lane is written by one thread alone, and holds its last entries in a ring: so that a note costs some stores,
-// takes no lock and allocates nothing. Whoever provides the memory decides what survives: see train/flight.hpp.
+// The flight record: the last operations of a rank, to find out what went wrong after a job has died. (The idea is that of
+// PyTorch's flight recorder for NCCL.) A record has a lane for each stream and one for the host's work between operations. Only
+// one thread writes to a lane, which is a ring of its last entries. So an entry costs a few stores, takes no lock and allocates
+// nothing. The provider of the memory decides whether the record survives the process: see train/flight.hpp.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@
 
 namespace fsdp {
 
-/// One operation. Other processes read it as it lies in memory or in a file.
+/// One operation. Other processes read these bytes from shared memory or a file.
 struct FlightEntry {
-  std::uint64_t number = 0;               // in its lane, from 1; 0: none
-  std::uint64_t update = 0;               // 0: outside of updates
-  std::uint64_t bytes = 0;                // of this rank's part of what a collective, a load or an unload moves; else 0
-  std::int64_t begin_ns = 0, end_ns = 0;  // by now_ns(); 0: not known
+  std::uint64_t number = 0;               // position in its lane, from 1; 0: empty
+  std::uint64_t update = 0;               // 0: outside updates
+  std::uint64_t bytes = 0;                // this rank's part of a collective, load or unload; else 0
+  std::int64_t begin_ns = 0, end_ns = 0;  // by now_ns(); 0: unknown
   std::int32_t micro_batch = 0;
   std::int32_t exchanges = 0;   // 1: a collective, in which ranks wait for each other
   std::array<char, 48> what{};  // "reduce-scatter block 3", with a final NUL
@@ -31,22 +31,23 @@ static_assert(sizeof(FlightEntry) == 96);
 
 struct FlightLane {
   static constexpr std::size_t size = 64;
-  std::atomic<std::uint64_t> begun = 0;  // entries, the last one included; on a GPU: given to its stream
-  std::atomic<std::uint64_t> done = 0;   // of these, known to be done
+  std::atomic<std::uint64_t> begun = 0;  // number of the last entry; on a GPU it may only be queued
+  std::atomic<std::uint64_t> done = 0;   // number of the last entry known to be done
   std::array<FlightEntry, size> entries;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::atomic<std::uint64_t>) == 8);
 
-/// A lane for each StreamId, then the host's.
+/// One lane for each StreamId, then the host's lane.
 inline constexpr std::size_t flight_lanes = stream_count + 1, host_lane = stream_count;
 using FlightLanes = std::array<FlightLane, flight_lanes>;
 
-/// An entry of this name, cut to what has room.
+/// An entry named `what`, cut to the size of the field.
 FlightEntry flight_entry(std::string_view what);
-/// Those of a list of operations, with what is known beforehand: begin_operation() copies them.
+/// Entries for a list of operations, with all fields that are known before the run. begin_operation() copies them.
 std::vector<FlightEntry> flight_entries(const std::vector<Operation>& operations, const Layout& layout);
 
-/// Of the thread whose lane it is. A process may die between any two stores: an entry counts once `begun` says so.
+/// Called by the thread that owns the lane. A process may die between any two stores, so an entry is valid only once `begun`
+/// has reached its number.
 inline void begin_operation(FlightLane& lane, const FlightEntry& entry, std::uint64_t update, std::int64_t begin_ns) {
   const std::uint64_t number = lane.begun.load(std::memory_order_relaxed) + 1;
   FlightEntry& here = lane.entries[number % FlightLane::size];
@@ -61,7 +62,7 @@ inline void end_operation(FlightLane& lane, std::int64_t end_ns) {
   lane.entries[number % FlightLane::size].end_ns = end_ns;
   lane.done.store(number, std::memory_order_release);
 }
-/// All that was given to a stream is done; when each was, is not known.
+/// Marks all operations that were given to a stream as done, with unknown times.
 inline void end_all_operations(FlightLane& lane) {
   lane.done.store(lane.begun.load(std::memory_order_relaxed), std::memory_order_release);
 }

@@ -1,4 +1,5 @@
-// Who does the work on whole matrices that an optimizer needs once (Muon). A pure function of the layout, so that nobody asks.
+// Assigns to ranks the work on whole matrices that some optimizers (Muon) need. A pure function of the layout, so that no
+// communication is needed.
 #pragma once
 
 #include <vector>
@@ -7,9 +8,9 @@
 
 namespace fsdp {
 
-/// [unit][position in it]: the rank of `ranks` that works on this parameter; nothing for units whose rule needs no whole
-/// matrices. Each matrix goes to the rank that has least to do, dearest first, within groups of `at_once` consecutive such
-/// units, since these are worked on together; then to the one that has done least before.
+/// [unit][position in it]: which of `ranks` ranks works on this parameter; empty for units whose rule needs no whole matrices.
+/// Groups of `at_once` consecutive units are worked on together. Within a group, matrices are assigned in order of decreasing
+/// cost, each to the rank with the least work in this group and, among equals, with the least work before.
 std::vector<std::vector<int>> matrix_owners(const Layout& layout, int ranks, std::size_t at_once);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// The algebra of strategies: which of {parameters, gradients, optimizer state} are sharded, and when. A strategy is a row of
-// this table and nothing else; the plan builder turns it into operations.
+// The table of strategies: which of {parameters, gradients, optimizer state} are sharded, and when. A strategy is only a row of
+// this table; the plan builder turns it into operations.
 #pragma once
 
 #include <deque>
@@ -12,11 +12,11 @@ namespace fsdp {
 
 enum class Place { sharded, whole };
 
-/// Over which ranks the shard axis of the mesh goes; the replicate axis goes over the rest.
+/// The ranks along the shard axis of the mesh. The replicate axis covers the rest.
 enum class ShardAxis { world, group, rank };
 
-/// Where each kind of state lies over the shard axis. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023, "PyTorch
-/// FSDP", section 3.2.)
+/// Which kinds of state are sharded along the shard axis. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023,
+/// "PyTorch FSDP", section 3.2.)
 struct Placement {
   std::string_view name;
   ShardAxis axis;
@@ -27,16 +27,16 @@ struct Placement {
 };
 
 const std::deque<Placement>& placements();
-/// Adds a row to the table, for a program of your own. Call it before anything else. The row stays for the life of the process;
-/// its name must be new, and live as long.
+/// Adds a row to the table, for a strategy of your own. Call it before anything else. The row stays until the process ends. Its
+/// name must be new and live as long.
 void add_placement(const Placement& row);
-/// Every name that is accepted, ours first, then PyTorch's, with our name for it.
+/// All accepted names, each with our name for the strategy: first our names, then PyTorch's.
 std::vector<std::pair<std::string, std::string>> placement_names();
-/// The row with this name. Throws UserError, which lists the names that there are, if there is none.
+/// The row with this name. Throws UserError with a list of the names if there is none.
 const Placement& find_placement(std::string_view name);
 
-/// World size N as shard axis x replicate axis: N x 1, group_size x N / group_size, or 1 x N. Throws UserError if the group
-/// does not divide the ranks.
+/// The mesh for a world of N ranks, as shard axis x replicate axis: N x 1, group_size x N / group_size, or 1 x N. mesh_shape()
+/// throws UserError if the group size does not divide N.
 struct MeshShape {
   int shard = 1, replicate = 1;
 };

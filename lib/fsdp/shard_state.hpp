@@ -1,5 +1,5 @@
-// What a rank has of one kind of state: of the parameters, or of what an optimizer keeps beside them. What saves and loads
-// works on this, whatever optimizer it is.
+// A rank's shard of one kind of state: the parameters, or a state of the optimizer. Saving and loading use only this type, for
+// every optimizer.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@
 
 namespace fsdp {
 
-/// The name of the state that is the parameters themselves. The others are named by the optimizer.
+/// The name of the state that consists of the parameters. The optimizer names the other states.
 inline constexpr const char* parameters_state = "parameters";
 
-/// Memory of a state: of each unit Layout::state_numel() elements of `type`, or nothing where it has no such state. Whoever is
-/// no stream's work reads and writes it through the views.
-/// Extent::element: this rank's part of the unit, as Layout::slices() tells; row and column: of all matrices of the unit in
-/// order, the same on every rank.
+/// The memory of one state. Each unit has Layout::state_numel() elements of `type`, or none if it lacks this state. Code that
+/// does not run on a stream reads and writes them through the views.
+/// Extent::element: this rank's part of the unit, as in Layout::slices(). Extent::row and column: one number per row or column
+/// of all matrices of the unit, in order, the same on every rank.
 struct ShardState {
   std::string name;  // parameters_state, or "exp_avg"
   std::vector<MemoryView> units;
@@ -31,17 +31,17 @@ struct ShardState {
 
   ShardState(std::string state, std::vector<MemoryView> memory, Extent how_much, DType element_type)
       : name(std::move(state)), units(std::move(memory)), extent(how_much), type(element_type) {}
-  /// fp32 on the host, a rank's part of each unit.
+  /// A state in fp32 on the host: this rank's part of each unit.
   ShardState(std::string state, const std::vector<std::span<float>>& memory) : name(std::move(state)) {
     for (const std::span<float> unit : memory) units.emplace_back(std::as_writable_bytes(unit));
   }
 
   std::size_t numel(std::size_t unit) const { return units[unit].bytes() / size_of(type); }
-  /// Elements [begin, begin + out.size()) of a unit in fp32, which is exact.
+  /// Reads elements [begin, begin + out.size()) of a unit as fp32, which is exact.
   void read(std::size_t unit, std::size_t begin, std::span<float> out) const;
-  /// The other way: to the nearest number of `type`, which is exact for what read() gave.
+  /// Writes `values`, rounded to the nearest number of `type`. This is exact for values from read().
   void write(std::size_t unit, std::size_t begin, std::span<const float> values) const;
-  /// f(values) with elements [begin, begin + count) of a unit in fp32, in pieces where they have to be copied or widened.
+  /// Calls f(values) with elements [begin, begin + count) of a unit in fp32, in pieces if they must be copied or converted.
   template <class F>
   void visit(std::size_t unit, std::size_t begin, std::size_t count, F&& f) const {
     if (type == DType::f32)
@@ -54,7 +54,7 @@ struct ShardState {
       f(std::span<const float>(piece));
     }
   }
-  /// All of a unit in fp32.
+  /// All elements of a unit as fp32.
   std::vector<float> values(std::size_t unit) const;
 };
 

@@ -1,5 +1,5 @@
-// One update drawn as text: a row per stream, a box per operation, in the order of the plan. Shows which gather overlaps which
-// computation where streams run at the same time. Nothing here is measured: times follow from a rule that the text states.
+// Draws one update as text: a row per stream and a box per operation, in the order of the plan. The drawing shows which gather
+// overlaps which computation if streams run concurrently. Times are not measured: they follow a rule that the text states.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@
 
 namespace fsdp {
 
-/// How long an operation takes by the rule of the drawing, in forward passes of a block; 0: it is not drawn. `block_numel` as
-/// below. Pure function.
+/// The drawn length of an operation, in forward passes of a block; 0: not drawn. `block_numel` as for draw_timeline(). Pure
+/// function.
 double drawn_time(const Operation& op, const Layout& layout, std::size_t block_numel);
-/// "F0": the letter of the kind, and which block or unit.
+/// "F0": the letter of the kind, and the number of the block or unit.
 std::string drawn_label(const Operation& op, const Layout& layout);
 
-/// `block_numel`: parameters of one block, whose transfer is drawn as long as its forward pass. Lines are at most `columns`
-/// wide. Of more than three micro-batches the first two and the last one are drawn. Pure function.
+/// `block_numel` is the number of parameters of one block, whose transfer is drawn as long as its forward pass. Lines have at
+/// most `columns` characters. If there are more than three micro-batches, only the first two and the last one are drawn. Pure
+/// function.
 std::string draw_timeline(const std::vector<Operation>& operations, const Layout& layout, std::size_t block_numel,
                           std::size_t columns = 120);
 

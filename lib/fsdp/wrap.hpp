@@ -1,5 +1,5 @@
-// Which parameters form a unit: wrap policies over the module tree, and parameters that are frozen or left out of sharding.
-// Pure functions of the model and the options.
+// Defines which parameters form a unit: wrap policies over the module tree, and parameters that are frozen or not sharded. Pure
+// functions of the model and the options.
 #pragma once
 
 #include <cstddef>
@@ -14,48 +14,48 @@
 
 namespace fsdp {
 
-/// How modules become units. What no unit takes belongs to the root.
+/// How modules become units. Parameters that are in no other unit belong to the root.
 struct WrapPolicy {
   enum class Kind {
     transformer,  // every blocks_per_unit blocks; the embedding and the head, if they are not tied
     size,         // modules of min_num_params or more, from the leaves up: PyTorch's size_based_auto_wrap_policy
-    none,         // the root alone
-    custom,       // a unit for each of `patterns`, or what `unit_of` says
+    none,         // only the root
+    custom,       // a unit for each of `patterns`, or the units that `unit_of` names
   };
   std::size_t blocks_per_unit = 1;
   Kind kind = Kind::transformer;
   std::size_t min_num_params = 100'000'000;
   std::vector<std::string> patterns = {};  // shell globs over module names, see matches()
-  /// Names the unit of a parameter, "" for the root. Where it is set, which only callers of the library can do, it is used
-  /// instead of patterns.
+  /// Returns the name of a parameter's unit, "" for the root. If it is set, which only callers of the library can do, it
+  /// replaces `patterns`.
   std::function<std::string(const Parameter&)> unit_of = nullptr;
 };
 
 /// Shell globs over whole dotted parameter names.
 struct ParameterPatterns {
   std::vector<std::string> freeze = {};                            // not trained
-  std::vector<std::string> train_only = {};                        // all others are not trained
+  std::vector<std::string> train_only = {};                        // all other parameters are not trained
   std::vector<std::string> ignore = {};                            // kept whole on every rank
-  std::function<const Rule&(const Parameter&)> rule_of = nullptr;  // how a parameter is updated; null: all alike
+  std::function<const Rule&(const Parameter&)> rule_of = nullptr;  // how a parameter is updated; null: one rule for all
 };
 
-/// A set of parameters that is gathered, released and reduced together: all of them are trained or none, by one rule, all are
-/// sharded or none. A unit of the policy that has several kinds becomes several of these, which are gathered and released
-/// together.
+/// A set of parameters that is gathered, released and reduced together. All of them are trained or none, all are sharded or
+/// none, and one rule updates them. If a unit of the policy mixes these kinds, it becomes several UnitSpecs, which are gathered
+/// and released together.
 struct UnitSpec {
   std::string
       name;  // "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored", ", by adam"
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;
-  const Rule* rule = &adam_rule();  // if it is trained
+  const Rule* rule = &adam_rule();  // only if it is trained
 
   bool operator==(const UnitSpec&) const = default;
 };
 
-/// Every parameter in exactly one unit; those of the root come first, the others follow in order of their first parameter.
-/// Throws UserError for patterns that match nothing or overlap, and if nothing is left to train. `warnings`, if not null, gets
-/// what is allowed but costly.
+/// Assigns every parameter to exactly one unit. The root's units come first, the others follow in the order of their first
+/// parameter. Throws UserError if a pattern matches nothing, if patterns overlap, or if no parameter is trained. `warnings`, if
+/// not null, receives options that are allowed but costly.
 std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
                                       const ParameterPatterns& patterns = {}, std::vector<std::string>* warnings = nullptr);
 
