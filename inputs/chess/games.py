@@ -88,7 +88,7 @@ def long_notation(line):
                  if move[2:4] == target and board[move[:2]] == piece and file in move[0] and rank in move[1] and
                  move[4:] == promotion.lower() and (word[0] != "O" or move[0] == "e")]
         if len(meant) != 1:
-            sys.exit(f"games.py: {word} in '{' '.join(line)}' can be {meant or 'no move'}; is {OPENINGS} whole?")
+            sys.exit(f"games.py: {word} in '{' '.join(line)}' can be {meant or 'no move'}; is {OPENINGS} complete?")
         moves += meant
     return moves
 
@@ -102,7 +102,7 @@ def openings():
 
 def make(options):
     if not pathlib.Path(OPENINGS).exists():
-        sys.exit(f"games.py: {OPENINGS} is not there; install Debian's package scid-data")
+        sys.exit(f"games.py: {OPENINGS} does not exist; install Debian's package scid-data")
     known, wanted = openings(), options.games + options.valid_games
     if wanted > len(known):
         sys.exit(f"games.py: {wanted} games are too many ({OPENINGS} has {len(known)} openings, one for each); give smaller "
@@ -138,14 +138,14 @@ def legal(options):
                 moves = text["prompt"].split()
                 text["text"].split()
             except (ValueError, KeyError, TypeError, AttributeError):
-                sys.exit(f"games.py: line {number} of {options.generated} is none that fsdp-generate --prompts FILE --json has "
-                         "printed (JSON with prompt and text); give a file of these")
+                sys.exit(f"games.py: line {number} of {options.generated} is not output of fsdp-generate --prompts FILE --json "
+                         "(JSON with prompt and text); give a file of that output")
             # A text without a leading space changes the prompt's last move or ends the game, so it counts as no move.
             move = (text["text"].split() or [""])[0] if text["text"].startswith(" ") else ""
             all_of[len(moves)] += 1
             right[len(moves)] += move in engine.legal_moves(moves)
     if not all_of:
-        sys.exit(f"games.py: {options.generated} has no lines; it should be what fsdp-generate --prompts FILE --json has printed")
+        sys.exit(f"games.py: {options.generated} has no lines; it should be the output of fsdp-generate --prompts FILE --json")
     for count in sorted(all_of):
         print(f"after {count:3} moves  {right[count]:4} of {all_of[count]:4} are legal")
     print(f"legal {sum(right.values())} of {sum(all_of.values())}, {100 * sum(right.values()) / sum(all_of.values()):.1f} %")
@@ -168,8 +168,8 @@ def main():
     command.add_argument("--games", type=count(1), default=500, help="for training (default: %(default)s)")
     command.add_argument("--valid-games", type=count(0), default=40, help="held out (default: %(default)s)")
     command.add_argument("--nodes", type=count(1), default=1000, help="positions that the engine searches for a move (default: %(default)s)")
-    command.add_argument("--max-moves", type=count(1), default=100, help="of both sides together, then a game is left (default: %(default)s)")
-    command.add_argument("--seed", type=count(0), default=1, help="which openings (default: %(default)s)")
+    command.add_argument("--max-moves", type=count(1), default=100, help="of both sides together; longer games are cut (default: %(default)s)")
+    command.add_argument("--seed", type=count(0), default=1, help="selects the openings (default: %(default)s)")
     command.set_defaults(run=make)
     command = commands.add_parser("prompts")
     command.add_argument("games", metavar="GAMES")

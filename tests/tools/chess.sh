@@ -44,9 +44,9 @@ refused() {
 refused 1 "games.py: none cannot be read or written (No such file or directory)" legal none
 refused 1 "games.py: none cannot be read or written (No such file or directory)" prompts none
 echo "e2e4 e7e5" >no-json
-refused 1 "games.py: line 1 of no-json is none that fsdp-generate" legal no-json
+refused 1 "games.py: line 1 of no-json is not output of fsdp-generate" legal no-json
 echo '{"text": " e2e4"}' >no-prompt
-refused 1 "games.py: line 1 of no-prompt is none that fsdp-generate" legal no-prompt
+refused 1 "games.py: line 1 of no-prompt is not output of fsdp-generate" legal no-prompt
 refused 1 "cannot be read or written (Not a directory)" make no-json/games --games 1 --valid-games 1
 refused 1 "games are too many" make many --games 99999
 refused 2 "argument --games: '-5' is not a whole number, 1 or more" make none --games -5
