@@ -285,7 +285,7 @@ std::int32_t* Executor::next_batch(std::size_t index) {
   return reinterpret_cast<std::int32_t*>(at<std::byte>(plan_.tokens) + begin + index * batch().bytes());
 }
 
-/// Every list begins and ends with all streams idle, which plans rely on.
+/// Every list begins and ends with all streams idle. Plans rely on this.
 void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars, std::span<OperationTime> times) {
   expect(!pass_, "one list runs at a time");
   pass_.emplace(Pass{this, operations, scalars, times, next_half_ ? 0 : half_of_batches(), notes_of(operations)});
@@ -294,7 +294,7 @@ void Executor::begin(const std::vector<Operation>& operations, const UpdateScala
 
 namespace {
 
-/// The first error that is no consequence of another one: the cause.
+/// Keeps the first error that is not the consequence of another error.
 class FirstCause {
  public:
   template <class Work>
@@ -324,7 +324,7 @@ class FirstCause {
 
 }  // namespace
 
-/// Throws what has gone wrong on any of them; the list is over then.
+/// Waits for all streams. If work on any of them failed, ends the list and throws the error.
 void Executor::wait_for_streams() {
   FirstCause cause;
   for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });
@@ -332,8 +332,8 @@ void Executor::wait_for_streams() {
   cause.rethrow();
 }
 
-/// The host waits once: the compute stream waits for what is still gathered or unloaded. Its operations have waited for
-/// reductions.
+/// Waits for the list to finish. The compute stream first waits for outstanding gathers and unloads (its operations have
+/// already waited for reductions), so that the host waits only once.
 void Executor::finish() {
   Stream& last = stream(StreamId::compute);
   FirstCause cause;
@@ -356,8 +356,8 @@ void Executor::run(const std::vector<Operation>& operations) {
   finish();
 }
 
-/// Ends what other streams of this rank wait for and what will not come: from this stream, or in a collective from other ranks.
-/// Where all streams do their work at once, none of them waits: the exception reaches main(), which ends the job.
+/// Wakes the streams of this rank that wait for work that will not come, from the failed stream or, in a collective, from other
+/// ranks. If all streams do their work immediately, none waits, and the exception reaches main(), which ends the job.
 void Executor::stop_all_streams() noexcept {
   if (std::none_of(streams().begin(), streams().end(), [](const auto& s) { return s->is_asynchronous(); })) return;
   for (const auto& s : streams()) s->cancel();
@@ -365,7 +365,7 @@ void Executor::stop_all_streams() noexcept {
   if (facts_.mesh->gather) facts_.mesh->gather->abort();
 }
 
-/// Gives operations to their streams, in the order of the list. If one of them cannot be given, the list is over.
+/// Gives operations to their streams, in the order of the list. If an operation cannot be given to its stream, the list ends.
 void Executor::issue(Range range) {
   const auto run_one = [](void* context, std::size_t index) {
     const Pass& of = *static_cast<const Pass*>(context);
@@ -435,7 +435,8 @@ void Executor::add_time(WorkTimes& times, const Operation& op, const OperationTi
   }
 }
 
-/// The streams are idle: what they have marked has a time now. On a GPU the compute stream waits between its operations.
+/// Converts the marks of the idle streams to times. On a GPU this also gives the time that the compute stream waited between
+/// operations.
 void Executor::read_marks(const Pass& pass) {
   std::int64_t done_ns = 0;
   for (std::size_t i = 0; i < pass.times.size(); ++i) {

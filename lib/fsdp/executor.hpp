@@ -126,9 +126,10 @@ class Executor {
   /// Records the next update: writes the begin and end of each operation to `times`, which has one element per operation of
   /// plan.update. Empty: records nothing.
   void record(std::span<OperationTime> times);
-  /// From now on each operation is noted in the lane of its stream, as it begins and ends; where streams only queue it (a GPU),
-  /// as it is given to the stream, and as done once the host knows that the whole list is. Null: no more. For evaluation,
-  /// decoding and publish_parameters() the update is 0. `lanes` outlives this or the next call.
+  /// From now on, writes a flight record: an entry in the lane of its stream when each operation begins and ends. If a stream
+  /// only queues operations (a GPU), the entry is written when the operation is queued, and all are marked done once the host
+  /// knows that the list has finished. Null: stops recording. Evaluation, decoding and publish_parameters() are recorded as
+  /// update 0. `lanes` must live until the next call or as long as the executor.
   void note_operations(FlightLanes* lanes);
   /// From now on, collectives use the groups of `mesh`, which must live until the next call or as long as the executor. For
   /// measurements: with groups that move nothing (SilentCommunicator) the results are meaningless, and the time is that of a

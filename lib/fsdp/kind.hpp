@@ -164,7 +164,7 @@ extern const Kind reduce_scatter_gradient, reduce_scatter_directions;
 extern const Kind all_reduce_gradient, all_reduce_directions, all_reduce_statistics, all_reduce_squares, all_reduce_loss;
 // operations/gradients.cpp
 extern const Kind clear;          // sets a unit's gradient slot to zero, before additions
-extern const Kind sum_gradients;  // adds a unit's gradient over some micro-batches to the place of its sum over others
+extern const Kind sum_gradients;  // adds a unit's gradient over some micro-batches to its sum over others, or begins that sum
 extern const Kind add_squares;    // adds the squares of this rank's part of a unit's gradient to the update's sums
 extern const Kind gradient_norm;  // computes the norm from the update's sums over all ranks
 extern const Kind clip_values;    // clips each element of this rank's part of a unit's gradient to a value

@@ -29,7 +29,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> pytorch_n
     {"HYBRID_SHARD", "hybrid"}, {"_HYBRID_SHARD_ZERO2", "hybrid-grad-op"}}};
 // clang-format on
 
-/// References into it stay valid when a row is added.
+/// A deque, so that references to rows stay valid when a row is added.
 std::deque<Placement>& table() {
   static std::deque<Placement> rows(std::begin(ours), std::end(ours));
   return rows;

@@ -11,10 +11,11 @@ namespace fsdp {
 
 namespace {
 
-/// Above it, a plan would be slow to make and large itself.
+/// An update with more block passes would make a large plan that takes long to build.
 constexpr std::size_t most_block_passes = std::size_t{1} << 17;
 
-/// The ranks of a node, as MPI knows them. They must be consecutive and as many on every node, so that groups are. Collective.
+/// The number of ranks per node according to MPI. The ranks of a node must be consecutive, and each node must have the same
+/// number of them, so that a node can be a shard group. Collective.
 int ranks_of_a_node(Communicator& world) {
   const auto node = world.split_by_node();
   const std::int64_t size = node->size(), first = world.rank() - node->rank();
@@ -28,7 +29,7 @@ int ranks_of_a_node(Communicator& world) {
   return static_cast<int>(size);
 }
 
-/// A stage would find it out in the middle of an update.
+/// Checks early what a stage would otherwise find in the middle of an update.
 void require_scratch_of_threads(const DeviceTraits& device) {
   const auto threads = static_cast<std::size_t>(kernels::threads());
   if (device.kind == DeviceKind::cpu && threads > device.threads)
@@ -104,7 +105,7 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
       model_(std::move(model)),
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
       planned_(plan_sharding(*model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
-  // Nothing in the plan depends on the rank; what the ranks were told may.
+  // The plan does not depend on the rank, but the options and files given to each rank can differ.
   require_same(world, format("{}", collective_fingerprint(plan())), [](const std::string&) {
     throw UserError(
         "the plan of this rank is not that of rank 0 (they were given different options or files); start all ranks with the "
@@ -123,12 +124,12 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   const auto open = [&](bool collective) {
     open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard)}, collective, memory);
   };
-  agree(world_, [&] {  // before the collective ones
+  agree(world_, [&] {  // before the collective allocations
     require_scratch_of_threads(model_->device());
     open(false);
   });
   mesh_.use_device(device, comm);
-  agree(world_, [&] { open(true); });  // one shard group may fail alone
+  agree(world_, [&] { open(true); });  // one shard group can fail while others succeed
   agree(world_, [&] {
     executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_,
                       std::move(options));

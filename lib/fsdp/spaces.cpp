@@ -1,4 +1,4 @@
-// The places that a plan's buffers may be in.
+// The library's spaces: where a plan's buffers are allocated.
 #include "fsdp/plan.hpp"
 
 namespace fsdp {

@@ -13,7 +13,7 @@ namespace fsdp {
 
 namespace {
 
-/// What tells a unit from its neighbours: "3" of "transformer.h.3", "root".
+/// The part of a unit's name that differs between units: "3" of "transformer.h.3", "root".
 std::string short_name(const Unit& unit) {
   const std::size_t digit = unit.name.find_first_of("0123456789");
   return digit == std::string::npos ? unit.name : unit.name.substr(digit);
@@ -28,7 +28,7 @@ std::string drawn_label(const Operation& op, const Layout& layout) {
 }
 
 double drawn_time(const Operation& op, const Layout& layout, std::size_t block_numel) {
-  constexpr double brief = 0.5;  // three columns of text, which is the least that a label needs
+  constexpr double brief = 0.5;  // three columns, the minimum for a label
   switch (op.kind->drawing) {
     case Drawing::not_at_all:
       return 0;
@@ -41,8 +41,8 @@ double drawn_time(const Operation& op, const Layout& layout, std::size_t block_n
     case Drawing::as_transfer:
       break;
   }
-  if (op.unit < 0) return 0;  // a few numbers
-  // A rank alone loads and unloads.
+  if (op.unit < 0) return 0;  // only a few numbers are sent
+  // A load or unload is local to a rank.
   const auto ranks = static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards);
   const auto use = collective_of(op);
   const std::size_t bytes = use ? use->moved_bytes(ranks) : op.bytes();
@@ -59,7 +59,7 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   };
   const std::size_t forward = format("[B{}]", blocks - 1).size();
 
-  // Each stream does its operations one after another, each as soon as those that it waits for are done.
+  // A stream runs its operations in order. Each begins as soon as the operations that it waits for have finished.
   std::array<std::string, stream_count> rows;
   std::vector<std::size_t> ends, cuts;           // cuts: where computations begin
   std::array<std::size_t, 2> left_out = {0, 0};  // columns of the micro-batches that are not drawn
@@ -94,7 +94,7 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   std::vector<StreamId> order = {StreamId::gather, StreamId::compute, StreamId::reduce};
   if (has(kinds::load) || has(kinds::unload)) order.insert(order.begin(), StreamId::load), order.push_back(StreamId::unload);
   const auto draw = [&](std::size_t begin, const std::size_t end) {
-    while (begin < end) {  // a band after the other, cut between computations
+    while (begin < end) {  // one band after another, cut at the begin of a computation
       std::size_t next = std::min(end, begin + columns - 9);
       if (next < end) {
         const std::size_t cut = *std::prev(std::upper_bound(cuts.begin(), cuts.end(), next));

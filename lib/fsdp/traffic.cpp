@@ -30,17 +30,17 @@ Members group_of(std::size_t rank, GroupAxis axis, MeshShape mesh) {
   return {shards * replicas, rank, 0, 1};
 }
 
-/// Members that are on the node of ranks [first, first + n): consecutive ones, since members are in order of ranks.
+/// The members on the node with ranks [first, first + n). They are consecutive, because members are in rank order.
 Range members_on_node(const Members& group, std::size_t first, std::size_t n) {
-  const auto before = [&](std::size_t rank) {  // members whose rank is below
+  const auto before = [&](std::size_t rank) {  // the number of members with a smaller rank
     return rank <= group.base ? 0 : std::min(group.size, (rank - group.base + group.stride - 1) / group.stride);
   };
   return {before(first), before(first + n)};
 }
 
-/// How many members each node has where all that have any have the same number, else 0: ranks_of_each_node() without a list of
-/// all members. Where the stride does not divide a node, nodes have one each or not the same number, as groups of such a stride
-/// reach from end to end of the cluster.
+/// The number of members on each node that has any, if it is the same on all of them, else 0. The same as ranks_of_each_node(),
+/// without a list of all members. If the stride does not divide a node, 0 is correct: such groups span the cluster, so nodes
+/// have one member each or unequal numbers.
 std::size_t members_of_each_node(const Members& group, std::size_t per_node) {
   if (per_node % group.stride != 0) return 0;
   const auto node_of = [&](std::size_t k) { return group.member(k) / per_node; };
@@ -56,14 +56,16 @@ struct Sent {
   std::size_t total() const { return near + far; }
 };
 
-/// What a rank sends in an all-reduce by messages: the others' shares to their owners, then its own, added up, to the others.
+/// The bytes that a rank sends in an all-reduce by messages: the other ranks' shares to their owners, then its own reduced
+/// share to the other ranks.
 std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t rank, std::size_t travel_bytes,
                                std::size_t element_bytes) {
   const std::size_t mine = share(count, ranks, rank).size();
   return (count - mine) * travel_bytes + (ranks - 1) * mine * element_bytes;
 }
 
-/// What one call makes a rank send that is number `place` of `of_each` on node number `node` of a group that goes by nodes.
+/// The bytes that one call sends from the rank with index `place` of `of_each` on node number `node`, in a group that
+/// communicates by nodes.
 Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node, std::size_t of_each, std::size_t place) {
   const std::size_t bytes = use.element_bytes, travel = use.travel_bytes;
   if (use.kind != Collective::all_reduce) return {nodes * (of_each - 1) * use.count * travel, (nodes - 1) * use.count * bytes};
@@ -73,7 +75,7 @@ Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node
           sent_by_all_reduce(part, nodes, node, bytes, bytes) + sent_by_all_reduce(whole, nodes, node, bytes, bytes)};
 }
 
-/// What one call makes the member `group.index` send to the members `near` and to the others, each what it needs.
+/// The bytes that one call sends from member `group.index` to the members `near` and to the other members, without forwarding.
 Sent sent_directly(const CollectiveUse& use, const Members& group, Range near) {
   const std::size_t neighbours = near.size() - 1, others = group.size - 1;
   const std::size_t bytes = use.element_bytes, travel = use.travel_bytes;

@@ -17,7 +17,7 @@ struct Module {
   std::vector<std::size_t> own;
   std::vector<Module> children;
 
-  /// A list of modules is no module that could be wrapped (torch.nn.ModuleList).
+  /// Returns true for a list of modules (torch.nn.ModuleList), which cannot be wrapped.
   bool is_list() const {
     return !children.empty() && std::all_of(children.begin(), children.end(), [&](const Module& child) {
       const std::string last = child.name.substr(name.empty() ? 0 : name.size() + 1);
@@ -26,7 +26,7 @@ struct Module {
   }
 };
 
-/// The tree that the dotted names spell; the last part of a name is the parameter itself.
+/// Builds the module tree from the dotted parameter names. The last part of a name is the parameter itself.
 Module module_tree(const std::vector<Parameter>& parameters) {
   Module root;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -43,11 +43,12 @@ Module module_tree(const std::vector<Parameter>& parameters) {
   return root;
 }
 
-/// unit_of[p]: the unit's name, "" for the root.
+/// unit_of[p]: the name of parameter p's unit, "" for the root.
 using Assignment = std::vector<std::string>;
 
-/// PyTorch's recursion (torch/distributed/fsdp/wrap.py, _recursive_wrap with size_based_auto_wrap_policy): a module that is
-/// large is entered; what its children did not take is wrapped if it is large still. Returns how many elements were wrapped.
+/// PyTorch's recursion (torch/distributed/fsdp/wrap.py, _recursive_wrap with size_based_auto_wrap_policy). If a module is
+/// large, its children are wrapped first. If the rest is still large, the module is wrapped, too. Returns the number of
+/// elements wrapped.
 std::size_t wrap_by_size(const Module& module, const std::vector<Parameter>& parameters, std::size_t least, bool is_root,
                          Assignment& unit_of) {
   const std::function<std::size_t(const Module&)> count = [&](const Module& m) {
@@ -70,7 +71,7 @@ std::size_t wrap_by_size(const Module& module, const std::vector<Parameter>& par
   return all;
 }
 
-/// Names of all modules from the root down.
+/// Appends the names of all modules, from the root down.
 void list_modules(const Module& module, std::vector<std::string>& names) {
   if (!module.name.empty() && !module.is_list()) names.push_back(module.name);
   for (const Module& child : module.children) list_modules(child, names);
@@ -109,8 +110,8 @@ std::string block_range(std::size_t first, std::size_t last) {
   return first == last ? format("block {}", first) : format("blocks {}-{}", first, last);
 }
 
-/// The embedding and the head of a model that does not tie them are a unit each: they are the largest, and never used together.
-/// A tied model needs the one matrix at both ends, so that they stay in the root.
+/// If the embedding and the head are not tied, each becomes a unit: they are the largest modules and are never used together. A
+/// tied matrix is used at both ends, so it stays in the root.
 void wrap_ends(const std::vector<Parameter>& parameters, Assignment& unit_of) {
   const auto in_block = [](const Parameter& p) { return p.block >= 0; };
   const auto first = std::find_if(parameters.begin(), parameters.end(), in_block);

@@ -12,13 +12,13 @@
 
 namespace fsdp {
 
-/// An operation waits for the last writer of what it reads, and for the last writer and all later readers of what it writes,
-/// where those are on another stream and are not already known to be done: `seen[s][t]` is the last operation of stream t
-/// that stream s knows of.
+/// An operation waits for the last writer of each operand that it reads, and for the last writer and all later readers of each
+/// operand that it writes. It does not wait for its own stream, or for an operation that is already known to be done:
+/// `seen[s][t]` is the last operation of stream t that stream s knows to be done.
 void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
   std::array<std::array<int, stream_count>, stream_count> seen;
   for (auto& row : seen) row.fill(-1);
-  std::vector<std::array<int, stream_count>> known_at(list.size());  // what the operation's stream knew when it ran
+  std::vector<std::array<int, stream_count>> known_at(list.size());  // what the operation's stream knew at that operation
   std::vector<int> last_writer(buffers, -1);
   std::vector<std::vector<int>> readers(buffers);
   for (int i = 0; i < static_cast<int>(list.size()); ++i) {
@@ -50,7 +50,7 @@ void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
   }
 }
 
-/// A transient buffer lives from its first to its last use inside a micro-batch.
+/// A transient buffer lives from its first to its last use in a micro-batch.
 void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer>& buffers) {
   std::map<std::pair<int, BufferId>, std::pair<std::size_t, std::size_t>> uses;
   for (std::size_t i = 0; i < list.size(); ++i)
@@ -63,9 +63,9 @@ void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer
   }
 }
 
-/// Buffers of the whole run one after another; above them transient ones, each at the lowest place that is free while it
-/// lives in the first micro-batch (all micro-batches use them alike). Evaluation uses a subset of buffers that are alive
-/// together in an update.
+/// Places the buffers that live for the whole run one after another. Transient buffers follow, each at the lowest offset that
+/// is free during its lifetime in the first micro-batch (all micro-batches are alike). Evaluation uses a subset of buffers that
+/// are alive together in an update.
 void place_buffers(Plan& plan) {
   std::size_t fixed = 0;  // bytes on the device
   plan.spaces = {{&spaces::device, 0}};

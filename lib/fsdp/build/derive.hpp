@@ -1,5 +1,5 @@
-// What follows from the operations of a plan, once they are in their order: who waits for whom, how long buffers live, and
-// where they lie. Private to the builder of plans.
+// Derives from the ordered operations of a plan: waits, buffer lifetimes, and the places of buffers in memory. Private to the
+// plan builder.
 #pragma once
 
 #include "fsdp/plan.hpp"

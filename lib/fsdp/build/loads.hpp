@@ -1,17 +1,17 @@
-// Some buffers are kept on the host. Before operations use one, it is loaded into a slot on the device; after they have changed
-// it, it is unloaded. Private to the builder of plans.
+// Offloaded buffers are kept on the host. Such a buffer is loaded into a slot on the device before operations use it, and
+// unloaded after they have changed it. Private to the plan builder.
 //
-// The builder says which buffers these are (PlanBuffer::slot), and writes its lists as if all of them were on the device. Then
-// this walks over each list: a buffer stays loaded from the first operation that uses it to the last one before another unit
-// takes its slot.
+// The builder marks offloaded buffers (PlanBuffer::slot) and writes its lists as if all buffers were on the device. add_loads()
+// then changes each list: a buffer stays loaded from the first operation that uses it to the last one before another unit takes
+// its slot.
 #pragma once
 
 #include "fsdp/plan.hpp"
 
 namespace fsdp {
 
-/// Puts loads and unloads into all lists of the plan, and makes operations read and write in the slots. Every list begins and
-/// ends with nothing loaded.
+/// Inserts loads and unloads into all lists of the plan, and replaces operands by the slots. No list begins or ends with a
+/// loaded buffer.
 void add_loads(Plan& plan);
 
 }  // namespace fsdp

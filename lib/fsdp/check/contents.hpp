@@ -1,4 +1,4 @@
-// What is in memory that several things take in turn: what an operation finds there is its own.
+// Checks memory that several things share in turn: an operation must find its own content there.
 #pragma once
 
 #include "fsdp/layout.hpp"
@@ -7,13 +7,14 @@
 
 namespace fsdp {
 
-/// Follows a list whose operands have been checked, and remembers for each range of bytes what was left there: of which unit,
-/// stage and micro-batch, and whether what is offloaded has an older copy. Throws InternalError if
-/// - an operation finds something else than what its operand needs,
-/// - gathered parameters or matrices are overwritten before they are released, or are there at the end,
-/// - an operation finds parameters that other ranks have changed, or a list leaves such,
-/// - the loss of an evaluation or the logits of a step of decoding are not given,
-/// - an operation touches what is offloaded, or a change to it is lost. What a list leaves of unreduced gradients may be lost.
+/// Simulates a list whose operands have been checked. For each range of bytes it tracks the content (unit, stage and
+/// micro-batch), and whether the host copy of offloaded state is out of date. Throws InternalError if
+/// - an operation finds other content than its operand needs,
+/// - gathered parameters or matrices are overwritten before their release, or are still there at the end,
+/// - an operation or the end of the list finds parameters that other ranks have changed and that were not gathered again,
+/// - an evaluation does not produce its loss, or a decoding step does not produce its logits,
+/// - an operation other than loads and unloads accesses offloaded state, or a change to it is lost. Only unreduced gradients
+/// may be lost at the end of a list.
 void check_contents(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                     std::size_t micro_batches, const std::vector<Operation>& list);
 

@@ -1,7 +1,7 @@
-// What becomes of each unit's gradient in an update: every contribution of every micro-batch counts exactly once, is reduced
-// over all ranks that have a part in it, is in the norm, and is used in one step of the optimizer, after the norm. A kind of
-// operation names its step (Kind::follow): one of these, or one of its own that asks what it needs to know. The library's are
-// in one class, because most rules are about their order.
+// Checks each unit's gradient through an update: every contribution of every micro-batch counts exactly once, is reduced over
+// all ranks that have a part in it, enters the norm, and is used by one optimizer step after the norm. A kind of operation
+// names its check (Kind::follow): one of the functions below or a function of its own. The library's checks are in one class,
+// because most rules are about their order.
 #pragma once
 
 #include <map>
@@ -20,13 +20,13 @@ class GradientStates : private CheckedList {
   /// Throws InternalError at the first operation of the update that breaks a rule.
   void check();
 
-  /// The backward pass of a stage gives a micro-batch's gradient of its units, or adds to it.
+  /// The backward pass of a stage writes the gradient of its units for a micro-batch, or adds to it.
   void contribute(const Operation& op);
   void clear(const Operation& op);
   void reduce_scatter(const Operation& op);
   void all_reduce(const Operation& op);
   void sum_in_tree(const Operation& op);
-  /// fp32 sums go into what is kept of a gradient, and become it.
+  /// fp32 sums are rounded into the kept gradient, and replaced by the rounded values.
   void keep_whole_gradient(const Operation& op);
   void keep_gradient(const Operation& op);
   void keep_master(const Operation& op);
@@ -45,36 +45,36 @@ class GradientStates : private CheckedList {
   void sum_directions(const Operation& op);
   void update(const Operation& op);
 
-  // For steps of other kinds.
+  // For checks of kinds outside the library.
   void require_norm() const;
-  /// The optimizer has not read the unit's gradient.
+  /// Requires that the optimizer has not used the unit's gradient yet.
   void require_unused(const Operation& op) const;
-  /// It happens to each trained unit's gradient at most once, and to all or to none.
+  /// Requires that the operation runs at most once for each trained unit, and for all of them or none.
   void once(const Operation& op);
 
  private:
   using Contribution = std::pair<int, int>;  // micro-batch, stage
 
-  /// A sum over micro-batches, [begin, end); `reduced`: over all ranks that have a part in it.
+  /// A sum over micro-batches [begin, end). `reduced`: it covers all ranks that have a part in it.
   struct Sum {
     int begin, end;
     bool reduced;
   };
 
-  /// How far the directions of an optimizer on whole matrices are.
+  /// The progress of the directions of an optimizer on whole matrices.
   enum class Matrices { none, parts, gathered, worked, returned, summed };
 
   struct UnitGradient {
-    std::set<Contribution> whole, shard;  // what the buffers hold
-    // If gradients are kept in 16 bits, `whole` and `shard` are the fp32 sums, and these what is kept of them.
+    std::set<Contribution> whole, shard;  // content of the buffers
+    // If gradients are kept in 16 bits: `whole` and `shard` are the fp32 sums, and these the kept ones.
     std::set<Contribution> kept_whole, kept_shard;
     bool whole_is_kept = false, kept_is_reduced = false, master_is_kept = false;
     int cleared_for = -1;     // micro-batch
-    bool reduced = false;     // over the ranks that have the same part
-    std::map<int, Sum> sums;  // if they go in a tree: those that wait, by sum_at(); `reduced` is of the whole gradient then
+    bool reduced = false;     // over the ranks with the same part
+    std::map<int, Sum> sums;  // sums in a tree that wait, by sum_at(); then `reduced` is about the whole gradient
     bool in_norm = false, used = false, updated = false;
-    std::set<const Kind*> done;  // what happens once
-    int counted = 0;             // rounds of statistics
+    std::set<const Kind*> done;  // kinds that may run once
+    int counted = 0;             // completed rounds of statistics
     Matrices matrices = Matrices::none;
   };
 
@@ -92,7 +92,7 @@ class GradientStates : private CheckedList {
   bool is_replicated(std::size_t u) const { return placement_.axis != ShardAxis::world || !is_scattered(u); }
   std::set<int> stages_of(std::size_t u) const;
   bool share_memory(std::size_t u, std::size_t other) const;
-  /// Which of the places of a unit's sums of gradients this is, if they go in a tree; none: -1.
+  /// The index of `place` among the places of the unit's partial sums; -1 if it is none of them.
   int sum_at(std::size_t u, const Location& place) const;
   void contribute_to(const Operation& op, std::size_t u);
   void keep(const Operation& op, bool whole);
@@ -103,13 +103,13 @@ class GradientStates : private CheckedList {
   void require_all(std::size_t u, const std::set<Contribution>& have) const;
   void check_end() const;
 
-  std::size_t at_ = 0;  // the operation
+  std::size_t at_ = 0;  // index of the current operation
   std::vector<UnitGradient> units_;
   int reduced_rounds_ = 0;
   bool norm_is_known_ = false, squares_are_summed_ = false, loss_is_summed_ = false;
 };
 
-/// One of the steps above as Kind::follow.
+/// Wraps a member function as Kind::follow.
 template <void (GradientStates::*member)(const Operation&)>
 void protocol(GradientStates& states, const Operation& op) {
   (states.*member)(op);

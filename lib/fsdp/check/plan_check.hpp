@@ -1,4 +1,4 @@
-// Proves a plan sound before it runs, by rules of its own: nothing here is shared with the builder.
+// Proves that a plan is sound before it runs. It shares no code with the builder.
 #pragma once
 
 #include "fsdp/layout.hpp"
@@ -7,27 +7,29 @@
 
 namespace fsdp {
 
-/// Checks the lists of operations one after another; throws InternalError naming the operation and the rule that it breaks.
-/// - Operands: what an operation moves, sums or updates lies where the model's tables, the norm and saves look for it, in full.
-/// - Order: every read has a write that happens before it (by stream order and waits); every write happens after the earlier
-///   write and all its readers, so that a slot is reused after its last reader only; transient buffers are used by one stream.
-/// - Gathers: every stage finds its parameters gathered, no gathered unit is overwritten, every gathered unit is released.
-/// - Gradients: every micro-batch's contribution of every stage to every trained unit counts exactly once, each unit is
-///   reduced over all ranks that have a part in it before its squares are taken, the norm has all squares, and every trained
-///   unit is updated once, after it.
-/// - Sums in a tree: micro-batches join in the canonical order, each after it is summed over all ranks.
-/// - Optimizers that need sums over whole tensors: each round has every unit's once, is summed over the ranks after them, and
-///   is there before the next round, and before the updates.
-/// - Optimizers that work on whole matrices: each unit's directions are made, gathered, worked on and given back once, in this
-///   order, summed over all ranks that may own one, and there before the update.
-/// - What is kept in 16 bits: every sum is kept before its memory is used again, what is kept is what the norm has seen, and
-///   the fp32 numbers that an operation finds are of its unit.
-/// - What is kept on the host: only loads and unloads touch it. An operation finds its unit's data loaded. What it changes is
-///   unloaded before another unit takes the slot, and before the list ends.
-/// - Decoding: each block reads and writes its own cache, which nothing else touches.
-/// - Memory: buffers that are alive together do not overlap, lie inside the arena, and add up to the planned peak.
+/// Checks the lists of operations one after another. Throws InternalError that names the operation and the rule that it breaks.
+/// - Operands: the data that an operation moves, sums or updates is complete, and is in the place that the model's tables, the
+/// norm and saves use.
+/// - Order: every read has a write that happens before it (by stream order and waits). Every write happens after the previous
+/// write and all its readers, so that a slot is reused only after its last reader. A transient buffer is used by only one
+/// stream.
+/// - Gathers: every stage finds its parameters gathered, no gathered unit is overwritten, and every gathered unit is released.
+/// - Gradients: for every trained unit, every contribution of every stage and micro-batch counts exactly once. Each unit is
+/// reduced over all ranks that have a part in it before its squares are added, the norm includes all squares, and every trained
+/// unit is updated once, after the norm.
+/// - Sums in a tree: the sums of micro-batches are added in the canonical order, each after it is summed over all ranks.
+/// - Optimizers that need sums over whole tensors: each round includes every unit once, and is then summed over ranks, before
+/// the next round and before the updates.
+/// - Optimizers that work on whole matrices: each unit's directions are computed, gathered, worked on and returned once, in
+/// this order, summed over all ranks that may own a matrix, and complete before the update.
+/// - State in 16 bits: every fp32 sum is rounded into the kept state before its memory is reused, the kept values are those in
+/// the norm, and an operation finds the fp32 numbers of its own unit.
+/// - Offloaded state: only loads and unloads access it. An operation finds its unit's data loaded. Its changes are unloaded
+/// before another unit takes the slot, and before the list ends.
+/// - Decoding: each block reads and writes only its own cache, which nothing else accesses.
+/// - Memory: buffers with overlapping lifetimes do not overlap, are inside the arena, and add up to the planned peak.
 ///
-/// Takes milliseconds for a hundred layers.
+/// It takes milliseconds for a hundred layers.
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                 std::size_t micro_batches);
 

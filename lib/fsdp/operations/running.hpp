@@ -1,4 +1,5 @@
-// What an operation runs with: its stream, its operands, the numbers of the update, and what does not change during a run.
+// The arguments of an operation: its stream, its operands, the scalars of the update, and the facts that do not change during a
+// run.
 #pragma once
 
 #include <cstdint>
@@ -13,36 +14,36 @@
 
 namespace fsdp {
 
-/// What changes from update to update.
+/// The values that change from update to update.
 struct UpdateScalars {
   std::uint64_t update = 1;  // counts from 1
   double learning_rate = 0;
   double clip_norm = 0;           // 0: no clipping
-  double clip_value = 0;          // the most that an element of the gradient may be; of plans that clip values
+  double clip_value = 0;          // limit for each element of the gradient, if the plan clips values
   std::uint64_t state_began = 0;  // the update after which the optimizer's states were zero
-  Dropout dropout = {};           // first_sequence: of this rank's first micro-batch; others are as many ranks further each
-  double tokens = 0;              // targets that count, of the whole update over all ranks
-  /// What gradients are multiplied by from the loss to the optimizer, a power of 2: fp16 loses small ones.
+  Dropout dropout = {};  // first_sequence: of this rank's first micro-batch; each further one is `ranks` micro-batches later
+  double tokens = 0;     // the number of targets that count, in the whole update over all ranks
+  /// The factor of gradients between the loss and the optimizer, a power of 2, because fp16 loses small numbers.
   double loss_scale = 1;
-  /// An update whose loss or norm is above is left out, as one that is not finite.
+  /// An update with a larger loss or norm is skipped, like one that is not finite.
   double most_loss = std::numeric_limits<double>::infinity(), most_norm = std::numeric_limits<double>::infinity();
 };
 
-/// A step of decoding: row r is tokens[r] at positions[r] of sequences[r] of the caches, as in DecodedRows. `wanted` are the
-/// rows whose successors are asked for, at most as many as the caches have sequences.
+/// A decoding step: row r is tokens[r] at positions[r] of sequences[r] of the caches, as in DecodedRows. `wanted` lists the
+/// rows whose logits are needed, at most as many as the caches have sequences.
 struct DecodingStep {
   std::span<const std::int32_t> tokens, sequences, positions, wanted;
 };
 
-/// How a micro-batch is stored on the host, in bytes: inputs, then targets, then, if the plan has documents, positions[R], see
-/// kernels::AttentionShape. Of a Transformer these are inputs[R] and targets[R], tokens. The elements of other models may be
-/// floats, in the same memory.
+/// The layout of a micro-batch on the host, in bytes: inputs, then targets, then, if the plan has documents, positions[R] (see
+/// kernels::AttentionShape). For a Transformer, inputs[R] and targets[R] are tokens. Other models may store floats in the same
+/// memory.
 struct BatchLayout {
   std::size_t inputs = 0, targets = 0, positions = 0;
   std::size_t bytes() const { return inputs + targets + positions; }
 };
 
-/// What all operations of a rank work with.
+/// The data that all operations of a rank share.
 struct RankFacts {
   const Model& model;
   const Layout& layout;
@@ -52,11 +53,11 @@ struct RankFacts {
   ModelSizes sizes;
   const Mesh* mesh;
   std::size_t shard;                     // this rank's index on the shard axis
-  std::vector<std::byte*> memory;        // of each buffer
-  std::vector<const void*> weights;      // of each parameter: where it is when its unit is gathered
-  std::vector<float*> gradients;         // of each parameter
-  std::vector<UnitParts> parts;          // of each unit, of this rank
-  std::vector<std::vector<int>> owners;  // of each unit's matrices, if it has work on them
+  std::vector<std::byte*> memory;        // address of each buffer
+  std::vector<const void*> weights;      // address of each parameter when its unit is gathered
+  std::vector<float*> gradients;         // address of each parameter's gradient
+  std::vector<UnitParts> parts;          // this rank's part of each unit
+  std::vector<std::vector<int>> owners;  // owners of each unit's matrices, if its rule works on whole matrices
 
   template <class T>
   T* at(const Location& place) const {
@@ -73,10 +74,10 @@ struct Running {
   Stream& stream;
   const Operation& op;
   const UpdateScalars& scalars;
-  const DecodingStep& step;  // in the memory of the operand of this name
-  std::size_t batch_begin;   // of this list's micro-batches in the operand `tokens`
+  const DecodingStep& step;  // stored in the operand `step`
+  std::size_t batch_begin;   // offset of this list's micro-batches in the operand `tokens`
 
-  /// An operand's memory; one that the operation does not have: null.
+  /// The address of an operand; null if the operation does not have it.
   template <class T = void>
   T* at(OperandName name, std::size_t index = 0) const {
     const Location* const place = op.find(name, index);
