@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# failing_rank.sh EXPECTED_STATUS COMMAND...: passes if COMMAND, an mpirun, ends within 60 s with that status ("any": any but 0).
+# failing_rank.sh EXPECTED_STATUS COMMAND...: passes if COMMAND (an mpirun) ends within 60 s with this status ("any": not 0).
 set -uo pipefail
 expected=$1
 shift

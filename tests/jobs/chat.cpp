@@ -1,5 +1,5 @@
-// Conversations from lines of JSON to a model that has learned its answers: tokenized by the chat template with their mask,
-// packed into sequences without seeing each other, trained on, gone on with, evaluated.
+// Training on conversations in lines of JSON: they are tokenized by the chat template with a mask, packed into sequences with
+// attention within documents, trained on, resumed and evaluated.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -21,7 +21,7 @@ Outcome tokenize(const fs::path& folder, const std::string& words) {
   return run(folder, split(std::string(FSDP_BIN) + "/fsdp-tokenize " + words));
 }
 
-/// A tokenizer's folder with a chat template, and conversations of which nobody can know the questions, but all the answers.
+/// Writes a tokenizer's folder with a chat template, and conversations with random questions and predictable answers.
 fs::path prepare() {
   const fs::path folder = fresh_folder();
   fs::create_directory(folder / "model");

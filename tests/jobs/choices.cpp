@@ -1,4 +1,4 @@
-// Questions with choices: the losses by which fsdp-evaluate chooses are those that it measures on the same tokens as data.
+// Multiple-choice questions: fsdp-evaluate uses the same losses as when it evaluates the same tokens as data.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -21,7 +21,8 @@ struct Question {
   std::size_t answer;
 };
 
-/// Bytes are its tokens. Spaces at the end of a context, characters of several bytes, contexts longer than the model.
+/// Questions whose tokens are bytes, with spaces at the end of a context, characters of several bytes, and contexts longer than
+/// the model's longest sequence.
 const std::vector<Question> questions = {
     {"In the beginning", {" God", " the earth and the heaven", "x"}, 0},
     {"In the beginning ", {"God", "was the word"}, 1},
@@ -36,7 +37,7 @@ json evaluate(const fs::path& folder, int np, const std::string& line) {
   return json::parse(outcome.output.substr(outcome.output.find('{')));
 }
 
-/// The sum of losses of all bytes but the first.
+/// Returns the sum of the losses of all bytes except the first.
 double loss_of(const fs::path& folder, const std::string& text) {
   if (text.size() < 2) return 0;
   std::vector<std::uint16_t> tokens;
@@ -55,7 +56,7 @@ std::size_t characters(std::string text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-/// A model that has seen a little text.
+/// Trains a model on a little text.
 fs::path trained_model() {
   const auto folder = fresh_folder();
   std::string text;

@@ -1,5 +1,4 @@
-// Passes over the data: every target counts once, at any number of ranks, and what is left for the last update is a smaller
-// batch.
+// Epochs: every target counts once, at any number of ranks, and the last update has a smaller batch if sequences remain.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace {
 
 constexpr std::size_t T = 32;
 
-/// The first tokens of a golden run's, 31 sequences and a piece of 19.
+/// Returns the first tokens of a golden run: 31 sequences and a part of 19 tokens.
 void write_tokens(const fs::path& file, std::size_t count = 31 * T + 20) {
   std::ifstream in(golden_folder("gpt2-tied") / "train.bin", std::ios::binary);
   std::vector<char> bytes(1024 + 2 * count);
@@ -103,7 +102,7 @@ BOOST_AUTO_TEST_CASE(a_finished_pass_is_nothing_to_do_and_another_one_goes_on) {
   BOOST_TEST(warm.says("is more than the 3 updates of the schedule"), warm.output);
 }
 
-/// The tokens of a file, in as many documents as there are `ends`, as a data set of Megatron: NAME.bin and NAME.idx.
+/// Writes the tokens of a file as a data set of Megatron (NAME.bin and NAME.idx), with documents that end at `ends`.
 void write_megatron(const fs::path& name, const fs::path& tokens, const std::vector<std::size_t>& ends) {
   const std::string bytes = read_file(tokens).substr(1024);
   write_file(name.string() + ".bin", bytes);
@@ -156,7 +155,7 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
              other.output);
 }
 
-/// What is validated and evaluated by documents is what each piece gives alone, at any number of ranks.
+/// Validation and evaluation by documents give the same losses as each piece alone, at any number of ranks.
 BOOST_AUTO_TEST_CASE(validation_by_documents) {
   const auto folder = fresh_folder();
   constexpr std::size_t count = 107;
@@ -207,7 +206,8 @@ BOOST_AUTO_TEST_CASE(validation_by_documents) {
   }
 }
 
-/// Documents that do not see each other have one loss in every packing that cuts none: that of each alone (docs/targets.md).
+/// With attention within documents, the loss is the same for every packing that cuts no document: that of each document alone
+/// (docs/targets.md).
 BOOST_AUTO_TEST_CASE(document_attention_does_not_depend_on_the_packing) {
   const auto folder = fresh_folder();
   write_tokens(folder / "tokens.bin", 41);

@@ -1,4 +1,4 @@
-// fsdp-doctor under mpirun: it names what does not come, and always ends.
+// fsdp-doctor under mpirun: it names missing ranks, and always ends.
 #include <boost/test/unit_test.hpp>
 
 #include "jobs/job.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 const std::vector<std::string> with_pid_file = {"sh", "-c", "echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"", "sh"};
 
-/// Stops a rank for good once the checks are at the save folder.
+/// Stops a rank (SIGSTOP) when the checks have reached the save folder.
 std::function<void(pid_t)> stop_rank(const fs::path& folder, int rank) {
   return [=](pid_t) {
     const auto is_there = [&] { return fs::exists(folder / "saves"); };

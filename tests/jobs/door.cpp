@@ -1,5 +1,5 @@
-// Whole jobs that meet damaged files, disks that fail while they are read, requests that lie around, and data that go away:
-// nothing that was good is lost, and every program says what it met.
+// Whole jobs with damaged files, disks that fail during reads, old `stop` and `save` files, and data that disappear: no good
+// file is lost, and every program reports the fault.
 #include <algorithm>
 #include <set>
 
@@ -103,8 +103,8 @@ BOOST_AUTO_TEST_CASE(damaged_numbers_are_refused_by_every_program) {
   }
 }
 
-// A file that cannot be looked at, opened or read now may be whole: nothing is renamed, and the run does not go on from
-// another step, let alone from the beginning.
+// A file that temporarily cannot be examined, opened or read may be undamaged: nothing is renamed, and the run does not
+// continue from another step or from the beginning.
 BOOST_AUTO_TEST_CASE(a_failing_disk_is_neither_damage_nor_absence) {
   const auto folder = fresh_folder();
   BOOST_TEST_REQUIRE(train(folder, 2, "saves", 4).code == 0);

@@ -1,6 +1,6 @@
-// docs/from-fairseq.md: fairseq's own command runs as it stands on a folder of fairseq-preprocess; sharded as it says, it
-// trains to the bits of its --ddp-backend pytorch_ddp; what its model holds on GPUs is in a table, which is made again here;
-// converted checkpoints are evaluated, trained and sampled from.
+// docs/from-fairseq.md: fairseq's own command runs unchanged on a folder of fairseq-preprocess; with sharding it gives the same
+// bits as with --ddp-backend pytorch_ddp; the page's table of memory on GPUs is computed again; converted checkpoints are
+// evaluated, trained and sampled from.
 #include <algorithm>
 
 #include <boost/test/data/test_case.hpp>
@@ -15,8 +15,8 @@ using namespace fsdp::test;
 
 namespace {
 
-/// A folder as fairseq-preprocess --only-source makes it: tokens of lines of random words, and their dictionary. The index is
-/// that of data/indexed_dataset.py there.
+/// Writes a folder like fairseq-preprocess --only-source: tokens of lines of random words, and their dictionary. The index has
+/// the format of fairseq's data/indexed_dataset.py.
 void write_data_bin(const fs::path& folder, std::size_t words) {
   fs::create_directories(folder);
   std::string dictionary;
@@ -43,7 +43,7 @@ void write_data_bin(const fs::path& folder, std::size_t words) {
   }
 }
 
-/// The words of the first command of docs/from-fairseq.md behind `fsdp-train`, which are those that fairseq's example has.
+/// Returns the arguments of the first command in docs/from-fairseq.md, which are those of fairseq's example.
 std::vector<std::string> command_of_the_page() {
   const std::string page = read_file(fs::path(FSDP_TEST_DATA) / "../../docs/from-fairseq.md");
   const std::size_t begin = page.find("    fsdp-train data-bin/wikitext-103-roberta-bpe-bin"), end = page.find("\n\n", begin);
@@ -56,7 +56,7 @@ std::vector<std::string> command_of_the_page() {
   return words;
 }
 
-/// With sizes of a small model, and sharded as `sharding` says.
+/// Returns the command with the sizes of a small model, and with the options `sharding`.
 std::vector<std::string> small_command(const std::string& sharding, const std::string& more) {
   std::vector<std::string> words = command_of_the_page();
   const auto backend = std::find(words.begin(), words.end(), "--ddp-backend");
@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(a_command_of_fairseq_runs) {
     BOOST_TEST(!entry.path().filename().string().starts_with("step-"), entry.path());
 }
 
-// "Identical results to DDP": losses, gradient norms and all that is saved are the same bits.
+// "Identical results to DDP": losses, gradient norms and all saved state have the same bits.
 BOOST_DATA_TEST_CASE(sharded_is_the_same_as_ddp, boost::unit_test::data::make({1, 2, 3, 4}), ranks) {
   const auto folder = fresh_folder();
   write_data_bin(folder / "data-bin" / "wikitext-103-roberta-bpe-bin", 33);
@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(the_table_of_the_13b_model_is_what_is_planned) {
   }
 }
 
-// Folders that tools/fairseq-to-hf has made; python.cpp makes them again where there is torch.
+// Folders made by tools/fairseq-to-hf; python.cpp makes them again if Python has torch.
 BOOST_DATA_TEST_CASE(a_converted_checkpoint_goes_through_the_programs, boost::unit_test::data::make({"learned", "sinusoidal"}),
                      name) {
   const auto folder = fresh_folder();

@@ -1,5 +1,5 @@
-// Each family of models through the programs: a Hugging Face folder is trained as transformers would train it, in fp32 and
-// bf16, consolidated, evaluated and sampled from. The models are those of tests/data/families.
+// Each family of models through the programs: a Hugging Face folder is trained with the same results as by transformers, in
+// fp32 and bf16, consolidated, evaluated and sampled from. The models are those of tests/data/families.
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>
@@ -28,7 +28,7 @@ Outcome train(const fs::path& folder, int np, const json& one, const std::string
                                   more)));
 }
 
-/// The largest relative difference of losses, and of gradient norms.
+/// Returns the largest relative differences of losses and of gradient norms.
 std::pair<double, double> apart(const fs::path& folder, const json& one) {
   const auto lines = metrics(folder / "log.jsonl", "train");
   BOOST_TEST_REQUIRE(lines.size() == one["steps"].size());
@@ -87,7 +87,8 @@ BOOST_DATA_TEST_CASE(a_folder_is_trained_and_written_back, boost::unit_test::dat
   BOOST_TEST(json::parse(of_saves.output)["loss"] == json::parse(of_folder.output)["loss"]);
 }
 
-// The head trains its row of a tied embedding. The numbers are transformers' (make_references.py, with this pad_token_id).
+// With a tied embedding the head trains the row of the padding token. The expected numbers are from transformers
+// (make_references.py, with this pad_token_id).
 BOOST_AUTO_TEST_CASE(lookups_of_the_padding_token_train_nothing) {
   const json steps[] = {{{{"loss", 3.4418458938598633}, {"gnorm", 1.0688336156010292}},
                          {{"loss", 3.5388071537017822}, {"gnorm", 1.164817261424493}},

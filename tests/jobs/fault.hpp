@@ -1,4 +1,4 @@
-// Programs that are started with tests/support/faults.cpp: a call of theirs fails, or they die in it.
+// Starts programs with tests/support/faults.cpp: one of their calls fails or kills them.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace fsdp::test {
 inline const std::string all_calls = "create,write,sync,rename,remove,mkdir";
 inline const std::string writing_calls = "create,write,sync,rename,mkdir";
 
-/// What tests/support/faults.cpp does.
+/// The settings of tests/support/faults.cpp.
 struct Fault {
   std::string calls = all_calls, what = "kill";
   long at = 0, times = 1;
@@ -19,7 +19,7 @@ struct Fault {
   std::string name = "";  // that the path ends with; empty: any
 };
 
-/// The words that start a program with this fault below a save folder. What it counts goes to `calls` in `folder`.
+/// Returns the words that start a program with this fault below a save folder. Counted calls are logged to `calls` in `folder`.
 inline std::vector<std::string> with(const Fault& fault, const fs::path& folder, const std::string& save_dir) {
   fs::remove(folder / "calls");
   return {"env",

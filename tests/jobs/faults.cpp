@@ -1,6 +1,6 @@
-// Jobs that are killed at any moment, saves included, and disks that fail at any call: what was complete stays complete, and
-// the same command goes on from it. `faults -- ROUNDS SEED`: jobs killed in each torture; with more than 5 every call fails
-// once.
+// Jobs that are killed at any moment, also during saves, and disks that fail at any call: complete steps remain complete, and
+// the same command resumes from them. `faults -- ROUNDS SEED`: ROUNDS jobs are killed in each case; with more than 5, every
+// call also fails once.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -80,7 +80,7 @@ Calls read_calls(const fs::path& folder) {
   return calls;
 }
 
-/// Updates whose steps have their marker, without asking the code that is tested.
+/// Returns the updates of steps with a marker, without using the tested code.
 std::set<std::size_t> complete_steps(const fs::path& saves) {
   std::set<std::size_t> updates;
   if (!fs::exists(saves)) return updates;
@@ -102,7 +102,7 @@ std::string strategy_for(int np, std::minstd_rand& dice) {
   return "--sharding-strategy " + names[dice() % names.size()];
 }
 
-/// A job of `np` ranks went on from update `from`.
+/// A job of `np` ranks that resumed from update `from`.
 struct Part {
   int np;
   std::string strategy;
@@ -114,8 +114,8 @@ std::vector<pid_t> children_of(pid_t process) {
   return {std::istream_iterator<pid_t>(file), {}};
 }
 
-/// Starts the same run, which has no end, again and again, and kills it each time: its processes, or one of them, from outside
-/// or at some call of a save. Then lets it make two more updates. Returns what continued from where.
+/// Starts the same run, which has no end, repeatedly, and kills all its processes or one of them each time, from outside or at
+/// a call of a save. Then lets it run two more updates. Returns the jobs and the updates from which they resumed.
 std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, std::minstd_rand& dice,
                           const std::function<int()>& choose_np) {
   const fs::path log = folder / (save_dir + ".jsonl");
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(killed_and_continued_on_other_numbers_of_ranks) {
 
 namespace {
 
-/// A run that has saved update 1 goes on with a fault: it saves update 2 while it computes, and 3 at its end.
+/// A run that has saved update 1 resumes with a fault: it saves update 2 during training, and update 3 at its end.
 void fail_and_go_on(const fs::path& folder, int np, const Fault& fault, const std::string& more) {
   fs::remove_all(folder / "saves");
   fs::copy(folder / "first", folder / "saves", fs::copy_options::recursive);
@@ -256,7 +256,7 @@ void fail_and_go_on(const fs::path& folder, int np, const Fault& fault, const st
   BOOST_TEST(latest(folder / "saves") == 3u);
 }
 
-/// `most` of 1 to `all`, without repeating, in order; all of them if `most` is not less.
+/// Returns `most` different numbers from 1 to `all` in order, or all of them if `most` is not less than `all`.
 std::vector<long> sample(long all, std::size_t most, std::minstd_rand& dice) {
   std::vector<long> numbers;
   for (long n = 1; n <= all; ++n) numbers.push_back(n);

@@ -1,4 +1,4 @@
-// Flight records: what is left of jobs that a rank has ended, and what fsdp-inspect makes of it.
+// Flight records of jobs that ended because of one rank, and the report of fsdp-inspect about them.
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -17,7 +17,7 @@ std::vector<std::string> options(int np, const std::string& more = "") {
       (more.find("--max-update") == std::string::npos ? " --max-update 100000 " : " ") + more);
 }
 
-/// With the data in a folder of its own, whose reads a fault may count.
+/// The data are in a separate folder, so that a fault can count their reads.
 fs::path folder_with_data() {
   const fs::path folder = fresh_folder();
   fs::create_directories(folder / "data");

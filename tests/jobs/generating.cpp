@@ -1,4 +1,4 @@
-// Text as users ask for it: from checkpoints, folders and files, at any number of ranks, and while a model trains.
+// Generating text: from checkpoints, folders and files, at any number of ranks, and during training.
 #include <boost/test/unit_test.hpp>
 
 #include "jobs/job.hpp"
@@ -29,7 +29,7 @@ void write_data(const fs::path& folder) {
   BOOST_TEST_REQUIRE(run(folder, program("fsdp-tokenize", "text.txt --tokenizer bytes --out train.bin")).code == 0);
 }
 
-/// Trains into "saves", and makes the Hugging Face folder "model" of it.
+/// Trains with the save folder "saves", and consolidates it to the Hugging Face folder "model".
 void make_model(const fs::path& folder) {
   write_data(folder);
   const Outcome trained = train(folder, "--save-dir saves");
@@ -37,7 +37,7 @@ void make_model(const fs::path& folder) {
   BOOST_TEST_REQUIRE(run(folder, program("fsdp-consolidate", "saves model --format safetensors")).code == 0);
 }
 
-/// A JSON object a line.
+/// Parses one JSON object per line.
 std::vector<json> lines(const Outcome& outcome) {
   std::vector<json> all;
   std::istringstream stream(outcome.output);

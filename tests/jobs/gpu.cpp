@@ -1,5 +1,4 @@
-// Jobs that compute on one GPU, a real one or the double of CUDA that is made of threads (cuda_double/): as users start them,
-// with the programs that they have.
+// Jobs on one GPU, a real one or the double of CUDA that uses threads (cuda_double/), with the real programs.
 #include <algorithm>
 #include <csignal>
 
@@ -21,7 +20,7 @@ BOOST_TEST_GLOBAL_FIXTURE(NeedsGpu);
 
 const char* const name = "gpt2-tied";
 
-/// The golden run up to update `last`.
+/// Runs the golden run up to update `last`.
 std::vector<std::string> job(int np, int last, const std::vector<std::string>& more, const std::string& saves = "saves") {
   const auto folder = golden_folder(name);
   const json run = read_json(folder / "run.json");
@@ -49,8 +48,7 @@ std::vector<double> losses(const fs::path& folder) {
 
 }  // namespace
 
-// Prompts go through the attention of whole sequences, in steps of 512 tokens, and what comes behind through that of single
-// tokens.
+// Prompts use the attention of whole sequences, in steps of 512 tokens, and new tokens use the attention of single tokens.
 BOOST_AUTO_TEST_CASE(texts_are_those_of_the_cpu) {
   const auto folder = fresh_folder();
   for (const char* const family : {"opt", "qwen3"}) {
@@ -71,7 +69,7 @@ BOOST_AUTO_TEST_CASE(texts_are_those_of_the_cpu) {
   }
 }
 
-// A checkpoint of a GPU is one of the CPU, and back: the loss goes on as if the device had never changed.
+// A checkpoint of a GPU can be resumed on a CPU, and the reverse: the loss continues as if the device had not changed.
 BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
   const auto folder = fresh_folder();
   const Outcome whole = run(folder, job(1, 6, {"--device", "cpu"}, "other"));
@@ -133,7 +131,8 @@ BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
   }
 }
 
-// Gradients of several micro-batches are added up on the host, a save reads what is there, and a run goes on without.
+// With offloading, gradients of several micro-batches are summed on the host, a save reads state there, and the run can be
+// resumed without offloading.
 BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
   const auto train = [&](const fs::path& folder, int last, const std::string& more) {
     fs::create_directories(folder);
@@ -166,7 +165,7 @@ BOOST_AUTO_TEST_CASE(more_than_the_memory_is_refused) {
   BOOST_TEST(outcome.says(" are free); use more ranks"), outcome.output);
 }
 
-// The double can be told to miss things, and what it is called.
+// The environment can remove features of the double, and set its name.
 BOOST_AUTO_TEST_SUITE(double_alone)
 
 BOOST_AUTO_TEST_CASE(mfu_is_of_the_datasheets_peak) {

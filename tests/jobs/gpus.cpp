@@ -1,5 +1,5 @@
-// Jobs with a GPU for each rank, on the doubles of CUDA and NCCL (tests/cuda_double): what they print, their bits, and how they
-// end when a rank is lost.
+// Jobs with a GPU for each rank, on the doubles of CUDA and NCCL (tests/cuda_double): their output, their bits, and their end
+// after a rank is lost.
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -17,7 +17,7 @@ std::vector<std::string> options(const std::string& name, const std::string& mor
                name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
 }
 
-/// On so many devices, with `environment` set for the last rank alone.
+/// Runs on `devices` devices, with `environment` set only for the last rank.
 Outcome train(const fs::path& folder, int np, int devices, const std::string& name, const std::string& more,
               const std::function<void(pid_t)>& meanwhile = {}, const std::string& environment = {}) {
   ::setenv("FSDP_CUDA_LIBRARY", FSDP_CUDA_ON_DOUBLE, 1);

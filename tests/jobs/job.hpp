@@ -1,4 +1,4 @@
-// Runs the programs as a user does, under mpirun, and reads what they say.
+// Runs the programs like a user, under mpirun, and reads their output.
 #pragma once
 
 #include <sys/wait.h>
@@ -35,7 +35,7 @@ struct Outcome {
   }
 };
 
-/// A folder of its own for each test case, emptied first.
+/// A separate, empty folder for each test case.
 inline fs::path fresh_folder() {
   const fs::path folder = fs::temp_directory_path() / ("fsdp-jobs-" + std::to_string(getpid())) /
                           boost::unit_test::framework::current_test_case().p_name.get();
@@ -66,13 +66,13 @@ inline Outcome run(const fs::path& folder, const std::vector<std::string>& comma
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), {std::istreambuf_iterator<char>(file), {}}};
 }
 
-/// A command line without quotes as words.
+/// Splits a command line without quotes into words.
 inline std::vector<std::string> split(const std::string& line) {
   std::istringstream stream(line);
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-/// The launcher's words for `np` ranks, then the program and its arguments; `before` it, words that start it on each rank.
+/// Returns the launcher's words for `np` ranks, then the words `before` the program, the program and its arguments.
 inline std::vector<std::string> mpirun(int np, const std::string& program, const std::vector<std::string>& arguments,
                                        const std::vector<std::string>& before = {}) {
   const char *const launcher = std::getenv("FSDP_TEST_MPIRUN"), *const bin = std::getenv("FSDP_TEST_BIN");  // if it was carried
@@ -84,7 +84,7 @@ inline std::vector<std::string> mpirun(int np, const std::string& program, const
   return command;
 }
 
-/// Lines of a metrics file, all or those of one type.
+/// Returns the lines of a metrics file, all or those of one type.
 inline std::vector<json> metrics(const fs::path& file, const std::string& type = "") {
   std::vector<json> lines;
   std::ifstream in(file);
@@ -95,7 +95,7 @@ inline std::vector<json> metrics(const fs::path& file, const std::string& type =
   return lines;
 }
 
-/// Waits until `done`, at most a minute.
+/// Waits until `done` returns true, at most a minute.
 inline void wait_until(const std::function<bool()>& done) {
   for (int i = 0; i < 1200 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }

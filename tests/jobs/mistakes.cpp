@@ -1,4 +1,5 @@
-// What users get wrong: one clear message, a non-zero exit code, no hang, the last good checkpoint as it was.
+// Users' mistakes: each gives one clear message and a non-zero exit code, no hang, and does not change the last good
+// checkpoint.
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -19,10 +20,10 @@ const std::vector<std::string> model = split(
     "--arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 24 --decoder-attention-heads 3 --tokens-per-sample 16 "
     "--batch-size 2 --max-update 2");
 
-/// fsdp-train in one process, without a launcher.
+/// Runs fsdp-train in one process, without a launcher.
 std::vector<std::string> alone(const std::vector<std::string>& words) { return plus({FSDP_BIN "/fsdp-train"}, words); }
 
-/// Exit code `code` and one message that says all of `texts`.
+/// Checks the exit code `code`, and that one message contains all of `texts`.
 void expect_failure(int ranks, int code, const fs::path& folder, const std::vector<std::string>& words,
                     const std::vector<std::string>& texts, const std::string& program = "fsdp-train") {
   const Outcome outcome = run(folder, ranks == 1 ? plus({FSDP_BIN "/" + program}, words) : mpirun(ranks, program, words));
@@ -33,7 +34,8 @@ void expect_failure(int ranks, int code, const fs::path& folder, const std::vect
   }
 }
 
-/// One process without a launcher takes a third of the time of a job. One mistake of each kind is made by 3 ranks.
+/// Most cases use one process without a launcher, which takes a third of the time of a job. One mistake of each kind is tested
+/// with 3 ranks.
 void expect_mistake(const fs::path& folder, const std::vector<std::string>& words, const std::vector<std::string>& texts) {
   expect_failure(1, 2, folder, words, texts);
 }
@@ -46,7 +48,7 @@ std::string read_whole(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// So that permissions count for root, too.
+/// Runs as another user, so that permissions also apply if the tests run as root.
 std::vector<std::string> with_permissions(std::vector<std::string> command) {
   const std::vector<std::string> words = split("setpriv --bounding-set -dac_override");
   if (geteuid() == 0) command.insert(command.begin(), words.begin(), words.end());
@@ -347,7 +349,7 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   BOOST_TEST(!fs::exists(folder / "saves" / "lock"));
 }
 
-// A run whose log is lost goes on and saves: full disks, closed descriptors, and readers that are gone.
+// A run that cannot print continues and saves: full disks, closed descriptors, and ended readers of a pipe.
 BOOST_AUTO_TEST_CASE(a_log_that_cannot_be_written) {
   const auto folder = fresh_folder();
   std::string command = FSDP_BIN "/fsdp-train " + tokens + " --log-interval 1 --save-dir saves";
@@ -392,7 +394,7 @@ BOOST_AUTO_TEST_CASE(links_in_a_save_folder_lead_nowhere) {
 
 namespace {
 
-/// A process of user `id` and of the group 100, as a shell with `umask 002`.
+/// Runs a process of user `id` and group 100, with umask 002.
 std::vector<std::string> as_member(const std::string& id, const std::string& command) {
   return {"setpriv", "--reuid=" + id, "--regid=100", "--clear-groups", "bash", "-c", "umask 002; HOME=/tmp exec " + command};
 }

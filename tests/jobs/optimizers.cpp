@@ -1,4 +1,4 @@
-// Optimizers over mpirun, as users choose them: PyTorch's runs, a stop and the same command again, another optimizer's state.
+// Optimizers under mpirun: PyTorch's runs, resuming after a stop, and the state of another optimizer.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Options of one of the golden runs of optimizers on `np` ranks, one micro-batch.
+/// Returns the options of a golden run of optimizers on `np` ranks, with one micro-batch.
 std::vector<std::string> options_of(const std::string& name, int np) {
   const json run = read_json(golden_folder("optimizers.json"))[name];
   const auto folder = golden_folder("gpt2-tied");

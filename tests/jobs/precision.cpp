@@ -1,5 +1,5 @@
-// fsdp-train in 16 bits: overflows are skipped and survived, the scale is part of a checkpoint, and what is not finite for good
-// is named.
+// fsdp-train in 16 bits: updates that overflow are skipped, the loss scale is in the checkpoint, and values that are not finite
+// at any scale are named.
 #include <algorithm>
 #include <cmath>
 
@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(bf16_and_fp16_follow_fp32_at_any_number_of_ranks) {
     }
 }
 
-// Validation computes in the precision of training, and fsdp-evaluate in fp32 unless it is told; both say so.
+// Validation computes in the precision of training, and fsdp-evaluate by default in fp32; both print the precision.
 BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_training) {
   const auto folder = fresh_folder();
   setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);

@@ -1,7 +1,6 @@
-// What is written is read by others: h5py, PyTorch and transformers load it as docs/checkpoint-format.md says, transformers
-// gets our logits from it, and PyTorch's optimizer goes on from its state. And what others make is answered alike: texts,
-// perplexities and choices are those of transformers. Skipped where no Python has these packages:
-// FSDP_PYTHON names one, else it is python3.
+// Python packages read files of this program: h5py, PyTorch and transformers load them as in docs/checkpoint-format.md,
+// transformers computes the same logits, and PyTorch's optimizer continues from the state. With models of transformers, texts,
+// perplexities and choices are the same. Skipped if the Python named by FSDP_PYTHON, else python3, lacks these packages.
 #include <array>
 
 #include <boost/test/unit_test.hpp>
@@ -41,7 +40,7 @@ void write_values(const fs::path& path, const std::vector<T>& values) {
       .write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
 }
 
-/// Beside a model: tokens, and the logits after each.
+/// Writes tokens, and the logits after each, next to a model.
 void write_logits(const fs::path& model, const std::vector<std::int32_t>& tokens) {
   const auto source = fsdp::open_tensor_source(model);
   ModelRun whole(source->config());
@@ -64,7 +63,7 @@ std::vector<std::int32_t> tokens_of(const std::string& golden) {
   return tokens;
 }
 
-/// A model of the family, trained from a folder of tests/data/families, consolidated as `family`.
+/// Trains a model of a family from a folder of tests/data/families, and consolidates it to `family`.
 void write_family(const fs::path& folder, const std::string& family) {
   const json one = family_case(family);
   const std::size_t V = one["config"]["vocab_size"], T = one["T"];
@@ -116,7 +115,7 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   BOOST_TEST_MESSAGE(read.output);
 }
 
-// The folders of tests/data/fairseq, which other tests read, are what the tool makes of fairseq's format.
+// tools/fairseq-to-hf makes the folders of tests/data/fairseq, which other tests read, from fairseq's format.
 BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
   const auto folder = fresh_folder();
   const fs::path data = fs::path(FSDP_TEST_DATA) / "fairseq", tool = fs::path(FSDP_TEST_DATA) / "../../tools/fairseq-to-hf";

@@ -1,4 +1,4 @@
-// Tests that compare with Python programs of others.
+// For tests that compare with Python packages.
 #pragma once
 
 #include <cstdio>
@@ -10,15 +10,15 @@
 
 namespace fsdp::test {
 
-/// The Python that FSDP_PYTHON names, else python3.
+/// Returns the Python that FSDP_PYTHON names, else python3.
 inline std::string python() {
   const char* const named = std::getenv("FSDP_PYTHON");
   return named ? named : "python3";
 }
-/// A script that lies beside the tests.
+/// Returns the path of a script in the folder of the tests.
 inline std::string script_of_jobs(const std::string& name) { return FSDP_TEST_DATA "/../jobs/" + name; }
 
-/// What `script --probe` says of this Python: it exits with 77 where packages are missing.
+/// Runs `script --probe` with this Python: it exits with 77 if packages are missing.
 inline Outcome probe_python(const std::string& script) {
   const fs::path folder = fs::temp_directory_path() / ("fsdp-probe-" + std::to_string(getpid()));
   fs::create_directories(folder);
@@ -27,7 +27,7 @@ inline Outcome probe_python(const std::string& script) {
   return outcome;
 }
 
-/// Ends the test as skipped where no Python has the packages of `script`; one that FSDP_PYTHON names is to be there.
+/// Ends the test as skipped if Python lacks the packages of `script`; a Python named by FSDP_PYTHON must exist.
 inline void skip_without_python(const std::string& script, const std::string& packages) {
   const Outcome outcome = probe_python(script);
   if (outcome.code == 0) return;

@@ -1,6 +1,6 @@
-// Texts and tokens, both ways, with the Python packages that users have: Hugging Face's tokenizers and SentencePiece give our
-// ids on a quarter of a megabyte of each kind of text, and Megatron reads and writes our data sets. Skipped where no Python has
-// tokenizers, and the parts of others where it lacks them: FSDP_PYTHON names one, else it is python3.
+// Texts and tokens, both ways, with the Python packages that users have: Hugging Face's tokenizers and SentencePiece give the
+// same ids on a quarter of a megabyte of each kind of text, and Megatron's data sets can be exchanged. Skipped if Python (see
+// FSDP_PYTHON, else python3) lacks tokenizers; parts that need other missing packages are left out.
 #include <algorithm>
 
 #include <boost/test/unit_test.hpp>

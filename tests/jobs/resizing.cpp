@@ -1,4 +1,4 @@
-// Runs that go on at another number of ranks: the same batches, and with --invariant the same bits.
+// Runs that are resumed at another number of ranks: the same batches, and with --invariant the same bits.
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -26,7 +26,7 @@ Outcome train(const fs::path& folder, int np, const std::string& save_dir, int u
 
 void expect_done(const Outcome& outcome) { BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output); }
 
-/// Loss and norm of each update.
+/// Returns the loss and the gradient norm of each update.
 std::vector<std::pair<double, double>> updates_of(const fs::path& folder, const std::string& save_dir) {
   std::vector<std::pair<double, double>> values;
   for (const json& line : metrics(folder / (save_dir + ".jsonl"), "train")) {
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(what_invariant_contradicts) {
   }
 }
 
-// Products of two threads have other bits than those of one: the run says so before it computes with them.
+// Products with two threads have other bits than with one: the run prints a warning first.
 BOOST_AUTO_TEST_CASE(other_threads_are_noticed) {
   const auto folder = fresh_folder();
   expect_done(train(folder, 1, "saves", 1, "--invariant"));

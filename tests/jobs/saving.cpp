@@ -1,5 +1,5 @@
-// What a save folder holds while and after training: which steps stay, what happens to damaged ones, and what a new run takes
-// from an old one.
+// The save folder during and after training: which steps are kept, what happens to damaged ones, and what a new run uses of an
+// old one.
 #include <algorithm>
 #include <set>
 
@@ -35,7 +35,7 @@ std::set<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-/// One bit in the midst of the largest rank file.
+/// Flips one bit in the middle of the largest rank file.
 void damage(const fs::path& step) {
   fs::path largest;
   for (const auto& entry : fs::directory_iterator(step))

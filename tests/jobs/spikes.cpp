@@ -1,4 +1,4 @@
-// --skip-spikes: one bad batch in the data is left out and no other update is, whatever the strategy, and after a resume.
+// --skip-spikes: only the update with the bad batch is skipped, with any strategy, and also after a resume.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int T = 16, sequences_per_update = 4, bad_update = 80, last_update = 90;
 
-/// A period of 13 tokens, which is learned at once, and random tokens where update `bad_update` reads.
+/// Writes a sequence with a period of 13 tokens, which is learned at once, with random tokens in the batch of `bad_update`.
 void write_data(const fs::path& path) {
   std::minstd_rand dice(5);
   const int of_update = T * sequences_per_update;
@@ -37,7 +37,7 @@ Outcome train(const fs::path& folder, int np, const std::string& name, int updat
   return outcome;
 }
 
-/// All that does not depend on the time.
+/// Returns the fields that do not depend on time.
 std::vector<json> updates(const fs::path& folder, const std::string& name) {
   std::vector<json> all;
   for (const json& line : metrics(folder / (name + ".jsonl")))

@@ -13,7 +13,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// A run of `updates` out of 40, 12 sequences each, whatever the number of ranks.
+/// Returns the options of a run of `updates` of 40 updates with 12 sequences each, for any number of ranks.
 std::vector<std::string> options(int np, int updates, const std::string& save_dir, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = split(
       "--arch gpt2 --vocab-size 211 --decoder-layers 3 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
@@ -39,7 +39,7 @@ std::size_t steps_done(const fs::path& folder, const std::string& save_dir) {
   return metrics(folder / (save_dir + ".jsonl"), "train").size();
 }
 
-/// The ranks of the job that `launcher` runs.
+/// Returns the processes of the ranks that `launcher` started.
 std::vector<pid_t> ranks_of(pid_t launcher) {
   std::vector<pid_t> ranks;
   std::ifstream children("/proc/" + std::to_string(launcher) + "/task/" + std::to_string(launcher) + "/children");
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
   }
 }
 
-// What Slurm would say stands in the environment, as newer Slurms have it, or comes from a squeue of ours.
+// The end time of the job is in the environment, as in newer versions of Slurm, or comes from a script named squeue.
 BOOST_AUTO_TEST_CASE(a_run_stops_before_the_end_of_its_job) {
   const auto folder = fresh_folder();
   const auto now = [] { return std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()); };

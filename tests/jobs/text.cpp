@@ -1,4 +1,4 @@
-// From text to text: a tokenizer's tokens, a model that learns them, its text and its bits per byte.
+// Training on text: tokens of a tokenizer, a model trained on them, its generated text and its bits per byte.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   BOOST_TEST(changed.says("read from the start"), changed.output);
 }
 
-// With documents asked for, each plain text is one, and tokens that were made without are not used.
+// With options for documents, each plain text is a document, and tokens made without these options are not used.
 BOOST_AUTO_TEST_CASE(plain_texts_are_documents) {
   const auto folder = fresh_folder();
   fs::create_directory(folder / "texts");

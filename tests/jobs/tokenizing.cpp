@@ -25,7 +25,7 @@ Outcome tokenize(const fs::path& folder, const std::string& arguments, const std
   return run(folder, words, meanwhile);
 }
 
-/// About `bytes` of the sample's lines in random order.
+/// Returns about `bytes` of the sample's lines in random order.
 void write_text(const fs::path& path, std::size_t bytes, unsigned seed) {
   const std::string sample = read_file(tokenizers + "sample.txt");
   std::vector<std::string> lines;
@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
   }
 }
 
-/// Whatever is kept of the tokens, and whichever file was the last one.
+/// Kills runs in all cases of written tokens and files.
 BOOST_AUTO_TEST_CASE(a_run_that_is_killed_while_it_learns_a_tokenizer_completes) {
   const auto folder = fresh_folder();
   write_text(folder / "a", 20'000, 1);

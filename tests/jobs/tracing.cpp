@@ -1,4 +1,4 @@
-// --trace of whole jobs, and what fsdp-bench makes of the same switches.
+// --trace of whole jobs, and the same options of fsdp-bench.
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -33,7 +33,7 @@ json read_trace(const fs::path& file) {
   return json::parse(in);
 }
 
-/// What a drawing says of its boxes, in their order and without times: "backward block 1".
+/// Returns the titles of a drawing's boxes, in order and without times: "backward block 1".
 std::vector<std::string> titles_of(const std::string& svg) {
   std::vector<std::string> titles;
   const std::string begin = "<title>", end = ", ";
@@ -49,7 +49,7 @@ std::string read_page(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Events of each (rank, stream), by update.
+/// Returns the number of events of each (rank, stream), by update.
 std::map<std::pair<int, int>, std::map<int, int>> count_events(const json& trace) {
   std::map<std::pair<int, int>, std::map<int, int>> counts;
   for (const json& event : trace["traceEvents"])

@@ -1,4 +1,4 @@
-// fsdp-train under mpirun: the golden runs, bit-identity, memory as planned, evaluation of what was trained.
+// fsdp-train under mpirun: the golden runs, bit-identity, memory as planned, evaluation of trained models.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Options of a golden run on N ranks; B sequences per rank and micro-batch.
+/// Returns the options of a golden run on N ranks with B sequences per micro-batch on each rank.
 std::vector<std::string> golden_options(const std::string& name, std::size_t B) {
   const json run = read_json(golden_folder(name) / "run.json");
   const auto text = [&](const char* key) { return run[key].dump(); };

@@ -1,5 +1,5 @@
-// fsdp-bench tuning: its memory is that of fsdp-plan, batches double until the first that does not fit, and what it advises is
-// the fastest of what it has measured.
+// fsdp-bench tuning: its memory is that of fsdp-plan, batches double until one does not fit, and it recommends the fastest
+// measured setting.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -19,7 +19,7 @@ Outcome tune(const fs::path& folder, const std::string& options) {
   return run(folder, mpirun(2, "fsdp-bench", split("tuning --arch transformer_lm_gpt2_tiny --steps 1 " + options)));
 }
 
-/// Of a program that ends with `code`; with another one than 0 the launcher has something to say, too.
+/// Returns the output of a program that ends with `code`; if `code` is not 0, the launcher also prints a message.
 json report_of(const Outcome& outcome, int code = 0) {
   BOOST_TEST_REQUIRE(outcome.code == code, outcome.output);
   if (code == 0) return json::parse(outcome.output);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# starts_test.sh REPOSITORY BIN: jobs that Slurm stops while slurm/train.sbatch starts them, and jobs that it starts anew though their ranks
-# live, because slurmd of a node has died. All go on; none says that it is done. Exit status 77: no such cluster here.
-# shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
+# starts_test.sh REPOSITORY BIN: jobs that Slurm stops while slurm/train.sbatch starts them, and jobs that it starts again although their ranks are
+# running, because slurmd of a node has died. All jobs resume; none reports that it is done. Exit status 77: this machine cannot have such a cluster.
+# shellcheck source=tests/slurm/support.sh disable=SC2317 # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
 fsdp_slurm_test starts "$1"

@@ -2,12 +2,12 @@
 # api_options.sh REPOSITORY: docs/api.md has a row for each option of the API, and no other rows.
 set -euo pipefail
 cd "$1"
-# options_of HEADER STRUCT: the names of its fields, sorted.
+# options_of HEADER STRUCT: prints the sorted names of the struct's fields.
 options_of() {
   sed -n "/^struct $2 {/,/^};/p" "$1" | sed -e 's|//.*||' -e '1d;$d' | tr '\n' ' ' | tr ';' '\n' |
     sed -E -e 's/^ *(std::[a-z0-9_:]+(<[^>]*>)?|int|bool|double) //' -e 's/ = ("[^"]*"|\{\}|[^,]*)//g' -e 's/[, ]+/\n/g' | sed '/^$/d' | sort
 }
-# rows_of STRUCT: the names in the first column of its table.
+# rows_of STRUCT: prints the names in the first column of its table.
 rows_of() {
   sed -n "/^| .$1::/,/^$/p" docs/api.md | sed '1,2d' | cut -d'|' -f2 | grep -oE '[a-z][a-z0-9_]+' | sort
 }

@@ -13,7 +13,7 @@ trap 'rm -f "$sources"' EXIT
 find lib apps slurm -type f \( -name '*.[ch]pp' -o -name '*.sh' -o -name '*.sbatch' \) -exec cat {} + |
   tr '\n' ' ' | sed -E 's/" +"//g; s/\\ //g' >"$sources"
 
-# What stands there for a value: {}, $1, $PWD, ${VALUE:-0} or $((...)), or a path of several of them.
+# The placeholder of a value in the sources: {}, $1, $PWD, ${VALUE:-0} or $((...)), or a path of several of them.
 value='(\{\}|\$[A-Za-z0-9_]+|\$\{[^{}]*\}|\$\(\([^()]*\)\))'
 value="$value(/$value)*"
 is_said() { # is_said MESSAGE
