@@ -1,4 +1,4 @@
-// The arena, in which a plan has placed all buffers, and its count of what is in use.
+// Arena: the memory in which a plan has placed buffers, with a count of the bytes in use.
 #include "base/error.hpp"
 #include "device/device.hpp"
 

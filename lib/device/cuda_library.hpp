@@ -1,4 +1,4 @@
-// libfsdp_cuda: all that needs CUDA's libraries is in it, and libfsdp loads it when a GPU is asked for. So one libfsdp runs on
+// libfsdp_cuda contains all code that needs CUDA's libraries. libfsdp loads it when a GPU is requested. So one libfsdp runs on
 // machines with and without CUDA, and a build without CUDA has the same programs.
 #pragma once
 
@@ -9,29 +9,30 @@
 
 namespace fsdp {
 
-/// Of a GPU, in words that users read.
+/// The required compute capability of a GPU, for messages.
 inline constexpr const char* least_compute_capability = "8.0 or later: an A100, an RTX 30 or a newer one";
 
-/// What the library offers.
+/// The functions of the library.
 struct CudaLibrary {
-  /// The version of fsdp that it was built with: it shares types with libfsdp.
+  /// The version of fsdp that the library was built with. It must be that of libfsdp, because they share types.
   const char* version;
-  /// How many GPUs this process sees that can be used; where there are none, *why says so in CUDA's words, or names a GPU that
-  /// is too old. Throws CallError.
+  /// Returns the number of usable GPUs that this process sees. If it is 0, *why is CUDA's error message, or names a GPU that is
+  /// too old. Throws CallError.
   int (*device_count)(std::string* why);
-  /// GPU `index` of those. It becomes the current one of the calling thread, which alone uses the device. Throws CallError.
+  /// Makes GPU `index` of those and sets it as the current GPU of the calling thread. Only that thread may use the device.
+  /// Throws CallError.
   std::unique_ptr<Device> (*make_device)(int index);
 };
 
-/// Loads the library: the file that the environment variable FSDP_CUDA_LIBRARY names; else, where there is a driver for GPUs,
-/// libfsdp_cuda.so beside libfsdp. Null, and *why says the reason, where there is no driver, or where the library cannot be
-/// loaded or is of another version. It stays loaded.
+/// Loads the library: the file in the environment variable FSDP_CUDA_LIBRARY or, if a GPU driver is installed, libfsdp_cuda.so
+/// next to libfsdp. Returns null and sets *why if there is no driver, or if the library cannot be loaded or has another
+/// version. The library stays loaded.
 const CudaLibrary* find_cuda_library(std::string* why);
 
-/// A function of the library; null, and *why, where the library cannot be loaded or has none of that name.
+/// Returns a function of the library, or null, with *why, if the library cannot be loaded or has no function of that name.
 void* cuda_library_function(const char* name, std::string* why);
 
-/// The function by which the library is entered: it returns what it offers.
+/// The type of the library's entry function, which returns the library's functions.
 using CudaLibraryEntry = const CudaLibrary* (*)();
 inline constexpr const char* cuda_library_entry = "fsdp_cuda_library";
 

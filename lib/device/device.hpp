@@ -1,4 +1,4 @@
-// Where memory lies and where kernels run. Everything above this folder names a device only through these types.
+// Devices: memory, and streams that run kernels. Code outside this folder uses a device only through these types.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ enum class DeviceKind { cpu, cuda };
 class Buffer {
  public:
   Buffer() = default;
-  /// Takes over `data`; `release` frees it.
+  /// Takes ownership of `data`; `release` frees it.
   Buffer(std::byte* data, std::size_t bytes, void (*release)(std::byte*, std::size_t)) noexcept
       : data_(data), bytes_(bytes), release_(release) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
@@ -44,7 +44,7 @@ class Buffer {
   void (*release_)(std::byte*, std::size_t) = nullptr;
 };
 
-/// Seconds that a stream's kernels took, for those kinds that are worth telling apart.
+/// Seconds of a stream's kernels, for the kinds that are reported separately.
 struct KernelTimes {
   double gemm = 0, attention = 0;
 };
@@ -54,71 +54,74 @@ class DeviceKernels;
 }
 class Stream;
 
-/// A point in the work of a stream: all that it had been given when the event was recorded.
+/// A point in the work of a stream: it is reached when all work given before record() is done.
 struct Event {
   Stream* stream = nullptr;
   std::uint64_t number = 0;
 };
 
-/// A piece of work: run(context, index). It owns nothing, so that giving it to a stream allocates nothing; whoever gives it
-/// keeps `context` until the stream is done with it.
+/// A piece of work: run(context, index). It owns nothing, so that submit() allocates nothing. `context` must stay valid until
+/// the stream has done the work.
 struct Work {
   void (*run)(void* context, std::size_t index) = nullptr;
   void* context = nullptr;
   std::size_t index = 0;
 };
 
-/// Thrown where somebody waits for a stream whose work has failed: a consequence, never the cause.
+/// Thrown by a wait for a stream whose work has failed. It is always a consequence of another error.
 struct StreamFailed : std::exception {
   const char* what() const noexcept override { return "an operation on another stream failed"; }
 };
 
-/// A queue of work on one device. A stream does its work in the order in which it was given, and streams know nothing of each
-/// other but the events that they wait for.
+/// A queue of work on one device. A stream does its work in submission order. Streams are ordered with each other only by waits
+/// for events.
 ///
-/// Three kinds differ in who does the work. An inline stream, the CPU's usual one, does it before submit() returns. A queueing
-/// stream (QueueStream) has a thread that does it later. A CUDA stream calls it at once, and the kernels that the work gives to
-/// the stream run later. Code above this folder never asks which, and is right for all.
+/// There are three kinds. An inline stream, the default on a CPU, does the work before submit() returns. A queueing stream
+/// (QueueStream) has a thread that does it later. A CUDA stream calls the work immediately, and the kernels that the work
+/// launches run later. Code outside this folder does not depend on the kind.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
-  /// What the device computes with; null: the CPU's kernels.
+  /// The kernels of the device; null: those of the CPU.
   virtual const kernels::DeviceKernels* kernels() const { return nullptr; }
-  /// Calls `work` after all that was given before, on the thread that calls this or on the stream's own.
+  /// Calls `work` after all earlier work, on the calling thread or on the stream's own thread.
   virtual void submit(Work work) = 0;
-  /// The end of all that was given so far.
+  /// Records an event after all work given so far.
   virtual Event record() = 0;
-  /// What is given from now on begins after the event, which is of this stream or of another one. An inline stream blocks the
-  /// caller until then. Throws StreamFailed if the event will never be.
+  /// Makes all later work wait for the event, which may be of this stream or another one. An inline stream blocks the caller.
+  /// Throws StreamFailed if the event can no longer be reached.
   virtual void wait(Event event) = 0;
-  /// Returns once everything given to this stream is done, and throws what its work threw; then the stream is as new.
+  /// Returns when all work given to this stream is done. Throws the exception of its work, if any; after that the stream can be
+  /// used again.
   virtual void synchronize() = 0;
-  /// What has not begun will not be done; whoever waits for it gets StreamFailed. Not for what has begun.
+  /// Drops work that has not begun; a wait for it throws StreamFailed. Work that has begun continues.
   virtual void cancel() noexcept = 0;
-  /// Whether submit() may return before the work is done.
+  /// Returns true if submit() may return before the work is done.
   virtual bool is_asynchronous() const = 0;
-  /// For work of this stream, as kernels are: copies bytes between memory of the device and of the host, either way or within
+  /// To be called by work of this stream: copies bytes between device memory and host memory, in either direction, or within
   /// one of them.
   virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
-  /// Marks this point of the stream's work, within work. time_of() says by now_ns() when the stream was there.
+  /// To be called by work of this stream: marks this point. time_of() converts the mark to the time, by now_ns(), when the
+  /// stream reached it.
   virtual std::int64_t mark() { return now_ns(); }
   virtual std::int64_t time_of(std::int64_t mark) const { return mark; }
-  /// Whether time_of() has answers only once the stream is idle, and only of what was given to it since begin_marks(true),
-  /// which is called while it is idle: so does a GPU, whose marks cost time. Else marks are 0.
+  /// Returns true if time_of() works only when the stream is idle, and only for work given after begin_marks(true), which must
+  /// be called while the stream is idle. This is so for a GPU, because its marks cost time. Without begin_marks(true) its marks
+  /// are 0.
   virtual bool marks_later() const { return false; }
   virtual void begin_marks(bool /*wanted*/) {}
 
-  /// What the work that is given next belongs to, as "block 3": for messages. It lives as long as the stream; null: nothing.
+  /// The owner of the work that is given next, for messages: "block 3". Must live as long as the stream; null: none.
   const char* subject = nullptr;
-  /// Kernels add to it; whoever measures sets it to zero.
+  /// Kernels add their times; the reader resets them.
   KernelTimes times;
-  /// Seconds that the stream has waited for events since whoever measures set it to zero.
+  /// Seconds that the stream has waited for events since the reader last reset it.
   double waited_s = 0;
 };
 
-/// What a stream is for: a device may run transfers on threads of their own, or with another priority.
+/// The use of a stream: a device may give communication streams their own threads or another priority.
 enum class StreamUse { compute, communication };
 
 class Device {
@@ -127,40 +130,40 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// "CPU: AVX-512, 2 threads" or the GPU's name.
   virtual std::string description() const = 0;
-  /// Where in its machine the device sits, as "0000:3b:00"; empty for the host. Ranks of a machine with the same place share
-  /// one.
+  /// The device's address in its machine, "0000:3b:00"; empty for the host. Ranks of a machine with the same address share a
+  /// device.
   virtual std::string place() const { return {}; }
-  /// Throws UserError that says how much was asked for and how much there is.
+  /// Throws UserError with the requested and the available bytes.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// Memory of the host that streams copy from and to while the host goes on.
+  /// Host memory that streams copy to and from asynchronously.
   virtual Buffer allocate_staging(std::size_t bytes);
-  /// Streams for one use may be one stream.
+  /// Calls with the same use may return the same stream.
   virtual std::shared_ptr<Stream> make_stream(StreamUse use = StreamUse::compute) = 0;
-  /// Whether two streams for communication may be at work at the same time: each then needs a group of ranks of its own, as the
-  /// collectives of a group are done one after another.
+  /// Returns true if two communication streams may work concurrently. Each then needs its own group of ranks, because a group
+  /// runs its collectives one after another.
   virtual bool communicates_at_once() const { return false; }
 };
 
 struct CpuDeviceOptions {
-  /// Communication streams are one thread, beside the one that computes.
+  /// Communication streams share one thread, separate from the computing thread.
   bool communication_thread = false;
 };
 
-/// The CPU this process runs on.
+/// The CPU that this process runs on.
 std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options = {});
 
-/// For what the host does beside any device: memory of its own, and a stream that does its work at once. allocate_host() throws
-/// as Device::allocate() does.
+/// Memory of the host, and a stream that does its work immediately, for host work without a device. allocate_host() throws like
+/// Device::allocate().
 Buffer allocate_host(std::size_t bytes);
 std::shared_ptr<Stream> make_host_stream();
 
-/// One buffer whose pieces are in use by turns; it remembers the most that was in use.
+/// One buffer in which pieces are used in turn. It records the largest number of bytes in use.
 class Arena {
  public:
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
   /// The piece at [offset, offset + bytes).
   std::byte* at(std::size_t offset, std::size_t bytes) const;
-  /// Counts so many bytes as in use, until they are given back.
+  /// Counts `bytes` as in use, until give_back().
   void acquire(std::size_t bytes);
   void give_back(std::size_t bytes);
   std::size_t peak_bytes() const { return peak_; }

@@ -8,10 +8,10 @@ namespace {
 
 constexpr double tera = 1e12, giga = 1e9;
 
-// Links, and PCIe 4.0 or 5.0 x16 to the host: half of what datasheets give for both directions together. Networks: one ConnectX
-// adapter for each GPU of a DGX, 200 Gbit/s in a DGX A100, 400 Gbit/s in DGX H100, H200 and B200 (their datasheets). B200: an
-// eighth of an HGX B200. Cards of the A100 and the H100 have NVLink to one other card alone, those of the H200 NVL to three at
-// most: as a node may have more of them, and without such bridges, their links are PCIe.
+// Links, and PCIe 4.0 or 5.0 x16 to the host: half of the datasheets' figures for both directions together. Networks: one
+// ConnectX adapter per GPU of a DGX, 200 Gbit/s in a DGX A100, 400 Gbit/s in DGX H100, H200 and B200 (from their datasheets).
+// B200: one eighth of an HGX B200. PCIe cards of the A100 and H100 have NVLink bridges to only one other card, those of the
+// H200 NVL to at most three. Nodes may have more cards, or no bridges, so their links are counted as PCIe.
 constexpr std::array gpus = {
     GpuFigures{"a100", "NVIDIA A100-SXM4-80GB", 312 * tera, 19.5 * tera, 80 * giga, 2039 * giga, 300 * giga, 32 * giga,
                25 * giga, "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM; NVIDIA DGX A100 datasheet"},

@@ -1,5 +1,4 @@
-// What the maker's datasheets say of GPUs: for predictions without one, and for the share of its peak that a measurement
-// reached.
+// GPU figures from the vendor's datasheets: for predictions without a GPU, and for comparing measurements with the peak.
 #pragma once
 
 #include <span>
@@ -9,24 +8,24 @@
 
 namespace fsdp {
 
-/// Per second, or in bytes; powers of ten, as datasheets have them. Rates of products are dense: datasheets also give twice as
-/// much for matrices of which half are zeros.
+/// Per second, or in bytes, in powers of ten as in datasheets. Rates of matrix products are for dense matrices; datasheets also
+/// give doubled rates for sparse ones.
 struct GpuFigures {
-  std::string_view name;     // "h100": what users type
-  std::string_view product;  // what the driver calls it: "NVIDIA H100 80GB HBM3"
+  std::string_view name;     // the name for options: "h100"
+  std::string_view product;  // the driver's name: "NVIDIA H100 80GB HBM3"
   double flops_16bit;        // bf16 and fp16 alike, with sums in fp32, on tensor cores
   double flops_fp32;         // without tensor cores: products in fp32 do not use TF32
   double memory_bytes, memory_bandwidth;
-  double link_bandwidth;     // to the other GPUs of its node, in one direction: NVLink, or PCIe where there is none
-  double host_bandwidth;     // to its host's memory, in one direction, while the other one is at work, too: PCIe
-  double network_bandwidth;  // its part of its node's network, in one direction; 0: no system of NVIDIA's has one
+  double link_bandwidth;     // to the other GPUs of its node, in one direction: NVLink, or PCIe without it
+  double host_bandwidth;     // to host memory, in one direction while the other direction is busy, too: PCIe
+  double network_bandwidth;  // the GPU's share of its node's network, in one direction; 0: not part of an NVIDIA system
   std::string_view source;
 
   double flops(DType type) const { return type == DType::f32 ? flops_fp32 : flops_16bit; }
 };
 
 std::span<const GpuFigures> known_gpus();
-/// The one of a Device::description(), which begins with what the driver calls it; null if it is not known.
+/// The figures for a Device::description(), which begins with the driver's name of the GPU; null if it is unknown.
 const GpuFigures* figures_of(std::string_view description);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// Memory that streams work on, for code that does not run on one: it reads and writes through copies. Where the host may touch
-// the memory itself (host() says so), such code may leave out the copy.
+// A view of the memory of streams, for code that does not run on a stream. It reads and writes through copies. If the host can
+// access the memory directly (host() is not null), the copy can be omitted.
 #pragma once
 
 #include <algorithm>
@@ -16,22 +16,22 @@ class MemoryView {
   MemoryView() = default;
   /// Memory of the host.
   explicit MemoryView(std::span<std::byte> memory) : memory_(memory) {}
-  /// Memory that is given to `stream`'s work. The stream is idle, or its work leaves these bytes alone, while a view is used.
+  /// Memory that the work of `stream` uses. While the view is used, the stream must be idle or must not access these bytes.
   MemoryView(std::span<std::byte> memory, Stream& stream) : memory_(memory), stream_(&stream) {}
 
   std::size_t bytes() const { return memory_.size(); }
   bool empty() const { return memory_.empty(); }
-  /// The first byte, where the host may touch it; else nullptr.
+  /// The first byte if the host may access it directly, else nullptr.
   std::byte* host() const { return stream_ && stream_->is_asynchronous() ? nullptr : memory_.data(); }
   /// Bytes [begin, begin + count).
   MemoryView part(std::size_t begin, std::size_t count) const;
-  /// Copies bytes [begin, begin + out.size()) to the host, or back.
+  /// Copies bytes [begin, begin + out.size()) to the host.
   void read(std::size_t begin, std::span<std::byte> out) const;
   void write(std::size_t begin, std::span<const std::byte> values) const;
-  /// Bytes [begin, end) become zero.
+  /// Sets bytes [begin, end) to zero.
   void clear(std::size_t begin, std::size_t end) const;
 
-  /// Calls f(const T*, n) with `count` numbers from byte `begin` on, in pieces if they have to be copied.
+  /// Calls f(const T*, n) for `count` numbers starting at byte `begin`, in pieces if they must be copied.
   template <class T, class F>
   void visit(std::size_t begin, std::size_t count, F&& f) const {
     if (const std::byte* const bytes = host()) return f(reinterpret_cast<const T*>(bytes + begin), count);
@@ -49,7 +49,7 @@ class MemoryView {
   Stream* stream_ = nullptr;
 };
 
-/// Runs `job()` as work of the stream, and returns when it is done.
+/// Runs `job()` as work of the stream, and waits for it.
 template <class Job>
 void on_stream(Stream& stream, const Job& job) {
   stream.submit({[](void* context, std::size_t) { (*static_cast<const Job*>(context))(); }, const_cast<Job*>(&job)});

@@ -1,4 +1,4 @@
-// The CPU as a device: its memory, and streams that do their work at once or on a thread of their own.
+// The CPU as a device: its memory, and streams that do their work immediately or on a separate thread.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-/// Does its work on the thread that gives it, at once.
+/// Does its work immediately, on the calling thread.
 class CpuStream final : public Stream {
  public:
   DeviceKind kind() const override { return DeviceKind::cpu; }
@@ -59,7 +59,7 @@ class CpuDevice final : public Device {
 
 std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options) { return std::make_unique<CpuDevice>(options); }
 
-/// Pages come zeroed from the system and are touched by whoever writes them first.
+/// The system provides zeroed pages. The first thread to write to a page determines its NUMA node.
 Buffer allocate_host(std::size_t bytes) {
   if (bytes == 0) return {};
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,7 +69,7 @@ Buffer allocate_host(std::size_t bytes) {
                "`recomputation of activations`",
                format_bytes(static_cast<double>(bytes)),
                format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
-  madvise(data, bytes, MADV_HUGEPAGE);  // where the system has them: the first touch costs a third, and so do look-ups
+  madvise(data, bytes, MADV_HUGEPAGE);  // huge pages, if available: the first touch then costs a third, and so do TLB misses
   return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
 }
 

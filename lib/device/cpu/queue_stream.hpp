@@ -1,4 +1,4 @@
-// A stream of the CPU that has a thread: work is queued, and done while its giver goes on.
+// A CPU stream with a thread: work is queued, and done while the caller continues.
 #pragma once
 
 #include <array>
@@ -14,16 +14,16 @@
 namespace fsdp {
 
 struct QueueStreamHooks {
-  std::function<void()> at_start = {};     // called once, by the thread
-  std::function<void()> before_work = {};  // the same, before each piece of work
+  std::function<void()> at_start = {};     // called once, on the thread
+  std::function<void()> before_work = {};  // called on the thread before each piece of work
 };
 
 class QueueStream final : public Stream {
  public:
-  /// `name` is what debuggers and top show, up to 15 characters.
+  /// `name` appears in debuggers and top, up to 15 characters.
   explicit QueueStream(const std::string& name, QueueStreamHooks hooks = {});
   QueueStream(const QueueStream&) = delete;
-  /// Waits for the work that has begun; what has not is not done.
+  /// Waits for the work that has begun, and drops the rest.
   ~QueueStream() override;
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
@@ -40,7 +40,7 @@ class QueueStream final : public Stream {
  private:
   struct Entry {
     Work work;    // or else
-    Event event;  // what is waited for
+    Event event;  // the event to wait for
   };
   friend void block_until(Event event);
   void block_until_done(std::uint64_t number);
@@ -48,18 +48,18 @@ class QueueStream final : public Stream {
   void run();
   void handle(const Entry& entry);
 
-  // Entry n, counted from 0, lies in ring_[n % capacity] from when given_ is above n until done_ is. One thread gives.
+  // Entry n, counted from 0, is in ring_[n % capacity] from when given_ > n until done_ > n. Only one thread submits work.
   std::array<Entry, capacity> ring_;
   std::atomic<std::uint64_t> given_ = 0, done_ = 0;
-  std::atomic<bool> cancelled_ = false;  // entries are passed over
+  std::atomic<bool> cancelled_ = false;  // the remaining entries are skipped
   std::atomic<bool> closing_ = false;
-  std::exception_ptr error_;  // the first that work threw; read by others once cancelled_ is set and all is done
+  std::exception_ptr error_;  // the first exception of the work; others read it after cancelled_ is set and all work has ended
   const QueueStreamHooks hooks_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last: it uses the other members
 };
 
-/// Blocks the caller until an event of a CPU's stream is done; those of inline streams are. Throws StreamFailed if it will
-/// never be.
+/// Blocks the caller until an event of a CPU stream is reached; events of inline streams always are. Throws StreamFailed if it
+/// can no longer be reached.
 void block_until(Event event);
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@ namespace fsdp {
 
 void check_cuda(cudaError_t status, std::string_view call, std::source_location where) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // it has been told
+  cudaGetLastError();  // clears the error, which has been reported
   throw CallError(call, cudaGetErrorString(status), where);
 }
 
@@ -49,13 +49,13 @@ void CudaStream::wait(Event event) {
 
 namespace {
 
-/// Returns when `query` no longer says that there is work to be done. The host waits about once per update, so that it may
-/// sleep a little between two looks.
+/// Waits until `query` reports that no work is left. The host waits about once per update, so sleeping between two queries is
+/// acceptable.
 template <class Query>
 void look_until_done(const std::function<void()>& look, std::string_view call, const Query& query) {
   cudaError_t status = query();
   for (; status == cudaErrorNotReady; status = query()) {
-    cudaGetLastError();  // CUDA counts the answer as an error, and would give it to the next launch
+    cudaGetLastError();  // CUDA also stores "not ready" as an error, which the next launch would report
     look();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
@@ -142,7 +142,8 @@ class CudaDevice final : public Device {
     check_cuda(status, "cudaMalloc");
     Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFree(p); });
     check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for the one that cleared
+    check_cuda(cudaDeviceSynchronize(),
+               "cudaDeviceSynchronize");  // other streams do not wait for the stream that cleared the memory
     return buffer;
   }
 
@@ -165,7 +166,7 @@ class CudaDevice final : public Device {
   }
 
   std::shared_ptr<Stream> make_stream(StreamUse use) override {
-    int least = 0, greatest = 0;  // the greatest priority is the smallest number
+    int least = 0, greatest = 0;  // a smaller number is a higher priority
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     const bool computes = use == StreamUse::compute;
     return std::make_shared<CudaStream>(kernels_, computes ? least : greatest,

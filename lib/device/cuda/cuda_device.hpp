@@ -1,4 +1,5 @@
-// A GPU of NVIDIA's, by the CUDA runtime. Part of libfsdp_cuda, which libfsdp loads when a GPU is wanted: see cuda_library.hpp.
+// An NVIDIA GPU as a device, through the CUDA runtime. Part of libfsdp_cuda, which libfsdp loads when a GPU is requested: see
+// cuda_library.hpp.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,14 +14,14 @@
 
 namespace fsdp {
 
-/// Throws CallError with CUDA's own words unless the call succeeded.
+/// Throws CallError with CUDA's error message unless the call succeeded.
 void check_cuda(cudaError_t status, std::string_view call, std::source_location where = std::source_location::current());
 
-/// Work is called at once, by whoever gives it, and what it queues runs on the GPU, in order. Errors of kernels come out where
-/// somebody waits. For the thread that made it.
+/// submit() calls the work immediately on the calling thread, and the kernels that the work queues run on the GPU in order. A
+/// kernel's error is thrown by a later wait. Only the thread that made the stream may use it.
 class CudaStream final : public Stream {
  public:
-  /// The host's waits call *look again and again, where it is not empty, and throw what it throws.
+  /// While the host waits, it calls *look repeatedly, if *look is not empty. Exceptions of *look end the wait.
   CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace,
              std::shared_ptr<const std::function<void()>> look);
   ~CudaStream() override;
@@ -31,7 +32,7 @@ class CudaStream final : public Stream {
   Event record() override;
   void wait(Event event) override;
   void synchronize() override;
-  void cancel() noexcept override {}  // what has been queued is the GPU's
+  void cancel() noexcept override {}  // the GPU finishes the work in its queue
   bool is_asynchronous() const override { return true; }
   void copy(void* to, const void* from, std::size_t bytes) override;
   std::int64_t mark() override;
@@ -40,7 +41,7 @@ class CudaStream final : public Stream {
   void begin_marks(bool wanted) override;
 
   cudaStream_t handle() const { return handle_; }
-  /// What the stream's products work in.
+  /// The workspace of the stream's matrix products.
   const Buffer& workspace() const { return workspace_; }
 
  private:
@@ -48,26 +49,26 @@ class CudaStream final : public Stream {
   cudaStream_t handle_ = nullptr;
   const Buffer workspace_;
   const std::shared_ptr<const std::function<void()>> look_;
-  /// Events from number `first_` on; those before are done. They are made once, and used again after each synchronize().
+  /// Events from number `first_` on; earlier ones are done. They are created once and reused after each synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;
-  /// Events with times; the first is the beginning, at began_ns_.
+  /// Events with times. The first was recorded at began_ns_.
   std::vector<cudaEvent_t> marks_;
   std::size_t marked_ = 0;
   bool marking_ = false;
   std::int64_t began_ns_ = 0;
 };
 
-/// The stream of CUDA that a stream of this device is.
+/// Casts a stream of this device.
 inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
-/// Device `index` of those that the process sees, which becomes the current one of the calling thread; it computes with
-/// `kernels`, which use `libraries`, as "cuBLASLt 13.1.0".
+/// Makes device `index` of those that the process sees, and sets it as the current device of the calling thread. It computes
+/// with `kernels`, which use `libraries` ("cuBLASLt 13.1.0").
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
                                          std::string libraries);
 
-/// Waits of the host for any stream of `device`, which is one of CUDA's, call `look` again and again from now on, and throw
-/// what it throws; an empty one ends that.
+/// From now on, while the host waits for a stream of this CUDA device, it calls `look` repeatedly. Exceptions of `look` end the
+/// wait. An empty function stops this.
 void look_while_waiting(Device& device, std::function<void()> look);
 
 }  // namespace fsdp

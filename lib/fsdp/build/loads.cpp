@@ -12,27 +12,26 @@ namespace fsdp {
 
 namespace {
 
-/// The operations between which a buffer stays loaded.
+/// The range of operations during which a buffer stays loaded.
 struct Stay {
   BufferId buffer;
   std::size_t first, last;
-  bool loads;            // its first operation needs what is kept
-  bool changed = false;  // by any of them
+  bool loads;            // its first operation needs the stored content
+  bool changed = false;  // by any operation of the range
 };
 
 class Loader {
  public:
   explicit Loader(const Plan& plan) : plan_(plan) {}
 
-  /// The list with its loads and unloads. `ends` are numbers of its operations, or one more than its last: they become what
-  /// they are in the new list.
+  /// Returns the list with loads and unloads. `ends` point to section ends in the old list; they are updated to the new list.
   std::vector<Operation> rewrite(const std::vector<Operation>& list, std::initializer_list<std::size_t*> ends) {
     find_stays(list);
     std::vector<std::vector<BufferId>> before(list.size()), after(list.size());
     std::set<BufferId> needed;  // by a later stay of the list
     for (auto stay = stays_.rbegin(); stay != stays_.rend(); ++stay) {
-      // What a list leaves of unreduced gradients, nobody reads. Gradients do go back, though the optimizer only reads them:
-      // Executor::gradients() finds those of the last update where they are kept, and norms by group are measured there.
+      // Unreduced gradients are not read after the list, so they are not unloaded. Reduced gradients are unloaded, although the
+      // optimizer only reads them: Executor::gradients() and norms by group read them from the host.
       const bool is_kept = buffer(stay->buffer).role != BufferRole::unreduced_gradients || needed.contains(stay->buffer);
       if (stay->changed && is_kept) after[stay->last].insert(after[stay->last].begin(), stay->buffer);
       if (stay->loads) before[stay->first].insert(before[stay->first].begin(), stay->buffer);
@@ -42,7 +41,7 @@ class Loader {
         needed.erase(stay->buffer);
     }
     std::vector<Operation> all;
-    std::vector<std::size_t> begins;  // of each operation in the new list
+    std::vector<std::size_t> begins;  // of each operation, in the new list
     for (std::size_t i = 0; i < list.size(); ++i) {
       begins.push_back(all.size());
       for (const BufferId id : before[i]) all.push_back(transfer(kinds::load, StreamId::load, id, list[i].micro_batch));
@@ -71,7 +70,7 @@ class Loader {
         }
   }
 
-  /// The buffer is loaded at operation `i`. If it was not before, others that lie where it does leave.
+  /// Notes that operation `i` needs the buffer loaded. If it was not loaded, the buffers that overlap its slot end their stay.
   Stay& stay_at(std::size_t i, BufferId id, bool needs_what_is_kept) {
     std::vector<std::size_t>& here = loaded_[buffer(id).slot.buffer];
     const auto mine = std::find_if(here.begin(), here.end(), [&](std::size_t s) { return stays_[s].buffer == id; });
@@ -88,14 +87,14 @@ class Loader {
     return x.slot.offset < y.slot.offset + y.bytes && y.slot.offset < x.slot.offset + x.bytes;
   }
 
-  /// A rank that writes its own part needs the others. Of a unit that several stages use, only the first contribution of a
-  /// micro-batch overwrites.
+  /// Returns true if the operation needs the stored content. A rank that writes only its own part needs the other parts. If
+  /// several stages use a unit, only the first contribution of a micro-batch overwrites its gradient.
   bool needs_what_is_kept(const Operation& op, Effect effect, const Location& place) {
     if (needs_content(op, effect) || place.per_shard != 0) return true;
     return effect == Effect::contributes && std::exchange(contributed_[place.buffer], op.micro_batch + 1) == op.micro_batch + 1;
   }
 
-  /// All of a buffer, counted in words of 4 bytes.
+  /// Moves a whole buffer, counted in 4-byte words.
   Operation transfer(const Kind& kind, StreamId stream, BufferId id, int micro_batch) const {
     std::vector<Operand> operands;
     for (const OperandSpec& spec : kind.operands)
@@ -110,8 +109,8 @@ class Loader {
 
   const Plan& plan_;
   std::vector<Stay> stays_;                              // in order of their first operations
-  std::map<BufferId, std::vector<std::size_t>> loaded_;  // of each buffer of slots: the stays that go on there
-  std::map<BufferId, int> contributed_;                  // the last micro-batch whose gradient is in it, from 1
+  std::map<BufferId, std::vector<std::size_t>> loaded_;  // of each buffer of slots: the stays that have not ended
+  std::map<BufferId, int> contributed_;                  // the last micro-batch, from 1, whose gradient is in the buffer
 };
 
 }  // namespace

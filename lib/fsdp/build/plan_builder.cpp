@@ -1,9 +1,9 @@
-// Turns a strategy, a row of the placement table, into operations and buffers.
+// The plan builder: turns a strategy (a row of the placement table) into operations and buffers.
 //
-// A micro-batch is a walk over stages: embedding, blocks, head, and back. The walk is written down first, as visits; then each
-// visit becomes an operation, with the gathers that it and its successors need before it, and the releases and reductions that
-// it makes possible behind it. So prefetch, slots, wrap policies, frozen layers and recomputation are all one rule over the
-// visits.
+// A micro-batch is a walk over the stages: embedding, blocks, head, and back. The walk is first written down as a list of
+// visits. Then each visit becomes an operation, preceded by the gathers that it and its successors need, and followed by the
+// releases and reductions that it makes possible. So prefetch, slots, wrap policies, frozen layers and recomputation all follow
+// one rule over the visits.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -79,18 +79,18 @@ class Builder {
   // Stages: 0 the embedding, 1 + b block b, then the head.
   int head_stage() const { return blocks_ + 1; }
 
-  /// Bundles that are used one after another take slots in turn: those inside of the model some, the embedding and the head,
-  /// where they are apart, one. A bundle that both ends use, or that overlaps others, has a slot of its own from its first use
-  /// to its last.
+  /// Bundles that are used one after another share slots in turn: a ring of several slots for bundles inside the model, and a
+  /// ring of one slot for the embedding and the head if they are separate. A bundle that both ends of the model use, or that
+  /// overlaps others, has its own slot from its first use to its last.
   enum class Ring { none, inside, ends };
 
-  /// Units that go through the slots together, because the same stages use them.
+  /// Units that take slots together, because the same stages use them.
   struct Bundle {
     int first, last;         // stages
-    std::vector<int> units;  // all of its units
+    std::vector<int> units;  // all units of the bundle
     Ring ring = Ring::none;
     std::size_t turn = 0;   // in the ring
-    bool gathered = false;  // while operations are emitted
+    bool gathered = false;  // state during the emission of operations
   };
 
   void find_uses() {
@@ -136,8 +136,8 @@ class Builder {
 
   static std::size_t slots_of(Ring ring, std::size_t inside) { return ring == Ring::ends ? 1 : inside; }
 
-  /// Reserves memory for the units of which bytes_of(unit) is not 0, and sets locations[unit]. If bundles take turns, those of
-  /// a ring have its slots in turn, `inside` of them inside of the model; any other bundle has memory of its own.
+  /// Reserves memory for each unit with bytes_of(unit) > 0, and sets locations[unit]. If bundles share slots, those of a ring
+  /// use its slots in turn (`inside` is the number of slots inside the model). Every other bundle has its own memory.
   template <class BytesOf>
   void add_slots(const std::string& name, BufferRole role, std::size_t inside, bool in_turn, const BytesOf& bytes_of,
                  std::vector<Location>& locations) {
@@ -169,10 +169,10 @@ class Builder {
     }
   }
 
-  /// What a unit has of one kind, by unit.
+  /// The buffer of one kind of state, by unit.
   using BufferOfUnit = std::map<int, BufferId>;
 
-  /// These buffers are kept on the host, and loaded into slots.
+  /// Marks these buffers as offloaded, and adds slots for them on the device.
   void keep_on_host(const std::string& what, std::size_t inside, const BufferOfUnit& buffers) {
     std::vector<Location> slots(static_cast<std::size_t>(units_.count()));
     const auto bytes_of = [&](int u) {
@@ -188,9 +188,9 @@ class Builder {
 
   void choose_what_is_on_the_host() {
     if (!options_.offload_optimizer && !options_.offload_parameters) return;
-    constexpr std::size_t updated_at_once = 2;  // units: one is updated while another one is loaded
+    constexpr std::size_t updated_at_once = 2;  // units: one is updated while the next one is loaded
     BufferOfUnit masters, parameters, gradients, whole_gradients;
-    std::map<std::size_t, BufferOfUnit> waiting_sums;  // by their number
+    std::map<std::size_t, BufferOfUnit> waiting_sums;  // by index
     std::map<std::string, BufferOfUnit> states;        // by name
     for (int u = 0; u < units_.count(); ++u) {
       if (units_.rounded(u)) masters[u] = at(plan_.master, u).buffer;
@@ -215,7 +215,7 @@ class Builder {
 
   void add_buffers() {
     const auto n = static_cast<std::size_t>(units_.count());
-    std::size_t largest_master = 0, largest_gradient = 0;  // of those kept in 16 bits, in fp32
+    std::size_t largest_master = 0, largest_gradient = 0;  // in fp32, of units that keep theirs in 16 bits
     plan_.whole_parameters.resize(n);
     for (int u = 0; u < units_.count(); ++u) {
       const DType type = units_.unit(u).types.parameter;
@@ -301,8 +301,9 @@ class Builder {
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
     };
-    // Evaluation passes two buffers to and fro, and has one for what blocks save. So have all blocks whose backward pass makes
-    // again what they save, by their place in a segment. Each such buffer has the size of the largest that it serves.
+    // Evaluation alternates between two buffers for activations and has one for saved activations. Blocks that are recomputed
+    // in backward share buffers for saved activations, by position in their segment. Each shared buffer has the largest size
+    // that it needs.
     const auto is_kept = [](int) { return true; };
     const auto largest = [&](const std::vector<std::size_t>& sizes, const auto& serves) {
       std::size_t bytes = 0;
@@ -318,7 +319,7 @@ class Builder {
     add_saved(0, largest(kept, is_kept));
     if (options_.training && !recomputes())
       for (int b = 1; b < blocks_; ++b)
-        if (b < first_backward_block())  // nothing is kept
+        if (b < first_backward_block())  // nothing is kept for backward
           saved_.push_back(saved_.front());
         else
           add_saved(b, at(kept, b));
@@ -364,35 +365,35 @@ class Builder {
     return options_.training && options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::selective;
   }
   int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
-  /// Backward goes down to the lowest stage that is trained.
+  /// Backward ends at the lowest trained stage.
   int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
   bool recomputed(int block) const { return recomputes() && block / segment() < (blocks_ - 1) / segment(); }
   BufferId x(int block) const { return at(x_, block); }
   BufferId saved(int block) const { return recomputes() ? at(saved_, block % segment()) : at(saved_, block); }
-  /// The input of a block in backward: kept, or made again inside its segment.
+  /// The input of a block in backward: kept from forward, or recomputed in its segment.
   BufferId x_in_backward(int block) const {
     return recomputed(block) && block % segment() > 0 ? at(recomputed_x_, block % segment() - 1) : x(block);
   }
 
-  /// An operation of the walk, before gathers and reductions are put around it.
+  /// An operation of the walk, before gathers and reductions are added around it.
   struct Visit {
     Operation op;
     int stage;
-    bool backward = false;  // for the choice of prefetch
+    bool backward = false;  // selects the prefetch rule
     bool reads_parameters = true;
     bool writes_gradients = false;
   };
 
-  /// Whole gradients that stay add up in backward; those in slots add up in their reduction, and are written anew each time.
-  /// Where one operation writes both kinds, it adds to all, and the slots are cleared first.
+  /// Gradients that stay whole are added up in backward. Gradients in slots are added up in their reduction, and written anew
+  /// each time. If one operation writes both kinds, it adds to all of them, and the slots are cleared first.
   bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
   bool clears(int u) const { return adds() && units_.gradient_in_slot(u); }
 
-  /// An operand that some plans have.
+  /// Appends an operand if the plan has the buffer.
   static void append(std::vector<Operand>& operands, OperandName name, BufferId buffer) {
     if (buffer >= 0) operands.push_back({name, buffer});
   }
-  /// What stages read of a batch and of the model's tables.
+  /// Appends the operand for positions of tokens, if the plan has it.
   void append_positions(std::vector<Operand>& operands) const { append(operands, positions, plan_.positions); }
   void append_tables(std::vector<Operand>& operands) const { append(operands, tables, sizes_.tables > 0 ? plan_.tables : -1); }
 
@@ -427,7 +428,7 @@ class Builder {
          .writes_gradients = true});
     for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
-      if (refills() && b + 1 < blocks_)  // of the last block it is all there
+      if (refills() && b + 1 < blocks_)  // the last block's saved activations are still complete
         visits.push_back(
             {.op = stage_operation(
                  kinds::refill, b + 1, b,
@@ -456,7 +457,7 @@ class Builder {
     return visits;
   }
 
-  /// The forward passes of a segment once more, whose last output nobody needs.
+  /// Adds the recomputation of a segment's forward passes. The last output is not needed.
   void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
     for (int b = first; b <= last; ++b) {
       std::vector<Operand> operands = {{OperandName::x, x_in_backward(b)}};
@@ -515,7 +516,7 @@ class Builder {
   void emit(List& list, const std::vector<Visit>& visits) {
     std::vector<Operand> operands = {{tokens, plan_.tokens}, {inputs, plan_.inputs}, {targets, plan_.targets}};
     append_positions(operands);
-    if (micro_batch_ == 0) operands.push_back({sums, plan_.sums});  // which begin with zeros
+    if (micro_batch_ == 0) operands.push_back({sums, plan_.sums});  // in the first micro-batch sums are set to zero
     emit(list, visits, &kinds::read_batch, std::move(operands));
   }
 
@@ -558,8 +559,8 @@ class Builder {
            });
   }
 
-  /// Whether a bundle is kept after visit v: until its last use, or, where slots are taken in turn, if it is the next of its
-  /// ring.
+  /// Returns true if a bundle stays gathered after visit v: until its last use or, if slots are shared, if it is the next one
+  /// of its ring.
   bool stays(const Bundle& bundle, const std::vector<Visit>& visits, std::size_t v) const {
     for (std::size_t next = v + 1; next < visits.size(); ++next) {
       if (needs(visits[next], bundle)) return true;
@@ -588,7 +589,7 @@ class Builder {
       if (units_.sharded_at_rest(u)) emit(list, gather_operation(units_, plan_, u));
   }
 
-  /// Gathers what the visits after v need next, as far as slots allow.
+  /// Gathers the parameters of the visits after v, as far as slots are free.
   void prefetch(List& list, const std::vector<Visit>& visits, std::size_t v) {
     std::vector<const Bundle*> ahead;
     for (std::size_t next = v + 1; next < visits.size() && visits[next].backward == visits[v].backward; ++next)
@@ -611,7 +612,8 @@ class Builder {
                     .operands = {{weights, at(plan_.whole_parameters, u)}}});
   }
 
-  /// The fp32 sums of all of a unit, or of this rank's part, are kept in 16 bits, added to others if there are any.
+  /// Rounds the fp32 sums of a unit, whole or this rank's part, into the kept 16-bit gradient. `add`: adds the kept gradient
+  /// first.
   void keep_gradient(List& list, int u, const Location& wide, bool add) {
     const bool is_whole = wide == at(plan_.whole_gradients, u);
     emit(list, {.kind = is_whole ? &kinds::round_whole_gradient : &kinds::round_gradient,
@@ -625,8 +627,8 @@ class Builder {
                                       : Operand{kept_gradient, at(plan_.gradients, u)}}});
   }
 
-  /// The gradient of a unit is whole on this rank for this micro-batch. Where gradients are kept in 16 bits, sums come from
-  /// their operations in fp32, are rounded into what is kept, and go on as they are there.
+  /// Reduces a unit's gradient, which is complete on this rank for this micro-batch. If gradients are kept in 16 bits, each sum
+  /// is computed in fp32 and then rounded into the kept gradient.
   void reduce(List& list, int u) {
     if (units_.sums_in_a_tree()) return reduce_into_tree(list, u);
     const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
@@ -636,7 +638,7 @@ class Builder {
     if (units_.scattered(u) && (last || !whole_are_kept)) {
       const bool add = micro_batch_ > 0 && !whole_are_kept;
       scatter_gradient(list, u, mine, add && !narrow);
-      if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over the replicas is kept
+      if (narrow && (add || !last || !units_.is_replicated(u)))  // else only the sum over replicas is kept
         keep_gradient(list, u, mine, add);
     }
     if (last && units_.is_replicated(u)) {
@@ -646,7 +648,7 @@ class Builder {
     if (last) emit_squares(list, u);
   }
 
-  /// Sums a unit's whole gradient over the shard axis; this rank's part of the sum goes to `to`.
+  /// Reduce-scatters a unit's whole gradient over the shard axis. This rank's part of the sum is written to `to`.
   void scatter_gradient(List& list, int u, Location to, bool add) {
     emit(list, {.kind = &kinds::reduce_scatter_gradient,
                 .stream = StreamId::reduce,
@@ -657,14 +659,14 @@ class Builder {
                 .operands = {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}});
   }
 
-  /// Sums what ranks have of the same part, in place.
+  /// All-reduces a unit's gradient in place, over the ranks with the same part.
   void sum_over_replicas(List& list, int u, Location where) {
     emit(list, {.kind = &kinds::all_reduce_gradient,
                 .stream = StreamId::reduce,
                 .unit = u,
                 .group = units_.replicas(u),
                 .count = units_.shard_numel(u),
-                .travel = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums stay as they are
+                .travel = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums are not rounded again
                 .operands = {{sum, where}}});
   }
 
@@ -676,8 +678,9 @@ class Builder {
                 .operands = {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}}});
   }
 
-  /// As reduce(), where sums over the micro-batches go in a tree. What a micro-batch has is summed over all ranks first; then
-  /// sums join from the last one, as many as this micro-batch's number has ones at its end in binary digits, or all.
+  /// Like reduce(), for sums that form a tree. The gradient of the micro-batch is first summed over all ranks. Then the latest
+  /// sums are added together: as many as the binary number of this micro-batch has trailing ones, or all after the last
+  /// micro-batch.
   void reduce_into_tree(List& list, int u) {
     const auto m = static_cast<unsigned>(micro_batch_);
     const Location whole = at(plan_.whole_gradients, u);

@@ -71,7 +71,7 @@ void UpdateBuilder::append_optimizer(int micro_batch) {
   for (int u = 0; u < units_.count(); ++u)
     if (clips_values_ && units_.trained(u) && !units_.has_narrow_gradient(u)) emit_clip(u);
   for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
-  std::vector<int> together;  // units that work on matrices at the same time
+  std::vector<int> together;  // units with matrices that are worked on together
   for (int u = 0; u < units_.count(); ++u) {
     if (!units_.trained(u)) continue;
     if (!units_.works_on_matrices(u)) {
@@ -102,7 +102,7 @@ void UpdateBuilder::emit(Operation op) {
   plan_.update.push_back(std::move(op));
 }
 
-/// A sum over the ranks, in words of integers, that no unit's gradient is.
+/// An all-reduce of integer words other than a unit's gradient.
 void UpdateBuilder::emit_sum(const Kind& kind, GroupAxis group, Operand what, std::size_t count, int round) {
   emit({.kind = &kind,
         .stream = StreamId::reduce,
@@ -142,7 +142,7 @@ void UpdateBuilder::upcast_master(int u) {
         .operands = {{kept_master, at(plan_.master, u)}, {master, at(plan_.wide_master, u)}}});
 }
 
-/// Sums over whole tensors: each unit's on this rank, and all of them over the ranks at once.
+/// Sums over whole tensors: first each unit's on this rank, then one reduction over the ranks.
 void UpdateBuilder::emit_statistics(int round) {
   const Layout& layout = units_.layout();
   for (int u = 0; u < units_.count(); ++u) {
@@ -187,7 +187,8 @@ void UpdateBuilder::emit_optimizer(int u) {
   if (is_published(u)) emit(gather_operation(units_, plan_, u));
 }
 
-/// The owners of matrices are dealt out over all ranks, replicas too: zeros elsewhere, and the sum that gradients take.
+/// Matrices are owned by ranks of the whole world, including replicas. All other places are zero, and the result is reduced
+/// like a gradient.
 void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
   const auto move = [&](const Kind& kind, StreamId stream, GroupAxis group, int u, std::vector<Operand> operands) {
     emit({.kind = &kind,
@@ -221,13 +222,13 @@ bool UpdateBuilder::shares_memory(int u, const std::vector<int>& others) const {
   const auto buffer_of = [&](const std::vector<Location>& places, int unit) { return plan_.at_work(at(places, unit)).buffer; };
   return std::any_of(others.begin(), others.end(), [&](int other) {
     return buffer_of(plan_.wide_gradients, u) ==
-               buffer_of(whole_directions_, other) ||  // upcast there once others are gathered
+               buffer_of(whole_directions_, other) ||  // its directions are upcast there after others are gathered
            buffer_of(whole_directions_, u) == buffer_of(whole_directions_, other) ||
            buffer_of(directions_, u) == buffer_of(directions_, other);
   });
 }
 
-/// Where this rank counts a round of a unit's sums over whole tensors.
+/// The place of this rank's words in a round of a unit's sums over whole tensors.
 Location UpdateBuilder::words(int u, int round) const {
   const Range range = units_.layout().statistics(static_cast<std::size_t>(u), round);
   return {at(plan_.statistics, round), range.begin * sizeof(std::int64_t)};

@@ -49,18 +49,18 @@ class Contents : private CheckedList {
   }
 
  private:
-  /// A range of a buffer. `stored`: where a loaded copy comes from; `changed`: since it was loaded.
+  /// The state of a range of a buffer. `stored`: the offloaded buffer that it is a copy of; `changed`: since it was loaded.
   struct Piece {
     std::size_t begin, end;
     Content content;
     BufferId stored = -1;
     bool changed = false;
-    int contributed = -1;  // the last micro-batch that contributed to this gradient
+    int contributed = -1;  // the last micro-batch with a contribution to this gradient
   };
 
   [[noreturn]] void fail(const std::string& why) const { CheckedList::fail(at_, why); }
 
-  /// The others have one thing for all of the list.
+  /// Returns true for buffers that several things share in turn. Other buffers have one content for the whole list.
   static bool takes_turns(const PlanBuffer& buffer) {
     switch (buffer.role) {
       case BufferRole::gathered_parameters:
@@ -98,7 +98,7 @@ class Contents : private CheckedList {
     return nullptr;
   }
 
-  /// Whatever was in the range is gone.
+  /// Marks the content of the range as overwritten.
   void erase(BufferId id, std::size_t begin, std::size_t end) {
     std::vector<Piece>& here = pieces_[static_cast<std::size_t>(id)];
     std::vector<Piece> left;
@@ -114,7 +114,7 @@ class Contents : private CheckedList {
     here = std::move(left);
   }
 
-  /// The offloaded buffer of the operation's units whose slot this place is in.
+  /// The offloaded buffer, among those of the operation's units, that is loaded into this place.
   BufferId stored_at(const Location& place, std::span<const std::size_t> units) const {
     for (std::size_t id = 0; id < plan_.buffers.size(); ++id) {
       const PlanBuffer& of = plan_.buffers[id];
@@ -136,7 +136,7 @@ class Contents : private CheckedList {
       if (buffer(place.buffer).is_offloaded()) fail(format("works on {}, which is offloaded", name(place)));
       if (!takes_turns(buffer(place.buffer))) continue;
       const std::size_t bytes = info.home(question)->bytes;
-      if (bytes == 0 && info.holds) continue;  // a layer that saves nothing
+      if (bytes == 0 && info.holds) continue;  // a layer that saves no activations
       const Effect effect = effect_on(op, k);
       if (buffer(place.buffer).role == BufferRole::loaded)
         follow_loaded(op, effect, place, stored_at(place, units));
@@ -148,7 +148,8 @@ class Contents : private CheckedList {
     }
   }
 
-  /// A rank that changes its own part of parameters that are whole at rest has old ones of the other ranks, until it gathers.
+  /// If parameters are whole at rest and a rank has changed its own part, the other ranks' parts are out of date until they are
+  /// gathered.
   void follow_parameters(const Operation& op, OperandName operand, Effect effect, const Location& place,
                          const Query& question) {
     if (operand == weights) {
@@ -179,14 +180,14 @@ class Contents : private CheckedList {
       piece->content = leaves;
       return;
     }
-    if (effect == Effect::consumes) piece->content.what = scratch;  // which nobody needs
+    if (effect == Effect::consumes) piece->content.what = scratch;  // the content is not needed any more
     erase(place.buffer, place.offset, place.offset + bytes);
     if (effect != Effect::consumes && effect != Effect::clobbers)
       pieces_[static_cast<std::size_t>(place.buffer)].push_back(
           {place.offset, place.offset + bytes, leaves, -1, false, contributed});
   }
 
-  /// An operation finds its unit's data loaded, unless it makes all of it anew.
+  /// An operation must find its unit's data loaded, unless it overwrites all of it.
   void follow_loaded(const Operation& op, Effect effect, const Location& place, BufferId id) {
     const PlanBuffer& of = buffer(id);
     Piece* piece = find(of.slot, of.bytes);
@@ -208,7 +209,7 @@ class Contents : private CheckedList {
     if (effect != Effect::consumes) piece->changed = true;
   }
 
-  /// Only loads and unloads touch what is offloaded.
+  /// Only loads and unloads may access offloaded state.
   void follow_transfer(const Operation& op) {
     const bool loads = op.operands.front().name == stored;
     const BufferId id = op.at(stored).buffer;
@@ -229,10 +230,10 @@ class Contents : private CheckedList {
         {of.slot.offset, of.slot.offset + of.bytes, {slot, of.unit, -1}, id});
   }
 
-  std::size_t at_ = 0;                             // the operation
+  std::size_t at_ = 0;                             // index of the current operation
   std::vector<std::vector<Piece>> pieces_;         // of each buffer
   std::set<std::size_t> unrounded_, unpublished_;  // units
-  std::vector<bool> lost_;  // of each offloaded buffer: it was overwritten in its slot before it was unloaded
+  std::vector<bool> lost_;                         // of each offloaded buffer: overwritten in its slot before it was unloaded
 };
 
 }  // namespace

@@ -54,7 +54,7 @@ void GradientStates::reduce_scatter(const Operation& op) {
   UnitGradient& unit = units_[u];
   if (plan_.sums_in_a_tree) return add_to_tree(op, u, op.at(sum), take_micro_batch(op, u, !is_replicated(u)));
   if (unit.whole.empty()) fail("reduces nothing");
-  if (is_narrow(u)) unit.shard.clear();  // fp32 sums of the micro-batches before are kept
+  if (is_narrow(u)) unit.shard.clear();  // the fp32 sums of earlier micro-batches are in the kept gradient
   if (op.accumulate == unit.shard.empty())
     fail(op.accumulate ? "adds to a gradient that is not there" : "overwrites a gradient that is reduced already");
   for (const Contribution& one : unit.whole)
@@ -98,7 +98,7 @@ void GradientStates::sum_in_tree(const Operation& op) {
   add_to_tree(op, u, op.at(to), taken);
 }
 
-/// The whole gradient, which is that of this one micro-batch.
+/// Takes the whole gradient, which must be that of this micro-batch only.
 GradientStates::Sum GradientStates::take_micro_batch(const Operation& op, std::size_t u, bool is_reduced) {
   UnitGradient& unit = units_[u];
   if (unit.whole.empty()) fail("reduces nothing");
@@ -109,8 +109,8 @@ GradientStates::Sum GradientStates::take_micro_batch(const Operation& op, std::s
   return {op.micro_batch, op.micro_batch + 1, is_reduced};
 }
 
-/// In canonical order: 2^n micro-batches, of which the first is a multiple of 2^n, are summed before anything else joins them;
-/// then as many others as they are, or the last ones.
+/// The canonical order: 2^n micro-batches, the first of which is a multiple of 2^n, are summed before another sum is added.
+/// Then an equal number of micro-batches is added, or the last ones of the update.
 void GradientStates::add_to_tree(const Operation& op, std::size_t u, const Location& place, const Sum& sum) {
   std::map<int, Sum>& sums = units_[u].sums;
   const int there = sum_at(u, place);
@@ -131,7 +131,7 @@ void GradientStates::add_to_tree(const Operation& op, std::size_t u, const Locat
   left.end = sum.end;
 }
 
-// --- What is kept in 16 bits ---
+// --- State in 16 bits ---
 
 void GradientStates::keep_whole_gradient(const Operation& op) { keep(op, true); }
 void GradientStates::keep_gradient(const Operation& op) { keep(op, false); }
@@ -161,7 +161,7 @@ void GradientStates::keep_master(const Operation& op) {
   if (std::exchange(unit_of(op).master_is_kept, true)) fail("rounds parameters twice");
 }
 
-/// Once more what the norm has seen.
+/// Restores the fp32 values that the norm was computed from.
 void GradientStates::upcast_gradient(const Operation& op) {
   if (!unit_of(op).in_norm) fail("comes before the gradient is in the norm");
   unit_of(op).used = false;
@@ -273,7 +273,7 @@ void GradientStates::update(const Operation& op) {
   if (std::exchange(units_[u].updated, true)) fail("takes a step twice");
 }
 
-/// Every trained unit is updated, and kept; what happens once happens to all.
+/// Every trained unit must have been updated and, if in 16 bits, kept. Operations that run once must have run for all units.
 void GradientStates::check_end() const {
   std::set<const Kind*> done;
   for (const UnitGradient& unit : units_) done.insert(unit.done.begin(), unit.done.end());
@@ -288,7 +288,7 @@ void GradientStates::check_end() const {
   }
 }
 
-// --- What the rules ask ---
+// --- Queries of the rules ---
 
 std::set<int> GradientStates::stages_of(std::size_t u) const {
   std::set<int> stages;

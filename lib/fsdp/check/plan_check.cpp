@@ -15,7 +15,7 @@ namespace fsdp {
 
 namespace {
 
-/// Operands, order and memory.
+/// Checks operands, order and memory.
 class ListChecker : private CheckedList {
  public:
   using CheckedList::CheckedList;
@@ -30,7 +30,7 @@ class ListChecker : private CheckedList {
         fail(i, "is of another micro-batch");
     }
   }
-  /// What stages reach through the model's tables is in its buffers.
+  /// The buffers hold all memory that stages access through the model's tables.
   void check_tables() const {
     const auto check = [&](const Location& kept, std::size_t u, DType type, const char* what) {
       const Location place = plan_.at_work(kept);
@@ -45,7 +45,7 @@ class ListChecker : private CheckedList {
     }
   }
 
-  /// What the operation is about is there: its unit or its stage.
+  /// Returns true if the operation's unit or stage exists.
   bool has_its_subject(const Operation& op) const {
     const int last = static_cast<int>(stage_units_.size()) - 1;
     switch (op.kind->subject) {
@@ -63,7 +63,7 @@ class ListChecker : private CheckedList {
     return false;
   }
 
-  /// An operation has the operands that its kind lists, in that order, where the plan's tables have them, whole, on every rank.
+  /// An operation must have the operands of its kind, in order, in the places of the plan's tables, and complete on every rank.
   void check_operands(std::size_t i, const Operation& op) const {
     if (!has_its_subject(op)) fail(i, "is about a unit or a stage that is not there");
     const std::vector<std::size_t> units = units_of(op);
@@ -103,7 +103,7 @@ class ListChecker : private CheckedList {
     for (std::size_t k = 0; k < op.operands.size(); ++k)
       if (const Effect effect = effect_on(op, k); effect == Effect::accumulates || effect == Effect::contributes) return;
     if (op.kind->follow != protocol<&GradientStates::contribute>)
-      fail(i, "adds to nothing");  // else all that it is about is frozen
+      fail(i, "adds to nothing");  // without operands to accumulate into, all its units are frozen
   }
 
   void check_order_and_memory() const {
@@ -147,7 +147,7 @@ class ListChecker : private CheckedList {
           for (const int reader : at(readers, place))
             if (!is_after(reader))
               fail(i, format("writes {} and does not wait for operation {}, which reads it", name(place), reader));
-        // Transient buffers share memory in issue order, which is the order of one stream alone.
+        // Transient buffers share memory in issue order, which only holds on one stream.
         if (buffer(place.buffer).transient && op.stream != StreamId::compute)
           fail(i, format("uses {}, whose memory others use, on a stream of its own", name(place)));
       }
@@ -162,7 +162,7 @@ class ListChecker : private CheckedList {
     }
   }
 
-  /// What is filled before the list runs.
+  /// Returns true if the place is filled before the list runs.
   bool is_there_before(const Location& place) const {
     const BufferRole role = buffer(place.buffer).role;
     return role == BufferRole::parameters || role == BufferRole::optimizer_state || role == BufferRole::cache ||
@@ -174,7 +174,7 @@ class ListChecker : private CheckedList {
     return of_buffers[static_cast<std::size_t>(place.buffer)];
   }
 
-  /// All micro-batches use memory like the first.
+  /// All micro-batches use memory like the first one.
   void check_memory() const {
     std::set<BufferId> live;
     std::size_t bytes = 0, peak = 0;

@@ -1,4 +1,4 @@
-// What ranks exchange. Count, type and ranks of each follow from its unit and from what it moves.
+// The collectives. Count, type and group of each follow from its unit and its operands.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/update_sums.hpp"
@@ -38,7 +38,7 @@ void reduce_scatter(const Running& r) {
 void all_reduce(const Running& r) {
   group_of(r).all_reduce(r.stream, r.rank.at<void>(r.op.operands[0].place), r.op.count, r.op.type, r.op.travel);
 }
-/// Between parameters is what another unit has left there.
+/// Zeroes the gaps between parameters, which hold another unit's data.
 void clear_gaps(const Running& r, const Location& whole) {
   for (const Range gap : r.unit().gaps) kernels::fill_zero(r.stream, r.rank.at<float>(whole) + gap.begin, gap.size());
 }
@@ -46,7 +46,7 @@ void clear_gaps(const Running& r, const Location& whole) {
 Cost of_what_it_moves(const Operation&, const Costing&) { return {}; }
 
 std::size_t shard_numel(const Query& q) { return q.layout.shard_numel(static_cast<std::size_t>(q.op.unit)); }
-/// Those that have the same part of a unit.
+/// The ranks with the same part of a unit.
 GroupAxis replicas(const Query& q) { return q.unit().sharded ? GroupAxis::replicate : GroupAxis::world; }
 
 using Run = void(const Running&);
@@ -80,7 +80,7 @@ void all_reduce_with_gaps(const Running& r) {
 
 Amount of_parameters(const Query& q) { return {shard_numel(q), q.unit().types.parameter}; }
 Amount of_whole_gradient(const Query& q) { return {shard_numel(q), DType::f32, q.unit().types.reduce}; }
-/// Sums of a reduce-scatter are not rounded again.
+/// The sums of a reduce-scatter are not rounded again.
 Amount of_gradient(const Query& q) {
   return {shard_numel(q), DType::f32, q.is_scattered() ? DType::f32 : q.unit().types.reduce, replicas(q)};
 }
@@ -120,7 +120,7 @@ constinit const Kind all_reduce_squares = row("all-reduce squares", Subject::not
 constinit const Kind all_reduce_loss = row("all-reduce loss", Subject::nothing, of_all_reduce_loss, Collective::all_reduce,
                                            all_reduce, of_loss, protocol<&States::sum_loss>);
 
-/// What takes the slot next waits for it.
+/// The next user of the slot waits for it.
 constinit const Kind release = {.name = "release",
                                 .account = Account::model,
                                 .subject = Subject::unit,

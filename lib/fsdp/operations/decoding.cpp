@@ -1,5 +1,5 @@
-// A step of decoding: the forward pass of new tokens of some sequences, over caches of keys and values. A rank may have no
-// rows; it gathers parameters with the others then.
+// Operations of a decoding step: the forward pass of new tokens of some sequences, with key-value caches. A rank without rows
+// only takes part in the gathers.
 #include "base/error.hpp"
 #include "fsdp/operations/running.hpp"
 
@@ -62,7 +62,7 @@ void decode_block(const Running& r) {
 
 void make_logits(const Running& r) { r.rank.model.head_logits(context_of(r), r.at(x), r.step.wanted, r.at<float>(logits)); }
 
-/// No update has these, and nothing predicts a step of decoding.
+/// The cost of decoding is not predicted, and updates have none of these operations.
 Cost not_predicted(const Operation&, const Costing&) {
   fail_expectation("a step of decoding has no cost", std::source_location::current());
 }

@@ -1,4 +1,4 @@
-// Sums of gradients on a rank, and what is done to the sums before the optimizer reads them.
+// Local sums of gradients, and the operations on these sums before the optimizer reads them.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/exact_sum.hpp"
@@ -18,7 +18,7 @@ constexpr OperandSpec of_gradient_norm[] = {{sums, changes}, {report, overwrites
 constexpr OperandSpec of_clip_values[] = {{sums, reads}, {gradient, changes}};
 
 Amount of_shard(const Query& q) { return {.count = q.layout.shard_numel(static_cast<std::size_t>(q.op.unit))}; }
-/// So many passes over fp32 numbers.
+/// The cost of `n` passes over fp32 numbers.
 Cost passes(double n, const Operation& op) { return {.memory_bytes = n * static_cast<double>(op.bytes())}; }
 
 }  // namespace
@@ -51,7 +51,7 @@ constinit const Kind sum_gradients = {
     .amount = of_shard,
     .follow = protocol<&GradientStates::sum_in_tree>};
 
-/// What all ranks have counts once.
+/// A part that all ranks hold counts once.
 constinit const Kind add_squares = {.name = "squares",
                                     .account = Account::optimizer,
                                     .subject = Subject::unit,
@@ -86,7 +86,7 @@ constinit const Kind gradient_norm = {.name = "gradient norm",
                                       .drawing = Drawing::as_forward,
                                       .letter = 'N'};
 
-/// As torch.nn.utils.clip_grad_value_, after the norm and before the optimizer reads the gradient.
+/// Like torch.nn.utils.clip_grad_value_; runs after the norm and before the optimizer reads the gradient.
 constinit const Kind clip_values = {.name = "clip values",
                                     .account = Account::optimizer,
                                     .subject = Subject::unit,

@@ -1,4 +1,4 @@
-// What is known of operands by their names: where the plan's tables have them, their bytes, and what must be found there.
+// The operands by name: their places in the plan's tables, their sizes, and their expected content.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -31,7 +31,7 @@ template <BufferId Plan::*id>
 Place sums_of_plan(const Query& q) {
   return Home{q.plan.*id, sizeof(UpdateSums)};
 }
-/// Where its content is.
+/// The operand is in any buffer with its content.
 Place anywhere(std::size_t bytes, std::optional<BufferRole> role = {}) { return Home{{}, bytes, role}; }
 Place part_of_gradient(const Query& q, const std::vector<Location>& places, DType type) {
   return there(q, places[u_of(q)], shard_bytes(q, type));
@@ -42,7 +42,7 @@ Place tables(const Query& q) { return q.sizes.tables > 0 ? of_plan<&Plan::tables
 Place activation(const Query& q, int stage) {
   return anywhere(q.sizes.activations[static_cast<std::size_t>(stage)], BufferRole::activations);
 }
-/// All stages work in one buffer, which is as long as the largest needs.
+/// All stages share one buffer, with the size of the largest gradient.
 Place gradient_of_activations(const Query& q) {
   return anywhere(*std::max_element(q.sizes.activations.begin(), q.sizes.activations.end()), BufferRole::activations);
 }
@@ -82,7 +82,7 @@ Place states(const Query& q) {
   return there(q, id, q.plan.buffers[static_cast<std::size_t>(id)].bytes);
 }
 Place sum(const Query& q) {
-  if (q.plan.sums_in_a_tree) return anywhere(shard_bytes(q, DType::f32));  // the protocol of gradients knows which
+  if (q.plan.sums_in_a_tree) return anywhere(shard_bytes(q, DType::f32));  // GradientStates checks which one
   return part_of_gradient(q, q.plan.wide_gradients, DType::f32);
 }
 Place matrices(const Query& q) {
@@ -96,7 +96,7 @@ template <OperandName name>
 Content of_batch(const Query& q) {
   return {name, -1, q.op.micro_batch};
 }
-/// What the stages before have given, and the gradient of it.
+/// The output of the previous stage, and the gradient of that output.
 Content given_before(const Query& q) { return {x_out, q.op.stage - 1, q.op.micro_batch}; }
 Content given(const Query& q) { return {x_out, q.op.stage, q.op.micro_batch}; }
 Content gradient_of_given(const Query& q) { return {dx, q.op.stage, q.op.micro_batch}; }
@@ -126,7 +126,7 @@ constexpr OperandInfo rows_of_names[] = {
     {tables, "the tables", home::tables},
     {x, "its input", [](const Query& q) { return home::activation(q, q.op.stage - 1); }, given_before},
     {x_out, "its output", [](const Query& q) { return home::activation(q, q.op.stage); }, given},
-    // A stage makes of the gradient of its output that of its input.
+    // A stage replaces the gradient of its output by that of its input.
     {dx, "the gradient of activations", home::gradient_of_activations, gradient_of_given, gradient_of_given_before},
     {saved, "what it saves", home::saved, of_stage<saved>},
     {cheap, "the cheap part of what it saves", of_plan<&Plan::cheap>, of_stage<cheap>},

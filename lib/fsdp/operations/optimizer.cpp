@@ -1,4 +1,4 @@
-// What the optimizer's rules do to a rank's part of a unit: sums over whole tensors, work on whole matrices, updates.
+// The operations of the optimizer on a rank's part of a unit: sums over whole tensors, work on whole matrices, updates.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/update_sums.hpp"
@@ -43,7 +43,7 @@ OptimizerStep step_of(const Running& r) {
   return {r.scalars.update - r.scalars.state_began, r.scalars.learning_rate, &r.at<UpdateSums>(sums)->norm};
 }
 
-/// This rank's part of a unit's sums. What all ranks have whole counts once.
+/// This rank's part of a unit's sums. A part that all ranks hold counts once.
 void count_statistics(const Running& r) {
   const auto clear = [&] {
     kernels::fill_zero(r.stream, r.at<float>(words_out), r.op.count * sizeof(std::int64_t) / sizeof(float));
@@ -53,7 +53,7 @@ void count_statistics(const Running& r) {
   if (!r.unit().sharded && r.rank.shard != 0) clear();
 }
 
-/// Works on the matrices that this rank owns. All else becomes zero, so that a sum over the ranks has each matrix once.
+/// Works on the matrices that this rank owns and zeroes the others, so that a sum over the ranks has each matrix once.
 void work_on_matrices(const Running& r) {
   const Unit& unit = r.unit();
   const std::vector<int>& owners = r.rank.owners[static_cast<std::size_t>(r.op.unit)];
@@ -69,10 +69,10 @@ void work_on_matrices(const Running& r) {
   }
 }
 
-Cost of_rule(const Operation&, const Costing&) { return {}; }  // MemoryPasses of the rule has it
+Cost of_rule(const Operation&, const Costing&) { return {}; }  // included in the rule's MemoryPasses
 
-/// The bytes that an update of this rank's part goes over: sums over whole tensors, and the copy that is gathered if that is of
-/// another type than the master, included.
+/// The memory traffic of an update of this rank's part, including sums over whole tensors and, if its type differs from the
+/// master's, the copy for gathers.
 Cost update_cost(const Operation& op, const Costing& costing) {
   const auto u = static_cast<std::size_t>(op.unit);
   const UnitTypes& types = costing.layout.units()[u].types;

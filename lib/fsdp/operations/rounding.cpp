@@ -1,4 +1,4 @@
-// Between fp32 numbers and those of 16 bits that are kept or computed with.
+// Conversions between fp32 and the 16-bit types of kept state and computation.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 
@@ -24,13 +24,13 @@ Cost both(double passes, const Operation& op) {
   return {.memory_bytes = passes * static_cast<double>(op.bytes() + op.count * sizeof(float))};
 }
 Cost upcast_cost(const Operation& op, const Costing&) { return both(1, op); }
-/// Both are read and written, and what was kept is upcast again.
+/// Reads and writes both, and converts the kept values back to fp32.
 Cost rounding_cost(const Operation& op, const Costing&) { return both(3, op); }
 
-/// Other noise for each sum of a gradient.
+/// Each sum of a gradient is rounded with different noise.
 std::uint32_t time_of(const Operation& op) { return static_cast<std::uint32_t>(2 * op.micro_batch + (op.accumulate ? 1 : 0)); }
 
-/// Each element by its place in its parameter, whoever has it.
+/// The noise of an element depends on its position in its parameter, not on the rank that holds it.
 void round_range(const Running& r, OperandName wide, OperandName kept, RandomSite site, std::uint32_t time,
                  std::size_t parameter, Range range, std::size_t offset) {
   kernels::round_at_random(r.stream, r.at<bf16>(kept) + offset, r.at<float>(wide) + offset, range.size(),
@@ -83,7 +83,7 @@ constinit const Kind upcast_master = {
     .amount = of_kept_master,
     .follow = protocol<&GradientStates::upcast_master>};
 
-/// What is between parameters counts as zero in sums.
+/// The gaps between parameters count as zero in sums.
 constinit const Kind round_whole_gradient = {
     .name = "round whole gradient at random",
     .account = Account::optimizer,

@@ -1,4 +1,4 @@
-// The stages of the model, and what they read.
+// The operations that run stages of the model, and their operands.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/update_sums.hpp"
@@ -28,7 +28,7 @@ StageContext context_of(const Running& r) {
 
 std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.block); }
 
-/// The sums of an update begin with its first micro-batch.
+/// The sums of an update are reset in its first micro-batch.
 bool is_first(const Query& q) { return q.op.micro_batch == 0; }
 
 constexpr OperandSpec of_read_batch[] = {
@@ -114,7 +114,7 @@ constexpr Kind row(std::string_view name, Subject subject, std::span<const Opera
           .drawing = drawing,
           .letter = letter};
 }
-/// Of a stage that contributes to gradients.
+/// Completes the kind of a stage that contributes to gradients.
 constexpr Kind contributing(Kind kind) {
   kind.follow = protocol<&GradientStates::contribute>;
   return kind;

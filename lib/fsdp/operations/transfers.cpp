@@ -1,4 +1,4 @@
-// Between where a buffer is offloaded to and its slot on the device: all of it, in words of 4 bytes.
+// Copies a whole buffer, in 4-byte words, between the offload memory and its slot on the device.
 #include "fsdp/operations/running.hpp"
 
 namespace fsdp {
