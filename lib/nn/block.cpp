@@ -183,7 +183,7 @@ kernels::Gelu gelu_form(Activation activation) {
   return activation == Activation::gelu_tanh ? kernels::Gelu::tanh : kernels::Gelu::erf;
 }
 
-/// activated[R,F] from pre, to which `bias` is added unless it is null.
+/// Computes activated[R,F] from pre, after adding `bias` if it is not null.
 template <class E>
 void activate(const Stage<E>& stage, E* pre, E* activated, const E* bias = nullptr) {
   Stream& stream = stage.context.stream;
@@ -257,7 +257,7 @@ void make_qkv(const Stage<E>& stage, const BlockParameters& parameters, const Sa
   qk_norm_forward(stage, parameters, at);
 }
 
-/// The rest, behind attention. x_out null: up to the activation.
+/// The rest of a block, after attention. x_out null: only up to the activation.
 template <class E>
 void add_branches(const Stage<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
                   const E* x_in, E* x_out) {

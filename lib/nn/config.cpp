@@ -1,4 +1,4 @@
-// What holds for the configurations of all families: what is refused, what fits together, which keys of config.json they share.
+// Configurations of all families: refused features, consistency checks, and the shared keys of config.json.
 #include "nn/config.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void require_heads_divide_width(const TransformerConfig& config) {
                config.heads, config.width));
 }
 
-/// What config.json says of the arithmetic.
+/// Reads the keys of config.json that define the arithmetic.
 TransformerConfig read_keys(const Family& family, const json& object) {
   TransformerConfig config = family.defaults;
   config.family = family.model_type;
@@ -230,8 +230,8 @@ json config_to_json(const TransformerConfig& config) {
 
 namespace {
 
-/// Keys without effect here, whatever their value: of transformers itself, of heads that are not read, of dropout (an
-/// option here) and of tokens (text/end_tokens.hpp).
+/// Keys without effect here, whatever their value: transformers' own settings, other heads, dropout (an option here) and tokens
+/// (text/end_tokens.hpp).
 constexpr const char* without_effect[] = {"_attn_implementation",
                                           "_attn_implementation_autoset",
                                           "_commit_hash",

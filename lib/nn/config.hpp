@@ -1,5 +1,5 @@
-// What a transformer is: Hugging Face's config.json, reduced to what changes the arithmetic. nn/families.hpp has what is said
-// differently in each family of models.
+// The configuration of a transformer: the parts of Hugging Face's config.json that change the arithmetic. nn/families.hpp holds
+// the spelling and defaults of each model family.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 namespace fsdp {
 
 enum class NormKind { layer, rms };  // LayerNorm with a bias, or RMSNorm
-/// A table that is added to the embedding, learned or of sines and cosines; or rotations of queries and keys.
+/// `learned` and `sinusoidal` add a table to the embedding; `rotary` rotates queries and keys.
 enum class Positions { learned, sinusoidal, rotary };
 enum class Activation { gelu_tanh, gelu_erf, relu, swiglu };
 
@@ -28,7 +28,7 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-/// The fields describe the arithmetic. `family` is for files alone: it names the row of nn/families.hpp that says how
+/// The fields describe the arithmetic. `family` is only for files: it names the row of nn/families.hpp that defines how
 /// config.json and the parameters are written.
 struct TransformerConfig {
   std::string family = "gpt2";    // model_type in config.json
@@ -43,15 +43,15 @@ struct TransformerConfig {
   NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;
   Positions positions = Positions::learned;
-  std::size_t position_offset = 0;  // of tables: the row of the first token; a learned one has this many rows more
+  std::size_t position_offset = 0;  // of tables: the row of the first token; a learned table has this many extra rows
   /// The embedding of a token is multiplied by sqrt(C) before positions are added (Vaswani et al. 2017, section 3.4).
   bool scaled_embedding = false;
   /// This token's row of the embedding gets no gradient from its lookups (torch.nn.Embedding's padding_idx).
   std::optional<std::size_t> padding_token;
   Rope rope;
-  bool qk_norm = false;  // RMSNorm of each query's and each key's head, before it is rotated
-  /// A token sees itself and the window - 1 tokens before it; 0: all of them. Longer sequences are refused, so that no window
-  /// ever cuts anything off.
+  bool qk_norm = false;  // RMSNorm of each head of queries and keys, before the rotation
+  /// A token attends to itself and the window - 1 tokens before it; 0: to all tokens before it. Longer sequences are refused,
+  /// so the window never has an effect.
   std::size_t sliding_window = 0;
   Activation activation = Activation::gelu_tanh;
   bool qkv_bias = true, attention_out_bias = true, mlp_bias = true;
@@ -59,29 +59,30 @@ struct TransformerConfig {
   float initializer_range = 0.02f;
 
   bool operator==(const TransformerConfig&) const = default;
-  /// The longest sequence for which the model is what it is meant to be: max_positions, or the window.
+  /// The longest sequence that the model supports: max_positions, or the window if that is shorter.
   std::size_t longest_sequence() const;
-  /// Throws UserError naming the first thing that does not fit (heads that do not divide the width, ...).
+  /// Throws UserError for the first contradiction (for example heads that do not divide the width).
   void validate() const;
 };
 
-/// What a user may change; empty fields stay.
+/// The fields that a user may change. Empty fields stay unchanged.
 struct ConfigOverrides {
   std::optional<std::size_t> layers, width, ffn_width, heads, kv_heads, vocab_size, max_positions;
-  std::optional<bool> tied_embeddings, learned_positions, unscaled_embedding;  // positions that are not learned are sinusoidal
+  std::optional<bool> tied_embeddings, learned_positions, unscaled_embedding;  // false learned_positions: sinusoidal
   std::optional<Activation> activation;
 };
-/// `config` with those values and what follows from them: a head size that was width / heads, key/value heads that equalled the
-/// heads, and an inner width that was 4 x width, follow. A model that its family does not have is that of the family that has
-/// it, and the same rule of initial weights: transformer_lm_gpt2_small with learned positions is a biogpt. Throws UserError
-/// where there is none, and for heads that do not divide the width; does not validate else.
+/// Returns `config` with these values and those that follow from them: a head size of width / heads, key/value heads equal to
+/// the heads, and an inner width of 4 x width are recomputed. If the family does not have the resulting model, the family
+/// changes to the one that does, with the same rule of initial weights: transformer_lm_gpt2_small with learned positions
+/// becomes a biogpt. Throws UserError if no family has it, or if heads do not divide the width. Does no other validation.
 TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides);
 
-/// Reads a parsed config.json, both the old spelling (rope_theta, rope_scaling) and that of transformers 5 (rope_parameters);
-/// what is missing takes transformers' default. Throws UserError for an architecture or a feature that this program does not
-/// have: nothing that changes results is ignored, except dropout.
+/// Reads a parsed config.json, in the old spelling (rope_theta, rope_scaling) or that of transformers 5 (rope_parameters).
+/// Missing keys take transformers' defaults. Throws UserError for an architecture or feature that this program does not
+/// support. No key that changes results is ignored, except dropout.
 TransformerConfig config_from_json(const nlohmann::json& json);
-/// config.json as transformers would write it: config_from_json gives the same back, and transformers (4 and 5) loads it.
+/// Writes config.json as transformers would: config_from_json() returns the same configuration, and transformers 4 and 5 can
+/// load it.
 nlohmann::json config_to_json(const TransformerConfig& config);
 /// Reads DIR/config.json. Throws UserError.
 TransformerConfig read_config(const std::filesystem::path& folder);
@@ -89,7 +90,7 @@ TransformerConfig read_config(const std::filesystem::path& folder);
 /// The configuration of a model by its name ("gpt2", "llama-3.2-1b", "transformer_lm_gpt3_13", ...). Throws UserError with "did
 /// you mean".
 TransformerConfig arch_config(const std::string& name);
-/// Names that arch_config() knows, with a line each: name and "124 M parameters, 12 layers, width 768".
+/// The names that arch_config() accepts, each with a description: "124 M parameters, 12 layers, width 768".
 std::vector<std::pair<std::string, std::string>> list_archs();
 
 }  // namespace fsdp

@@ -68,7 +68,7 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
 
 namespace {
 
-/// Adds up the losses; with dx also the gradients.
+/// Adds up the losses and, if dx is not null, computes the gradients.
 template <class E>
 void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const std::int32_t* targets, float gradient_scale,
           kernels::LossSum& total, E* dx, Write write) {

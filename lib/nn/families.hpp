@@ -1,6 +1,6 @@
-// The families of models that the program knows, one row each. A row holds what files alone say of a family: the keys of its
-// config.json, the names and the stored layout of its parameters, its usual sizes. The arithmetic follows from
-// TransformerConfig and knows no family. docs/extending-family.md adds one.
+// The model families, one row each. A row holds what differs between the files of families: the keys of config.json, the names
+// and stored layout of parameters, and the usual sizes. The arithmetic depends only on TransformerConfig.
+// docs/extending-family.md shows how to add a family.
 #pragma once
 
 #include <string>
@@ -15,36 +15,36 @@ namespace fsdp {
 /// How files store the weight of a projection: [out, in] as torch.nn.Linear has it, or [in, out] as GPT-2's Conv1D.
 enum class WeightLayout { out_in, in_out };
 
-/// What transformers calls the parameters. Names of norms and projections stand without their ".weight" and ".bias". A name is
-/// empty where no model of the family has the parameter.
+/// The names of parameters in transformers. Names of norms and projections are without ".weight" and ".bias". A name is empty
+/// if the family does not have the parameter.
 struct ParameterNames {
-  /// What all names but the head's begin with. Files that hold the model without its head leave it out.
+  /// The prefix of all names but the head's. Files that hold the model without its head omit it.
   std::string base;
   std::string token_table, position_table = "";
-  std::string block;  // what goes before the names below, with {} for the block's number: "model.layers.{}."
+  std::string block;  // prefix of the names below, with {} for the block number: "model.layers.{}."
   std::string norm1;
-  std::vector<std::string> qkv;  // three projections, or one whose outputs are those of q, k and v side by side
+  std::vector<std::string> qkv;  // three projections, or one projection with the outputs of q, k and v next to each other
   std::string q_norm = "", k_norm = "";
   std::string attention_out, norm2;
   std::vector<std::string> ffn_in;  // one projection, or gate and up
   std::string ffn_out;
-  std::string final_norm, head;  // these stand behind the blocks
+  std::string final_norm, head;  // without the block prefix
 };
 
-/// What new weights are (nn/parameters.cpp has the formulas); biases are 0 and gains 1 unless it says otherwise.
+/// The distribution of initial weights (nn/parameters.cpp has the formulas). Biases are 0 and gains 1 unless noted.
 enum class InitialWeights {
   normal,           // normal(initializer_range)
   residual_scaled,  // the same, divided by sqrt(2 L) in projections into the residual stream
-  fairseq           // those of its TransformerDecoder, which knows no initializer_range
+  fairseq           // as in its TransformerDecoder, without initializer_range
 };
 
-/// A model that is known by name.
+/// A model with a name for users.
 struct Arch {
   std::string name;
   TransformerConfig config;
 };
 
-/// One that users ask for by name, and that is none of ours.
+/// The name of a model that users may ask for and that is not supported.
 struct OtherArch {
   std::string name, why, instead;  // "<name> is not supported (<why>); <instead>"
 };
@@ -63,28 +63,28 @@ struct Family {
   bool grouped_queries = true;
   /// Each head may have any size; else heads must divide the width.
   bool free_head_size = false;
-  /// read() understands "sliding_window", which is refused otherwise unless it is off.
+  /// read() understands "sliding_window". For other families the key must be off.
   bool reads_sliding_window = false;
-  /// What transformers takes for keys that are missing; 0 where that follows from other keys. Models of the family differ from
-  /// it in what read() reads and in nothing else.
+  /// transformers' defaults for missing keys; 0 if the default follows from other keys. Models of the family differ from it
+  /// only in the fields that read() reads.
   TransformerConfig defaults = {};
-  /// The configuration in a config.json, and the keys in which write() says the same. Keys that all families have are read and
-  /// written for them: model_type, architectures, vocab_size, tie_word_embeddings.
+  /// read() returns the configuration in a config.json, and write() writes it with the family's keys. The keys of all families
+  /// are handled elsewhere: model_type, architectures, vocab_size, tie_word_embeddings.
   TransformerConfig (*read)(const nlohmann::json& object, TransformerConfig defaults) = nullptr;
   nlohmann::json (*write)(const TransformerConfig& config) = nullptr;
   std::vector<Arch> archs = {};
   std::vector<OtherArch> other_archs = {};
 };
 
-/// All rows, those of the library first.
+/// All rows, the library's first.
 const std::vector<const Family*>& families();
-/// The row of a model_type. Throws UserError, which names those that there are.
+/// The row of a model_type. Throws UserError with a list of the known ones if there is none.
 const Family& find_family(const std::string& model_type);
-/// Adds a row; `family` must live as long as the program. Call it before anything else: threads that look for a family at the
-/// same time would see the table change.
+/// Adds a row. `family` must live as long as the program. Call it before anything else, because the table is not protected
+/// against concurrent use.
 void add_family(const Family& family);
 
-/// The library's rows, each in its file in families/.
+/// The library's rows, each defined in a file of families/.
 const Family& gpt2_family();
 const Family& llama_family();
 const Family& mistral_family();

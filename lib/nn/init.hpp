@@ -1,4 +1,4 @@
-// How parameters start.
+// Initial values of parameters.
 #pragma once
 
 namespace fsdp {

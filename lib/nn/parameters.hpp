@@ -1,6 +1,6 @@
-// The parameters of a model in order, under their Hugging Face names and in their stored shapes, and which stage uses which.
-// All families become the same few structs here (two norms, a group of projections into attention, ...), so that the stages
-// need not tell them apart.
+// The parameters of a model in order, with their Hugging Face names and stored shapes, and the stages that use them. All
+// families use the same few structs (two norms, a group of projections into attention, ...), so that stages do not depend on
+// the family.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@
 
 namespace fsdp {
 
-/// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity: the key of its random
+/// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity and the key of its random
 /// numbers.
 struct Parameter {
   std::string name;  // "transformer.h.0.attn.c_attn.weight"
   Shape shape;
   Init init;
   bool decayed;  // weight decay by default: two or more dimensions
-  int block;     // the block that it belongs to, or -1: embedding, final norm, head
+  int block;     // the block that it is part of, or -1: embedding, final norm, head
 };
 
 /// Indices of parameters; -1: the model has none.
@@ -34,7 +34,7 @@ struct Linear {
   std::size_t in = 0, out = 0;
   WeightLayout layout = WeightLayout::out_in;
 };
-/// Projections of one input, their outputs in this order.
+/// Projections with one input; their outputs are in this order.
 struct LinearGroup {
   std::array<Linear, 3> part;
   std::size_t size = 0;
@@ -54,15 +54,16 @@ struct ModelParameters {
   int token_table = -1, position_table = -1;
   std::vector<BlockParameters> blocks;
   Norm final_norm;
-  int head = -1;  // [V, C]; the token table where they are tied
+  int head = -1;  // [V, C]; the token table if they are tied
 };
 
-/// Parameters that each stage reads, by index: [0] the embedding, [1 + b] block b, last the head. A tied table is in both ends.
+/// The indices of the parameters that each stage reads: [0] the embedding, [1 + b] block b, last the head. A tied table is in
+/// both ends.
 std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters& model);
 
-/// A pure function of the configuration, which must be valid.
+/// A pure function of a valid configuration.
 ModelParameters list_parameters(const TransformerConfig& config);
-/// All elements, tied ones once.
+/// The number of elements; tied parameters count once.
 std::size_t parameter_count(const TransformerConfig& config);
 
 }  // namespace fsdp

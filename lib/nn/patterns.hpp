@@ -10,14 +10,15 @@
 
 namespace fsdp {
 
-/// fnmatch(3) on the whole dotted name; "*" crosses dots; the name's leading "transformer." or "model." may be left out.
+/// fnmatch(3) on the whole dotted name. "*" also matches dots. The leading "transformer." or "model." of the name may be
+/// omitted.
 bool matches(std::string_view pattern, std::string_view name);
 
 /// "lm_head.weight is model.embed_tokens.weight here (tie_word_embeddings)" if `pattern` matches the head or its module and
 /// the model ties the head to its token table; else nothing.
 std::optional<std::string> tied_head(std::string_view pattern, const std::vector<Parameter>& parameters);
 
-/// Which parameters a list of patterns names. Throws UserError for a pattern that names none; `what` says what they are for.
+/// Returns which parameters a list of patterns matches. Throws UserError for a pattern without a match; `what` names the list.
 std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* what,
                            const std::vector<Parameter>& parameters);
 

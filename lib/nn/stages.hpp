@@ -1,5 +1,5 @@
-// Shared by the stages, private to this folder: where things lie in `saved` and `scratch`, and norms and projections in terms
-// of the kernels, whichever kind of norm and whichever layout of a weight the model has.
+// Shared by the stages, private to this folder: offsets in `saved` and `scratch`, and norms and projections as calls of
+// kernels, for every kind of norm and layout of weights.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace fsdp::stages {
 using kernels::Trans;
 using kernels::Write;
 
-/// Hands out consecutive pieces, each beginning at a cache line, and counts in floats; the same calls size a buffer and find
-/// their way in it.
+/// Computes offsets of consecutive pieces in floats. Each piece begins at a cache line. The same calls compute the size of a
+/// buffer and the places in it.
 class Offsets {
  public:
   /// `type`: of weights and activations.
@@ -24,7 +24,7 @@ class Offsets {
     end_ += round_up(floats, 16);
     return begin;
   }
-  /// `numel` numbers of that type.
+  /// Takes `numel` numbers of `type`.
   std::size_t take_values(std::size_t numel) { return take((numel * size_ + sizeof(float) - 1) / sizeof(float)); }
   std::size_t end() const { return end_; }
 
@@ -32,7 +32,7 @@ class Offsets {
   std::size_t size_, end_;
 };
 
-/// Where take_values() has put numbers of type E.
+/// The address of numbers of type E from take_values().
 template <class E>
 E* values_at(float* memory, std::size_t offset) {
   return reinterpret_cast<E*>(memory + offset);
@@ -40,15 +40,15 @@ E* values_at(float* memory, std::size_t offset) {
 
 inline std::size_t attention_width(const TransformerConfig& c) { return c.heads * c.head_size; }
 inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
-/// What a block keeps of a token for later ones: keys and values, which lie side by side at the end of qkv.
+/// The numbers per token in a block's cache: keys and values, which are adjacent at the end of qkv.
 inline std::size_t cached_width(const TransformerConfig& c) { return 2 * c.kv_heads * c.head_size; }
 inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape,
                                                const std::int32_t* positions = nullptr) {
   return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c), 0, positions};
 }
 
-/// What a block saves from forward for backward: first what is kept, then, from `kept` on, what is cheap to make again.
-/// Backward replaces most of it by gradients as it goes: see block.cpp.
+/// A block's saved activations: first the kept part, then, from `kept` on, the part that is cheap to recompute. Backward
+/// replaces most of them by gradients: see block.cpp.
 struct Saved {
   std::size_t qkv;   // [R,(H+2K)D], after bias, norm and rotation
   std::size_t q, k;  // where these have a norm, before it: [R,HD], [R,KD]
@@ -84,8 +84,8 @@ struct Saved {
   }
 };
 
-/// Rows of the head whose logits are in memory at once, in equal parts. A function of the sizes and of the kind of device
-/// alone, so that a run repeats.
+/// The number of rows of logits in memory at once, in equal chunks. It depends only on the sizes and the kind of device, so
+/// that a run is reproducible.
 inline std::size_t head_chunk_rows(std::size_t R, std::size_t V, const DeviceTraits& device) {
   const std::size_t most = std::max<std::size_t>(64, device.logits_bytes / sizeof(float) / V);
   const std::size_t chunks = (R + most - 1) / most;
@@ -100,11 +100,11 @@ inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
   return pieces == 1 ? V : round_up((V + pieces - 1) / pieces, 32);
 }
 
-/// Scratch of all stages: first what small sums need, then one area that each stage uses in its own way.
+/// The scratch of all stages: first small sums, then one area that each stage uses differently.
 struct Scratch {
   std::size_t column_sums;        // for the gradients of biases and norms
   std::size_t bias;               // biases of q, k and v side by side
-  std::size_t unwanted;           // [2,C] or [D]: norm gradients that nobody asked for
+  std::size_t unwanted;           // [2,C] or [D]: gradients of norms that are not needed
   std::size_t small_end;          // of those above
   std::size_t d_qkv, attention;   // block: [R,(H+2K)D] and what attention needs
   std::size_t d_up;               // block: [R,F], over d_qkv, which is later
@@ -137,7 +137,7 @@ struct Scratch {
   }
 };
 
-/// Scratch of decoding, behind what small sums need.
+/// The scratch of decoding, after the small sums.
 struct DecodingScratch {
   std::size_t attention, scores;    // block: what attention over whole sequences needs, and [S,H,positions] of single tokens
   std::size_t norm, stats, logits;  // head: [S,C], [S,2], fp32 [S,V]
@@ -156,11 +156,11 @@ struct DecodingScratch {
   }
 };
 
-/// Where dropout strikes. A block's number is part of the site.
+/// The places of dropout. The block number is part of the random key.
 enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, attention_out, ffn_out };
 
-/// A stage's tensors, looked up; E is the type of weights and activations. Weights must be there; gradients are null where
-/// nobody wants them.
+/// The operations of a stage on its tensors; E is the type of weights and activations. Weights must not be null. Gradients are
+/// null if they are not needed.
 template <class E>
 class Stage {
  public:
@@ -194,7 +194,7 @@ class Stage {
     return kernels::dropout_mask(rate, dropout.seed, narrow<std::uint32_t>(4 * block) + static_cast<std::uint32_t>(site),
                                  dropout.update, dropout.first_sequence, context.shape.T);
   }
-  /// The gradient of a branch of a block from that of the residual stream: the same unless elements were dropped.
+  /// The gradient of a branch of a block, from that of the residual stream: the same unless elements were dropped.
   const E* branch_gradient(DropoutSite site, std::size_t block, const E* dx) const {
     const kernels::DropoutMask mask = dropout_mask(site, block);
     if (!mask.dropped) return dx;
@@ -212,7 +212,7 @@ class Stage {
     }
   }
 
-  /// dx (=, +=) and the norm's gradients from dy.
+  /// Computes dx (=, +=) and the norm's gradients from dy.
   void norm_backward(const Norm& norm, E* dx, Write write_dx, const E* dy, const E* x, const float* stats, Write write) const {
     float* d_gain = gradient(norm.gain);
     if (!d_gain) d_gain = scratch_at(scratch.unwanted);
@@ -250,7 +250,7 @@ class Stage {
     kernels::gemm_gelu_backward(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::yes : Trans::no, R(),
                                 linear.in, linear.out, dy, weight(linear.weight), pre, d_pre);
   }
-  /// Gradients of the weight and the bias, from the input and the output's gradient.
+  /// Computes gradients of weight and bias from the input and the gradient of the output.
   void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
     if (float* d_weight = gradient(linear.weight)) {
       if (linear.layout == WeightLayout::in_out) {

@@ -1,4 +1,4 @@
-// What a Transformer knows without any tensor at hand: its parameters, its costs and its tables.
+// The functions of Transformer that need no tensors: parameters, costs and tables.
 #include "nn/transformer.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A decoder-only transformer as a chain of stages: embedding, L blocks, head. model.hpp says what stages are given and what
-// they give. Letters as in docs/glossary.md.
+// A decoder-only transformer as a chain of stages: embedding, L blocks, head. model.hpp documents the stages' arguments and
+// results. Letters as in docs/glossary.md.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ namespace fsdp {
 
 class Transformer final : public Model {
  public:
-  /// Validates the configuration; throws UserError. `device`: where it runs, or would run; sizes of scratch follow from it.
+  /// Validates the configuration and throws UserError. `device` need not exist; sizes of scratch depend on it.
   explicit Transformer(TransformerConfig config, const DeviceTraits& device = kernels::traits_of_cpu());
 
   const TransformerConfig& config() const { return config_; }
   const DeviceTraits& device() const override { return device_; }
   const std::vector<Parameter>& parameters() const override { return model_.parameters; }
-  /// Which of them each stage reads; see nn/parameters.hpp.
+  /// The indices of the parameters that each stage reads; see nn/parameters.hpp.
   std::vector<std::vector<std::size_t>> parameters_by_stage() const { return fsdp::parameters_by_stage(model_); }
-  /// Elements of the parameters of one block.
+  /// The number of parameters of one block.
   std::size_t block_numel() const;
   /// Blocks are numbered 0 .. blocks()-1.
   std::size_t blocks() const override { return config_.layers; }
@@ -35,7 +35,7 @@ class Transformer final : public Model {
   ModelSizes sizes(BatchShape shape, DType type = DType::f32, const kernels::CacheShape& cache = {}) const override;
   /// Sequences and caches are no longer than the model's longest sequence.
   void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const override;
-  /// All parameters, tied ones once.
+  /// The number of parameters; tied ones count once.
   std::size_t parameter_count() const { return fsdp::parameter_count(config_); }
   /// FLOPs of training per token: 6N + 6LCT with N counting the head and not the lookups (docs/glossary.md).
   double flops_per_token(std::size_t T) const;
@@ -47,7 +47,7 @@ class Transformer final : public Model {
   /// The head's products: rows of logits that are in memory at once, and columns that are multiplied at a time.
   std::size_t head_rows(BatchShape shape) const;
   std::size_t head_columns() const;
-  /// Floats of scratch that any stage needs.
+  /// The number of floats of scratch that any stage needs.
   std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
   /// Of rotary positions.
   std::size_t table_numel(std::size_t T) const override;
@@ -84,8 +84,8 @@ class Transformer final : public Model {
   template <class E, class Attend>
   void forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved, float* cheap,
                      const Attend& attend) const;
-  /// block_decode() of the rows that are wanted alone, behind `append`, which all rows need: it rotates queries and keys, and
-  /// puts keys and values into the cache.
+  /// block_decode() for the wanted rows only. `append` runs first, for all rows: it rotates queries and keys, and writes keys
+  /// and values to the cache.
   template <class E, class Append>
   void decode_wanted(const StageContext& context, std::size_t block, const DecodedRows& rows, const E* x_in, E* x_out,
                      float* saved, const kernels::CacheShape& shape, const E* cache, float* cheap, const Append& append) const;

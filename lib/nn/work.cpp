@@ -42,7 +42,7 @@ Cost StageWork::recompute(std::size_t block) const {
 
 Cost StageWork::refill() const { return {.memory_bytes = numbers(2 * 2 * real(c_.width) + activation())}; }
 
-/// Attention makes its probabilities again: 5 products; forward has 2.
+/// Backward has 5 products in attention, because it recomputes the probabilities; forward has 2.
 Cost StageWork::backward(std::size_t block) const {
   const double C = real(c_.width), F = real(c_.ffn_width);
   const double norms = 2 * 4 * C, activations = (c_.activation == Activation::swiglu ? 5 : 3) * F;

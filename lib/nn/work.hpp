@@ -1,5 +1,5 @@
-// What the stages of a Transformer compute on one micro-batch, and which memory they go over. Products read and write far less
-// than they compute; all other kernels are counted by the numbers that they read and write, one by one as nn/block.cpp calls
+// The floating-point operations and memory traffic of a Transformer's stages for one micro-batch. Matrix products are counted
+// by their computation. All other kernels are counted by the numbers that they read and write, one by one as nn/block.cpp calls
 // them.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace fsdp {
 
 class Transformer;
 
-/// What an operation computes, and the bytes that it reads and writes in the device's memory.
+/// The operations, and the bytes read and written in device memory.
 struct Cost {
   double product_flops = 0, attention_flops = 0, fp32_flops = 0, memory_bytes = 0;
 };

@@ -1,5 +1,5 @@
-// Reading the keys of a config.json: each function returns the value of a key, or what transformers takes where the key is
-// missing or null, and throws UserError, which names the key, where the value is of another kind.
+// Functions that read keys of config.json. Each returns the key's value, or transformers' default if the key is missing or
+// null. It throws UserError with the key's name if the value has the wrong type.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace fsdp::keys {
 
-/// The value of the first of `names` that is there and not null, else nullptr.
+/// The value of the first of `names` that exists and is not null, else nullptr.
 const nlohmann::json* find(const nlohmann::json& object, std::initializer_list<const char*> names);
 [[noreturn]] void wrong_value(const char* name, const nlohmann::json& value, const char* wanted);
 
@@ -28,7 +28,7 @@ std::string read_text(const nlohmann::json& object, const char* name, const std:
 std::optional<std::size_t> read_padding(const nlohmann::json& object, std::size_t vocab_size,
                                         std::optional<std::size_t> otherwise = std::nullopt);
 nlohmann::json written(const std::optional<std::size_t>& padding_token);
-/// Throws where a feature is on that the program does not have; `off` is the value that means that it is not.
+/// Throws if an unsupported feature is on; `off` is the value that disables it.
 void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
 /// The sliding window of all layers of a Qwen model; 0 if there is none. Throws if only some layers have a window and it is
 /// shorter than the longest sequence.

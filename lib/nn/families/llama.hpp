@@ -1,4 +1,4 @@
-// What Llama shares with the families that took over its keys and names: Mistral, Qwen 2, Qwen 3.
+// Reads the keys that Llama shares with Mistral, Qwen 2 and Qwen 3.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
