@@ -1,5 +1,5 @@
-// What a device other than the CPU computes with. The library that brings the device implements it, and its streams lead to it
-// (Stream::kernels()); the functions of kernels.hpp, which everybody calls, hand on to it.
+// The kernels of a device other than the CPU. The library for the device implements this interface, and its streams return it
+// (Stream::kernels()). The functions of kernels.hpp, which all code calls, forward to it.
 #pragma once
 
 #include <cstddef>
@@ -48,13 +48,13 @@ struct AttentionBackwardCall {
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
-  /// Calls `body`, which is of a type of rows/bodies.hpp, for rows [0, rows). Throws UserError for a type that the library was
-  /// not compiled with: the rule of an optimizer that was added from outside.
+  /// Calls `body`, whose type `type` is one of rows/bodies.hpp, for rows [0, rows). Throws UserError if the library was not
+  /// compiled with this type, for example for an optimizer's rule from outside the library.
   virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
   virtual void gemm(Stream& stream, const Product& product) const = 0;
   virtual void attention_forward(Stream& stream, const AttentionForwardCall& call) const = 0;
   virtual void attention_backward(Stream& stream, const AttentionBackwardCall& call) const = 0;
-  /// Names what gemm() runs on: "cuBLASLt 13.1".
+  /// The library that runs gemm(): "cuBLASLt 13.1".
   virtual std::string gemm_description() const = 0;
 };
 

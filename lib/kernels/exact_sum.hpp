@@ -1,6 +1,6 @@
-// A sum of squares that does not depend on who adds what in which order: each square is cut into fixed-point digits against
-// absolute exponents and added as integers, so that any partition over threads, ranks or units gives the same bits. The idea is
-// that of Demmel and Nguyen's indexed sums ("Parallel reproducible summation", IEEE Trans. Computers 2015, section 3).
+// A sum of squares that does not depend on the order or partition of the additions. Each square is cut into fixed-point digits
+// with absolute exponents, which are added as integers. So any partition over threads, ranks or units gives the same bits. The
+// idea is that of Demmel and Nguyen's indexed sums ("Parallel reproducible summation", IEEE Trans. Computers 2015, section 3).
 #pragma once
 
 #include <array>
@@ -77,7 +77,7 @@ struct ExactSum {
 };
 static_assert(std::is_standard_layout_v<ExactSum> && sizeof(ExactSum) == ExactSum::words * sizeof(std::int64_t));
 
-/// Adds the squares of x[0..n) to `sum`, which lies where the stream's kernels work, as x does.
+/// Adds the squares of x[0..n) to `sum`. Both must be in memory of the stream's device.
 void add_squares(Stream& stream, ExactSum& sum, const float* x, std::size_t n);
 
 }  // namespace fsdp::kernels

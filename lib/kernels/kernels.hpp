@@ -3,9 +3,9 @@
 // Letters as in docs/glossary.md:
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
-// `stream` says where: each call is done, or queued, on its device. No call allocates, except gemm() and its two variants: see
+// Each call runs, or is queued, on the device of `stream`. No call allocates, except gemm() and its two variants: see
 // gemm_workspace_bytes() in threads.hpp.
-// Sums over rows (bias and gain gradients) run in one fixed order that depends on the sizes alone.
+// Sums over rows (bias and gain gradients) have one fixed order that depends only on the sizes.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace fsdp::kernels {
 template <class E>
 using Nullable = std::type_identity_t<const E*>;
 
-/// Whether a kernel replaces its output or adds to it: the first contribution to a gradient writes, later ones add.
+/// Whether a kernel replaces its output or adds to it: the first contribution to a gradient overwrites, later ones add.
 enum class Write { overwrite, add };
 
 // --- gemm.cpp ----------------------------------------------------------------------------------------------------------
@@ -46,10 +46,10 @@ void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std
 template <class E>
 void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                         const E* b, const E* pre, E* d_pre);
-/// Names what gemm() runs on: "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by fp32, converted)".
+/// The library that runs gemm(): "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by fp32, converted)".
 std::string gemm_description();
-/// Whether this machine multiplies 16-bit numbers of this type as they are. Else gemm() converts them to fp32 and uses its
-/// units for that, and low precision saves memory and transfers, not time.
+/// Returns true if this machine multiplies numbers of this 16-bit type natively. Otherwise gemm() converts them to fp32, and
+/// low precision saves memory and transfers but no time.
 bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ template <class E>
 void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n);
 /// to = from past the caches, by all threads; for measurements. `to` lies on a multiple of 64 bytes.
 void copy(Stream& stream, float* to, const float* from, std::size_t n);
-/// Zeros.
+/// Sets x to zero.
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n);
 /// to += from.
@@ -217,8 +217,8 @@ std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& d
 std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device);
 
 // --- cached_attention.cpp ----------------------------------------------------------------------------------------------
-/// What a block keeps of tokens for those behind them (a key-value cache): [sequences, positions, 2, K, D], at each position of
-/// a sequence its keys, then its values.
+/// The shape of a key-value cache: [sequences, positions, 2, K, D]. Each position of a sequence holds its keys, then its
+/// values.
 struct CacheShape {
   std::size_t sequences = 0, positions = 0;  // 0 positions: no cache
   bool operator==(const CacheShape&) const = default;

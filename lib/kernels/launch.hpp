@@ -18,8 +18,8 @@ namespace fsdp::kernels {
 enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
 /// The best that this processor has; FSDP_CPU_LEVEL=v2, v3 or v4 in the environment asks for less. Throws UserError.
 CpuLevel cpu_level();
-/// Whether the kernels written for AMX may run: the processor is of level v4 and has AMX for bf16, oneDNN has not been told to
-/// leave it alone, and the system lets this process use it.
+/// Returns true if the AMX kernels can run: the processor is of level v4 and has AMX for bf16, oneDNN's settings do not disable
+/// AMX, and the system lets this process use it.
 bool has_tiles();
 
 /// body(lanes, row) for row in [0, rows), each row by one thread. Inside a parallel region: by the calling thread alone.

@@ -1,5 +1,5 @@
-// A sum of losses that does not depend on who adds what in which order: numbers are cut at fixed places and added as integers.
-// So an update has the same loss however its sequences are dealt to ranks and micro-batches.
+// A sum of losses that does not depend on the order or partition of the additions: numbers are cut at fixed places and added as
+// integers. So an update has the same loss for every distribution of its sequences over ranks and micro-batches.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct LossSum {
 };
 static_assert(std::is_standard_layout_v<LossSum> && sizeof(LossSum) == LossSum::words * sizeof(std::int64_t));
 
-/// Adds losses[0..n) to `sum`, which lies where the stream's kernels work, as `losses` do.
+/// Adds losses[0..n) to `sum`. Both must be in memory of the stream's device.
 void add_losses(Stream& stream, LossSum& sum, const float* losses, std::size_t n);
 
 }  // namespace fsdp::kernels
