@@ -1,5 +1,6 @@
 // Builds the part of an update after backward: the gradient norm and the optimizer, including the sums over whole tensors and
 // the work on whole matrices that some optimizers need. Private to the plan builder.
+#pragma once
 
 #include "fsdp/build/unit_placement.hpp"
 
