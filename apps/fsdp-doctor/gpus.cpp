@@ -8,7 +8,7 @@
 
 #include "base/format.hpp"
 #include "comm/agree.hpp"
-#include "comm/nccl.hpp"
+#include "comm/nccl/nccl.hpp"
 #include "device/cuda_library.hpp"
 
 namespace fsdp {
@@ -160,7 +160,7 @@ std::optional<Finding> check_gpus(DoctorJob& job) {
 std::optional<Finding> check_nccl(DoctorJob& job) {
   if (job.device->kind() != DeviceKind::cuda) return std::nullopt;
   std::string why;
-  const NcclLibrary* const nccl = find_nccl(&why);
+  const DeviceLibrary* const nccl = nccl_backend.find(&why);
   const std::vector<std::string> versions = of_leaders(job, job.world->gather(nccl ? nccl->version() : std::string())),
                                  problems = of_leaders(job, job.world->gather(nccl ? std::string() : why));
   return judge_nccl(job.nodes, versions, problems);

@@ -340,9 +340,11 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
                  : "The strategy keeps whole parameters from forward to backward; what is whole at rest needs no slot.",
              explain_slots(plan, BufferRole::unreduced_gradients), bytes(m.of(BufferRole::activations)),
              bytes(row.recomputing.memory.of(BufferRole::activations)), on_gpu ? "" : " and each of --threads",
-             on_gpu ? "communication staging: 16 MiB for each communicator of NCCL (the shard axis has two).\n"
-                      "gemm's workspace: what cuBLASLt is given.\n"
-                      "driver and libraries: CUDA's context, loaded kernels, NCCL's channels: allowed for, not measured.\n"
+             on_gpu ? (m.backend ? format("communication staging: {} for each communicator of {} (the shard axis has two).\n",
+                                          bytes(m.backend->staging_bytes), m.backend->name)
+                                 : std::string("communication staging: none, as collectives go through the host's memory.\n")) +
+                          "gemm's workspace: what cuBLASLt is given.\n"
+                          "driver and libraries: CUDA's context, loaded kernels, NCCL's channels: allowed for, not measured.\n"
                     : "communication staging: of the world, the node, and the groups of both axes; --comm says which share "
                       "memory.\n"
                       "gemm's panels: what matrix products take: oneDNN's panels, and copies of operands where the type wants "

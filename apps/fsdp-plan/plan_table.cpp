@@ -87,7 +87,7 @@ void settle(PlanTableOptions& o) {
     if (o.train.device == DeviceChoice::cpu)
       throw UserError("--gpu plans for GPUs, and --device cpu for CPUs; leave out one of them");
     o.train.device = DeviceChoice::cuda;
-    if (!by_nccl(o.train.comm))
+    if (!find_connection(o.train.comm.kind).backend)
       throw UserError(
           format("--gpu predicts collectives by NCCL, and --comm {} sends them through the host; leave out one of them",
                  o.train.comm.kind));

@@ -6,6 +6,7 @@
 #include "base/format.hpp"
 #include "comm/agree.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
+#include "comm/nccl/nccl.hpp"
 #include "comm/nodes/nodes_communicator.hpp"
 #include "comm/shm/meeting_place.hpp"
 #include "comm/shm/shm_communicator.hpp"
@@ -47,15 +48,6 @@ std::size_t staging_of_shared_nodes(std::span<const int> nodes) {
                       : flat + MeetingPlace::planned_bytes_per_rank(of_each) + staging_of_messages(nodes.size() / of_each);
 }
 
-const Connection automatic = {
-    .name = "auto",
-    .about =
-        "as shm where the ranks of a node can share memory, else as mpi; memory of GPUs as nccl where each rank has one of "
-        "its own, else through memory of the host",
-    .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
-    .staging_bytes = staging_of_shared_nodes,
-    .between = Between::nodes};
-
 const Connection shared_memory = {
     .name = "shm",
     .about = "through shared memory within a node, by MPI between nodes",
@@ -69,15 +61,8 @@ const Connection messages = {
     .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
     .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
 
-/// Mesh::use_device() decides how GPU memory is moved.
-const Connection nccl = {.name = "nccl",
-                         .about = "memory of GPUs by NCCL, with a GPU for each rank, and the host's values as auto",
-                         .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
-                         .staging_bytes = staging_of_shared_nodes,
-                         .between = Between::nodes};
-
 std::vector<const Connection*>& table() {
-  static std::vector<const Connection*> rows = {&automatic, &nccl, &shared_memory, &messages};
+  static std::vector<const Connection*> rows = {&automatic_connection, &nccl_connection, &shared_memory, &messages};
   return rows;
 }
 
@@ -87,6 +72,16 @@ const Connection* find(std::string_view name) {
 }
 
 }  // namespace
+
+const Connection automatic_connection = {
+    .name = "auto",
+    .about =
+        "as shm where the ranks of a node can share memory, else as mpi; memory of GPUs as nccl where each rank has one of "
+        "its own, else through memory of the host",
+    .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
+    .staging_bytes = staging_of_shared_nodes,
+    .between = Between::nodes,
+    .backend = &nccl_backend};
 
 const std::vector<const Connection*>& connections() { return table(); }
 

@@ -18,7 +18,7 @@ namespace fsdp {
 struct CommOptions {
   std::string kind = "mpi";                        // the name of a row of the table
   double timeout_s = 600;                          // the longest wait for a rank; 0: no limit
-  SumOrder sum_order = SumOrder::canonical;        // of NCCL's collectives
+  SumOrder sum_order = SumOrder::canonical;        // of a device backend's collectives
   std::size_t piece_bytes = std::size_t{1} << 30;  // the longest message; below 2^31
   int ranks_per_node = 0;                          // for tests: this many consecutive ranks count as a node; 0: real nodes
 };
@@ -41,6 +41,40 @@ class MessageGroup : public GroupMember {
   using GroupMember::GroupMember;
 };
 
+struct DeviceCommOptions {
+  SumOrder sum_order = SumOrder::canonical;
+  double timeout_s = 600;  // the longest wait for a rank; 0: no limit
+};
+
+/// What a device backend's communicators of a job share: the communicator of all ranks, from which the others are split, and
+/// the watchdog over collectives in progress.
+class DeviceGroups {
+ public:
+  virtual ~DeviceGroups() = default;
+  /// Returns the collectives of the ranks of `group`, over a new communicator. Each axis and each stream needs its own, because
+  /// the collectives of one communicator run one after another. `group` and this object must outlive the result. Collective
+  /// over all ranks of the job; each rank passes the group that it belongs to.
+  virtual std::unique_ptr<Collectives> make(Communicator& group) = 0;
+};
+
+/// The functions of a device backend whose library was found.
+struct DeviceLibrary {
+  /// "2.28.9"
+  std::string (*version)();
+  /// Connects the ranks of `world`; `device` is this rank's device, which no other rank uses. Both must outlive the result.
+  /// Collective; throws on all ranks or on none.
+  std::unique_ptr<DeviceGroups> (*connect)(Communicator& world, Device& device, const DeviceCommOptions& options);
+};
+
+/// A library that moves device memory between ranks.
+struct DeviceBackend {
+  std::string_view name;      // for messages: "NCCL"
+  DeviceKind device;          // the kind of device whose memory it moves
+  std::size_t staging_bytes;  // the device memory that each communicator uses for sums in canonical order
+  /// Returns null and sets *why if the library is missing.
+  const DeviceLibrary* (*find)(std::string* why);
+};
+
 /// A way to connect the ranks of a group.
 struct Connection {
   std::string_view name;   // how users name it
@@ -52,8 +86,13 @@ struct Connection {
   std::size_t (*staging_bytes)(std::span<const int> nodes);
   /// How groups that span nodes send, so that plans can count the bytes.
   Between between = Between::ranks;
+  /// Moves device memory if each rank has its own device; else, or if null, device memory is copied through host memory.
+  const DeviceBackend* backend = nullptr;
+  bool backend_is_required = false;  // an error, where the backend cannot connect the ranks
 };
 
+/// The row "auto". Rows for device backends copy what they do not change.
+extern const Connection automatic_connection;
 /// All rows, first those of the library.
 const std::vector<const Connection*>& connections();
 /// Returns the row with this name. Throws UserError, which lists the known names.

@@ -19,9 +19,10 @@ namespace {
 
 constexpr std::size_t gathers = 3;  // the index in `data` after those of the axes
 
-/// Returns why NCCL cannot connect these ranks; empty if it can. The result is the same on all ranks. Collective.
-std::string problem_with_nccl(Communicator& world, const Device& device, const NcclLibrary* library, const std::string& why) {
-  // A GPU is identified by its machine and its place there. The machine's number is the lowest rank on it.
+/// Returns why the backend cannot connect these ranks; empty if it can. The result is the same on all ranks. Collective.
+std::string problem_of(const DeviceBackend& backend, Communicator& world, const Device& device, const DeviceLibrary* library,
+                       const std::string& why) {
+  // A device is identified by its machine and its place there. The machine's number is the lowest rank on it.
   std::int64_t machine = world.rank();
   world.split_by_node()->broadcast(&machine, sizeof machine, 0);
   const auto places = world.gather(format("{} {}", machine, device.place()));
@@ -31,9 +32,9 @@ std::string problem_with_nccl(Communicator& world, const Device& device, const N
     if (first < r) return format("ranks {} and {} share a GPU", first, r);
   }
   for (std::size_t r = 0; r < versions.size(); ++r) {
-    if (versions[r].starts_with("none: ")) return format("rank {} has no NCCL: {}", r, versions[r].substr(6));
+    if (versions[r].starts_with("none: ")) return format("rank {} has no {}: {}", r, backend.name, versions[r].substr(6));
     if (versions[r] != versions[0])
-      return format("rank 0 has NCCL {} and rank {} has {}, which cannot be mixed", versions[0], r, versions[r]);
+      return format("rank 0 has {} {} and rank {} has {}, which cannot be mixed", backend.name, versions[0], r, versions[r]);
   }
   return {};
 }
@@ -52,29 +53,33 @@ Collectives& Mesh::data_of_gathers() const {
 
 void Mesh::use_device(Device& device, const CommOptions& options) {
   if (device.communicates_at_once()) gather = shard->split(0, shard->rank());
-  const bool on_gpu = device.kind() == DeviceKind::cuda, required = options.kind == "nccl";
+  const Connection& connection = find_connection(options.kind);
+  const DeviceBackend* const backend = connection.backend;
+  const bool on_gpu = device.kind() == DeviceKind::cuda;
   std::string why_not = on_gpu ? "asked for" : "they compute on CPUs, and it moves the memory of GPUs";
-  if (on_gpu && (required || options.kind == "auto")) {
+  if (backend && backend->device == device.kind()) {
     std::string why;
-    const NcclLibrary* const library = find_nccl(&why);
-    why_not = problem_with_nccl(*world, device, library, why);
+    const DeviceLibrary* const library = backend->find(&why);
+    why_not = problem_of(*backend, *world, device, library, why);
     if (why_not.empty()) {
-      nccl = library->connect(*world, device, {.sum_order = options.sum_order, .timeout_s = options.timeout_s});
-      data_description = format("NCCL {}, sums in {} order", library->version(),
+      device_groups = library->connect(*world, device, {.sum_order = options.sum_order, .timeout_s = options.timeout_s});
+      data_description = format("{} {}, sums in {} order", backend->name, library->version(),
                                 options.sum_order == SumOrder::canonical ? "canonical" : "the library's");
     }
   }
   const auto refuse = [](const std::string& message) { throw CollectiveError(message, 0, true, exit_code::wrong_use); };
-  if (!nccl && required)
+  if (!device_groups && connection.backend_is_required)
     refuse(
-        format("NCCL cannot connect the ranks ({}); start one rank for each GPU, all with the same libraries, or give "
-               "`communication by messages`, which needs no NCCL",
-               why_not));
-  if (!nccl && options.sum_order == SumOrder::library)
+        format("{0} cannot connect the ranks ({1}); start one rank for each GPU, all with the same libraries, or give "
+               "`communication by messages`, which needs no {0}",
+               backend->name, why_not));
+  if (!device_groups && options.sum_order == SumOrder::library)
     refuse("`sums in NCCL's order` changes nothing (NCCL does not connect these ranks); leave it out, or give each a GPU");
   if (!on_gpu) return;
-  if (!nccl) data_description = format("memory of the host ({})", why_not);
-  const auto connect = [&](Communicator& group) { return nccl ? nccl->make(group) : make_staged(group, device); };
+  if (!device_groups) data_description = format("memory of the host ({})", why_not);
+  const auto connect = [&](Communicator& group) {
+    return device_groups ? device_groups->make(group) : make_staged(group, device);
+  };
   for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world})
     data[static_cast<std::size_t>(axis)] = connect(along(axis));
   if (gather) data[gathers] = connect(*gather);

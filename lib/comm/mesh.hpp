@@ -7,7 +7,6 @@
 #include <string>
 
 #include "comm/connection.hpp"
-#include "comm/nccl.hpp"
 
 namespace fsdp {
 
@@ -24,15 +23,15 @@ struct Mesh {
   /// The collectives for the device's memory: the groups themselves if they can access it, else those made by use_device().
   Collectives& data_along(GroupAxis axis) const;
   Collectives& data_of_gathers() const;
-  /// Prepares the groups for memory of `device`, which must outlive the mesh. GPU memory is moved by NCCL if options.kind is
-  /// "nccl", or if it is "auto" and every rank has its own GPU; else it is copied through host memory. Collective over world.
-  /// Throws CollectiveError if NCCL, or its order of sums, is requested but not available.
+  /// Prepares the groups for memory of `device`, which must outlive the mesh. Memory that the host cannot access is moved by
+  /// the backend of the row options.kind if every rank has its own device; else it is copied through host memory. Collective
+  /// over world. Throws CollectiveError if a backend, or its order of sums, is requested but not available.
   void use_device(Device& device, const CommOptions& options = {});
 
   /// "NCCL 2.28.9, sums in canonical order", for GPU memory; empty if the groups themselves can access the memory.
   std::string data_description = {};
-  /// What NCCL's communicators share; null without NCCL. It outlives the collectives in `data`.
-  std::unique_ptr<NcclGroups> nccl = nullptr;
+  /// What the backend's communicators share; null without one. It outlives the collectives in `data`.
+  std::unique_ptr<DeviceGroups> device_groups = nullptr;
   /// Indexed by axis, then that of `gather`; null if the host can access the memory.
   std::array<std::unique_ptr<Collectives>, 4> data = {};
 };

@@ -3,13 +3,10 @@
 #include <algorithm>
 
 #include "base/format.hpp"
-#include "comm/nccl.hpp"
 #include "fsdp/traffic.hpp"
 #include "kernels/threads.hpp"
 
 namespace fsdp {
-
-bool by_nccl(const CommOptions& comm) { return comm.kind == "auto" || comm.kind == "nccl"; }
 
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   const TransformerConfig& config = model.config();
@@ -19,8 +16,12 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
+/// The shard axis has one communicator for gathers and one for reductions. An axis of one rank needs none.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
-  return by_nccl(comm) ? nccl_staging_bytes(mesh.shard, mesh.replicate) : 0;
+  const DeviceBackend* const backend = find_connection(comm.kind).backend;
+  const std::size_t communicators =
+      (mesh.shard > 1 ? 2u : 0u) + (mesh.replicate > 1 ? 1u : 0u) + (mesh.shard * mesh.replicate > 1 ? 1u : 0u);
+  return backend ? communicators * backend->staging_bytes : 0;
 }
 
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
@@ -40,19 +41,21 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging) {
   const ShardingOptions& sharding = options.sharding;
+  const DeviceBackend* const backend = find_connection(options.comm.kind).backend;
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
           .offloaded = plan.offloaded_bytes(),
-          .through_host = model.device().kind == DeviceKind::cuda && !by_nccl(options.comm)
+          .through_host = model.device().kind == DeviceKind::cuda && !backend
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
           .batch = plan.batch_bytes(),
           .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
-          .device = model.device().kind};
+          .device = model.device().kind,
+          .backend = backend};
 }
 
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
@@ -75,11 +78,12 @@ std::string describe_beside_plan(const MemoryAccount& m) {
     return format("  and beside it: {} communication staging, about {} for matrix products to work in, {}\n", bytes(m.staging),
                   bytes(m.gemm), host);
   return format(
-      "  and beside it: {} for matrix products to work in, {} of staging for sums by NCCL\n"
-      "  allowed for the driver's context, libraries and NCCL's own buffers, not measured: {}\n"
-      "  of the GPU in all: {}\n"
-      "  in the host's memory: {}\n",
-      bytes(m.gemm), bytes(m.staging), bytes(m.context), bytes(m.total()), host);
+      "  and beside it: {0} for matrix products to work in, {1} of staging for sums{5}\n"
+      "  allowed for the driver's context, libraries{6}, not measured: {2}\n"
+      "  of the GPU in all: {3}\n"
+      "  in the host's memory: {4}\n",
+      bytes(m.gemm), bytes(m.staging), bytes(m.context), bytes(m.total()), host,
+      m.backend ? format(" by {}", m.backend->name) : "", m.backend ? format(" and {}'s own buffers", m.backend->name) : "");
 }
 
 }  // namespace fsdp

@@ -28,14 +28,14 @@ struct MemoryAccount {
   std::size_t trace = 0;
 
   DeviceKind device = DeviceKind::cpu;
+  const DeviceBackend* backend = nullptr;  // what moves the memory of a GPU
   /// What counts against the memory of the device that computes. If that is a CPU, the host's parts count, too.
   std::size_t total() const { return plan + staging + gemm + context + (device == DeviceKind::cpu ? on_host() : 0); }
   std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
 };
 
-/// Whether GPUs' memory goes by NCCL, where each rank has one of its own; else it goes through the host.
-bool by_nccl(const CommOptions& comm);
-/// What communicators take of a GPU where NCCL connects the ranks of the mesh. If memory of the host is asked for, it is there.
+/// What communicators take of a GPU where the row's backend connects the ranks of the mesh. If memory of the host is asked for,
+/// it is there.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
 /// What collectives of a GPU's memory are copied to, where they go through the host: of each group what its largest one moves.
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh);

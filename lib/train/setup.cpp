@@ -201,7 +201,7 @@ std::optional<NodeTraffic> Setup::traffic_of_nodes() {
   const ClusterTraffic traffic =
       traffic_of_cluster(collectives_of_update(sharded->plan().update, options.sharding.plan.micro_batches),
                          {mesh.shard->size(), mesh.replicate->size()}, cluster);
-  return NodeTraffic{nodes, traffic.rank.total(), mesh.nccl ? traffic.ring_out_of_node : traffic.out_of_node};
+  return NodeTraffic{nodes, traffic.rank.total(), mesh.device_groups ? traffic.ring_out_of_node : traffic.out_of_node};
 }
 
 namespace {

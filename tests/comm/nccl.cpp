@@ -10,7 +10,7 @@
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
 #include "comm/collective_checks.hpp"
-#include "comm/nccl.hpp"
+#include "comm/nccl/nccl.hpp"
 #include "comm/threads/threads.hpp"
 #include "device/memory_view.hpp"
 #include "kernels/kernels.hpp"
@@ -35,14 +35,14 @@ struct Rank {
   std::size_t ranks() const { return static_cast<std::size_t>(host.size()); }
 };
 
-const NcclLibrary& library() {
+const DeviceLibrary& library() {
   std::string why;
-  const NcclLibrary* const found = find_nccl(&why);
+  const DeviceLibrary* const found = nccl_backend.find(&why);
   if (!found) throw std::runtime_error(why);
   return *found;
 }
 
-void on_gpus(int size, const NcclOptions& options, const std::function<void(Rank&)>& body) {
+void on_gpus(int size, const DeviceCommOptions& options, const std::function<void(Rank&)>& body) {
   run_ranks(size, [&](Communicator& host) {
     const auto device = make_device(Threads::of_own_gpu, static_cast<std::uint64_t>(host.rank()));
     const auto stream = device->make_stream(StreamUse::communication);
@@ -226,8 +226,8 @@ BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
       const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
       Mesh mesh = make_mesh(world, 2, 2);
       mesh.use_device(*device, {.kind = kind});
-      require((mesh.nccl != nullptr) == mesh.data_description.starts_with("NCCL "), "says what it has chosen");
-      if (mesh.nccl) {
+      require((mesh.device_groups != nullptr) == mesh.data_description.starts_with("NCCL "), "says what it has chosen");
+      if (mesh.device_groups) {
         const auto stream = device->make_stream();
         OnDevice<float> one(*device, *stream, {1.0f + static_cast<float>(world.rank())});
         on_stream(*stream, [&] { mesh.data_along(GroupAxis::replicate).all_reduce(*stream, one.data(), 1, DType::f32); });

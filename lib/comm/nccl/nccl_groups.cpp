@@ -10,7 +10,7 @@
 // Communicators do not block: a call is complete when ncclCommGetAsyncError says so. While the host waits for a stream it
 // checks the collectives in progress (Groups::look). If one exceeds the time limit, or NCCL reports an error, all communicators
 // are aborted, and the hosts exchange messages to find out which rank is missing.
-#include "comm/nccl.hpp"
+#include "comm/nccl/nccl.hpp"
 
 #include <nccl.h>
 
@@ -97,9 +97,9 @@ struct Started {
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
-class Groups final : public NcclGroups {
+class Groups final : public DeviceGroups {
  public:
-  Groups(Communicator& world, Device& device, const NcclOptions& options)
+  Groups(Communicator& world, Device& device, const DeviceCommOptions& options)
       : options_(options), device_(device), rank_(world.rank()), size_(world.size()), hosts_(world.split(0, world.rank())) {
     ncclUniqueId id{};
     agree(world, [&] {
@@ -204,7 +204,7 @@ class Groups final : public NcclGroups {
   }
 
   Device& device() const { return device_; }
-  const NcclOptions& options() const { return options_; }
+  const DeviceCommOptions& options() const { return options_; }
 
  private:
   bool is_too_long(double seconds) const { return options_.timeout_s > 0 && seconds > options_.timeout_s; }
@@ -287,7 +287,7 @@ class Groups final : public NcclGroups {
         last.empty() ? "another rank" : who, last, options_.timeout_s);
   }
 
-  const NcclOptions options_;
+  const DeviceCommOptions options_;
   Device& device_;
   const int rank_, size_;
   const std::unique_ptr<Communicator> hosts_;  // only used after an error
@@ -312,7 +312,7 @@ class NcclCollectives final : public Collectives {
         comm_(comm),
         ranks_(static_cast<std::size_t>(host.size())),
         me_(static_cast<std::size_t>(host.rank())) {
-    if (comm_) staging_ = groups_.device().allocate(nccl_staging);
+    if (comm_) staging_ = groups_.device().allocate(nccl_backend.staging_bytes);
   }
   ~NcclCollectives() override { groups_.end(comm_); }
 
@@ -494,7 +494,7 @@ std::unique_ptr<Collectives> Groups::make(Communicator& group) {
   return made;
 }
 
-std::unique_ptr<NcclGroups> connect(Communicator& world, Device& device, const NcclOptions& options) {
+std::unique_ptr<DeviceGroups> connect_gpus(Communicator& world, Device& device, const DeviceCommOptions& options) {
   return std::make_unique<Groups>(world, device, options);
 }
 
@@ -502,7 +502,7 @@ std::unique_ptr<NcclGroups> connect(Communicator& world, Device& device, const N
 
 }  // namespace fsdp
 
-extern "C" [[gnu::visibility("default")]] const fsdp::NcclLibrary* fsdp_nccl_library() {
-  static const fsdp::NcclLibrary library = {fsdp::version, fsdp::connect};
+extern "C" [[gnu::visibility("default")]] const fsdp::DeviceLibrary* fsdp_nccl_library() {
+  static const fsdp::DeviceLibrary library = {fsdp::version, fsdp::connect_gpus};
   return &library;
 }

@@ -1,0 +1,30 @@
+#include "comm/nccl/nccl.hpp"
+
+#include "device/cuda_library.hpp"
+
+namespace fsdp {
+
+namespace {
+
+const DeviceLibrary* find_nccl(std::string* why) {
+  if (!find_cuda_library(why)) return nullptr;
+  const auto entry = reinterpret_cast<NcclLibraryEntry>(cuda_library_function(nccl_library_entry, why));
+  if (!entry) *why = "libfsdp_cuda was built without NCCL";
+  return entry ? entry() : nullptr;
+}
+
+}  // namespace
+
+/// The best size of staging was never measured.
+const DeviceBackend nccl_backend = {
+    .name = "NCCL", .device = DeviceKind::cuda, .staging_bytes = std::size_t{16} << 20, .find = find_nccl};
+
+const Connection nccl_connection = {.name = "nccl",
+                                    .about = "memory of GPUs by NCCL, with a GPU for each rank, and the host's values as auto",
+                                    .connect = automatic_connection.connect,
+                                    .staging_bytes = automatic_connection.staging_bytes,
+                                    .between = automatic_connection.between,
+                                    .backend = &nccl_backend,
+                                    .backend_is_required = true};
+
+}  // namespace fsdp

@@ -1,0 +1,16 @@
+// The interface to NCCL that needs none of its headers: collectives of GPUs, one GPU per rank. The implementation
+// (nccl_groups.cpp) is in libfsdp_cuda, if that was built with NCCL; libfsdp finds it there.
+#pragma once
+
+#include "comm/connection.hpp"
+
+namespace fsdp {
+
+extern const DeviceBackend nccl_backend;
+extern const Connection nccl_connection;
+
+/// The function of libfsdp_cuda that returns its DeviceLibrary.
+using NcclLibraryEntry = const DeviceLibrary* (*)();
+inline constexpr const char* nccl_library_entry = "fsdp_nccl_library";
+
+}  // namespace fsdp
