@@ -13,19 +13,18 @@ void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E*
 }
 
 template <class E>
-void cached_attention(Stream& stream, E* out, const E* q, std::size_t q_stride, const E* cache, const CacheShape& shape,
-                      std::size_t R, std::size_t H, std::size_t K, std::size_t D, const std::int32_t* sequences,
-                      const std::int32_t* positions, float* scratch) {
-  expect(K > 0 && H % K == 0, "query heads must be a multiple of key heads");
+void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const CacheShape& shape, const AttentionShape& rows,
+                      const std::int32_t* sequences, const std::int32_t* positions, float* scratch) {
+  expect(rows.K > 0 && rows.H % rows.K == 0, "query heads must be a multiple of key heads");
   const AddTime timed(stream.times.attention);
-  launch(stream, CachedAttention<E>{out, q, cache, q_stride, shape.positions, H, K, D, sequences, positions, scratch}, R * H);
+  launch(stream, CachedAttention<E>{out, q, cache, shape.positions, rows, sequences, positions, scratch}, rows.B * rows.H);
 }
 
-#define FSDP_INSTANTIATE(E)                                                                                                 \
-  template void append_to_cache(Stream&, E*, const CacheShape&, const E*, std::size_t, std::size_t, std::size_t,            \
-                                const std::int32_t*, const std::int32_t*);                                                  \
-  template void cached_attention(Stream&, E*, const E*, std::size_t, const E*, const CacheShape&, std::size_t, std::size_t, \
-                                 std::size_t, std::size_t, const std::int32_t*, const std::int32_t*, float*);
+#define FSDP_INSTANTIATE(E)                                                                                      \
+  template void append_to_cache(Stream&, E*, const CacheShape&, const E*, std::size_t, std::size_t, std::size_t, \
+                                const std::int32_t*, const std::int32_t*);                                       \
+  template void cached_attention(Stream&, E*, const E*, const E*, const CacheShape&, const AttentionShape&,      \
+                                 const std::int32_t*, const std::int32_t*, float*);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

@@ -190,6 +190,10 @@ void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads,
           const float* cos_sin, bool inverse, const std::int32_t* positions = nullptr);
 
 // --- attention.cpp -----------------------------------------------------------------------------------------------------
+/// Keys [begin, end) of a sequence.
+struct Keys {
+  std::size_t begin, end;
+};
 /// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. q[B,T,H,D], k and v[B,T,K,D] are given
 /// with the elements from one token to the next (q_stride, kv_stride), so that they may be parts of a fused matrix. lse[B,H,T]
 /// receives the log of each row's sum of exponents. Works in blocks of query rows: no T x T matrix is held. scratch:
@@ -202,7 +206,22 @@ void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads,
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
   const std::int32_t* positions = nullptr;
+
+  /// What a query sees whose own key is number `own` of its sequence, and number `position` of its document: the one rule, from
+  /// which all kernels take their bounds. They count on no more than that a query sees its own key and none behind it, and that
+  /// neither bound falls from one query to the next.
+  [[gnu::always_inline]] constexpr Keys visible_keys(std::size_t own, std::size_t position) const {
+    return {own - position, own + 1};
+  }
+  /// What token t of sequence b sees.
+  [[gnu::always_inline]] constexpr Keys seen_by(std::size_t b, std::size_t t) const {
+    return visible_keys(past + t, positions ? static_cast<std::size_t>(positions[b * T + t]) : past + t);
+  }
+  /// Whether all queries see their sequence's first key.
+  constexpr bool all_see_the_first() const { return !positions; }
 };
+/// About how many pairs of a query and a key that it sees a sequence of one document has: for what attention costs.
+constexpr double visible_pairs(double T) { return T * T / 2; }
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
                        float* scratch, const DropoutMask& mask = {});
@@ -228,11 +247,11 @@ template <class E>
 void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E* kv, std::size_t R, std::size_t n,
                      std::size_t stride, const std::int32_t* sequences, const std::int32_t* positions);
 /// Attention of single tokens: out[R,H,D], where row r's query sees what the cache has of sequences[r] up to positions[r], its
-/// own token included. q[R,H,D] with rows `q_stride` elements apart. scratch: R * H * shape.positions floats.
+/// own token included. q[R,H,D]; `rows`: R sequences of one token, whose kv_stride does not matter. scratch: R * H *
+/// shape.positions floats.
 template <class E>
-void cached_attention(Stream& stream, E* out, const E* q, std::size_t q_stride, const E* cache, const CacheShape& shape,
-                      std::size_t R, std::size_t H, std::size_t K, std::size_t D, const std::int32_t* sequences,
-                      const std::int32_t* positions, float* scratch);
+void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const CacheShape& shape, const AttentionShape& rows,
+                      const std::int32_t* sequences, const std::int32_t* positions, float* scratch);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
 /// What is known of a row of logits, as far as it has been read: the largest logit, the sum of exp(logit - largest), and the

@@ -145,8 +145,8 @@ void attend_each(const Stage<E>& stage, E* out, const SavedTensors<E>& at, const
                  std::size_t count, const kernels::CacheShape& shape, const E* cache) {
   const TransformerConfig& c = stage.config;
   const DecodingScratch scratch(c, stage.scratch, shape, stage.device, dtype_of<E>);
-  kernels::cached_attention(stage.context.stream, out, at.qkv + first * qkv_width(c), qkv_width(c), cache, shape, count,
-                            c.heads, c.kv_heads, c.head_size, rows.sequences_there + first, rows.positions_there + first,
+  kernels::cached_attention(stage.context.stream, out, at.qkv + first * qkv_width(c), cache, shape,
+                            attention_shape(c, {count, 1}), rows.sequences_there + first, rows.positions_there + first,
                             stage.scratch_at(scratch.scores));
 }
 
@@ -166,7 +166,8 @@ void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const Dec
     E* const out = at.attention + r * attention_width(c);
     if (!run.single) {
       const E* const keys = cache + sequence * shape.positions * kept;
-      const kernels::AttentionShape tokens = {1, run.end - run.begin, c.heads, c.kv_heads, c.head_size, width, kept, past};
+      kernels::AttentionShape tokens = attention_shape(c, {1, run.end - run.begin});
+      tokens.kv_stride = kept, tokens.past = past;
       kernels::attention_forward(stream, out, at.lse + r * c.heads, q, keys, keys + half, tokens,
                                  stage.scratch_at(scratch.attention));
       r = run.end;

@@ -59,8 +59,8 @@ double Transformer::flops_per_token(std::size_t T) const {
   const std::size_t table = c.vocab_size * c.width;
   std::size_t multiplied = parameter_count() - table + (c.tied_embeddings ? table : 0);
   if (model_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(model_.position_table)].shape);
-  const double attention = static_cast<double>(c.layers) * static_cast<double>(c.heads * c.head_size) * static_cast<double>(T);
-  return 6 * static_cast<double>(multiplied) + 6 * attention;
+  const double pairs = kernels::visible_pairs(static_cast<double>(T)) / static_cast<double>(T);
+  return 6 * static_cast<double>(multiplied) + 12 * static_cast<double>(c.layers * c.heads * c.head_size) * pairs;
 }
 
 std::size_t Transformer::table_numel(std::size_t T) const {

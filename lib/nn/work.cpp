@@ -65,8 +65,8 @@ Cost StageWork::head() const {
   return {.product_flops = 2 * wanted * R_ * table, .memory_bytes = numbers(6 * real(c_.width) + 3 * real(c_.vocab_size))};
 }
 
-/// FLOPs of one of attention's products over the half of each square that is not masked.
-double StageWork::attention() const { return R_ * T_ * real(c_.heads * c_.head_size); }
+/// FLOPs of one of attention's products.
+double StageWork::attention() const { return 2 * R_ / T_ * kernels::visible_pairs(T_) * real(c_.heads * c_.head_size); }
 double StageWork::activation() const { return 3 * real(c_.ffn_width); }
 /// Norms and rotations of queries and keys.
 double StageWork::heads() const {

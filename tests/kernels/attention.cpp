@@ -345,8 +345,8 @@ BOOST_AUTO_TEST_CASE(tokens_see_what_was_before_them) {
                                  rest, scratch.data());
       BOOST_TEST(error(past) < tolerance);
     }
-    kernels::cached_attention(stream, out.data(), q.data(), q_stride, cache.data(), shape, T, H, K, D, sequences.data(),
-                              positions.data(), scratch.data());
+    kernels::cached_attention(stream, out.data(), q.data(), cache.data(), shape, {T, 1, H, K, D, q_stride, kept},
+                              sequences.data(), positions.data(), scratch.data());
     BOOST_TEST(error(0) < tolerance);
   };
   check(0.0f, 2e-6);

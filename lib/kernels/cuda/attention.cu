@@ -3,7 +3,7 @@
 // (Dao 2023, Algorithm 2), once for the gradients of keys and values and once for those of queries, so that no sum is shared
 // among blocks and the order of all sums is fixed.
 //
-// Of a sequence of several documents, tiles of which nothing is seen are left out (kernels.hpp: AttentionShape::positions).
+// Tiles of which nothing is seen are left out (kernels.hpp: AttentionShape::visible_keys).
 //
 // A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l + 32
 // and so on of a row of D. All arithmetic is fp32.
@@ -147,24 +147,25 @@ struct Forward {
     float top[rows_of_warp], total[rows_of_warp] = {};
     RowSums<chunks> sums;
     for (float& value : top) value = -__builtin_huge_valf();
-    for (std::size_t key = Documents::first_seen(s, at.b, at.first) / tile * tile; key < s.past + at.first + tile && key < all;
-         key += tile) {
+    const std::size_t last = at.first + tile < s.T ? at.first + tile - 1 : s.T - 1, end = Documents::seen_by(s, at.b, last).end;
+    for (std::size_t key = Documents::seen_by(s, at.b, at.first).begin / tile * tile; key < end; key += tile) {
       __syncthreads();
       keys.load(k + at.b * all * s.kv_stride + kv_head * s.D, s.kv_stride, key, all, s.D);
       values.load(v + at.b * all * s.kv_stride + kv_head * s.D, s.kv_stride, key, all, s.D);
       __syncthreads();
       FSDP_UNROLL
       for (unsigned r = 0; r < rows_of_warp; ++r) {
-        const std::size_t row = first_row + r, query = s.past + at.first + row;
-        const bool seen = key + lane <= query && key + lane < all && key + lane >= Documents::first_seen(s, at.b, query);
+        const std::size_t row = first_row + r, query = at.first + row, j = key + lane;
+        const Keys keys_seen = Documents::seen_by(s, at.b, query);
+        const bool seen = j < keys_seen.end && j < all && j >= keys_seen.begin;
         const float score = seen ? keys.dot(lane, queries.row(row), s.D) : -__builtin_huge_valf();
         const float largest = warp_max(score), before = top[r];
-        // Of the first keys that are looked at, a query may see none, if its document begins behind them.
+        // Of the first keys that are looked at, a query may see none, if what it sees begins behind them.
         const bool began = std::is_same_v<Documents, OneDocument> ? key > 0 : before > -__builtin_huge_valf();
         if (largest > top[r]) top[r] = largest;
         const float e = seen ? exp(score - top[r]) : 0.0f, shrink = began ? exp(before - top[r]) : 0.0f;
         total[r] = total[r] * shrink + warp_sum(e);
-        p.row(row)[lane] = seen ? e * dropout_factor(mask, key + lane, query, at.head, at.b) : 0.0f;
+        p.row(row)[lane] = seen ? e * dropout_factor(mask, j, s.past + query, at.head, at.b) : 0.0f;
         for (float& value : sums.value[r]) value *= shrink;
       }
       __syncwarp();
@@ -236,7 +237,7 @@ struct KeyBackward {
         for (unsigned r = 0; r < rows_of_warp; ++r) {
           const std::size_t row = first_row + r, key = at.first + row;
           Pair pair{0, 0};
-          if (key <= i && i < s.T && key >= Documents::first_seen(s, at.b, i)) {
+          if (const Keys seen = Documents::seen_by(s, at.b, i); key < seen.end && i < s.T && key >= seen.begin) {
             const float factor = dropout_factor(mask, key, i, head, at.b);
             const float probability = exp(queries.dot(lane, keys.row(row), s.D) * scale - lse[of_query]);
             pair.weight = probability * factor;
@@ -280,8 +281,8 @@ struct QueryBackward {
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D);
     d_outs.load(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, s.T, s.D);
     RowSums<chunks> d_queries;
-    for (std::size_t key = Documents::first_seen(s, at.b, at.first) / tile * tile; key < at.first + tile && key < s.T;
-         key += tile) {
+    const std::size_t last = at.first + tile < s.T ? at.first + tile - 1 : s.T - 1, end = Documents::seen_by(s, at.b, last).end;
+    for (std::size_t key = Documents::seen_by(s, at.b, at.first).begin / tile * tile; key < end; key += tile) {
       __syncthreads();
       keys.load(k + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
       values.load(v + at.b * s.T * s.kv_stride + kv_head * s.D, s.kv_stride, key, s.T, s.D);
@@ -289,7 +290,7 @@ struct QueryBackward {
       for (unsigned r = 0; r < rows_of_warp; ++r) {
         const std::size_t row = first_row + r, query = at.first + row, j = key + lane;
         float slope = 0;
-        if (j <= query && query < s.T && j >= Documents::first_seen(s, at.b, query)) {
+        if (const Keys seen = Documents::seen_by(s, at.b, query); j < seen.end && query < s.T && j >= seen.begin) {
           const std::size_t of_query = (at.b * s.H + at.head) * s.T + query;
           const float factor = dropout_factor(mask, j, query, at.head, at.b);
           const float probability = exp(keys.dot(lane, queries.row(row), s.D) * scale - lse[of_query]);
@@ -328,11 +329,11 @@ cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCa
   if (tensor_attention_takes(call.type, s)) return tensor_attention_forward(stream, call);
   return with_chunks(s, [&]<int chunks, class Documents>() {
     return with_element(call.type, [&]<class E>() {
-      return launch_kernel(
-          stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), warp * warps, SharedTiles::bytes(3, s.D, 1),
-          Forward<E, chunks, Documents>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
-                                        static_cast<const E*>(call.k), static_cast<const E*>(call.v), s, call.mask, scale_of(s),
-                                        s.past + s.T});
+      return launch_kernel(stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), warp * warps,
+                           SharedTiles::bytes(3, s.D, 1),
+                           Forward<E, chunks, Documents>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
+                                                         static_cast<const E*>(call.k), static_cast<const E*>(call.v), s,
+                                                         call.mask, scale_of(s), s.past + s.T});
     });
   });
 }

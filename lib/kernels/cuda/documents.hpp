@@ -1,5 +1,5 @@
-// Which tokens of a sequence see which, for both kernels of attention on GPUs: these are compiled once for sequences of one
-// document, which need nothing for it, and once for sequences of several (AttentionShape::positions).
+// AttentionShape::visible_keys() for both kernels of attention on GPUs: these are compiled once for sequences whose queries all
+// see the first key, and once for others, as those of several documents.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,9 @@
 namespace fsdp::kernels {
 
 struct OneDocument {
-  static __device__ __forceinline__ std::size_t first_seen(const AttentionShape&, std::size_t, std::size_t) { return 0; }
+  static __device__ __forceinline__ Keys seen_by(const AttentionShape& s, std::size_t, std::size_t t) {
+    return s.visible_keys(s.past + t, s.past + t);
+  }
   static __device__ __forceinline__ std::size_t end_of_seers(const AttentionShape& s, std::size_t, std::size_t) { return s.T; }
   static __device__ __forceinline__ bool some_begin_behind(const AttentionShape&, std::size_t, unsigned, unsigned, unsigned) {
     return false;
@@ -19,9 +21,9 @@ struct OneDocument {
 };
 
 struct SeveralDocuments {
-  /// The first token that token t of sequence b sees: where its document begins. It never falls as t grows.
-  static __device__ __forceinline__ std::size_t first_seen(const AttentionShape& s, std::size_t b, std::size_t t) {
-    return t < s.T ? t - static_cast<std::size_t>(s.positions[b * s.T + t]) : 0;
+  /// Tokens behind the sequence see what its last one does.
+  static __device__ __forceinline__ Keys seen_by(const AttentionShape& s, std::size_t b, std::size_t t) {
+    return s.seen_by(b, t < s.T ? t : s.T - 1);
   }
 
   /// Tokens from here on do not see token t, nor any before it.
@@ -29,7 +31,7 @@ struct SeveralDocuments {
     std::size_t low = t + 1, end = s.T;
     while (low < end) {
       const std::size_t middle = low + (end - low) / 2;
-      if (first_seen(s, b, middle) > t)
+      if (seen_by(s, b, middle).begin > t)
         end = middle;
       else
         low = middle + 1;
@@ -37,17 +39,17 @@ struct SeveralDocuments {
     return end;
   }
 
-  /// Whether one of the `queries` queries from `query` on does not see token `key`, as its document begins behind it.
+  /// Whether one of the `queries` queries from `query` on does not see token `key`, as what it sees begins behind it.
   static __device__ __forceinline__ bool some_begin_behind(const AttentionShape& s, std::size_t b, unsigned query,
                                                            unsigned queries, unsigned key) {
-    return first_seen(s, b, query + queries < s.T ? query + queries - 1 : s.T - 1) > key;
+    return seen_by(s, b, query + queries - 1).begin > key;
   }
 };
 
 /// f.operator()<Documents>() for sequences of this shape.
 template <class F>
 cudaError_t with_documents(const AttentionShape& s, F f) {
-  return s.positions ? f.template operator()<SeveralDocuments>() : f.template operator()<OneDocument>();
+  return s.all_see_the_first() ? f.template operator()<OneDocument>() : f.template operator()<SeveralDocuments>();
 }
 
 }  // namespace fsdp::kernels

@@ -228,6 +228,16 @@ __device__ __forceinline__ void column_factors(SumFragment& factors, const Dropo
 
 // --- The kernels. ---
 
+// The bounds of what query t of sequence b sees, in 32 bits.
+template <class Documents>
+__device__ __forceinline__ unsigned begin_of_keys(const AttentionShape& s, std::size_t b, unsigned t) {
+  return static_cast<unsigned>(Documents::seen_by(s, b, t).begin);
+}
+template <class Documents>
+__device__ __forceinline__ unsigned end_of_keys(const AttentionShape& s, std::size_t b, unsigned t) {
+  return static_cast<unsigned>(Documents::seen_by(s, b, t).end);
+}
+
 /// Which tile of a block's `rows`, which head and which sequence a block works on.
 struct Place {
   unsigned first;
@@ -292,8 +302,8 @@ struct TensorForward {
     float top[strips][2], total[strips][2] = {};
     for (auto& of_strip : top) of_strip[0] = of_strip[1] = -__builtin_huge_valf();
 
-    const unsigned end = past + (at.first + rows < T ? at.first + rows : T);
-    const unsigned begin = static_cast<unsigned>(Documents::first_seen(s, at.b, at.first)) / step * step;
+    const unsigned end = end_of_keys<Documents>(s, at.b, (at.first + rows < T ? at.first + rows : T) - 1);
+    const unsigned begin = begin_of_keys<Documents>(s, at.b, at.first) / step * step;
     each_step((end - begin + step - 1) / step,
               [&](unsigned i, unsigned buffer) {
                 shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, past + T, D);
@@ -301,13 +311,14 @@ struct TensorForward {
               },
               [&](unsigned i, unsigned buffer) {
                 const unsigned key = begin + i * step;
-                if (query >= T || key >= past + query + strips * strip || key + step <= Documents::first_seen(s, at.b, query))
+                if (query >= T || key >= end_of_keys<Documents>(s, at.b, query + strips * strip - 1) ||
+                    key + step <= begin_of_keys<Documents>(s, at.b, query))
                   return;
                 Strip<n> scores[strips];
                 add_scores(scores, shared.own, row_of_warp, shared.first(buffer));
                 FSDP_UNROLL
                 for (unsigned r = 0; r < strips; ++r)
-                  soften(scores[r], sums[r], top[r], total[r], key, past + query + strip * r, scale2, at);
+                  soften(scores[r], sums[r], top[r], total[r], key, query + strip * r, scale2, at);
                 add_weighted(sums, scores, shared.second(buffer));
               });
 
@@ -327,17 +338,18 @@ struct TensorForward {
   /// Scores of a strip -> exp(score - the largest seen so far), after dropout; what was summed up before shrinks with it.
   __device__ __forceinline__ void soften(Strip<n>& scores, Strip<W / 8>& sums, float (&top)[2], float (&total)[2], unsigned key,
                                          unsigned query, float scale2, const Place& at) const {
-    const bool diagonal = key + step > query + 1, cut = Documents::some_begin_behind(s, at.b, query, strip, key);
+    const bool diagonal = key + step > end_of_keys<Documents>(s, at.b, query),
+               cut = Documents::some_begin_behind(s, at.b, query, strip, key);
     FSDP_UNROLL
     for (unsigned half = 0; half < 2; ++half) {
-      const unsigned last = query + row_of_lane() + 8 * half;
-      const unsigned begin = cut ? static_cast<unsigned>(Documents::first_seen(s, at.b, last)) : 0;
+      const unsigned row = query + row_of_lane() + 8 * half, end = end_of_keys<Documents>(s, at.b, row);
+      const unsigned begin = cut ? begin_of_keys<Documents>(s, at.b, row) : 0;
       float largest = top[half];
       FSDP_UNROLL
       for (unsigned c = 0; c < 2 * n; ++c) {
         float& score = scores.of[c / 2].part[2 * half + c % 2];
         const unsigned column = key + 8 * (c / 2) + column_of_lane() + c % 2;
-        if ((diagonal && column > last) || (cut && column < begin)) score = -__builtin_huge_valf();
+        if ((diagonal && column >= end) || (cut && column < begin)) score = -__builtin_huge_valf();
         largest = score > largest ? score : largest;
       }
       largest = max_of_row(largest);
@@ -358,7 +370,7 @@ struct TensorForward {
     FSDP_UNROLL
     for (unsigned j = 0; j < n; j += 4) {
       SumFragment factors[4];
-      row_factors(factors, mask, key + 8 * j, query, at.head, at.b);
+      row_factors(factors, mask, key + 8 * j, static_cast<unsigned>(s.past) + query, at.head, at.b);
       FSDP_UNROLL
       for (unsigned c = 0; c < 16; ++c) scores.of[j + c / 4].part[c % 4] *= factors[c / 4].part[c % 4];
     }
@@ -412,11 +424,14 @@ struct TensorKeyBackward {
         [&](unsigned i, unsigned buffer) {
           const std::size_t head = at.head * group + i / steps_of_head;
           const unsigned query = at.first + i % steps_of_head * step;
-          if (key >= T || query + step <= key || Documents::first_seen(s, at.b, query) >= key + strip) return;
+          if (key >= T || end_of_keys<Documents>(s, at.b, query + step - 1) <= key ||
+              begin_of_keys<Documents>(s, at.b, query) >= key + strip)
+            return;
           Strip<n> weights[1], slopes[1];
           add_scores(weights, keys, row_of_warp, shared.first(buffer));
           add_scores(slopes, values, row_of_warp, shared.second(buffer));
-          const bool diagonal = query + 1 < key + strip, cut = Documents::some_begin_behind(s, at.b, query, step, key);
+          const bool diagonal = end_of_keys<Documents>(s, at.b, query) < key + strip,
+                     cut = Documents::some_begin_behind(s, at.b, query, step, key);
           const float *const lses = statistics + 2 * step * buffer, *const deltas = lses + step;
           FSDP_UNROLL
           for (unsigned j = 0; j < n; ++j) {  // rows of queries beyond T are zeros, and add nothing
@@ -428,7 +443,8 @@ struct TensorKeyBackward {
               const unsigned column = 8 * j + column_of_lane() + c % 2;
               float probability = exp2_approximate(multiply_add(weight.part[c], scale2, -lses[column] * log2_of_e));
               const unsigned row = key + row_of_lane() + c / 2 * 8;
-              if ((diagonal && row > query + column) || (cut && row < Documents::first_seen(s, at.b, query + column)))
+              if ((diagonal && row >= end_of_keys<Documents>(s, at.b, query + column)) ||
+                  (cut && row < begin_of_keys<Documents>(s, at.b, query + column)))
                 probability = 0;
               weight.part[c] = probability;
               if (mask.dropped) weight.part[c] *= factor.part[c], slope.part[c] *= factor.part[c];
@@ -478,8 +494,8 @@ struct TensorQueryBackward {
         delta_of[half] = delta[(at.b * s.H + at.head) * s.T + row];
       }
     Strip<W / 8> d_queries[1];
-    const unsigned end = at.first + rows < T ? at.first + rows : T;
-    const unsigned begin = static_cast<unsigned>(Documents::first_seen(s, at.b, at.first)) / step * step;
+    const unsigned end = end_of_keys<Documents>(s, at.b, (at.first + rows < T ? at.first + rows : T) - 1);
+    const unsigned begin = begin_of_keys<Documents>(s, at.b, at.first) / step * step;
     each_step((end - begin + step - 1) / step,
               [&](unsigned i, unsigned buffer) {
                 shared.first(buffer).template begin_copy<step>(k + kv, s.kv_stride, begin + i * step, T, D);
@@ -487,11 +503,14 @@ struct TensorQueryBackward {
               },
               [&](unsigned i, unsigned buffer) {
                 const unsigned key = begin + i * step;
-                if (query >= T || key >= query + strip || key + step <= Documents::first_seen(s, at.b, query)) return;
+                if (query >= T || key >= end_of_keys<Documents>(s, at.b, query + strip - 1) ||
+                    key + step <= begin_of_keys<Documents>(s, at.b, query))
+                  return;
                 Strip<n> scores[1], slopes[1];
                 add_scores(scores, queries, row_of_warp, shared.first(buffer));
                 add_scores(slopes, d_outs, row_of_warp, shared.second(buffer));
-                const bool diagonal = key + step > query + 1, cut = Documents::some_begin_behind(s, at.b, query, strip, key);
+                const bool diagonal = key + step > end_of_keys<Documents>(s, at.b, query),
+                           cut = Documents::some_begin_behind(s, at.b, query, strip, key);
                 FSDP_UNROLL
                 for (unsigned j = 0; j < n; j += 4) {
                   SumFragment factors[4];
@@ -503,7 +522,8 @@ struct TensorQueryBackward {
                     const float score = scores[0].of[j + c / 4].part[c % 4];
                     float probability = exp2_approximate(multiply_add(score, scale2, down[half]));
                     const unsigned row = query + row_of_lane() + 8 * half;
-                    if ((diagonal && key + column > row) || (cut && key + column < Documents::first_seen(s, at.b, row)))
+                    if ((diagonal && key + column >= end_of_keys<Documents>(s, at.b, row)) ||
+                        (cut && key + column < begin_of_keys<Documents>(s, at.b, row)))
                       probability = 0;
                     if (mask.dropped) slope *= factors[c / 4].part[c % 4];
                     slope = probability * (slope - delta_of[half]);

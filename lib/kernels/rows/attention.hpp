@@ -1,6 +1,6 @@
 // Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are taken in blocks of 48 and their
 // scores are held transposed, [key][query]: the softmax then runs along registers without sums across them, and only the
-// block's queries have to be transposed, not the keys. No product touches keys after the block's last query. A sequence of
+// block's queries have to be transposed, not the keys. No product touches keys that no query of the block sees. A sequence of
 // several documents is taken document by document, each as a sequence of its own would be. The backward pass
 // makes the probabilities anew from the forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i =
 // sum(dO_i O_i), which dropout of the probabilities does not change.
@@ -209,91 +209,116 @@ FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, con
   transpose(transposed, to, width, D, scale);
 }
 
-/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and the `queries` queries from `query` on; what lies
-/// above the diagonal is left out in steps of 16.
+/// What the queries of a block see, of keys that are counted from their run's first.
+struct Seen {
+  std::int32_t begin[block], end[block];
+
+  /// Queries from t on of a run, which ends at `run_end`; further ones are as its last one.
+  FSDP_INLINE Seen(const AttentionShape& s, std::size_t b, std::size_t t, std::size_t run_end, std::size_t first_key) {
+    for (std::size_t j = 0; j < block; ++j) {
+      const Keys keys = s.seen_by(b, t + j < run_end ? t + j : run_end - 1);
+      begin[j] = static_cast<std::int32_t>(keys.begin - first_key);
+      end[j] = static_cast<std::int32_t>(keys.end - first_key);
+    }
+  }
+  FSDP_INLINE std::size_t first() const { return static_cast<std::size_t>(begin[0]); }
+  FSDP_INLINE std::size_t last() const { return static_cast<std::size_t>(end[block - 1]); }
+  FSDP_INLINE bool by(std::size_t j, std::int32_t key) const { return begin[j] <= key && key < end[j]; }
+  /// By the 16 queries from j on.
+  FSDP_INLINE bool by_all(std::size_t j, std::int32_t key) const { return begin[j + 15] <= key && key < end[j]; }
+};
+
+/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and `queries` queries; in steps of 16, queries are
+/// left out that see nothing from the key on.
 template <int level>
 FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const float* right, std::size_t D, std::size_t first,
-                        std::size_t end, std::size_t query, std::size_t queries) {
-  const std::size_t below = end < query ? end : query;
+                        std::size_t end, const Seen& seen, std::size_t queries) {
+  const std::size_t own = static_cast<std::size_t>(seen.end[0]) - 1, below = end < own ? end : own;
   if (below > first)
     small_gemm<level>(below - first, queries, D, {left + first * width, width, 1}, right, block, out, block, false);
-  for (std::size_t key = first > query ? first : query; key < end; key += 16) {
-    const std::size_t skip = (key - query) / 16 * 16, count = end - key < 16 ? end - key : 16;
+  std::size_t skip = 0;
+  for (std::size_t key = first > own ? first : own; key < end; key += 16) {
+    while (skip + 16 < queries && static_cast<std::size_t>(seen.end[skip + 15]) <= key) skip += 16;
+    const std::size_t count = end - key < 16 ? end - key : 16;
     small_gemm<level>(count, queries - skip, D, {left + key * width, width, 1}, right + skip, block,
                       out + (key - first) * block + skip, block, false);
   }
 }
 
-/// For 16 queries from `query` on, a column of scores[key][query] with rows of `block`: scores -> exp(score - top), 0 after the
-/// diagonal, for keys [0, end). top: the largest score, total: the sum.
-FSDP_INLINE void softmax(float* scores, std::size_t query, std::size_t end, float* top, float* total) {
-  const std::size_t last = query + 16 < end ? query + 16 : end;  // keys [query, last) are on the diagonal
+/// For the 16 queries from j on, a column of scores[key][query] with rows of `block`, of keys [from, end): scores -> exp(score
+/// - top), 0 where a key is not seen. top: the largest score, total: the sum.
+FSDP_INLINE void softmax(float* scores, const Seen& seen, std::size_t j, std::size_t from, std::size_t end, float* top,
+                         float* total) {
+  const auto first = static_cast<std::int32_t>(from), begin = seen.begin[j], last = seen.end[j + 15];
   float largest[16], sum[16];
-  for (std::size_t j = 0; j < 16; ++j) {
-    largest[j] = -__builtin_huge_valf();
-    sum[j] = 0;
+  for (std::size_t i = 0; i < 16; ++i) {
+    largest[i] = -__builtin_huge_valf();
+    sum[i] = 0;
   }
-  for (std::size_t key = 0; key < query; ++key) {
-    const float* p = scores + key * block;
+  for (std::int32_t key = begin; key < last; ++key) {
+    const float* p = scores + (key - first) * std::int32_t{block};
+    if (seen.by_all(j, key)) {
 #pragma omp simd
-    for (std::size_t j = 0; j < 16; ++j) largest[j] = p[j] > largest[j] ? p[j] : largest[j];
-  }
-  for (std::size_t key = query; key < last; ++key) {
-    const float* p = scores + key * block;
-    for (std::size_t j = key - query; j < 16; ++j) largest[j] = p[j] > largest[j] ? p[j] : largest[j];
-  }
-  for (std::size_t key = 0; key < query; ++key) {
-    float* p = scores + key * block;
+      for (std::size_t i = 0; i < 16; ++i) largest[i] = p[i] > largest[i] ? p[i] : largest[i];
+    } else {
 #pragma omp simd
-    for (std::size_t j = 0; j < 16; ++j) {
-      const float e = exp(p[j] - largest[j]);
-      p[j] = e;
-      sum[j] += e;
+      for (std::size_t i = 0; i < 16; ++i) largest[i] = seen.by(j + i, key) && p[i] > largest[i] ? p[i] : largest[i];
     }
   }
-  for (std::size_t key = query; key < last; ++key) {
-    float* p = scores + key * block;
-    const std::int32_t begin = static_cast<std::int32_t>(key - query);
+  for (std::int32_t key = begin; key < last; ++key) {
+    float* p = scores + (key - first) * std::int32_t{block};
+    if (seen.by_all(j, key)) {
 #pragma omp simd
-    for (std::int32_t j = 0; j < 16; ++j) {
-      const float e = j >= begin ? exp(p[j] - largest[j]) : 0.0f;
-      p[j] = e;
-      sum[j] += e;
-    }
-  }
-  for (std::size_t key = last; key < end; ++key)
-    for (std::size_t j = 0; j < 16; ++j) scores[key * block + j] = 0;
-  for (std::size_t j = 0; j < 16; ++j) {
-    top[j] = largest[j];
-    total[j] = sum[j];
-  }
-}
-
-/// For 16 queries from `query` on and keys [from, end), whose rows begin at scores: scores -> probabilities, and the gradients
-/// of the probabilities -> those of the scores.
-FSDP_INLINE void softmax_backward(float* scores, float* gradients, std::size_t query, std::size_t from, std::size_t end,
-                                  const float* lse, const float* delta, float scale) {
-  float shift[16], mean[16];
-  for (std::size_t j = 0; j < 16; ++j) {
-    shift[j] = lse[j];
-    mean[j] = delta[j];
-  }
-  for (std::size_t key = from; key < end; ++key) {
-    float *p = scores + (key - from) * block, *d = gradients + (key - from) * block;
-    const std::int32_t begin = key < query ? 0 : key < query + 16 ? static_cast<std::int32_t>(key - query) : 16;
-    if (begin == 0) {
-#pragma omp simd
-      for (std::int32_t j = 0; j < 16; ++j) {
-        const float e = exp(p[j] - shift[j]);
-        p[j] = e;
-        d[j] = e * (d[j] - mean[j]) * scale;
+      for (std::size_t i = 0; i < 16; ++i) {
+        const float e = exp(p[i] - largest[i]);
+        p[i] = e;
+        sum[i] += e;
       }
     } else {
 #pragma omp simd
-      for (std::int32_t j = 0; j < 16; ++j) {
-        const float e = exp(p[j] - shift[j]), slope = e * (d[j] - mean[j]) * scale;
-        p[j] = j >= begin ? e : 0.0f;
-        d[j] = j >= begin ? slope : 0.0f;
+      for (std::size_t i = 0; i < 16; ++i) {
+        const float e = seen.by(j + i, key) ? exp(p[i] - largest[i]) : 0.0f;
+        p[i] = e;
+        sum[i] += e;
+      }
+    }
+  }
+  const auto zero = [=](std::int32_t key, std::int32_t past) FSDP_LANE {
+    for (; key < past; ++key)
+      for (std::size_t i = 0; i < 16; ++i) scores[(key - first) * std::int32_t{block} + static_cast<std::int32_t>(i)] = 0;
+  };
+  zero(first, begin), zero(last, static_cast<std::int32_t>(end));
+  for (std::size_t i = 0; i < 16; ++i) {
+    top[i] = largest[i];
+    total[i] = sum[i];
+  }
+}
+
+/// For the 16 queries from j on and keys [from, end), whose rows begin at scores: scores -> probabilities, and the gradients of
+/// the probabilities -> those of the scores.
+FSDP_INLINE void softmax_backward(float* scores, float* gradients, const Seen& seen, std::size_t j, std::size_t from,
+                                  std::size_t end, const float* lse, const float* delta, float scale) {
+  float shift[16], mean[16];
+  for (std::size_t i = 0; i < 16; ++i) {
+    shift[i] = lse[i];
+    mean[i] = delta[i];
+  }
+  for (std::size_t at = from; at < end; ++at) {
+    float *p = scores + (at - from) * block, *d = gradients + (at - from) * block;
+    const auto key = static_cast<std::int32_t>(at);
+    if (seen.by_all(j, key)) {
+#pragma omp simd
+      for (std::size_t i = 0; i < 16; ++i) {
+        const float e = exp(p[i] - shift[i]);
+        p[i] = e;
+        d[i] = e * (d[i] - mean[i]) * scale;
+      }
+    } else {
+#pragma omp simd
+      for (std::size_t i = 0; i < 16; ++i) {
+        const float e = exp(p[i] - shift[i]), slope = e * (d[i] - mean[i]) * scale;
+        p[i] = seen.by(j + i, key) ? e : 0.0f;
+        d[i] = seen.by(j + i, key) ? slope : 0.0f;
       }
     }
   }
@@ -323,14 +348,13 @@ FSDP_INLINE void multiply(float* x, const float* factors, std::size_t count) {
   }
 }
 
-/// Calls each(begin, n) for the documents of sequence b, [begin, begin + n), in order.
+/// Calls each(first, n) for the runs of queries of sequence b, [first, first + n), in order: each query of a run sees keys that
+/// the one before it sees. So runs share no keys, and a document is one.
 template <class Each>
-FSDP_INLINE void each_document(const AttentionShape& s, std::size_t b, Each each) {
-  for (std::size_t begin = 0, end = 0; begin < s.T; begin = end) {
-    end = s.T;
-    if (s.positions)
-      for (end = begin + 1; end < s.T && s.positions[b * s.T + end] != 0;) ++end;
-    each(begin, end - begin);
+FSDP_INLINE void each_run(const AttentionShape& s, std::size_t b, Each each) {
+  for (std::size_t first = 0, end = 0; first < s.T; first = end) {
+    for (end = first + 1; end < s.T && s.seen_by(b, end).begin < s.seen_by(b, end - 1).end;) ++end;
+    each(first, end - first);
   }
 }
 
@@ -350,20 +374,21 @@ struct AttentionForward {
     using namespace attention_parts;
     const AttentionShape s = shape;
     const std::size_t b = row / s.H, h = row % s.H;
-    each_document(s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, h, begin, n, scratch); });
+    each_run(s, b, [=, this](std::size_t first, std::size_t n) FSDP_LANE { run(lanes, b, h, first, n, scratch); });
   }
 
  private:
-  /// `begin`: its first token in the sequence, T: how many it has.
+  /// `begin`: its first query in the sequence, T: how many it has.
   template <int level>
-  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
-                            float* scratch) const {
+  FSDP_INLINE void run(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
+                       float* scratch) const {
     using namespace attention_parts;
     const AttentionShape s = shape;
-    const std::size_t D = s.D, all = s.past + T, token = b * s.T + begin;
+    const Keys run_keys = {s.seen_by(b, begin).begin, s.seen_by(b, begin + T - 1).end};
+    const std::size_t D = s.D, all = run_keys.end - run_keys.begin, token = b * s.T + begin;
     const AttentionSizes size{all, D};
     const std::size_t width = size.width(),
-                      kv_offset = b * (s.past + s.T) * s.kv_stride + begin * s.kv_stride + h / (s.H / s.K) * D;
+                      kv_offset = (b * (s.past + s.T) + run_keys.begin) * s.kv_stride + h / (s.H / s.K) * D;
     const ForwardScratch at(size);
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;
@@ -374,28 +399,29 @@ struct AttentionForward {
     pack(values, width, v + kv_offset, s.kv_stride, all, all, D);
 
     for (std::size_t first = 0; first < T; first += block) {
-      const std::size_t rows = T - first < block ? T - first : block, query = s.past + first, end = query + rows,
-                        columns = AttentionSizes::aligned(rows);
+      const std::size_t rows = T - first < block ? T - first : block, columns = AttentionSizes::aligned(rows);
+      const Seen seen(s, b, begin + first, begin + T, run_keys.begin);
+      const std::size_t from = seen.first(), end = seen.last();
       pack_block(queries, transposed, width, q + (token + first) * s.q_stride + h * D, s.q_stride, rows, columns, T - first, D,
                  1.0f / square_root(static_cast<float>(D)));
-      scores<level>(probabilities, keys, width, transposed, D, 0, end, query, columns);
+      scores<level>(probabilities, keys, width, transposed, D, from, end, seen, columns);
 
       float top[block], total[block], factors[(block + 8) * 16];
       for (std::size_t j = 0; j < columns; j += 16) {
-        softmax(probabilities + j, query + j, end, top + j, total + j);
+        softmax(probabilities + j, seen, j, from, end, top + j, total + j);
         if (mask.dropped)
-          for (std::size_t from = 0; from < end; from += block) {
-            const std::size_t count = end - from < block ? end - from : block;
-            multiply(probabilities + from * block + j,
-                     dropout_factors(lanes, factors, mask, b, h, begin + query + j, begin + from, count), count);
+          for (std::size_t key = from; key < end; key += block) {
+            const std::size_t count = end - key < block ? end - key : block;
+            multiply(probabilities + (key - from) * block + j,
+                     dropout_factors(lanes, factors, mask, b, h, s.past + begin + first + j, run_keys.begin + key, count),
+                     count);
           }
       }
-      small_gemm<level>(rows, D, end, {probabilities, 1, block}, values, width, queries, width, false);
+      small_gemm<level>(rows, D, end - from, {probabilities, 1, block}, values + from * width, width, queries, width, false);
       for (std::size_t j = 0; j < rows; ++j) {
         E* to = out + ((token + first + j) * s.H + h) * D;
         foresee<1>(to - j * s.H * D, s.H * D, j, T - first, D);
-        const float* from = queries + j * width;
-        copy_row(to, from, D, 1.0f / total[j]);
+        copy_row(to, queries + j * width, D, 1.0f / total[j]);
         lse[(b * s.H + h) * s.T + begin + first + j] = top[j] + log(total[j]);
       }
     }
@@ -417,13 +443,13 @@ struct AttentionBackward {
     using namespace attention_parts;
     const AttentionShape s = shape;
     const std::size_t b = row / s.K, kv = row % s.K;
-    each_document(s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, kv, begin, n, scratch); });
+    each_run(s, b, [=, this](std::size_t first, std::size_t n) FSDP_LANE { run(lanes, b, kv, first, n, scratch); });
   }
 
  private:
   template <int level>
-  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t kv, std::size_t begin, std::size_t T,
-                            float* scratch) const {
+  FSDP_INLINE void run(CpuLanes<level> lanes, std::size_t b, std::size_t kv, std::size_t begin, std::size_t T,
+                       float* scratch) const {
     using namespace attention_parts;
     const AttentionShape s = shape;
     const std::size_t D = s.D, group = s.H / s.K, token = b * s.T + begin;
@@ -448,8 +474,9 @@ struct AttentionBackward {
 
     for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
       for (std::size_t first = 0; first < T; first += block) {
-        const std::size_t rows = T - first < block ? T - first : block, end = first + rows,
-                          columns = AttentionSizes::aligned(rows);
+        const std::size_t rows = T - first < block ? T - first : block, columns = AttentionSizes::aligned(rows);
+        const Seen seen(s, b, begin + first, begin + T, begin);
+        const std::size_t end = seen.last();
         const std::size_t q_offset = (token + first) * s.q_stride + h * D, out_offset = ((token + first) * s.H + h) * D;
         pack_block(queries, queries_transposed, width, q + q_offset, s.q_stride, rows, columns, T - first, D, scale);
         pack_block(d_outs, d_outs_transposed, width, d_out + out_offset, s.H * D, rows, columns, T - first, D, 1.0f);
@@ -461,20 +488,21 @@ struct AttentionBackward {
           delta[j] = lanes.sum(D, [=](std::size_t d) FSDP_LANE { return x[d] * y[d]; });
           shift[j] = lse[(b * s.H + h) * s.T + begin + first + j];
         }
-        for (std::size_t from = 0; from < end; from += block) {
+        for (std::size_t from = seen.first(); from < end; from += block) {
           const std::size_t count = end - from < block ? end - from : block;
-          scores<level>(probabilities, keys, width, queries_transposed, D, from, from + count, first, columns);
-          scores<level>(d_scores, values, width, d_outs_transposed, D, from, from + count, first, columns);
+          scores<level>(probabilities, keys, width, queries_transposed, D, from, from + count, seen, columns);
+          scores<level>(d_scores, values, width, d_outs_transposed, D, from, from + count, seen, columns);
           for (std::size_t j = 0; j < columns; j += 16) {
             const float* const kept =
                 mask.dropped ? dropout_factors(lanes, factors, mask, b, h, begin + first + j, begin + from, count) : nullptr;
             if (kept) multiply(d_scores + j, kept, count);
-            softmax_backward(probabilities + j, d_scores + j, first + j, from, from + count, shift + j, delta + j, scale);
+            softmax_backward(probabilities + j, d_scores + j, seen, j, from, from + count, shift + j, delta + j, scale);
             if (kept) multiply(probabilities + j, kept, count);
           }
           small_gemm<level>(count, D, rows, {probabilities, block, 1}, d_outs, width, d_values + from * width, width, true);
           small_gemm<level>(count, D, rows, {d_scores, block, 1}, queries, width, d_keys + from * width, width, true);
-          small_gemm<level>(rows, D, count, {d_scores, 1, block}, keys + from * width, width, d_queries, width, from > 0);
+          small_gemm<level>(rows, D, count, {d_scores, 1, block}, keys + from * width, width, d_queries, width,
+                            from > seen.first());
         }
         unpack(dq + q_offset, s.q_stride, d_queries, width, rows, T - first, D);
       }

@@ -29,10 +29,13 @@ FSDP_INLINE void multiply_row(std::size_t steps, const bf16* left, const bf16* r
     multiply(steps, left, right, out + column, stride, Write::overwrite);
 }
 
-/// Above the diagonal of the last 32 keys, nothing has weight.
-FSDP_INLINE void hide_later_keys(float* scores, std::size_t stride) {
-  for (std::size_t i = 0; i < side; ++i)
-    for (std::size_t j = i + 1; j < side; ++j) scores[i * stride + j] = -__builtin_huge_valf();
+/// What a query does not see of keys [0, end) has no weight.
+FSDP_INLINE void hide_unseen(float* scores, std::size_t stride, std::size_t end, const attention_parts::Seen& seen) {
+  for (std::size_t j = 0; j < side; ++j) {
+    float* const of_query = scores + j * stride;
+    for (std::size_t key = 0; key < static_cast<std::size_t>(seen.begin[j]); ++key) of_query[key] = -__builtin_huge_valf();
+    for (std::size_t key = static_cast<std::size_t>(seen.end[j]); key < end; ++key) of_query[key] = -__builtin_huge_valf();
+  }
 }
 
 /// The largest of n floats; n is a multiple of 32.
@@ -102,14 +105,14 @@ struct TileAttentionForward {
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     const AttentionShape s = call.shape;
     const std::size_t b = row / s.H, h = row % s.H;
-    attention_parts::each_document(
-        s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, h, begin, n, scratch); });
+    attention_parts::each_run(s, b,
+                              [=, this](std::size_t first, std::size_t n) FSDP_LANE { run(lanes, b, h, first, n, scratch); });
   }
 
  private:
   template <int level>
-  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
-                            float* scratch) const {
+  FSDP_INLINE void run(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
+                       float* scratch) const {
     using namespace tile_parts;
     const auto& [out, lse, q, k, v, s, mask] = call;
     const TileForwardScratch at(T, s.D);
@@ -127,7 +130,7 @@ struct TileAttentionForward {
       const std::size_t rows = T - first < side ? T - first : side, end = first + side;
       pack<Operand::left, Trans::no>(queries, q + (token + first) * s.q_stride + h * D, s.q_stride, rows, D);
       multiply_row(W / side, queries, keys, W / side, scores, R, end);
-      hide_later_keys(scores + first, R);
+      hide_unseen(scores, R, end, attention_parts::Seen(s, b, begin + first, begin + T, begin));
       float shift[side], total[side];
       for (std::size_t j = 0; j < side; ++j) {
         float* const p = scores + j * R;
@@ -164,14 +167,14 @@ struct TileAttentionBackward {
   FSDP_INLINE void operator()(CpuLanes<level> lanes, std::size_t row, float* scratch) const {
     const AttentionShape s = call.shape;
     const std::size_t b = row / s.K, kv = row % s.K;
-    attention_parts::each_document(
-        s, b, [=, this](std::size_t begin, std::size_t n) FSDP_LANE { document(lanes, b, kv, begin, n, scratch); });
+    attention_parts::each_run(s, b,
+                              [=, this](std::size_t first, std::size_t n) FSDP_LANE { run(lanes, b, kv, first, n, scratch); });
   }
 
  private:
   template <int level>
-  FSDP_INLINE void document(CpuLanes<level> lanes, std::size_t b, std::size_t kv, std::size_t begin, std::size_t T,
-                            float* scratch) const {
+  FSDP_INLINE void run(CpuLanes<level> lanes, std::size_t b, std::size_t kv, std::size_t begin, std::size_t T,
+                       float* scratch) const {
     using namespace tile_parts;
     const auto& [dq, dk, dv, d_out, out, lse, q, k, v, s, mask] = call;
     const TileBackwardScratch at(T, s.D);
@@ -206,7 +209,7 @@ struct TileAttentionBackward {
         pack_all<Operand::left, Trans::yes>(d_outs_transposed, d_out_rows, s.H * D, 1, D, rows);
         multiply_row(W / side, queries, keys_transposed, W / side, scores, R, end);
         multiply_row(W / side, d_outs, values_transposed, W / side, d_scores, R, end);
-        hide_later_keys(scores + first, R);
+        hide_unseen(scores, R, end, attention_parts::Seen(s, b, begin + first, begin + T, begin));
         for (std::size_t j = 0; j < side; ++j) {
           float *const p = scores + j * R, *const d = d_scores + j * R;
           if (j >= rows) {

@@ -28,27 +28,31 @@ template <class E>
 struct CachedAttention {
   E* out;
   const E *q, *cache;
-  std::size_t q_stride, capacity, H, K, D;
+  std::size_t capacity;
+  AttentionShape shape;
   const std::int32_t *sequences, *positions;
   float* scratch;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t row) const {
     // In 32 bits, as a GPU has few registers.
-    const auto stride = static_cast<std::uint32_t>(2 * K * D), size = static_cast<std::uint32_t>(D),
-               count = static_cast<std::uint32_t>(positions[row / H]) + 1;
+    const auto own = static_cast<std::uint32_t>(positions[row / shape.H]);
+    const Keys seen = shape.visible_keys(own, own);
+    const auto stride = static_cast<std::uint32_t>(2 * shape.K * shape.D), size = static_cast<std::uint32_t>(shape.D),
+               count = static_cast<std::uint32_t>(seen.end - seen.begin);
     float* const scores = scratch + row * capacity;
     {
-      const E *const query = q + row / H * q_stride + row % H * D, *const keys = kept(row);
-      const float scale = 1.0f / square_root(static_cast<float>(D));
+      const E* const query = q + row / shape.H * shape.q_stride + row % shape.H * shape.D;
+      const E* const keys = kept(row) + seen.begin * stride;
+      const float scale = 1.0f / square_root(static_cast<float>(shape.D));
       lanes.rows(
           count, size, [=](std::size_t t, std::size_t d) FSDP_LANE { return query[d] * keys[t * stride + d]; },
           [=](std::size_t t, float sum) FSDP_LANE { scores[t] = sum * scale; });
     }
     const float top = lanes.max(count, -__builtin_huge_valf(), [=](std::size_t t) FSDP_LANE { return scores[t]; });
     const float total = lanes.sum(count, [=](std::size_t t) FSDP_LANE { return scores[t] = exp(scores[t] - top); });
-    const E* const values = kept(row) + K * D;
-    E* const to = out + row * D;
+    const E* const values = kept(row) + seen.begin * stride + shape.K * shape.D;
+    E* const to = out + row * shape.D;
     lanes.columns(
         size, count, [=](std::size_t t, std::size_t d) FSDP_LANE { return scores[t] * values[t * stride + d]; },
         [=](std::size_t d, float sum) FSDP_LANE { to[d] = E(sum / total); });
@@ -57,6 +61,7 @@ struct CachedAttention {
  private:
   /// The keys of this row's head.
   FSDP_INLINE const E* kept(std::size_t row) const {
+    const auto& [B, T, H, K, D, q_stride, kv_stride, past, documents] = shape;
     return cache + static_cast<std::size_t>(sequences[row / H]) * capacity * (2 * K * D) + row % H / (H / K) * D;
   }
 };
