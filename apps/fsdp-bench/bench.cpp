@@ -31,7 +31,7 @@ namespace {
 /// Returns the peak rate of the job in this type. CPUs: the sum over ranks of each rank's best rate for a large product. GPUs:
 /// the rates in their datasheets, if they are known.
 std::optional<double> gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
-  if (device.kind() == DeviceKind::cuda) return peak_of_gpus(device, type, world);
+  if (!is_host(device.kind())) return peak_of_gpus(device, type, world);
   return world.sum(product_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7));
 }
 
@@ -43,7 +43,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   TransformerConfig config;
   agree(world, [&] { config = config_of(options); });
   const DType type = options.sharding.types.parameter;
-  const bool on_gpu = device.kind() == DeviceKind::cuda;
+  const bool on_gpu = !is_host(device.kind());
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
   const std::optional<double> peak = gemm_peak(type, device, stream, world);
   const double cores = world.sum(share.cores);
@@ -93,11 +93,11 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   TransformerConfig config;
   agree(world, [&] {
     check_sharding(config = config_of(options), sharding, world.size());
-    if (device.kind() == DeviceKind::cpu && sharding.plan.offload_optimizer)
+    if (is_host(device.kind()) && sharding.plan.offload_optimizer)
       throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
-  const bool on_gpu = device.kind() == DeviceKind::cuda;
+  const bool on_gpu = !is_host(device.kind());
   ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
   sharded.allocate(device, {}, options.comm);
   Executor& executor = sharded.executor();
@@ -363,8 +363,8 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "optimizer") return bench_optimizer(options, world, device, *stream);
   if (options.what == "checkpoint") return bench_checkpoint(options, world, device);
   if (options.what == "collectives")
-    return device.kind() == DeviceKind::cuda ? bench_collectives_of_gpus(options, world, device)
-                                             : bench_collectives(options.largest_bytes, options.json, world, device, *stream);
+    return is_host(device.kind()) ? bench_collectives(options.largest_bytes, options.json, world, device, *stream)
+                                  : bench_collectives_of_gpus(options, world, device);
   throw CollectiveError(
       format("{} (gemm, attention, step, tuning, collectives, optimizer and checkpoint are); see fsdp-bench --help",
              options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),

@@ -155,7 +155,7 @@ class CheckpointBench {
   CheckpointBench(const BenchOptions& options, ShardedModel& sharded, const Scratch& scratch, Communicator& world,
                   const Device& device)
       : options_(options),
-        device_(device.kind() == DeviceKind::cuda ? device.description() : "CPU"),
+        device_(is_host(device.kind()) ? "CPU" : device.description()),
         sharded_(sharded),
         scratch_(scratch),
         world_(world),

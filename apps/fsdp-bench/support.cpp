@@ -6,7 +6,7 @@
 namespace fsdp {
 
 std::string format_rate(double flops, DeviceKind kind) {
-  return kind == DeviceKind::cuda ? format("{:.1f} TFLOP/s", flops / 1e12) : format("{:.0f} GFLOP/s", flops / 1e9);
+  return is_host(kind) ? format("{:.0f} GFLOP/s", flops / 1e9) : format("{:.1f} TFLOP/s", flops / 1e12);
 }
 
 std::string format_share(double flops, std::optional<double> peak) {

@@ -65,7 +65,7 @@ std::vector<std::string> strategies_to_try(const BenchOptions& options, Communic
 /// Returns the memory that a rank may use: --memory-limit, or its part of the available memory.
 std::size_t memory_limit(const BenchOptions& options, Communicator& world, Group& node, const Device& device) {
   std::size_t limit = options.memory_limit;
-  if (limit == 0 && device.kind() == DeviceKind::cpu) limit = available_memory_bytes() / static_cast<std::size_t>(node.size());
+  if (limit == 0 && is_host(device.kind())) limit = available_memory_bytes() / static_cast<std::size_t>(node.size());
   agree(world, [&] {
     if (limit > 0) return;
     const GpuFigures* const figures = figures_of(device.description());
@@ -140,7 +140,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
     config = config_of(options);
     if (const int group = options.sharding.shard_group_size; group > 0)
       mesh_shape(find_placement("hybrid"), world.size(), group);
-    if (device.kind() == DeviceKind::cpu && options.sharding.plan.offload_optimizer)
+    if (is_host(device.kind()) && options.sharding.plan.offload_optimizer)
       throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
   });
   const bool only_recompute = options.sharding.plan.checkpoint_activations;

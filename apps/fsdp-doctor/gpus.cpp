@@ -141,7 +141,7 @@ std::optional<Finding> check_gpus(DoctorJob& job) {
   // Throws the same error as fsdp-train, if GPUs were allocated to the job but none can be used.
   DeviceKind kind = DeviceKind::cpu;
   agree(*job.world, [&] { kind = choose_device(job.options.device); });
-  const bool everywhere = job.world->all(kind == DeviceKind::cuda);
+  const bool everywhere = job.world->all(!is_host(kind));
   if (everywhere) {
     gpu = make_device_of_rank(kind, {}, *job.world, *job.node);
     mine.description = gpu->description();
@@ -158,7 +158,7 @@ std::optional<Finding> check_gpus(DoctorJob& job) {
 }
 
 std::optional<Finding> check_nccl(DoctorJob& job) {
-  if (job.device->kind() != DeviceKind::cuda) return std::nullopt;
+  if (job.device->kind() != nccl_backend.device) return std::nullopt;
   std::string why;
   const DeviceLibrary* const nccl = nccl_backend.find(&why);
   const std::vector<std::string> versions = of_leaders(job, job.world->gather(nccl ? nccl->version() : std::string())),

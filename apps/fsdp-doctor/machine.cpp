@@ -223,7 +223,7 @@ std::optional<Finding> check_processors(DoctorJob& job) {
 }
 
 std::optional<Finding> check_threads(DoctorJob& job) {
-  const bool on_gpu = job.device->kind() == DeviceKind::cuda;
+  const bool on_gpu = !is_host(job.device->kind());
   const CpuShare share = share_of_rank(*job.node, job.options.threads);
   kernels::set_threads(share.threads);
   cpu_set_t mask;
@@ -257,8 +257,7 @@ std::optional<Finding> check_shared_memory(DoctorJob& job) {
       statvfs("/dev/shm", &info) == 0 ? static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) : -1;
   std::vector<std::size_t> ranks;
   for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
-  return judge_shared_memory(job.nodes, of_leaders(job, job.world->gather(mine)), ranks,
-                             job.device->kind() == DeviceKind::cuda);
+  return judge_shared_memory(job.nodes, of_leaders(job, job.world->gather(mine)), ranks, !is_host(job.device->kind()));
 }
 
 std::optional<Finding> check_clocks(DoctorJob& job) {

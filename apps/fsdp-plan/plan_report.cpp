@@ -178,7 +178,7 @@ std::string headline(const PlanTable& table) {
       table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
       train.sharding.optimizer.kind->name, plural(cluster.nodes, "node"), plural(cluster.ranks_per_node, "rank"),
       train.sharding.batch.B, train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
-      table.model.device().kind == DeviceKind::cuda ? "a GPU" : plural(train.threads, "thread"));
+      is_host(table.model.device().kind) ? plural(train.threads, "thread") : "a GPU");
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
@@ -294,7 +294,7 @@ std::string explain_states(const TrainOptions& train, const std::vector<Paramete
 
 std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
   const MemoryAccount& m = row.keeping.memory;
-  const bool on_gpu = m.device == DeviceKind::cuda;
+  const bool on_gpu = !is_host(m.device);
   const auto P = static_cast<double>(table.model.parameter_count());
   const auto tutorial = tutorial_estimate(P, table.options.cluster.ranks(), true, *row.placement);
   const RuleOfThumb slides = slides_breakdown(P, row.mesh, *row.placement);
@@ -397,7 +397,7 @@ nlohmann::json kept_whole_json(const PlanRow& row) {
 }
 
 nlohmann::json memory_json(const MemoryAccount& m) {
-  const bool on_gpu = m.device == DeviceKind::cuda;  // memory of the host is then not included
+  const bool on_gpu = !is_host(m.device);  // memory of the host is then not included
   return {{"parameters", m.of(BufferRole::parameters)},
           {"gradients", m.of(BufferRole::gradients)},
           {"optimizer_state", m.of(BufferRole::optimizer_state)},

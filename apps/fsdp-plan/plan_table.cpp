@@ -59,7 +59,7 @@ std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& con
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
                          const TrainOptions& train, const GpuFigures* gpu, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
-  const bool on_gpu = model.device().kind == DeviceKind::cuda;
+  const bool on_gpu = !is_host(model.device().kind);
   const std::size_t staging =
       on_gpu ? staging_on_gpu(train.comm, mesh) : staging_bytes(mesh, cluster, find_connection(train.comm.kind));
   PlanVariant variant;
@@ -180,7 +180,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
   PlanTable table{options, Transformer(named_config(options.train, nullptr), device), {}, {}};
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
-  if (device.kind == DeviceKind::cpu && (wanted.offload_optimizer || wanted.offload_parameters))
+  if (is_host(device.kind) && (wanted.offload_optimizer || wanted.offload_parameters))
     table.warnings.push_back("nothing is offloaded: on CPUs all memory is the host's; plan for GPUs with --device cuda");
   for (const Placement& placement : placements()) {
     PlanRow row;

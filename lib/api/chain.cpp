@@ -200,7 +200,7 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
     if (!works_in_type)
       throw UserError(format("{} '{}' does not work in {} (its works_in() says so); choose another precision, or make it work",
                              what, name, name_of(type)));
-    if (device_.kind == DeviceKind::cuda && !works_on_gpu)
+    if (!is_host(device_.kind) && !works_on_gpu)
       throw UserError(
           format("{} '{}' does not work on a GPU (its works_on_gpu() says so); choose the CPU, or make it work", what, name));
   };

@@ -50,7 +50,7 @@ class GroupMember : public Communicator {
   int relative_to(int root) const { return (rank_ - root + size_) % size_; }
 
   void expect_usable(const Stream& stream) const {
-    expect(stream.kind() == DeviceKind::cpu, "this backend moves memory that the CPU reaches");
+    expect(is_host(stream.kind()), "this backend moves memory that the CPU reaches");
   }
 
  private:

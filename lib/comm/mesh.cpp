@@ -55,7 +55,7 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
   if (device.communicates_at_once()) gather = shard->split(0, shard->rank());
   const Connection& connection = find_connection(options.kind);
   const DeviceBackend* const backend = connection.backend;
-  const bool on_gpu = device.kind() == DeviceKind::cuda;
+  const bool on_gpu = !is_host(device.kind());
   std::string why_not = on_gpu ? "asked for" : "they compute on CPUs, and it moves the memory of GPUs";
   if (backend && backend->device == device.kind()) {
     std::string why;

@@ -26,7 +26,7 @@ struct Grain {
 /// For GPUs: enough rows to give each multiprocessor two blocks. GPUs of 2025 have up to 188 multiprocessors (RTX PRO 6000; an
 /// H100 has 132). A batch of 4,096 rows makes 512 partitions. 8 columns are 32 bytes, the smallest read of a GPU.
 constexpr Grain grain_of(DeviceKind kind) {
-  return kind == DeviceKind::cpu ? Grain{1, 32, 16, 512, 512, 8, false} : Grain{2 * 188, 512, 8, 1, 8, 2, true};
+  return is_host(kind) ? Grain{1, 32, 16, 512, 512, 8, false} : Grain{2 * 188, 512, 8, 1, 8, 2, true};
 }
 
 struct DeviceTraits {

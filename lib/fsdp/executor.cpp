@@ -56,7 +56,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
   for (std::size_t i = 0; i < streams().size(); ++i) {
     const auto id = static_cast<StreamId>(i);
     auto& s = streams_[i] = device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
-    if (s->is_asynchronous() && s->kind() == DeviceKind::cpu) {  // a stream with a thread has its own OpenMP thread count
+    if (s->is_asynchronous() && is_host(s->kind())) {  // a stream with a thread has its own OpenMP thread count
       const int threads = id == StreamId::compute ? kernels::threads() : 1;
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
     }

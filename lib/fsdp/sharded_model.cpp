@@ -32,7 +32,7 @@ int ranks_of_a_node(Communicator& world) {
 /// Checks early what a stage would otherwise find in the middle of an update.
 void require_scratch_of_threads(const DeviceTraits& device) {
   const auto threads = static_cast<std::size_t>(kernels::threads());
-  if (device.kind == DeviceKind::cpu && threads > device.threads)
+  if (is_host(device.kind) && threads > device.threads)
     throw UserError(
         format("the model is to run with {} threads and was made for {} (each thread has scratch of its own); call "
                "kernels::set_threads() before the model is made, or make it with cpu_traits({})",

@@ -34,12 +34,12 @@ void launch_attention(Stream& stream, const Body& body, std::size_t rows, float*
 }  // namespace
 
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device) {
-  if (device.kind == DeviceKind::cuda) return shape.B * shape.H * shape.T;
+  if (!is_host(device.kind)) return shape.B * shape.H * shape.T;
   return device.threads * attention_scratch_of_thread(shape.T, shape.D);
 }
 
 std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device) {
-  if (device.kind == DeviceKind::cuda) return 0;
+  if (!is_host(device.kind)) return 0;
   return device.threads * attention_forward_scratch_of_thread(shape.past + shape.T, shape.D);
 }
 

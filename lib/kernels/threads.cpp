@@ -14,7 +14,7 @@ void set_threads(int count) { omp_set_num_threads(count); }
 int threads() { return omp_get_max_threads(); }
 
 std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products, const DeviceTraits& device) {
-  if (device.kind == DeviceKind::cuda) return device.gemm_bytes;
+  if (!is_host(device.kind)) return device.gemm_bytes;
   constexpr std::size_t panel = 384, most = 8192;
   std::size_t panels = 0, kept = 0;
   for (const auto& [rows, inner, columns] : products) {

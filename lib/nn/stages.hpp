@@ -167,8 +167,7 @@ class Stage {
   Stage(const TransformerConfig& c, const DeviceTraits& traits, const StageContext& stage_context)
       : config(c), device(traits), context(stage_context), scratch(c, context.shape, dtype_of<E>, device) {
     expect(device.kind == context.stream.kind(), "a model runs on the kind of device for which it has been sized");
-    expect(device.kind != DeviceKind::cpu || static_cast<std::size_t>(kernels::threads()) <= device.threads,
-           "each thread has scratch");
+    expect(!is_host(device.kind) || static_cast<std::size_t>(kernels::threads()) <= device.threads, "each thread has scratch");
   }
 
   const TransformerConfig& config;

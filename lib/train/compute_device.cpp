@@ -26,7 +26,7 @@ std::string given_gpus() {
 }  // namespace
 
 DeviceTraits traits_of(DeviceKind kind, int threads) {
-  return kind == DeviceKind::cuda ? cuda_traits() : cpu_traits(static_cast<std::size_t>(threads));
+  return is_host(kind) ? cpu_traits(static_cast<std::size_t>(threads)) : cuda_traits();
 }
 
 DeviceKind kind_to_plan_for(DeviceChoice choice) { return choice == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu; }
@@ -48,18 +48,18 @@ DeviceKind choose_device(DeviceChoice choice) {
 }
 
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
-  if (kind == DeviceKind::cpu) options.plan.offload_optimizer = options.plan.offload_parameters = false;
+  if (is_host(kind)) options.plan.offload_optimizer = options.plan.offload_parameters = false;
   return options;
 }
 
 void check_cpu_options(DeviceKind kind, const CpuDeviceOptions& cpu) {
-  if (kind == DeviceKind::cuda && cpu.communication_thread)
+  if (!is_host(kind) && cpu.communication_thread)
     throw UserError("--comm-thread changes nothing on GPUs (their streams go on by themselves); leave it out");
 }
 
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
                                             Communicator& node) {
-  const bool on_gpu = kind == DeviceKind::cuda;
+  const bool on_gpu = !is_host(kind);
   const std::int64_t with_gpu = world.sum(std::int64_t{on_gpu});
   std::unique_ptr<Device> device;
   agree(world, [&] {

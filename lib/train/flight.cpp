@@ -126,7 +126,7 @@ FlightFile::FlightFile(const fs::path& folder, int rank, int size, DeviceKind de
   header.rank = rank, header.size = size;
   header.process = ::getpid();
   header.clock_ns = wall_ns() - now_ns();
-  header.queued = device == DeviceKind::cuda, header.copied = !is_mapped();
+  header.queued = !is_host(device), header.copied = !is_mapped();
   put(header.host, host_name());
   put(header.version, version_string());
   if (fd_ >= 0 && !is_mapped()) {

@@ -136,7 +136,7 @@ CorePeak peak_of_cores(DType type, const ComputingRank& rank, Communicator& worl
 }
 
 std::optional<double> peak_of_gpus(const Device& device, DType type, Group& world) {
-  const GpuFigures* const figures = device.kind() == DeviceKind::cuda ? figures_of(device.description()) : nullptr;
+  const GpuFigures* const figures = is_host(device.kind()) ? nullptr : figures_of(device.description());
   const bool known = world.all(figures != nullptr);
   const double sum = world.sum(figures ? figures->flops(type) : 0.0);
   return known ? std::optional(sum) : std::nullopt;

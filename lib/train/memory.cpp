@@ -48,7 +48,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
           .offloaded = plan.offloaded_bytes(),
-          .through_host = model.device().kind == DeviceKind::cuda && !backend
+          .through_host = !is_host(model.device().kind) && !backend
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
           .batch = plan.batch_bytes(),
@@ -61,7 +61,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node) {
   const Mesh& mesh = sharded.mesh();
-  const bool on_gpu = sharded.transformer().device().kind == DeviceKind::cuda;
+  const bool on_gpu = !is_host(sharded.transformer().device().kind);
   const std::size_t staging =
       on_gpu ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()})
              : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
@@ -74,7 +74,7 @@ std::string describe_beside_plan(const MemoryAccount& m) {
   const std::string host = part(m.offloaded, "offloaded") + part(m.through_host, "that collectives go through") +
                            part(m.snapshot, "that a save writes from") + part(m.trace, "of the trace") +
                            format("{} of tokens read ahead", bytes(m.batch));
-  if (m.device == DeviceKind::cpu)
+  if (is_host(m.device))
     return format("  and beside it: {} communication staging, about {} for matrix products to work in, {}\n", bytes(m.staging),
                   bytes(m.gemm), host);
   return format(

@@ -30,7 +30,7 @@ struct MemoryAccount {
   DeviceKind device = DeviceKind::cpu;
   const DeviceBackend* backend = nullptr;  // what moves the memory of a GPU
   /// What counts against the memory of the device that computes. If that is a CPU, the host's parts count, too.
-  std::size_t total() const { return plan + staging + gemm + context + (device == DeviceKind::cpu ? on_host() : 0); }
+  std::size_t total() const { return plan + staging + gemm + context + (is_host(device) ? on_host() : 0); }
   std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
 };
 

@@ -79,7 +79,7 @@ Run::Run(Setup& setup, FlightLanes& flight)
 
 /// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
 void Run::require_memory() {
-  const bool on_cpu = setup_.memory.device == DeviceKind::cpu;  // a GPU says itself what it has not
+  const bool on_cpu = is_host(setup_.memory.device);  // a GPU says itself what it has not
   const std::size_t mine = on_cpu ? setup_.memory.total() : setup_.memory.on_host();
   const std::int64_t together = setup_.rank.node->sum(narrow<std::int64_t>(mine));
   agree(setup_.world, [&] {
@@ -365,7 +365,7 @@ void Run::finish(const std::string& next) {
   const std::size_t borrowed = mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
   const std::size_t measured = world.max(sharded_.executor().peak_bytes());
   const std::size_t process = world.max(process_peak_bytes() - setup_.start_bytes);
-  const bool on_cpu = setup_.memory.device == DeviceKind::cpu;
+  const bool on_cpu = is_host(setup_.memory.device);
   const std::size_t total = setup_.memory.total();
   std::string expected =
       format("{} expected: the plan's buffers, {} beside them", bytes(total + borrowed), bytes(total - setup_.memory.plan));

@@ -45,7 +45,7 @@ Setup::Setup(const TrainOptions& train_options, Communicator& all_ranks, SignalW
   if (options.reset_optimizer) progress.optimizer_began = progress.update;
   agree(world, [&] { check_sharding(origin.config, options.sharding, world.size()); });
   const PlanOptions& wanted = options.sharding.plan;
-  if (kind == DeviceKind::cpu && (wanted.offload_optimizer || wanted.offload_parameters))
+  if (is_host(kind) && (wanted.offload_optimizer || wanted.offload_parameters))
     metrics->say("nothing is offloaded: on CPUs all memory is the host's");
   sharded.emplace(origin.config, options_for(kind, options.sharding), world, traits_of(kind, rank.cpus.threads));
   for (const std::string& warning : sharded->warnings()) warn(warning);
@@ -101,7 +101,7 @@ DeviceKind Setup::start() {
     std::array<float, 5 * 64> x{};  // more rows than are few
     kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                   kernels::Write::overwrite);
-    if (rank.device->kind() == DeviceKind::cuda) {
+    if (!is_host(rank.device->kind())) {
       peak_flops = peak_of_gpus(*rank.device, options.sharding.types.parameter, world);
     } else {
       core_peak = peak_of_cores(options.sharding.types.parameter, rank, world);
@@ -114,7 +114,7 @@ DeviceKind Setup::start() {
 }
 
 std::string Setup::arithmetic() const {
-  if (rank.device->kind() != DeviceKind::cpu) return rank.device->description();
+  if (!is_host(rank.device->kind())) return rank.device->description();
   return format("{}, {} per rank", kernels::gemm_description(), plural(rank.cpus.threads, "thread"));
 }
 
@@ -219,7 +219,7 @@ std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic&
 void Setup::announce() {
   const Plan& plan = sharded->plan();
   const Transformer& model = sharded->transformer();
-  const bool on_cpu = rank.device->kind() == DeviceKind::cpu;
+  const bool on_cpu = is_host(rank.device->kind());
   metrics->say(format("fsdp {}: {}, {}{}", version_string(), rank.device->description(),
                       on_cpu ? format("{} per rank, {}, ",
                                       plural(rank.cpus.threads, "thread") +
@@ -284,7 +284,7 @@ Schedule Setup::schedule() const {
 std::optional<double> Setup::mfu(double positions_per_second) {
   if (!peak_flops) return {};
   const double share = sharded->transformer().flops_per_token(cut.T) * positions_per_second / *peak_flops;
-  if (share < 1.1 || rank.device->kind() != DeviceKind::cpu) return share;
+  if (share < 1.1 || !is_host(rank.device->kind())) return share;
   if (rank.node->rank() == 0) forget_peak_per_core();
   warn(
       "the MFU is left out: the stored rate of the cores is lower than what this run reaches, so other work was running when "

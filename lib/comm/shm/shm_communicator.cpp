@@ -323,7 +323,7 @@ Exchange ShmCommunicator::exchange(const Called& call) {
 }
 
 Buffer ShmCommunicator::allocate(Device& device, std::size_t bytes) {
-  expect(device.kind() == DeviceKind::cpu, "this backend moves memory that the CPU reaches");
+  expect(is_host(device.kind()), "this backend moves memory that the CPU reaches");
   if (ranks() == 1) return device.allocate(bytes);
   const Exchange tell = exchange(Call::allocate);
   const MeetingOptions& options = place_->options();

@@ -42,7 +42,7 @@ void QueueStream::block_until_done(std::uint64_t number) {
 
 void block_until(Event event) {
   auto* const stream = dynamic_cast<QueueStream*>(event.stream);
-  if (!stream) return expect(event.stream->kind() == DeviceKind::cpu, "streams of the CPU wait for each other");
+  if (!stream) return expect(is_host(event.stream->kind()), "streams of the CPU wait for each other");
   stream->block_until_done(event.number);
   if (stream->cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
 }
