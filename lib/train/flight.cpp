@@ -25,7 +25,7 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
-#include "train/setup.hpp"
+#include "train/run_context.hpp"
 
 namespace fsdp {
 
@@ -249,18 +249,18 @@ bool put_flight_records_aside(const fs::path& save_dir) {
 
 void remove_flight_folder(const fs::path& save_dir) noexcept { ::rmdir(flight_folder(save_dir).c_str()); }
 
-int with_flight_record(Setup& setup, const std::function<int(FlightLanes&)>& work) {
-  const fs::path& saves = setup.options.save.folder;
-  Communicator& world = setup.world;
+int with_flight_record(const RunContext& run, DeviceKind device, const std::function<int(FlightLanes&)>& work) {
+  const fs::path& saves = run.options.save.folder;
+  Communicator& world = run.world;
   bool aside = false;
   agree(world, [&] { aside = world.rank() == 0 && put_flight_records_aside(saves); });
   if (aside)
-    setup.metrics->say(format("the run before did not end in good order; fsdp-inspect --flight {} says what its ranks did last",
-                              (saves / "flight.old").string()));
-  FlightFile record(flight_folder(saves), world.rank(), world.size(), setup.rank.device->kind());
+    run.log.say(format("the run before did not end in good order; fsdp-inspect --flight {} says what its ranks did last",
+                       (saves / "flight.old").string()));
+  FlightFile record(flight_folder(saves), world.rank(), world.size(), device);
   if (const std::int64_t without = world.sum(std::int64_t{!record.problem().empty()}); without > 0)
-    setup.warn(format("{} without a flight record (could not {})", plural(without, "rank"),
-                      record.problem().empty() ? "make a file on another rank" : record.problem()));
+    run.log.warn(format("{} without a flight record (could not {})", plural(without, "rank"),
+                        record.problem().empty() ? "make a file on another rank" : record.problem()));
   const auto remove = [&] {
     record.remove();
     world.barrier();

@@ -24,11 +24,11 @@
 
 namespace fsdp {
 
-struct Setup;
+struct RunContext;
 
 /// Runs `work` with a flight record of what this rank does. It goes if all ranks end together, even with an error, which is
-/// told then; it stays where a rank dies, or ends for a reason that others may not know. Collective over setup.world.
-int with_flight_record(Setup& setup, const std::function<int(FlightLanes&)>& work);
+/// told then; it stays where a rank dies, or ends for a reason that others may not know. Collective over run.world.
+int with_flight_record(const RunContext& run, DeviceKind device, const std::function<int(FlightLanes&)>& work);
 
 enum class FlightMemory { automatic, mapped, copied };
 /// Why a process ended, as far as it could say.

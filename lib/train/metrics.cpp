@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "files/json.hpp"
+#include "train/options.hpp"
 
 namespace fsdp {
 
@@ -75,6 +76,8 @@ TimeSpent Metrics::spent() const {
 void Metrics::say(const std::string& text) {
   if (active_) bar_.line(text);
 }
+
+void Metrics::warn(const std::string& text) { say("warning: " + with_option_names(text)); }
 
 void Metrics::start(const StartMetrics& m) {
   if (!active_) return;

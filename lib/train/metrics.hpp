@@ -122,6 +122,8 @@ class Metrics {
   void end(const EndMetrics& m);
   /// A line for people alone.
   void say(const std::string& text);
+  /// The same of a warning, whose quantities get the names of options.
+  void warn(const std::string& text);
 
  private:
   void write(nlohmann::json line);

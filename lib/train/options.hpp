@@ -1,5 +1,5 @@
 // All options of fsdp-train: the structs that the library uses, and the table that fills them. Names come from fairseq,
-// PyTorch, Hugging Face and llm.c; they end in parsing. Only what depends on files is decided later, by Setup.
+// PyTorch, Hugging Face and llm.c; they end in parsing. Only what depends on files is decided later, in setup.hpp.
 #pragma once
 
 #include <cstddef>

@@ -4,35 +4,38 @@
 #include <utility>
 
 #include "comm/agree.hpp"
+#include "train/run_context.hpp"
 
 namespace fsdp {
 
-Saver::Saver(const SaveOptions& options, Buffer snapshot, const Layout& layout, Communicator& world, Metrics& metrics,
-             const SaveLock* lock, std::uint64_t saved_update)
-    : options_(options),
+Saver::Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, const SaveLock* lock)
+    : loop_(loop),
+      options_(loop.options.save),
+      header_(std::move(header)),
       snapshot_(std::move(snapshot)),
-      layout_(layout),
-      world_(world),
-      metrics_(metrics),
       lock_(lock),
-      last_(saved_update) {}
+      last_(header_.progress.update) {}
 
-void Saver::save(const CheckpointHeader& header, std::span<const ShardState> states, bool wait) {
+void Saver::save(bool wait) {
+  const Progress& progress = loop_.progress;
+  const FlightNote note(loop_.flight, "save", progress.update);
   if (options_.none) return;
-  if (last_ != header.progress.update) {
+  const std::vector<ShardState> states = loop_.model.executor().states();
+  if (last_ != progress.update) {
     if (save_) finish();
     since_began_.restart();
-    agree(world_, [&] {
+    agree(loop_.world, [&] {
       if (lock_) lock_->require_held();
     });
+    header_.progress = progress;
     const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
-    save_ = std::make_unique<CheckpointSave>(options_.folder, header, layout_, states, world_, snapshot, options_.compression,
-                                             [this] {
+    save_ = std::make_unique<CheckpointSave>(options_.folder, header_, loop_.model.layout(), states, loop_.world, snapshot,
+                                             options_.compression, [this] {
                                                if (lock_) lock_->require_held();
-                                               metrics_.sync();  // the file then has every update of the checkpoint
+                                               loop_.log.sync();  // the file then has every update of the checkpoint
                                              });
     announced_ = false;
-    last_ = header.progress.update;
+    last_ = progress.update;
     stall_s_ = since_began_.seconds();
     since_save_.restart();
   }
@@ -43,7 +46,7 @@ void Saver::announce() {
   if (!save_ || announced_ || save_->took_s() < 0) return;
   announced_ = true;
   last_duration_s_ = std::max(save_->took_s(), stall_s_);
-  metrics_.save(last_, save_->folder(), last_duration_s_ * 1e3, stall_s_ * 1e3);
+  loop_.log.save(last_, save_->folder(), last_duration_s_ * 1e3, stall_s_ * 1e3);
 }
 
 void Saver::finish() {
@@ -52,9 +55,9 @@ void Saver::finish() {
   stall_s_ += timer.seconds();
   announce();
   save_.reset();
-  if (options_.keep_last == 0 || world_.rank() != 0) return;
+  if (options_.keep_last == 0 || loop_.world.rank() != 0) return;
   const std::string problem = remove_old_checkpoints(options_.folder, options_.keep_last, options_.keep_every);
-  if (!problem.empty()) metrics_.say("warning: " + problem);
+  if (!problem.empty()) loop_.log.say("warning: " + problem);
 }
 
 }  // namespace fsdp

@@ -5,17 +5,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/save_lock.hpp"
 #include "device/device.hpp"
 #include "h5/h5.hpp"
-#include "train/metrics.hpp"
 
 namespace fsdp {
+
+struct LoopContext;
 
 struct SaveOptions {
   std::filesystem::path folder = "checkpoints";
@@ -31,15 +30,14 @@ struct SaveOptions {
 
 class Saver {
  public:
-  /// A save that goes on while training does writes from `snapshot`, snapshot_bytes() long; it is empty where training waits
-  /// for every save. `saved_update` needs no save. `lock` is rank 0's, null on the others; a save fails once it is lost. What
-  /// is referred to must outlive this.
-  Saver(const SaveOptions& options, Buffer snapshot, const Layout& layout, Communicator& world, Metrics& metrics,
-        const SaveLock* lock, std::uint64_t saved_update);
+  /// Saves say of themselves what `header` says, whose update needs no save. A save that goes on while training does writes
+  /// from `snapshot`, snapshot_bytes() long; it is empty where training waits for every save. `lock` is rank 0's, null on the
+  /// others; a save fails once it is lost.
+  Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, const SaveLock* lock);
 
-  /// Saves the update that the header names, unless that has been done; a save that goes on is finished first. The new one goes
+  /// Saves the update where the run stands, unless that has been done; a save that goes on is finished first. The new one goes
   /// on while its caller computes, unless `wait`. Collective over world.
-  void save(const CheckpointHeader& header, std::span<const ShardState> states, bool wait);
+  void save(bool wait);
   /// Waits until the save under way is complete, then removes older ones. Collective over world.
   void finish();
   /// Reports the save under way if it is complete, possibly long before finish(). Not collective.
@@ -56,11 +54,10 @@ class Saver {
   double last_duration_s() const { return last_duration_s_; }
 
  private:
+  const LoopContext& loop_;
   const SaveOptions& options_;
+  CheckpointHeader header_;
   Buffer snapshot_;
-  const Layout& layout_;
-  Communicator& world_;
-  Metrics& metrics_;
   const SaveLock* lock_;
   std::uint64_t last_;
   std::unique_ptr<CheckpointSave> save_;

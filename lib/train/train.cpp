@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,13 +12,14 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/program.hpp"
+#include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "files/json.hpp"
 #include "train/flight.hpp"
 #include "train/job_end.hpp"
-#include "train/machine.hpp"
-#include "train/run.hpp"
-#include "train/signals.hpp"
+#include "train/reporter.hpp"
+#include "train/setup.hpp"
+#include "train/validation.hpp"
 
 namespace fsdp {
 
@@ -51,10 +52,10 @@ std::string how_to_continue(const TrainOptions& options) {
   return text;
 }
 
-void say_nothing_to_do(Setup& setup) {
-  const std::string next = setup.train_batches ? "nothing to do: all passes over the data are done; raise --max-epoch to go on"
-                                               : "nothing to do: all updates are done; raise --max-update to go on";
-  setup.metrics->end({.step = setup.progress.update, .tokens = setup.progress.tokens, .next = next});
+void say_nothing_to_do(Metrics& log, const Progress& progress, const TrainData* data) {
+  const std::string next = data ? "nothing to do: all passes over the data are done; raise --max-epoch to go on"
+                                : "nothing to do: all updates are done; raise --max-update to go on";
+  log.end({.step = progress.update, .tokens = progress.tokens, .next = next});
 }
 
 /// What a rank tells the others after an update.
@@ -79,29 +80,35 @@ struct Agreed {
 /// What all ranks tell each other after an update, in one sum, in memory that is taken once.
 class Agreement {
  public:
-  explicit Agreement(Group& world)
-      : world_(world), words_(fields * static_cast<std::size_t>(world.size())), computing_ns_(words_.size() / fields) {}
+  /// `lock` and `job_end` are rank 0's, or null.
+  Agreement(const LoopContext& loop, SignalWatch& watch, JobEnd* job_end, SaveLock* lock)
+      : loop_(loop),
+        watch_(watch),
+        job_end_(job_end),
+        lock_(lock),
+        words_(fields * static_cast<std::size_t>(loop.world.size())),
+        computing_ns_(words_.size() / fields) {}
 
   /// The most that any rank has been asked, and how long each has computed. The end of the job is known to rank 0. Collective.
-  Agreed after_update(SignalWatch& watch, std::optional<JobEnd>& job_end, std::optional<SaveLock>& lock, const Run& run) {
-    const FlightNote note(run.flight(), "agree on requests to stop or save", run.update(), FlightNote::Kind::exchange);
-    const Requests mine = watch.poll();
+  Agreed reach(const Saver& saver, const BatchSource& batches, const Reporter& reporter) {
+    const FlightNote note(loop_.flight, "agree on requests to stop or save", loop_.progress.update, FlightNote::Kind::exchange);
+    const Requests mine = watch_.poll();
     Agreed agreed;
-    agreed.ends = job_end && job_end->is_near();
-    agreed.wanted = lock && lock->is_wanted();
+    agreed.ends = job_end_ && job_end_->is_near();
+    agreed.wanted = lock_ && lock_->is_wanted();
     const Told told = {.stop = narrow<std::int64_t>(mine.stop) + agreed.ends + agreed.wanted,
                        .save = narrow<std::int64_t>(mine.save),
-                       .is_due = world_.rank() == 0 && run.saver().is_due(),
-                       .save_stage = static_cast<std::int64_t>(run.saver().stage()),
-                       .cannot_read = !run.can_read(),
-                       .computing_ns = run.computing_ns(),
-                       .data_wait_ns = run.data_wait_ns()};
+                       .is_due = loop_.world.rank() == 0 && saver.is_due(),
+                       .save_stage = static_cast<std::int64_t>(saver.stage()),
+                       .cannot_read = !batches.can_read(),
+                       .computing_ns = reporter.computing_ns(),
+                       .data_wait_ns = batches.wait_ns()};
     std::fill(words_.begin(), words_.end(), 0);
-    std::memcpy(words_of(world_.rank()), &told, sizeof told);
-    world_.sum(words_);
+    std::memcpy(words_of(loop_.world.rank()), &told, sizeof told);
+    loop_.world.sum(words_);
     data_wait_ns_ = 0;
     bool working = false, stuck = false;
-    for (int rank = 0; rank < world_.size(); ++rank) {
+    for (int rank = 0; rank < loop_.world.size(); ++rank) {
       Told theirs;
       std::memcpy(&theirs, words_of(rank), sizeof theirs);
       agreed.asked.stop = std::max(agreed.asked.stop, static_cast<std::size_t>(theirs.stop));
@@ -113,7 +120,7 @@ class Agreement {
       computing_ns_[static_cast<std::size_t>(rank)] = theirs.computing_ns;
       data_wait_ns_ = std::max(data_wait_ns_, theirs.data_wait_ns);
     }
-    agreed.saved = run.saver().saving() && (stuck || !working);
+    agreed.saved = saver.saving() && (stuck || !working);
     return agreed;
   }
   /// Of each rank in the last update; 0: unknown.
@@ -125,85 +132,45 @@ class Agreement {
   static constexpr std::size_t fields = sizeof(Told) / sizeof(std::int64_t);
   std::int64_t* words_of(int rank) { return words_.data() + fields * static_cast<std::size_t>(rank); }
 
-  Group& world_;
+  const LoopContext& loop_;
+  SignalWatch& watch_;
+  JobEnd* job_end_;
+  SaveLock* lock_;
   std::vector<std::int64_t> words_, computing_ns_;
   std::int64_t data_wait_ns_ = 0;
 };
 
 /// On rank 0, where the run is to stop before the end of its job: that end. Collective.
-std::optional<JobEnd> find_job_end(const TrainOptions& options, Setup& setup, Group& world) {
-  std::optional<JobEnd> end;
-  agree(world, [&] {
-    if (options.stop_before_s > 0 && world.rank() == 0) end.emplace(options.stop_before_s);
-  });
-  if (end && !end->seconds_left()) setup.warn("--stop-before does nothing (this job has no end)");
+std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
+  const double lead_s = run.options.stop_before_s;
+  auto end = agree(run, [&] { return lead_s > 0 && run.world.rank() == 0 ? std::make_unique<JobEnd>(lead_s) : nullptr; });
+  if (end && !end->seconds_left()) run.log.warn("--stop-before does nothing (this job has no end)");
   return end;
 }
 
 /// Stopping takes an update and a save. Says so once they have taken longer than the run leaves itself; returns whether it has.
-bool warn_of_short_lead(const TrainOptions& options, Run& run) {
-  const Outlook outlook = run.outlook();
-  const double needed_s = outlook.update_s + outlook.save_s;
-  if (options.stop_before_s == 0 || outlook.save_s < 0 || needed_s <= options.stop_before_s) return false;
-  run.warn(format("--stop-before {} may be too short (the last update and the last save took {} together); give it more",
-                  format_duration(options.stop_before_s), format_duration(needed_s)));
+bool warn_of_short_lead(const RunContext& run, const Outlook& outlook) {
+  const double needed_s = outlook.update_s + outlook.save_s, lead_s = run.options.stop_before_s;
+  if (lead_s == 0 || outlook.save_s < 0 || needed_s <= lead_s) return false;
+  run.log.warn(format("--stop-before {} may be too short (the last update and the last save took {} together); give it more",
+                      format_duration(lead_s), format_duration(needed_s)));
   return true;
 }
 
-/// Updates until the last one, or until the run is asked to stop. Collective.
-int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
-  const TrainOptions& options = setup.options;
-  Communicator& world = setup.world;
-  std::optional<JobEnd> job_end = find_job_end(options, setup, world);
-  Run run(setup, flight);
-  if (const std::string text = watch.left_over(); !text.empty()) run.warn(text);
-  Agreement agreement(world);
-  bool lead_is_short = false;
-
-  watch.expect(run.outlook());
-  std::size_t saves_honoured = 0;
-  while (!run.done()) {
-    run.begin_update();
-    run.forward_backward();  // of every micro-batch, with the gathers and reductions that they need
-    run.gradient_norm();
-    const bool done = run.update_parameters();  // else it was left out
-    run.await_batch();                          // of the next update
-
-    const auto [requests, due, saved, cannot_read, ends, wanted] = agreement.after_update(watch, job_end, setup.save_lock, run);
-    if (done) run.report(agreement.computing_ns(), agreement.data_wait_ns());
-    watch.expect(run.outlook());  // what comes now is honoured after the next update
-    if (saved) run.saver().finish();
-    lead_is_short = lead_is_short || warn_of_short_lead(options, run);
-    const bool asked = requests.save > saves_honoured, stop = requests.stop > 0;
-    const bool wait = asked || stop || cannot_read;
-    if (due || (done && every(options.save.interval_updates, run.update())) || wait) run.save(wait);
-    if (cannot_read) run.refuse_data();
-    std::string problem;
-    if (asked && options.save.none) run.warn("a save is asked for, and --no-save lets nothing be saved");
-    if (asked) problem = watch.honoured_save();
-    saves_honoured = requests.save;
-    if (stop) problem = watch.honoured_stop();
-    if (!problem.empty()) run.warn(problem);
-    if (stop && !run.done()) {
-      run.say_stopping(ends     ? job_end->reason()
-                       : wanted ? "a later start of this job waits for " + options.save.folder.string()
-                                : watch.stop_reason());
-      run.finish("stopped on request; " + (options.save.none
-                                               ? "nothing is saved (--no-save), so that the same command begins anew"
-                                               : how_to_continue(options)));
-      world.barrier();
-      return options.save.none ? exit_code::failed : exit_code::stopped;
-    }
-    if (done && every(options.validate_interval_updates, run.update()) && !run.done())
-      run.validate([&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
-    if (done && every(options.sample_interval_updates, run.update())) run.sample();
-  }
-  run.save(true);
-  run.validate();
-  run.finish(options.save.none ? "done; nothing is saved (--no-save)"
-                               : "done; next: fsdp-evaluate, fsdp-inspect or fsdp-consolidate " + options.save.folder.string());
-  world.barrier();
-  return exit_code::done;
+CheckpointHeader make_header(const LoopContext& loop, const Machine& machine, const Origin& origin,
+                             std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files) {
+  return {.model = loop.model.transformer().config(),
+          .progress = loop.progress,
+          .strategy = std::string(loop.model.placement().name),
+          .world_size = loop.world.size(),
+          .shards = loop.model.layout().shards(),
+          .units = {loop.model.layout().units().begin(), loop.model.layout().units().end()},
+          .optimizer = std::string(loop.options.sharding.optimizer.kind->name),
+          .options_json = json_text(to_json(loop.options)),
+          .arithmetic = arithmetic_of(machine),
+          .model_folder = origin.model_folder,
+          .tokenizer_files = std::move(tokenizer_files),
+          .version = version_string()};
 }
 
 }  // namespace
@@ -211,10 +178,95 @@ int run_updates(Setup& setup, SignalWatch& watch, FlightLanes& flight) {
 int train(const TrainOptions& options, Communicator& world) {
   require_same_options(options, world);
   SignalWatch watch(options.save.folder, world.rank() == 0);
-  Setup setup(options, world, &watch);
-  if (options.dry_run) return setup.print_plan(), exit_code::done;
-  if (setup.done()) return say_nothing_to_do(setup), exit_code::done;
-  return with_flight_record(setup, [&](FlightLanes& flight) { return run_updates(setup, watch, flight); });
+  Machine machine = find_machine(options, world);
+  const std::unique_ptr<Metrics> log = open_log(options, world);
+  const RunContext run = {options, world, *log};
+  const std::unique_ptr<SaveLock> lock = take_save_folder(run, watch);
+  const std::unique_ptr<TraceFile> trace = open_trace(run);
+  if (lock && !lock->taken_over().empty()) log->say(lock->taken_over());
+  Origin origin = find_origin(options, world);
+  for (const std::string& warning : origin.warnings) log->warn(warning);
+  Progress progress = first_progress(run, origin, machine);
+  ShardedModel model = make_model(run, origin, machine);
+  for (const std::string& warning : model.warnings()) log->warn(warning);
+  const MemoryAccount memory = memory_account(options, model, world, *machine.node);
+  if (options.dry_run) {
+    if (world.rank() == 0) print_plan(model, memory);
+    return exit_code::done;
+  }
+  const auto tokenizer_files = keep_tokenizer_files(run, origin);
+  const std::unique_ptr<const TrainData> data = open_train_data(run, origin, machine, progress, watch);
+  const SamplePrompt prompt = make_sample_prompt(run, origin);
+  announce(run, machine, model, memory, progress, data.get());
+  const auto all_done = [&] { return is_done(options, progress, data.get()); };
+  if (all_done()) return say_nothing_to_do(*log, progress, data.get()), exit_code::done;
+
+  return with_flight_record(run, machine.kind, [&](FlightLanes& flight) {
+    const std::unique_ptr<JobEnd> job_end = find_job_end(run);
+    const LoopContext loop = {run, progress, model, flight};
+    UpdatePolicy policy(loop, data->batches);
+    prepare(loop, machine, memory, origin);
+    Executor& executor = model.executor();
+    Saver saver(loop, make_header(loop, machine, origin, tokenizer_files),
+                agree(loop, [&] { return machine.device->allocate_staging(memory.snapshot); }), lock.get());
+    TextSampler sampler(loop, prompt);
+    BatchSource batches(loop, *data);
+    Reporter reporter(loop, machine, memory, batches, trace.get());
+    Agreement agreement(loop, watch, job_end.get(), lock.get());
+    const auto outlook = [&] { return Outlook{progress.update + 1, reporter.last_update_s(), saver.last_duration_s()}; };
+    if (const std::string text = watch.left_over(); !text.empty()) log->warn(text);
+    bool lead_is_short = false;
+    std::size_t saves_honoured = 0;
+    watch.expect(outlook());
+    while (!all_done()) {
+      const UpdateScalars scalars = policy.next_update();
+      reporter.before_update();
+      batches.load(scalars);
+      executor.forward_backward();  // of every micro-batch, with the gathers and reductions that they need
+      executor.gradient_norm();
+      const UpdateResult result = executor.update_parameters();
+      const Verdict verdict = policy.judge(scalars, result);
+      if (verdict == Verdict::refused) refuse_update(loop, saver, scalars, result);
+      reporter.after_update(scalars, result, verdict);
+      batches.await();
+
+      const Agreed agreed = agreement.reach(saver, batches, reporter);
+      const bool done = verdict == Verdict::done, asked = agreed.asked.save > saves_honoured, stop = agreed.asked.stop > 0;
+      if (done) reporter.report(agreement.computing_ns(), agreement.data_wait_ns());
+      watch.expect(outlook());  // what comes now is honoured after the next update
+      if (agreed.saved) saver.finish();
+      lead_is_short = lead_is_short || warn_of_short_lead(run, outlook());
+      const bool wait = asked || stop || agreed.cannot_read;
+      if (agreed.due || (done && every(options.save.interval_updates, progress.update)) || wait) saver.save(wait);
+      if (agreed.cannot_read) batches.refuse();
+      std::string problem;
+      if (asked && options.save.none) log->warn("a save is asked for, and --no-save lets nothing be saved");
+      if (asked) problem = watch.honoured_save();
+      saves_honoured = agreed.asked.save;
+      if (stop) problem = watch.honoured_stop();
+      if (!problem.empty()) log->warn(problem);
+      if (stop && !all_done()) {
+        log->stop(progress.update, agreed.ends     ? job_end->reason()
+                                   : agreed.wanted ? "a later start of this job waits for " + options.save.folder.string()
+                                                   : watch.stop_reason());
+        reporter.finish("stopped on request; " + (options.save.none
+                                                      ? "nothing is saved (--no-save), so that the same command begins anew"
+                                                      : how_to_continue(options)));
+        world.barrier();
+        return options.save.none ? exit_code::failed : exit_code::stopped;
+      }
+      if (done && every(options.validate_interval_updates, progress.update) && !all_done())
+        validate(loop, data->valid.get(), saver, [&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
+      if (done && every(options.sample_interval_updates, progress.update)) sampler.run();
+    }
+    saver.save(true);
+    validate(loop, data->valid.get(), saver);
+    reporter.finish(options.save.none
+                        ? "done; nothing is saved (--no-save)"
+                        : "done; next: fsdp-evaluate, fsdp-inspect or fsdp-consolidate " + options.save.folder.string());
+    world.barrier();
+    return exit_code::done;
+  });
 }
 
 }  // namespace fsdp

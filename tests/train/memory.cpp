@@ -90,8 +90,11 @@ BOOST_AUTO_TEST_CASE(a_dry_run_makes_no_device) {
       options.arch = "gpt2", options.restore = "none";
       options.sharding.batch = {.B = 3, .T = 16};
       options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
-      const Setup setup(options, world);
-      BOOST_TEST(!setup.rank.device);
-      BOOST_TEST((setup.memory.device == DeviceKind::cuda) == (device == DeviceChoice::cuda));
+      const Machine machine = find_machine(options, world);
+      Metrics log({}, 1, false);
+      const ShardedModel model = make_model({options, world, log}, find_origin(options, world), machine);
+      const MemoryAccount memory = memory_account(options, model, world, *machine.node);
+      BOOST_TEST(!machine.device);
+      BOOST_TEST((memory.device == DeviceKind::cuda) == (device == DeviceChoice::cuda));
     });
 }

@@ -1,0 +1,154 @@
+#include "train/reporter.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/format.hpp"
+#include "base/narrow.hpp"
+#include "base/system.hpp"
+#include "comm/agree.hpp"
+
+namespace fsdp {
+
+Reporter::Reporter(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, const BatchSource& batches,
+                   TraceFile* trace)
+    : loop_(loop),
+      machine_(machine),
+      memory_(memory),
+      batches_(batches),
+      trace_(trace),
+      start_tokens_(loop.progress.tokens),
+      hosts_(loop.world.gather(host_name())),
+      peak_flops_(machine.peak_flops),
+      group_norms_(loop.options.log_group_norms ? std::make_unique<GroupNorms>(loop.model, loop.options.sharding.optimizer)
+                                                : nullptr),
+      recorder_(agree(loop,
+                      [&] {
+                        const TraceOptions& wanted = loop.options.trace;
+                        return wanted.file.empty() ? nullptr : std::make_unique<Recorder>(loop.model.plan(), wanted.updates);
+                      })),
+      energy_(*machine.device, *machine.node) {}
+
+void Reporter::before_update() {
+  since_update_.restart();
+  loop_.model.executor().reset_times();
+  if (recorder_) loop_.model.executor().record(recorder_->next(loop_.progress.update + 1));
+}
+
+void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& result, Verdict verdict) {
+  energy_.look();
+  const double seconds = since_update_.seconds();
+  updating_s_ += seconds;
+  if (verdict == Verdict::left_out) {
+    SkipMetrics skip{scalars.update, seconds * 1e3, loop_.progress.data.sequences};
+    if (result.is_spike)
+      skip.spike = {result.loss, result.gradient_norm, scalars.most_loss, scalars.most_norm};
+    else
+      skip.overflow = {scalars.loss_scale, loop_.progress.loss_scaler->scale};
+    return loop_.log.skip(skip);
+  }
+  last_update_s_ = seconds;
+  const double positions_per_second =
+      static_cast<double>(batch_cut(loop_.options, loop_.world).sequences_per_update() * loop_.options.sharding.batch.T) /
+      seconds;
+  const bool is_f16 = loop_.options.sharding.types.parameter == DType::f16;
+  const Executor& executor = loop_.model.executor();
+  std::span<const std::pair<std::string, double>> group_norms;
+  if (group_norms_) group_norms = group_norms_->measure(scalars.loss_scale);
+  last_ = {.step = loop_.progress.update,
+           .loss = result.loss,
+           .learning_rate = scalars.learning_rate,
+           .gradient_norm = result.gradient_norm,
+           .tokens = loop_.progress.tokens,
+           .tokens_per_second = scalars.tokens / seconds,
+           .ms = seconds * 1e3,
+           .mfu = mfu(positions_per_second),
+           .loss_scale = is_f16 ? std::optional(scalars.loss_scale) : std::nullopt,
+           .comm_exposed_ms = executor.knows_times() ? std::optional(executor.times().exposed * 1e3) : std::nullopt,
+           .mem_peak_bytes = executor.peak_bytes(),
+           .group_norms = group_norms,
+           .positions_per_second = positions_per_second};
+  if (recorder_ && recorder_->full()) write_trace();
+}
+
+std::optional<double> Reporter::mfu(double positions_per_second) {
+  if (!peak_flops_) return {};
+  const double share =
+      loop_.model.transformer().flops_per_token(loop_.options.sharding.batch.T) * positions_per_second / *peak_flops_;
+  if (share < 1.1 || !is_host(machine_.kind)) return share;
+  if (machine_.node->rank() == 0) forget_peak_per_core();
+  loop_.log.warn(
+      "the MFU is left out: the stored rate of the cores is lower than what this run reaches, so other work was running when "
+      "it was measured; the next start measures it again");
+  peak_flops_.reset();
+  return {};
+}
+
+std::int64_t Reporter::computing_ns() const {
+  const Executor& executor = loop_.model.executor();
+  return executor.knows_times() ? std::llround(1e9 * (executor.times().total() - executor.times().exposed)) : 0;
+}
+
+std::optional<Straggler> Reporter::find_straggler(std::span<const std::int64_t> computing_ns) const {
+  if (computing_ns.size() < 2 || std::find(computing_ns.begin(), computing_ns.end(), 0) != computing_ns.end()) return {};
+  const auto slowest = std::max_element(computing_ns.begin(), computing_ns.end());
+  std::vector<std::int64_t> sorted(computing_ns.begin(), computing_ns.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t n = sorted.size();
+  const double median = 0.5 * static_cast<double>(sorted[(n - 1) / 2] + sorted[n / 2]);
+  const auto rank = static_cast<std::size_t>(slowest - computing_ns.begin());
+  return Straggler{narrow<int>(rank), hosts_[rank], 1e-6 * static_cast<double>(*slowest), 1e-6 * median};
+}
+
+void Reporter::report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns) {
+  last_.data_wait_ms = 1e-6 * static_cast<double>(data_wait_ns);
+  if (loop_.world.rank() == 0 && loop_.progress.update % loop_.options.log_interval == 0)
+    last_.straggler = find_straggler(computing_ns);
+  loop_.log.train(last_);
+}
+
+/// Training is worth more than its trace: if it cannot be written, a warning says so.
+void Reporter::write_trace() {
+  const std::string problem = fsdp::write_trace(*recorder_, loop_.model, loop_.world, trace_);
+  if (!problem.empty())
+    loop_.log.warn(problem);
+  else if (recorder_->updates().empty())
+    loop_.log.warn("the trace is empty (the first update of a run is not recorded, and there was no other)");
+  else
+    loop_.log.say(format("trace of {}: {}; open it at https://ui.perfetto.dev", plural(recorder_->updates().size(), "update"),
+                         loop_.options.trace.file.string()));
+  recorder_.reset();
+}
+
+void Reporter::finish(const std::string& next) {
+  if (recorder_) write_trace();  // of fewer updates than were asked for
+  const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
+  Communicator& world = loop_.world;
+  const Mesh& mesh = loop_.model.mesh();
+  // The system counts here, too, what collectives read in the neighbours' memory.
+  const std::size_t borrowed = mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
+  const std::size_t measured = world.max(loop_.model.executor().peak_bytes());
+  const std::size_t process = world.max(process_peak_bytes() - machine_.start_bytes);
+  const bool on_cpu = is_host(memory_.device);
+  const std::size_t total = memory_.total();
+  std::string expected =
+      format("{} expected: the plan's buffers, {} beside them", bytes(total + borrowed), bytes(total - memory_.plan));
+  if (borrowed > 0)
+    expected +=
+        format(",\n                      and {} in other ranks' slots, which the system counts here, too", bytes(borrowed));
+  if (process > total + borrowed)
+    expected += format(",\n                      and {} more: code that was loaded when it first ran, and memory of libraries",
+                       bytes(process - total - borrowed));
+  loop_.log.say(
+      format("peak memory per rank:\n"
+             "  the plan's buffers  {} used, {} planned\n"
+             "  the process         {} used since {}{}",
+             bytes(measured), bytes(memory_.plan), bytes(process), machine_.measured_since,
+             on_cpu ? ", " + expected : " of the host's memory"));
+  const double seconds = updating_s_ + batches_.waited_s();
+  const double rate = seconds > 0 ? static_cast<double>(loop_.progress.tokens - start_tokens_) / seconds : 0;
+  loop_.log.end({loop_.progress.update, loop_.progress.tokens, rate, measured, next, loop_.progress.tokens - start_tokens_,
+                 energy_.total(world)});
+}
+
+}  // namespace fsdp

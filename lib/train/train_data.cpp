@@ -1,0 +1,278 @@
+#include "train/train_data.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/format.hpp"
+#include "base/program.hpp"
+#include "base/system.hpp"
+#include "comm/agree.hpp"
+#include "data/open_data.hpp"
+#include "data/tokenize_job.hpp"
+#include "text/tokenizer_files.hpp"
+#include "train/model_tokenizer.hpp"
+
+namespace fsdp {
+
+namespace {
+
+std::filesystem::path text_tokens(const TrainOptions& options) { return options.save.folder / "tokens"; }
+
+Cut data_cut(const TrainOptions& options) {
+  return {options.sharding.batch.T, options.break_mode, options.end_of_document, options.sharding.plan.documents};
+}
+
+std::uint32_t largest_token_of(const RunContext& run, const Mixture& mixture, std::size_t vocab_size) {
+  const auto me = static_cast<std::size_t>(run.world.rank()), ranks = static_cast<std::size_t>(run.world.size());
+  std::uint32_t largest = 0;
+  for (const Ingredient& each : mixture.ingredients())
+    largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocab_size, me, ranks));
+  return largest;
+}
+
+/// Sets where the run stands in the data, and returns in which order it reads them.
+DataOrder find_position(const RunContext& run, const Origin& origin, const Mixture& mixture, const std::vector<TextSet>& texts,
+                        Progress& progress) {
+  const TrainOptions& options = run.options;
+  const DataPosition start{0,
+                           mixture.T(),
+                           mixture.tokens(),
+                           options.shuffle,
+                           options.seed,
+                           mixture.order(),
+                           checksum_of_texts(texts, text_tokens(options)),
+                           mixture.sample_sum(),
+                           mixture.documents_sum(),
+                           mixture.mask_sum()};
+  std::string notice;
+  const bool goes_on = origin.checkpoint && !options.reset_dataloader;
+  progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
+  if (!notice.empty()) run.log.warn(notice);
+  if (options.shuffle && progress.data.seed != options.seed)
+    run.log.warn(format("the data stay in the order of --seed {}, with which they began", progress.data.seed));
+  return {.shuffle_seed = options.shuffle ? std::optional(progress.data.seed) : std::nullopt, .passes = options.max_epoch};
+}
+
+std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::size_t vocab_size) {
+  const TrainOptions& options = run.options;
+  const std::string valid = !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
+  if (valid.empty()) return nullptr;
+  std::unique_ptr<Tokens> tokens = open_tokens(valid, Split::valid, text_tokens(options));
+  check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(run.world.rank()), static_cast<std::size_t>(run.world.size()));
+  return std::make_unique<const ValidData>(std::move(tokens), options, batch_cut(options, run.world), vocab_size);
+}
+
+/// By rank 0, while the others wait.
+std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Machine& machine, SignalWatch& watch) {
+  std::vector<TextSet> texts, all;
+  agree(run.world, [&] {
+    if (run.options.end_of_document && *run.options.end_of_document >= origin.config.vocab_size)
+      throw UserError(
+          format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
+                 *run.options.end_of_document, origin.config.vocab_size));
+    texts = texts_in(run.options.data, Split::train);
+    all = texts;
+    if (!run.options.valid.empty())
+      for (TextSet& text : texts_in(run.options.valid, Split::valid)) all.push_back(std::move(text));
+    // One that is named goes into checkpoints, whether training needs it or not.
+    if (run.world.rank() == 0 && (!run.options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) {
+      const auto opened = open_tokenizer(origin.tokenizer);
+      for (const std::string& warning : opened->warnings()) run.log.warn(warning);
+      if (const auto doubt = doubt_tokenizer(*opened, origin.config.vocab_size)) run.log.warn(*doubt);
+    }
+    if (all.empty()) return;
+    if (origin.tokenizer.empty())
+      throw UserError(
+          format("'{}' is text, and no tokenizer is known (the model has {} tokens, and nothing that it came from has a "
+                 "tokenizer); give --tokenizer",
+                 all.front().name, origin.config.vocab_size));
+    try_opening(run.options.data, Split::train);
+    if (!run.options.valid.empty()) try_opening(run.options.valid, Split::valid);
+    for (const std::string& masks : {run.options.mask, run.options.valid_mask}) open_masks(masks);
+  });
+  if (run.world.max(all.size()) == 0) return texts;
+  std::vector<std::string> said;
+  std::string stopped;
+  work_meanwhile(
+      run.world, run.world.rank() == 0,
+      [&](const std::function<bool()>& stop) {
+        try {
+          said = make_tokens_of_texts(all,
+                                      {.tokenizer = origin.tokenizer,
+                                       .json_field = run.options.json_field,
+                                       .skip_invalid = run.options.skip_invalid,
+                                       .documents = needs_documents(data_cut(run.options)),
+                                       .folder = text_tokens(run.options),
+                                       .vocab_size = origin.config.vocab_size},
+                                      stop);
+        } catch (const TokenizingStopped& request) {
+          stopped = request.what();
+        }
+      },
+      [&] { return watch.poll().stop > 0; });
+  for (const std::string& line : said) run.log.say(line);
+  if (restart_process_peak()) {
+    machine.start_bytes = std::min(machine.start_bytes, process_peak_bytes());
+    machine.measured_since = "its texts were tokens";
+  }
+  if (run.world.all(stopped.empty())) return texts;
+  if (const std::string problem = watch.honoured_stop(); !problem.empty()) run.log.warn(problem);
+  throw CollectiveError(stopped, 0, true, exit_code::stopped);
+}
+
+/// Warns of masks that lie next to the data and are not used, and of a file that is trained on and validated on.
+void warn_of_files(const RunContext& run) {
+  const bool has_valid = !run.options.valid.empty();
+  for (const std::string& doubt :
+       {run.options.mask.empty() ? unused_masks(run.options.data, Split::train, "--mask") : "",
+        has_valid && run.options.valid_mask.empty() ? unused_masks(run.options.valid, Split::valid, "--valid-mask") : ""})
+    if (!doubt.empty()) run.log.warn(doubt);
+  const auto both = has_valid ? file_in_both(run.options.data, run.options.valid) : std::nullopt;
+  if (both)
+    run.log.warn(
+        format("'{}' is in the training data and in --valid (the model is validated on what it was trained on); leave it out "
+               "of one of them",
+               both->string()));
+}
+
+/// Warns of what is odd. The ranks look at parts of the data, each at its own. Collective.
+void doubt_data(const RunContext& run, const Origin& origin, const TrainData& data, const Progress& progress) {
+  const std::size_t most = run.world.max(std::size_t{data.largest_token}), vocabulary = origin.config.vocab_size;
+  bool doubted = false;
+  const auto warn_of_type = [&](const Tokens& tokens) {
+    const std::optional<std::string> doubt = doubt_type(tokens, vocabulary);
+    if (doubt) run.log.warn(*doubt);
+    doubted |= doubt.has_value();
+    if (const std::string unread = tokens.unread(); !unread.empty()) run.log.warn(unread);
+  };
+  const auto& ingredients = data.mixture.ingredients();
+  for (const Ingredient& each : ingredients) {
+    warn_of_type(each.samples.tokens());
+    if (each.samples.documents() == 1)
+      run.log.warn(format(
+          "{} is one document: {} changes little (plain text has one for each file; fsdp-tokenize ends each with a token "
+          "if it is told --append-eos)",
+          each.samples.tokens().name(), run.options.break_mode != BreakMode::none ? "--break-mode" : "--document-attention"));
+  }
+  const auto has_mask = [](const Ingredient& each) { return each.samples.mask() != nullptr; };
+  if (const auto whole = std::find_if_not(ingredients.begin(), ingredients.end(), has_mask);
+      whole != ingredients.end() && std::any_of(ingredients.begin(), ingredients.end(), has_mask))
+    run.log.warn(
+        format("all tokens of {} count in the loss, and some of other data sets (those have masks in their files, and it has "
+               "none); if it has answers and questions, too, give its mask and those files by --mask",
+               whole->samples.tokens().name()));
+  if (data.valid) warn_of_type(data.valid->samples.tokens());
+  agree(run.world, [&] {
+    if (run.world.rank() == 0) warn_of_files(run);
+  });
+  if (!doubted && most < vocabulary / 4)
+    run.log.warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
+                        data.mixture.description(), most, vocabulary));
+  const std::size_t per_update = batch_cut(run.options, run.world).sequences_per_update();
+  if (ingredients.size() == 1 && !run.options.max_epoch && data.mixture.sequences() < per_update)
+    run.log.warn(format("an update takes {}, but {} has only {}: an update reads some of them more than once",
+                        plural(per_update, "sequence"), data.mixture.description(), data.mixture.sequences()));
+  if (const std::uint64_t last = last_update(run.options, progress, &data.batches);
+      last > 0 && run.options.schedule.warmup >= last)
+    run.log.warn(format("the learning rate never reaches --lr (--warmup-updates is {}, and the run ends after update {})",
+                        run.options.schedule.warmup, last));
+}
+
+}  // namespace
+
+BatchCut batch_cut(const TrainOptions& options, const Group& world) {
+  const ShardingOptions& sharding = options.sharding;
+  return {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
+}
+
+ValidData::ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size)
+    : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)), batches(samples, cut, vocab_size) {}
+
+TrainData::TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Progress& progress)
+    : mixture(open_mixture(run.options.data, data_cut(run.options), run.options.mask, text_tokens(run.options))),
+      largest_token(largest_token_of(run, mixture, origin.config.vocab_size)),
+      batches(mixture, batch_cut(run.options, run.world), origin.config.vocab_size,
+              find_position(run, origin, mixture, texts, progress)),
+      valid(open_valid_data(run, origin.config.vocab_size)) {
+  check_schedule(schedule_of(run.options, progress, batches));
+}
+
+std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
+                                                 Progress& progress, SignalWatch& watch) {
+  if (is_done(run.options, progress, nullptr)) return nullptr;
+  const std::vector<TextSet> texts = make_tokens(run, origin, machine, watch);
+  auto data = agree(run, [&] { return std::make_unique<const TrainData>(run, origin, texts, progress); });
+  doubt_data(run, origin, *data, progress);
+  return data;
+}
+
+bool is_done(const TrainOptions& options, const Progress& progress, const TrainData* data) {
+  return (options.max_update != 0 && progress.update >= options.max_update) ||
+         (data && data->batches.at_end(progress.data.sequences));
+}
+
+std::uint64_t last_update(const TrainOptions& options, const Progress& progress, const TrainBatches* batches) {
+  const auto left = batches ? batches->updates_left(progress.data.sequences) : std::nullopt;
+  if (!left) return options.max_update;
+  const std::uint64_t of_data = progress.update + *left;
+  return options.max_update == 0 ? of_data : std::min(of_data, options.max_update);
+}
+
+Schedule schedule_of(const TrainOptions& options, const Progress& progress, const TrainBatches& batches) {
+  Schedule schedule = options.schedule;
+  if (schedule.total == 0) schedule.total = last_update(options, progress, &batches);
+  return schedule;
+}
+
+BatchSource::BatchSource(const LoopContext& loop, const TrainData& data) : loop_(loop), data_(data) {
+  begin_reading(loop.progress.data.sequences);
+  agree(loop.world, [&] {
+    await();
+    if (problem_) std::rethrow_exception(problem_);
+  });
+  waited_s_ = 0;
+}
+
+void BatchSource::begin_reading(std::uint64_t position) {
+  if (data_.batches.at_end(position)) return;
+  reader_.start([this, position] {
+    Executor& executor = loop_.model.executor();
+    for (std::size_t k = 0; k < loop_.options.sharding.plan.micro_batches; ++k) {
+      std::int32_t* const inputs = executor.next_batch(k);
+      data_.batches.read(position, k, inputs, inputs + executor.batch().inputs / sizeof(std::int32_t));
+    }
+  });
+}
+
+void BatchSource::load(const UpdateScalars& scalars) {
+  loop_.model.executor().begin_update(scalars);
+  begin_reading(data_.batches.after(loop_.progress.data.sequences));
+}
+
+void BatchSource::await() {
+  wait_ns_ = 0;
+  if (is_done(loop_.options, loop_.progress, &data_)) return;
+  const FlightNote note(loop_.flight, "read the batch", loop_.progress.update + 1);
+  const Timer timer;
+  try {
+    reader_.finish();
+  } catch (...) {
+    problem_ = std::current_exception();
+  }
+  wait_ns_ = std::llround(1e9 * timer.seconds());
+  waited_s_ += timer.seconds();
+}
+
+void BatchSource::refuse() {
+  agree(loop_.world, [&] {
+    try {
+      if (problem_) std::rethrow_exception(problem_);
+    } catch (const std::exception& error) {
+      throw RunError(format("{}; update {} is saved, and the same command goes on from there once the data are whole again",
+                            error.what(), loop_.progress.update));
+    }
+  });
+  throw InternalError("a rank could not read its data, and does not say so");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,80 @@
+#include "train/validation.hpp"
+
+#include "base/format.hpp"
+#include "comm/agree.hpp"
+#include "text/end_tokens.hpp"
+#include "train/mean_loss.hpp"
+#include "train/model_tokenizer.hpp"
+
+namespace fsdp {
+
+void validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop) {
+  if (!data) return;
+  const std::uint64_t update = loop.progress.update;
+  const FlightNote note(loop.flight, "validate", update);
+  const Timer timer;
+  std::optional<double> loss;
+  try {
+    const auto after_batch = [&](std::size_t batches) {
+      saver.announce();
+      loop.log.validating(update, batches, data->batches.batches(), timer.seconds());
+    };
+    loss = mean_loss(loop.model.executor(), data->batches, loop.world, after_batch, stop);
+  } catch (const CollectiveError& error) {  // data that cannot be read: nothing of the training is wrong
+    saver.save(true);
+    throw CollectiveError(format("{}; update {} is saved", error.what(), update), error.speaker, error.all, error.exit_code);
+  }
+  if (!loss) return loop.log.say(format("the validation after update {} is left off: the run is to stop", update));
+  loop.log.valid({update, *loss, data->batches.targets(), timer.seconds() * 1e3});
+}
+
+SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {
+  if (run.options.sample_interval_updates == 0) return {};
+  return agree(run, [&] {
+    SamplePrompt prompt;
+    prompt.tokenizer = find_model_tokenizer(origin.tokenizer, {}, origin.config.vocab_size);
+    if (!prompt.tokenizer)
+      throw UserError(
+          format("--sample-interval-updates has no tokenizer (the model has {} tokens, and no folder with a tokenizer that it "
+                 "came from is known); give --tokenizer",
+                 origin.config.vocab_size));
+    prompt.tokens = prompt.tokenizer->before_text();
+    prompt.tokenizer->encode(run.options.sample_prompt, prompt.tokens);
+    if (prompt.tokens.empty())
+      throw UserError("--sample-prompt has no tokens (its tokenizer leaves all of it out); give another one");
+    require_tokens_of_model(prompt.tokens, *prompt.tokenizer, origin.config.vocab_size, "--sample-prompt");
+    const EndTokens end = find_end_tokens(folder_of_tokenizer(origin.tokenizer), origin.model_folder, prompt.tokenizer.get(),
+                                          origin.config.vocab_size);
+    prompt.end = end.ids;
+    if (!end.contradiction.empty()) run.log.warn(end.contradiction);
+    return prompt;
+  });
+}
+
+namespace {
+
+std::unique_ptr<Generator> make_generator(const LoopContext& loop, const SamplePrompt& prompt) {
+  constexpr std::size_t sample_tokens = 64;
+  if (!prompt.tokenizer) return nullptr;
+  return std::make_unique<Generator>(loop.model.executor(), loop.world, loop.model.transformer().config(), *prompt.tokenizer,
+                                     GenerationOptions{.sampling = {.temperature = 0.8},
+                                                       .max_new_tokens = sample_tokens,
+                                                       .seed = loop.options.seed,
+                                                       .end_tokens = prompt.end});
+}
+
+}  // namespace
+
+TextSampler::TextSampler(const LoopContext& loop, const SamplePrompt& prompt)
+    : loop_(loop), prompt_(prompt), generator_(make_generator(loop, prompt)) {}
+
+void TextSampler::run() {
+  if (!generator_) return;
+  const std::uint64_t update = loop_.progress.update;
+  const FlightNote note(loop_.flight, "sample", update);
+  generator_->run({prompt_.tokens}, [&](const GeneratedText& text) {
+    loop_.log.say(format("sample {}: {}{}", update, loop_.options.sample_prompt, text.text));
+  });
+}
+
+}  // namespace fsdp
