@@ -32,7 +32,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
   GenerationOptions& generation = options.generation;
   GenerationWishes& wishes = options.wishes;
   const auto of_model_or = [](const char* otherwise) {
-    return format("what generation_config.json in the model's folder says, or {}", otherwise);
+    return format("the value in the model's generation_config.json, or {}", otherwise);
   };
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.group("What");
@@ -43,30 +43,30 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break");
   table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);
-  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "tokens to add");
+  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "new tokens per text, at most");
   table
       .texts("stop", "TEXT", wishes.stop,
              "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.")
       .unset(of_model_or("none"));
   table.flag("chat", options.chat,
-             "talk with the model: each line of the standard input is a message, each answer comes as it is made. For models "
-             "with a chat template of a family that is known.");
+             "talk with the model: each line of standard input is a message, and answers are printed while they are generated. "
+             "For models with a known chat template.");
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
   table.group("Sampling");
   table
-      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the likeliest token",
+      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the most likely token",
               temperature_rule.accepts, temperature_rule.ok)
       .unset(of_model_or("1"));
-  table.integer("top-k", "K", wishes.top_k, {0, most_top_k}, "only the K likeliest tokens; 0 means all")
+  table.integer("top-k", "K", wishes.top_k, {0, most_top_k}, "only the K most likely tokens; 0 means all")
       .unset(of_model_or("0"));
   table
-      .number("top-p", "P", wishes.top_p, "only the likeliest tokens that together have this probability", top_p_rule.accepts,
+      .number("top-p", "P", wishes.top_p, "only the most likely tokens that together have this probability", top_p_rule.accepts,
               top_p_rule.ok)
       .unset(of_model_or("1"));
   table
       .number("repetition-penalty", "X", wishes.repetition_penalty,
-              "makes tokens less likely that were there before, in the prompt or the text: 1 changes nothing",
+              "makes tokens that are already in the prompt or the text less likely; 1 changes nothing",
               repetition_penalty_rule.accepts, repetition_penalty_rule.ok)
       .unset(of_model_or("1"));
   table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
@@ -81,9 +81,9 @@ OptionTable generate_option_table(GenerateOptions& options) {
 }
 
 void require_complete(const GenerateOptions& options) {
-  if (options.model.empty()) throw UserError("MODEL is needed (whose text to sample); see fsdp-generate --help");
+  if (options.model.empty()) throw UserError("MODEL is missing (there is nothing to generate with); see fsdp-generate --help");
   if (!options.prompt.empty() && !options.prompts.empty())
-    throw UserError("--prompt contradicts --prompts (each says what to go on from); leave one out");
+    throw UserError("--prompt contradicts --prompts (both give text to continue); leave one out");
   if (options.chat && (!options.prompt.empty() || !options.prompts.empty() || options.json))
     throw UserError("--chat takes messages from standard input; leave out --prompt, --prompts and --json");
   if (!options.system.empty() && !options.chat)
@@ -121,7 +121,7 @@ std::vector<std::string> read_prompts(const GenerateOptions& options) {
     prompts = read_json_prompts(source);
   }
   if (prompts.empty())
-    throw UserError(format("no prompts in {} (all of its lines are empty); write one in each line", options.prompts.string()));
+    throw UserError(format("no prompts in {} (all of its lines are empty); write one per line", options.prompts.string()));
   return prompts;
 }
 
@@ -141,7 +141,7 @@ struct Inputs {
     const std::filesystem::path folder = folder_beside(*source, options.model);
     tokenizer = find_model_tokenizer(options.tokenizer, folder, source->config().vocab_size);
     if (!tokenizer)
-      throw UserError(format("{} has {} tokens, and no tokenizer lies beside it (its text needs one); give --tokenizer",
+      throw UserError(format("{} has {} tokens, but no tokenizer next to it (text needs one); give --tokenizer",
                              source->description(), source->config().vocab_size));
     if (speaks) print_warnings(tokenizer->warnings());
     take_generation_config(options, folder, speaks);
@@ -313,8 +313,8 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
   const std::size_t longest = inputs->longest_prompt() + inputs->generation.max_new_tokens;
   if (!options.chat && longest > config.longest_sequence() && world.rank() == 0)
     print_warnings(
-        {format("a prompt and its new tokens may be {} tokens, and the model sees {} at a time (a text that "
-                "fills them goes on from its newest half; docs/running.md, \"Full sequences\")",
+        {format("a prompt and its new tokens may have {} tokens, but the model sees at most {} (a longer text continues from "
+                "its newest half; see docs/running.md, \"Full sequences\")",
                 longest, config.longest_sequence())});
   std::optional<ShardedModel> sharded;
   load_model(sharded, *inputs->source, sharding_of(options, shape), rank, world, {.table_type = options.precision});

@@ -67,23 +67,23 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
   if (table.given("valid-fraction") && options.valid_out.empty())
     throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
   if (options.append_eos && options.tokenizer == "bytes")
-    throw UserError("--append-eos with bytes (all 256 are text, none is left for the end of one); give a --tokenizer");
+    throw UserError("--append-eos with bytes (all 256 tokens are text, and none marks its end); give a --tokenizer");
   if (options.chat && options.tokenizer == "bytes")
-    throw UserError("--chat with bytes (no chat template lies with them); give the tokenizer of a chat model by --tokenizer");
+    throw UserError("--chat with bytes (they have no chat template); give the tokenizer of a chat model by --tokenizer");
   if (options.chat && (!options.json_field.empty() || options.train_bpe > 0))
     throw UserError(
-        "--chat goes neither with --json-field nor with --train-bpe (conversations have fields of their own, and a "
-        "template of a tokenizer that is there); leave these out");
+        "--chat works neither with --json-field nor with --train-bpe (conversations have fields of their own, and need the "
+        "chat template of an existing tokenizer); leave these out");
   if (!options.eos_token.empty() && !options.append_eos)
-    throw UserError("--eos-token without --append-eos (no such token is put anywhere); give --append-eos too");
+    throw UserError("--eos-token without --append-eos (the token would not be used); give --append-eos too");
   if (options.train_bpe > 0 && table.given("tokenizer") && options.tokenizer == "bytes")
     throw UserError(
-        "--train-bpe with --tokenizer bytes (that name is the tokenizer whose tokens are bytes); give another --tokenizer "
+        "--train-bpe with --tokenizer bytes (this name means that bytes are the tokens); give another --tokenizer "
         "FILE");
   if (options.train_bpe > 0 && !table.given("tokenizer"))
     throw UserError("--train-bpe without --tokenizer (the tokenizer that is learned would be lost); give --tokenizer FILE");
   if (table.given("shard-size") && !options.format->has_shards)
-    throw UserError("--shard-size does not go with this --format (its files are not numbered); leave it out");
+    throw UserError("--shard-size does not work with this --format (its files are not numbered); leave it out");
   for (const std::filesystem::path& out : {options.out, options.valid_out})
     for (const TokenFormat* other : token_formats())
       if (other != options.format &&
@@ -121,8 +121,8 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   OptionTable table(
       "fsdp-tokenize", "TEXT... --out FILE [options]",
       "Makes token files for fsdp-train, or for Megatron-LM and llm.c, from texts. Several texts are joined in the order "
-      "given, with nothing between them. Memory does not grow with the texts. A run that was killed goes on "
-      "where it was when the same command is given again.");
+      "given, with nothing between them. Memory does not grow with the texts. A killed run continues if the same command is "
+      "given again.");
   table.group("Input");
   table.list("text", "TEXT", o.texts, "Files to read, or patterns ('web/*.jsonl'); '-' is standard input.")
       .positional()
@@ -142,16 +142,15 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "chat", o.chat,
       "The texts are JSON, lines or an array of conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]} or "
       "{\"prompt\": .., \"completion\": ..}. Each is a document, written by the chat template in the tokenizer's folder. "
-      "NAME.mask.bin beside --out NAME.bin says which tokens are of answers, for --mask of fsdp-train; an HDF5 file has that "
+      "NAME.mask.bin next to --out NAME.bin marks the tokens of answers, for --mask of fsdp-train; an HDF5 file has the mask "
       "in its dataset loss_mask.");
   table.flag(
       "append-eos", o.append_eos,
-      "Put an end-of-text token behind each document, a file or a line of JSON: the tokens of one do not depend on those "
-      "beside it.");
-  table.text("eos-token", "TEXT", o.eos_token, "The token that --append-eos puts there.")
+      "Append an end-of-text token to each document, a file or a line of JSON. Its tokens do not depend on other documents.");
+  table.text("eos-token", "TEXT", o.eos_token, "The token that --append-eos appends.")
       .unset(
-          "eos_token of the tokenizer_config.json beside the tokenizer, or <|endoftext|>, <|end_of_text|> or </s>, "
-          "whichever it has");
+          "eos_token of the tokenizer_config.json next to the tokenizer, or the first of <|endoftext|>, <|end_of_text|> and "
+          "</s> that it has");
   table.integer("threads", "N", o.threads, {0, 1024},
                 "Threads that tokenize; 0: as many as the cores that this process may use.");
   table.group("Output");
@@ -168,8 +167,8 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.",
                "between 0 and 1", [](double x) { return x > 0 && x < 1; });
   table.integer("shard-size", "N", o.shard_size, {1, static_cast<double>(most_llmc_tokens)},
-                "Write at most N tokens into a file. Where there are more, --out train.bin becomes train_000001.bin, "
-                "train_000002.bin and so on. With --format llm.c, which has room for 2147483647.");
+                "Write at most N tokens per file. If there are more, --out train.bin becomes train_000001.bin, "
+                "train_000002.bin and so on. Only for --format llm.c, which allows at most 2147483647.");
   table.duration("save-interval", "TIME", o.save_interval_s,
                  "How often progress is synced to the disk, so that the same command resumes a killed run; 0: never. "
                  "Runs on standard input and pipes cannot be resumed.");
@@ -213,7 +212,7 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
   const std::filesystem::path path = learned_tokenizer(options);
   if (kind_of(path) != PathKind::missing)
     throw UserError(
-        format("'{}' is there already (what was tokenized with it would lose its tokenizer); give another --tokenizer, or "
+        format("'{}' exists already (token files made with it would lose their tokenizer); give another --tokenizer, or "
                "leave --train-bpe out to use it",
                path.string()));
   std::error_code problem;
@@ -247,7 +246,7 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
     notes.begin_with_tokenizer(text_of(learned));
     write_text_file_durably(path, text_of(learned));
   } catch (const CallError& error) {
-    throw RunError(format("'{}' could not be written ({}); free some space or see to the disk, and give the same command again",
+    throw RunError(format("'{}' could not be written ({}); free some space or check the disk, and give the same command again",
                           path.string(), error.what()));
   }
   const std::size_t tokens = learned["model"]["vocab"].size();
@@ -266,8 +265,8 @@ void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult&
   }
   if (others.empty()) return;
   print_warnings(
-      {format("beside what was written there is more of other runs ({}: a pattern for these files would read it, too); "
-              "remove it if it is not wanted",
+      {format("files of other runs are next to the new files ({}: a pattern for the new files would match them, too); remove "
+              "them if they are not wanted",
               others)});
 }
 

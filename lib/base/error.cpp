@@ -16,8 +16,8 @@ CallError::CallError(std::string_view api, std::string_view problem, std::source
 
 std::string message_of(const std::system_error& error) {
   if (error.code() != std::errc::resource_unavailable_try_again) return error.what();
-  return "no thread can be started (a limit of memory or of processes is reached); raise it, as ulimit -v and ulimit -u show "
-         "them";
+  return "no thread can be started (a limit of memory or of processes is reached); raise it (ulimit -v and ulimit -u show the "
+         "limits)";
 }
 
 void fail_expectation(std::string_view what, std::source_location where) {
@@ -29,7 +29,7 @@ void check_errno(bool ok, std::string_view what, std::source_location where) {
   const bool of_the_disk = errno == EIO || errno == ESTALE;
   throw CallError(
       what,
-      fmt::format("{}{}", std::strerror(errno), of_the_disk ? "; see to the disk or the file system, and start again" : ""),
+      fmt::format("{}{}", std::strerror(errno), of_the_disk ? "; check the disk or the file system, and start again" : ""),
       where);
 }
 

@@ -142,8 +142,9 @@ OptionTable::OptionTable(std::string program, std::string usage, std::string sum
     option.flag_ = option.argument_.empty();
     option.command_line_only_ = true;
   };
-  help_row("config", "FILE", "Read options from FILE: lines 'name = value'; '#' starts a comment. The command line wins.");
-  help_row("print-config", "", "Print all options as effective, in the form that --config reads, and exit.");
+  help_row("config", "FILE",
+           "Read options from FILE: lines 'name = value'; '#' starts a comment. The command line overrides FILE.");
+  help_row("print-config", "", "Print the values of all options, in the form that --config reads, and exit.");
   help_row("help", "", "Print this and exit.");
   help_row("help-markdown", "", "Print this as Markdown and exit.");
   help_row("version", "", "Print versions of the program and its libraries and exit.");
@@ -399,8 +400,8 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
       for (const Given& one : given)
         if (one.positional) taken += format("{}{} is '{}'", taken.empty() ? "" : ", ", one.option->argument_, one.value);
       throw UserError(
-          format("unexpected argument '{}' ({}, and there are no more; a pattern that is not in quotes becomes several "
-                 "words); put a pattern into quotes, or see {} --help",
+          format("unexpected argument '{}' ({}, and no more arguments are expected; the shell expands a pattern without quotes "
+                 "to several words); put a pattern into quotes, or see {} --help",
                  text, taken, program_));
     }
     given.push_back({positional[next], "'" + text + "'", text, "", true});
@@ -427,9 +428,8 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
       if (row->flag_ && has_next && end == word.npos)
         for (const char* text : {"True", "true", "False", "false"})
           if (words[i + 1] == text)
-            throw UserError(
-                format("{0} {1} is not understood ({0} alone means yes, and takes no word that follows); give {0}{2}", typed,
-                       text, std::tolower(text[0]) == 't' ? "" : "=false, or leave it out"));
+            throw UserError(format("{0} {1} is not understood ({0} itself means yes, and takes no separate word); give {0}{2}",
+                                   typed, text, std::tolower(text[0]) == 't' ? "" : "=false, or leave it out"));
       const bool takes_next = !row->flag_ && end == word.npos;
       if (takes_next ? !has_next || words[i + 1].starts_with("--") : end + 1 == word.size())
         throw UserError(format("{} has no value (it needs one); give {}", typed, row->accepts_));
@@ -441,8 +441,8 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
     if (word.size() > 1 && word.front() == '-' && word.find_first_of("0123456789.") != 1) throw unknown_option(word);
     if (before && are_as_of_a_pattern(before->value, word))
       throw UserError(
-          format("'{}' follows {} '{}' (a pattern that is not in quotes becomes several words, of which an option takes one); "
-                 "put the pattern into quotes, or give '{}' in front of all options if it is meant by itself",
+          format("'{}' follows {} '{}' (the shell expands a pattern without quotes to several words, and an option takes one); "
+                 "put the pattern into quotes, or give '{}' before all options if it is an argument of its own",
                  word, before->typed, before->value, word));
     before.reset();
     take(word);
@@ -504,7 +504,7 @@ std::vector<OptionTable::Given> OptionTable::read_lines(const std::string& path,
       Option* row = find(name);
       if (row == nullptr) throw UserError(format("{}unknown option {}{}", where, name, unknown(name)));
       if (row->command_line_only_)
-        throw UserError(format("{}{} in a file (it works on the command line only); remove this line", where, name));
+        throw UserError(format("{}{} cannot be in a file (it works only on the command line); remove this line", where, name));
       given.push_back({row, name, option.value.empty() ? "" : option.value.front(), where});
     }
   }
@@ -521,10 +521,10 @@ void OptionTable::apply(const std::vector<Given>& all) {
     if (earlier != it && !list_goes_on && !option.texts_) {
       if (given.positional != earlier->positional) {
         const auto& [word, named] = given.positional ? std::pair(given, *earlier) : std::pair(*earlier, given);
-        throw UserError(format(
-            "{} is given twice (by {} '{}' and by the word '{}'; a pattern that is not in quotes becomes several words); "
-            "give it once, a pattern in quotes",
-            option.argument_, named.typed, named.value, word.value));
+        throw UserError(
+            format("{} is given twice (by {} '{}' and by the word '{}'; the shell expands a pattern without quotes to several "
+                   "words); give it once, a pattern in quotes",
+                   option.argument_, named.typed, named.value, word.value));
       }
       const bool same = earlier->typed == given.typed;
       throw UserError(format("{}{} is given twice ({}{}'{}' and '{}'); give it once", given.where, given.typed,
@@ -544,7 +544,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
       const bool several = given.value.find(',') != std::string::npos || given.value.starts_with('[');
       for (const auto& [known, answer] : elsewhere_)
         if (known == option.name_ + "=" + given.value || (several && known == option.name_ + "=N,N"))
-          throw UserError(format("{}{} {} is not here {}", given.where, name, given.value, answer));
+          throw UserError(format("{}{} {} is not supported {}", given.where, name, given.value, answer));
       throw UserError(
           format("{}{} '{}' is not accepted ({}); give {}", given.where, name, given.value, why.what(), option.accepts_));
     }
@@ -644,14 +644,14 @@ std::string OptionTable::markdown() const {
 }
 
 std::string OptionTable::config() const {
-  std::string out = format("# All options of {} as effective. Read back with: {} --config FILE\n", program_, program_);
+  std::string out = format("# The values of all options of {}. Read back with: {} --config FILE\n", program_, program_);
   std::string title;
   for (const Option& row : rows_) {
     if (row.command_line_only_) continue;
     if (row.group_ != title) out += format("\n# {}\n", title = row.group_);
     const std::string value = row.print_();
     if (!given(row.name_) && (row.follows_ || value != row.default_)) {
-      out += format("# {} = {} (follows from the others)\n", row.name_, value);
+      out += format("# {} = {} (follows from other options)\n", row.name_, value);
     } else if (!given(row.name_) && row.is_unset()) {
       out += format("# {} = {}\n", row.name_, row.unset_meaning_.empty() ? "" : format("({})", row.unset_meaning_));
     } else {

@@ -85,8 +85,8 @@ ValidBatches::ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_
   check_cut(cut);
   expect(cut.T == data.T(), "data are cut as batches are");
   if (data.targets() == 0)
-    throw UserError(format("{} holds nothing to predict ({} tokens, at least 2 are needed); use more text",
-                           data.tokens().name(), data.tokens().size()));
+    throw UserError(format("{} has nothing to predict ({} tokens, at least 2 are needed); use more text", data.tokens().name(),
+                           data.tokens().size()));
   const std::uint64_t per_batch = cut.B * static_cast<std::size_t>(cut.ranks);
   batches_ = (data.count() + per_batch - 1) / per_batch;
 }

@@ -76,7 +76,7 @@ UserError of_another_kind(const fs::path& path, std::string_view beginning) {
   const std::string start = format("it starts with {}, a llm.c token file with 20240520", first_number);
   if (looks_like_text(beginning)) return unusable_tokens(path, start + ": it looks like text");
   return UserError(
-      format("'{}' is not a token file that can be used ({}; and no index of Megatron or fairseq lies beside it); make one of "
+      format("'{}' is not a token file that can be used ({}; and no index of Megatron or fairseq is next to it); make one of "
              "text with fsdp-tokenize, or of other tokens as \"Tokens\" in docs/running.md shows",
              path.string(), start));
 }

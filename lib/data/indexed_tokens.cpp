@@ -37,7 +37,7 @@ class Index {
     if (!known) fail(format("its tokens are of type {}, which is not one of integers", code));
     type_ = *known;
     sequences_ = number(18);
-    if (sequences_ > bytes / 12) fail(format("it says {} sequences, and is too short for them", sequences_));
+    if (sequences_ > bytes / 12) fail(format("its header has {} sequences, but it is too short for them", sequences_));
     const std::uint64_t as_fairseq = indexed::fairseq_header_bytes + 12 * sequences_;
     if (bytes == as_fairseq) {
       lengths_ = indexed::fairseq_header_bytes;
@@ -49,9 +49,10 @@ class Index {
       const bool is_whole = document_entries_ <= bytes / 8 && (bytes == without_documents + 8 * document_entries_ ||
                                                                bytes == without_documents + 8 * document_entries_ + sequences_);
       if (!is_whole)
-        fail(format("it says {} sequences, but {} bytes are neither Megatron's nor fairseq's index of so many (is it cut?)",
-                    sequences_, bytes));
-      if (document_entries_ == 0) fail("its documents lack their end");
+        fail(format(
+            "its header has {} sequences, but {} bytes are neither Megatron's nor fairseq's index of that many (is it cut?)",
+            sequences_, bytes));
+      if (document_entries_ == 0) fail("its list of documents has no end");
       if (bytes != without_documents + 8 * document_entries_) modes_ = without_documents + 8 * document_entries_;
     }
     starts_ = lengths_ + 4 * sequences_;
@@ -172,8 +173,8 @@ class IndexedTokens : public Tokens {
     const std::size_t width = index_.type().bytes;
     if (bytes / width != tokens || bytes % width != 0)
       throw UserError(
-          format("'{}' does not belong to '{}' (the index says {} tokens of {} bits, which are {} bytes, and the file "
-                 "has {}); copy both again, or write them anew",
+          format("'{}' does not belong to '{}' (the index has {} tokens of {} bits, which are {} bytes, but the file has {}); "
+                 "copy both again, or write them anew",
                  stored_.file().path().string(), index_.path().string(), tokens, 8 * width, tokens * width, bytes));
     stored_.set(0, index_.type(), tokens);
   }

@@ -57,7 +57,7 @@ class AppendedFile {
 
  private:
   [[noreturn]] static void throw_damaged(const fs::path& path) {
-    throw DamagedError(format("the temporary file {} is not what was written; start anew", path.string()));
+    throw DamagedError(format("the temporary file {} has changed since it was written; start anew", path.string()));
   }
   static const fs::path& require_size(const fs::path& path, std::uint64_t size) {
     const auto there = size_of_file(path);
@@ -82,7 +82,7 @@ class IndexedWriter : public TokenWriter {
     if (!state.is_null()) {
       const auto number = [&](const char* key) -> std::uint64_t {
         if (!state.contains(key) || !state[key].is_number_unsigned())
-          throw DamagedError(format("\"{}\" is missing in what is known of {}; start anew", key, data_path_.string()));
+          throw DamagedError(format("\"{}\" is missing in the notes about {}; start anew", key, data_path_.string()));
         return state[key].get<std::uint64_t>();
       };
       if (number("token_bytes") != type_.bytes)

@@ -95,7 +95,7 @@ bool JsonRecords::more() {
   const std::size_t kept = buffer_.size() - record_begin_;
   if (kept >= longest_piece)
     throw UserError(
-        format("{} has {} or more (a line is held in memory whole); divide its text among several lines, and check "
+        format("{} has {} or more (a whole line is held in memory); divide its text among several lines, and check "
                "that this is JSON in lines",
                place(), format_bytes(static_cast<double>(longest_piece))));
   // Reads as much as is kept, because a value is then scanned again from its beginning.

@@ -125,14 +125,15 @@ class LlmcWriter : public TokenWriter {
     const auto number = [&](const char* key) -> std::uint64_t {
       const auto found = state.find(key);
       if (found == state.end() || !found->is_number_unsigned())
-        throw DamagedError(format("\"{}\" is missing in what is known of '{}'; start anew", key, path_.string()));
+        throw DamagedError(format("\"{}\" is missing in the notes about '{}'; start anew", key, path_.string()));
       return found->get<std::uint64_t>();
     };
     const std::uint64_t full = number("full_shards");
     in_shard_ = number("tokens_in_last");
     const auto require = [&](bool right) {
       if (!right)
-        throw DamagedError(format("the temporary files of '{}' are not what was written; start anew", path_.string()));
+        throw DamagedError(
+            format("the temporary files of '{}' have changed since they were written; start anew", path_.string()));
     };
     require(number("token_bytes") == format_.token_bytes && number("shard_tokens") == shard_tokens_ &&
             in_shard_ <= shard_tokens_ && full < (std::uint64_t{1} << 32));

@@ -29,11 +29,11 @@ Mixture::Mixture(std::vector<Ingredient> ingredients) : ingredients_(std::move(i
     const Tokens& tokens = each.samples.tokens();
     if (each.samples.cut().mode == BreakMode::none && !each.samples.mask() && tokens.size() <= T())
       throw UserError(format(
-          "{} holds no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
+          "{} has no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
           tokens.name(), tokens.size(), T(), T() + 1));
     if (each.samples.count() == 0)
-      throw UserError(format("{} holds nothing to predict ({} tokens in documents of one or none); use more text",
-                             tokens.name(), tokens.size()));
+      throw UserError(format("{} has nothing to predict ({} tokens, in documents of at most one); use more text", tokens.name(),
+                             tokens.size()));
     left += each.weight;
   }
   for (std::size_t i = 0; i + 1 < ingredients_.size(); ++i) {

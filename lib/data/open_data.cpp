@@ -39,10 +39,10 @@ Part part_of(const std::string& text) {
   const auto [stopped, error] = std::from_chars(text.data() + colon + 1, end, weight);
   if (error != std::errc() || stopped != end) return {text, std::nullopt};
   if (!(weight > 0 && weight < 1e9))
-    throw UserError(format(
-        "the weight of '{}' is not between 0 and 1e9 (each data set gives its share of the sequences); give such a weight, "
-        "or leave the data set out",
-        text));
+    throw UserError(
+        format("the weight of '{}' is not between 0 and 1e9 (each data set gives its share of the sequences); give a weight in "
+               "this range, or leave the data set out",
+               text));
   return {text.substr(0, colon), weight};
 }
 
@@ -61,8 +61,8 @@ std::vector<Part> parts_of(const std::string& name) {
   const auto with_weight = std::count_if(parts.begin(), parts.end(), has_weight);
   if (with_weight > 0 && with_weight < std::ssize(parts))
     throw UserError(
-        format("'{}' has weights for some of its data sets (those without would have none); give each a weight, or "
-               "none to read them one behind the other",
+        format("'{}' has weights for some of its data sets (the others would have no share); give each data set a weight, or "
+               "none to read them one after the other",
                name));
   return parts;
 }
@@ -89,7 +89,8 @@ std::vector<fs::path> files_like(const std::string& pattern) {
   for (std::size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
   ::globfree(&found);
   if (result != 0 && result != GLOB_NOMATCH)
-    throw UserError(format("'{}' cannot be looked for (a folder cannot be read); check its permissions", pattern));
+    throw UserError(
+        format("the pattern '{}' cannot be searched (a folder cannot be read); check the folder's permissions", pattern));
   if (paths.empty()) throw UserError(format("no file matches '{}' (there is nothing to read); check the pattern", pattern));
   std::sort(paths.begin(), paths.end());
   const std::vector<fs::path> all = paths;
@@ -116,14 +117,14 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
     if (entry->path().extension() == ".bin" && file.starts_with(name) && !number.empty() &&
         number.find_first_not_of("0123456789") == std::string::npos && std::ranges::find(paths, entry->path()) == paths.end())
       throw UserError(
-          format("'{}' would not be read (the parts of a split are {}.bin, {}1.bin, {}2.bin and so on, and one before "
-                 "it is missing); add that, or move the file away",
+          format("'{}' would not be read (the parts of a split are {}.bin, {}1.bin, {}2.bin and so on, and one before it is "
+                 "missing); add the missing file, or move this file away",
                  entry->path().string(), name, name, name));
   }
   if (paths.empty())
     throw UserError(
-        format("'{0}' has no {1}.bin beside its dict.txt (it is a folder of fairseq-preprocess without that split; those of "
-               "pairs of languages are not read); preprocess one language with that split, or name a file",
+        format("'{0}' has no {1}.bin next to its dict.txt (it is a folder of fairseq-preprocess without that split; folders "
+               "for pairs of languages are not read); preprocess one language with that split, or name a file",
                folder.string(), name));
   return paths;
 }
@@ -145,7 +146,7 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
     if (file.starts_with("dict.") && file.ends_with(".txt"))
       throw UserError(format(
           "'{}' is a folder of fairseq-preprocess for pairs of languages ({} is there, and no dict.txt; all of its splits "
-          "would be read as one); preprocess one language alone, or name a file",
+          "would be read as one); preprocess only one language, or name a file",
           folder.string(), file));
     if (extension == ".bin" || extension == ".h5" || extension == ".hdf5") paths.push_back(entry->path());
     if (is_named_text(entry->path())) texts.push_back(entry->path());
@@ -179,7 +180,7 @@ std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::pa
   if (count < std::ssize(paths)) {
     const auto other = std::find_if_not(paths.begin(), paths.end(), is_text_file);
     throw UserError(
-        format("'{}' has text and other files ('{}' is no text; a data set is the one or the other); name them apart", name,
+        format("'{}' has text and other files ('{}' is no text, and a data set cannot have both); name them separately", name,
                other->string()));
   }
   TextSet text{name, {}};
@@ -212,7 +213,7 @@ std::unique_ptr<Tokens> open_in_a_row(const std::string& name, Split split, cons
   const std::vector<Part> parts = parts_of(name);
   if (parts.front().weight)
     throw UserError(
-        format("'{}' has weights (all of such data is read once, whatever its shares would be); leave them out", name));
+        format("'{}' has weights (these data are read once as a whole, without shares); leave the weights out", name));
   std::vector<std::unique_ptr<Tokens>> all;
   for (const Part& part : parts) all.push_back(open_part(part.name, split, text_tokens, open_file));
   return join(std::move(all));
@@ -255,8 +256,8 @@ Mixture open_mixture(const std::string& name, const Cut& cut, const std::string&
   if (parts.front().weight) {
     const std::vector<Part> mask_parts = masks.empty() ? std::vector<Part>{} : parts_of(masks);
     if (!masks.empty() && mask_parts.size() != parts.size())
-      throw UserError(format("'{}' has {} data sets, and their masks '{}' are {} (each has its own); give one for each", name,
-                             parts.size(), masks, mask_parts.size()));
+      throw UserError(format("'{}' has {} data sets, but '{}' has {} masks (each data set has its own); give one for each",
+                             name, parts.size(), masks, mask_parts.size()));
     for (std::size_t i = 0; i < parts.size(); ++i)
       ingredients.push_back({Samples(open_part(parts[i].name, Split::train, text_tokens), cut,
                                      masks.empty() ? nullptr : open_part(mask_parts[i].name, Split::train, {}, open_mask_file)),
@@ -284,8 +285,8 @@ std::string unused_masks(const std::string& name, Split split, std::string_view 
       if (at == std::string::npos) continue;
       const fs::path mask = data.parent_path() / (stem.substr(0, at) + ".mask" + stem.substr(at) + extension);
       if (kind_of(mask) != PathKind::file || is_text_file(mask) || count++ > 0) continue;
-      first = format("'{}' is not used (by its name it says which tokens of '{}' count in the loss, and all count now)",
-                     mask.string(), data.string());
+      first = format("'{}' is not used (its name is that of the loss mask of '{}', and all tokens count now)", mask.string(),
+                     data.string());
     }
   }
   if (count == 0) return "";

@@ -23,7 +23,7 @@ void require_place(const std::filesystem::path& path) {
     case PathKind::folder:
       throw refuse("it is a folder");
     case PathKind::other:
-      throw UserError(format("cannot write '{}' (it is there and not a plain file); choose another name", path.string()));
+      throw UserError(format("cannot write '{}' (it exists and is not a plain file); choose another name", path.string()));
     case PathKind::file:
     case PathKind::missing:
       break;

@@ -33,23 +33,22 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
   if (same_data && same_order && !now.shuffled && now.order.empty() && per_pass_before > 0 && per_pass_now > 0) {
     const std::uint64_t pass = before.sequences / per_pass_before, in_pass = before.sequences % per_pass_before;
     position.sequences = pass * per_pass_now + in_pass * T / U;
-    say(format("samples of {} tokens were trained on, now of {}: the data go on after as many tokens", T, U));
+    say(format("sequences had {} tokens and now have {}: the data continue after the same number of tokens", T, U));
     return position;
   }
   position.sequences = 0;
-  say(format(
-      "{}: they are read from the start",
-      !same_text ? std::string("the text or its tokenizer has changed")
-      : before.data_tokens != now.data_tokens
-          ? format("the data have changed ({} tokens, {} before)", now.data_tokens, before.data_tokens)
-      : !same_data ? format("the data have changed (as many tokens as before, but {})",
-                            !same_sample      ? "other ones"
-                            : !same_documents ? "other documents"
-                                              : "others of them count in the loss")
-      : !same_shuffle
-          ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ", now.shuffled ? "not " : "")
-      : !same_order ? std::string("the data are mixed or cut in another way than before")
-                    : format("{} samples of {} tokens were trained on, now of {}", now.shuffled ? "shuffled" : "mixed", T, U)));
+  say(format("{}: the data are read from the start",
+             !same_text ? std::string("the text or its tokenizer has changed")
+             : before.data_tokens != now.data_tokens
+                 ? format("the data have changed ({} tokens, {} before)", now.data_tokens, before.data_tokens)
+             : !same_data    ? format("the data have changed (the same number of tokens, but {})",
+                                   !same_sample      ? "other tokens"
+                                      : !same_documents ? "other documents"
+                                                        : "other tokens count in the loss")
+             : !same_shuffle ? format("the data are {}shuffled now and were {}before", now.shuffled ? "" : "not ",
+                                      now.shuffled ? "not " : "")
+             : !same_order   ? std::string("the data are mixed or cut in another way than before")
+                           : format("{} sequences had {} tokens and now have {}", now.shuffled ? "shuffled" : "mixed", T, U)));
   return position;
 }
 

@@ -52,7 +52,7 @@ class QuestionReader {
     const std::string spaces = context.substr(end);
     context.resize(end);
     Question question = {.context = tokens_of(context), .choices = {}, .answer = object["answer"].get<std::size_t>()};
-    if (question.context.empty()) throw fail("a context without tokens, behind which nothing can be asked");
+    if (question.context.empty()) throw fail("a context without tokens");
     for (const nlohmann::json& choice : object["choices"]) {
       if (!choice.is_string()) throw fail("a choice that is no text");
       const std::string added = choice.get<std::string>();
@@ -153,7 +153,7 @@ std::vector<Question> read_questions(const std::filesystem::path& path, const To
   if (file.size() >= sizeof magic) file.read(0, &magic, sizeof magic);
   if (magic != llmc_magic && !tokenizer)
     throw UserError(
-        "there is no tokenizer for the questions (they are texts, and none lies beside the model); give `tokenizer`");
+        "there is no tokenizer for the questions (they are texts, and no tokenizer is next to the model); give `tokenizer`");
   std::vector<Question> questions = magic == llmc_magic ? LlmCQuestions(file).read() : read_records(path, *tokenizer);
   if (questions.empty())
     throw UserError(format("no questions in {} (all of its lines are empty); write one in each line", path.string()));

@@ -29,7 +29,7 @@ std::vector<std::uint64_t> documents_ended_by(const Tokens& tokens, std::size_t 
   }
   if (starts.size() == 1 && !begins)
     throw UserError(
-        format("{} has no token {} (documents are to end with it); name the token that ends them by `end of document`",
+        format("{} has no token {} (documents should end with it); name the token that ends them by `end of document`",
                tokens.name(), end));
   return starts;
 }
@@ -42,7 +42,7 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
   const bool by_documents = cut.mode != BreakMode::none;
   if (needs_documents(cut) && !tokens_->has_documents())
     throw UserError(
-        format("{} does not say where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
+        format("{} does not store where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
                "HDF5); name the token that ends them by `end of document`, or leave out {}",
                tokens_->name(), by_documents ? "`break mode`" : "`attention within documents`"));
   if (by_documents || cut.positions)
@@ -129,9 +129,9 @@ void Samples::read_counts(std::uint64_t begin, std::span<std::uint32_t> out) con
     mask_->read(begin + done, mask);
     for (std::size_t i = 0; i < mask.size(); ++i) {
       if (mask[i] > 1)
-        throw UserError(format("{} is {} (a mask has 1 where a token counts in the loss, and 0 where not); give another mask",
+        throw UserError(format("{} is {} (a mask has 1 for tokens that count in the loss, and 0 for others); give another mask",
                                mask_->place(begin + done + i),
-                               mask[i] == no_token ? "no such number" : std::to_string(mask[i])));
+                               mask[i] == no_token ? "no valid number" : std::to_string(mask[i])));
       out[done + i] &= mask[i];
     }
   }

@@ -86,11 +86,11 @@ class TokenMaker {
       const bool same_text = note["made_of"] == nlohmann::json(made_of);
       if (same_text && is_whole(stem, note) && is_what_was_written(text, stem, note)) {
         require_tokens_of_model(text, stem);
-        return format("text: {} of '{}' are {} tokens of {} in {}.bin, made before", size, text.name,
+        return format("text: {} of '{}' are {} tokens of {}, already in {}.bin", size, text.name,
                       note["tokens"].get<std::uint64_t>(), name_of_tokenizer(), stem.string());
       }
-      why =
-          same_text ? " anew, as that file is damaged" : " anew, as the text, its tokenizer or what is read of it has changed";
+      why = same_text ? " anew, because that file is damaged"
+                      : " anew, because the text, its tokenizer or the way to read it has changed";
       if (::unlink(with(stem, ".json").c_str()) != 0)
         throw UserError(
             format("{} cannot be removed (its folder: {}); make the folder writable, or choose another `save folder`",
@@ -139,8 +139,8 @@ class TokenMaker {
       bar.update(static_cast<double>(done), static_cast<double>(expected.bytes));
       if (stop_ && stop_())
         throw TokenizingStopped(
-            format("stopped on request while the tokens of '{}' are compared with their checksum; the same command begins that "
-                   "again",
+            format("stopped on request while the tokens of '{}' are compared with their checksum; the same command repeats the "
+                   "comparison",
                    text.name));
     };
     const bool same = sum_file(with(stem, ".bin"), piece_done) == expected &&

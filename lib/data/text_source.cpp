@@ -39,7 +39,7 @@ Stream open_stream(const std::string& name) {
 
 UserError mixed(const std::string& json, const std::string& plain) {
   return UserError(format(
-      "'{}' is JSON and '{}' is not (the texts that are read as one are all JSON, or all plain); give one kind at a time, "
+      "'{}' is JSON and '{}' is not (texts that are read together must all be JSON or all plain); give one kind at a time, "
       "or name the field that has the text by `field of JSON` if all are JSON",
       json, plain));
 }
@@ -247,8 +247,8 @@ std::string TextSource::json_field(const std::string& named, const char* otherwi
     if (plain && text.file && has_lines_of_json(text.beginning())) doubtful.push_back(text.name);
   if (!doubtful.empty())
     print_warnings({format(
-        "'{}' is read as plain text (its beginning is not JSON), but most of its first lines are objects of "
-        "JSON; if it is JSON, remove what comes before its first object{}",
+        "'{}' is read as plain text (its beginning is not JSON), but most of its first lines are JSON objects; if it is JSON, "
+        "remove the text before its first object{}",
         doubtful.front(), doubtful.size() == 1 ? "" : format("; the same holds for {} more files", doubtful.size() - 1))});
   return json ? otherwise : "";
 }

@@ -61,8 +61,8 @@ bool PlainPieces::next(TextPiece& piece) {
     if (cut == 0 && !is_last) {
       if (bytes < longest_piece) continue;
       throw UserError(
-          format("the {} from {} on cannot be cut anywhere (its tokens could depend on each other, and all are held in "
-                 "memory until it can); put ends of lines or spaces into the text, or make each of its documents a line of "
+          format("the {} from {} on have no place for a cut (text is held in memory up to the next place, such as a line end "
+                 "after a word); put line ends or spaces into the text, or make each of its documents a line of "
                  "JSON in a file named *.jsonl",
                  format_bytes(static_cast<double>(longest_piece)), text_.place(at_)));
     }
@@ -147,7 +147,7 @@ void JobNotes::read() {
   const std::string text = read_text_file(path_);
   nlohmann::json notes = check_seal(text) == Seal::right ? parse_json(text) : nlohmann::json();
   if (!notes.is_object() || !notes.contains("same") || !notes.contains("progress") || !notes.contains("tokenizer_sum"))
-    return start_anew("what is noted there is damaged");
+    return start_anew("its notes are damaged");
   for (const auto& [key, value] : same_.items())
     if (!notes["same"].contains(key) || notes["same"][key] != nlohmann::json(value))
       return start_anew(format("it differs in {}", key));
@@ -163,7 +163,7 @@ bool JobNotes::know_tokenizer(const std::filesystem::path& file) const {
 void JobNotes::compare_tokenizer(const std::string& sum) {
   // begin_with_tokenizer() notes only the checksum of the tokenizer's own file.
   if (found_ && !(found_->is_null() ? sum.starts_with(tokenizer_found_) : sum == tokenizer_found_))
-    start_anew("the tokenizer was another one then");
+    start_anew("it had another tokenizer");
   tokenizer_found_ = sum;
 }
 
@@ -175,7 +175,8 @@ void JobNotes::begin_with_tokenizer(std::string_view text) {
 
 void JobNotes::start_anew(const std::string& why) {
   found_.reset();
-  print_warnings({format("{} is of a run that cannot be resumed ({}); all is tokenized anew", path_.string(), why)});
+  print_warnings(
+      {format("{} belongs to a run that cannot be resumed ({}); the whole text is tokenized again", path_.string(), why)});
 }
 
 void JobNotes::write(const nlohmann::json& progress) {
@@ -221,13 +222,13 @@ void TokenizeJob::open_writers() {
       first_skipped_ = found.at("first_skipped").get<std::uint64_t>();
       train_ = open(output_.out, "train");
       if (tail_) valid_ = open(output_.valid_out, "valid");
-      print_to(stderr, "going on after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
+      print_to(stderr, "resuming after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
                format_bytes(static_cast<double>(text_.size())), tokens_);
       return;
     } catch (const DamagedError& error) {
       notes_.start_anew(error.what());
     } catch (const nlohmann::json::exception&) {
-      notes_.start_anew("what is noted there is damaged");
+      notes_.start_anew("its notes are damaged");
     }
     at_ = tokens_ = replaced_ = first_replaced_ = skipped_ = first_skipped_ = 0;
     for (auto* const writer : {&train_mask_, &valid_mask_, &train_, &valid_}) writer->reset();
@@ -245,9 +246,9 @@ TokenizeResult TokenizeJob::run() {
   try {
     return run_parts();
   } catch (const CallError& error) {
-    throw RunError(format("{} could not be written ({}); free some space or see to the disk, and give the same command again{}",
+    throw RunError(format("{} could not be written ({}); free some space or check the disk, and give the same command again{}",
                           output_.out.string(), error.what(),
-                          notes_.are_kept() ? ", which goes on after what is safe on the disk" : ""));
+                          notes_.are_kept() ? ", which resumes after the part that is safe on the disk" : ""));
   }
 }
 
@@ -255,7 +256,7 @@ TokenizeResult TokenizeJob::run_parts() {
   open_writers();
   const auto require_tokens = [&](std::uint64_t before, const char* what) {
     if (tokens_ == before)
-      throw UserError(format("{} has no tokens (it is empty, or has empty lines and documents alone); use more text", what));
+      throw UserError(format("{} has no tokens (it is empty, or has only empty lines and documents); use more text", what));
   };
   if (!tail_ || at_ < *tail_) {
     run_part(*train_, train_mask_.get(), 0, tail_);
@@ -322,14 +323,14 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
     if (output_.is_text)
       if (const std::size_t zero = piece.text.find('\0', piece.cut); zero != std::string::npos && output_.json_field.empty())
         throw UserError(
-            format("'{}' is no text (it has a byte of 0 at {}); give text in UTF-8, or a token file, as "
-                   "fsdp-tokenize makes of any bytes",
+            format("'{}' is no text (it has a byte of 0 at {}); give text in UTF-8, or make a token file with fsdp-tokenize, "
+                   "which accepts any bytes",
                    text_.name_at(piece.end - 1), text_.place(piece.end - (piece.text.size() - zero))));
     encoder.add(std::move(piece));
     if (!output_.stop || !output_.stop()) continue;
     encoder.finish();
     if (notes_.are_kept()) save();
-    throw TokenizingStopped(format("stopped on request after {} of {} of text; the same command goes on from there",
+    throw TokenizingStopped(format("stopped on request after {} of {} of text; the same command continues from there",
                                    format_bytes(static_cast<double>(at_)), format_bytes(static_cast<double>(text_.size()))));
   }
   encoder.finish();
@@ -357,13 +358,12 @@ void TokenizeJob::save() {
 void TokenizeJob::warn_of_text() const {
   std::vector<std::string> warnings;
   if (replaced_ > 0)
-    warnings.push_back(format(
-        "the text has {} places that are not UTF-8, or in JSON half of a surrogate pair such as \\ud800 (first after {} "
-        "bytes); tokens are made as if U+FFFD stood there, as other programs do; look whether it is damaged or in another "
-        "encoding",
-        replaced_, first_replaced_));
+    warnings.push_back(
+        format("the text has {} places that are not UTF-8, or in JSON half of a surrogate pair such as \\ud800 (first after {} "
+               "bytes); each is read as U+FFFD, as in other programs; check if the text is damaged or in another encoding",
+               replaced_, first_replaced_));
   if (skipped_ > 0)
-    warnings.push_back(format("{} lines were left out, as they have no text that can be used; the first begins at byte {}",
+    warnings.push_back(format("{} lines were left out, because they have no text that can be used; the first begins at byte {}",
                               skipped_, first_skipped_));
   print_warnings(warnings);
 }

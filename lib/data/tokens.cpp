@@ -17,7 +17,7 @@ void Tokens::check(std::size_t, std::size_t) const {}
 
 void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size) {
   if (token == no_token)
-    throw UserError(format("what stands at {} is no token (it is negative, or has more than 32 bits); make the file again",
+    throw UserError(format("the number at {} is no token (it is negative, or has more than 32 bits); make the file again",
                            tokens.place(position)));
   throw UserError(
       format("token {} at {} is outside the vocabulary of {} (the file was made with another tokenizer, or the model is "
@@ -60,8 +60,8 @@ std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_si
   if (largest + 1 >= vocab_size) return std::nullopt;
   const int bits = std::bit_width(largest);
   return format(
-      "{} stores tokens in {}{} bits, up to {}, and the model has {} (the others are not in these data, as where they were "
-      "made with the tokenizer of another model); if that is so, tokenize again with the model's",
+      "{} stores tokens in {}{} bits, up to {}, and the model has {} tokens (the data may be made with the tokenizer of "
+      "another model); if that is so, tokenize again with the model's",
       tokens.name(), bits % 8 == 0 ? "" : "signed ", (bits + 7) / 8 * 8, largest, vocab_size);
 }
 
@@ -112,8 +112,8 @@ class JoinedTokens : public Tokens {
     if (masks.empty()) return nullptr;
     if (masks.size() < parts_.size())
       throw UserError(
-          format("of the files {}, {} say which tokens count in the loss, and {} do not (a mask is of all tokens); "
-                 "give `mask`, or leave files out",
+          format("of the files {}, {} have a loss mask, and {} do not (a mask is needed for all tokens or none); give `mask`, "
+                 "or leave files out",
                  name(), masks.size(), parts_.size() - masks.size()));
     return std::make_unique<JoinedTokens>(std::move(masks));
   }

@@ -42,7 +42,7 @@ PathKind kind_of(const std::filesystem::path& path) {
   if (::stat(path.c_str(), &info) == 0)
     return S_ISREG(info.st_mode) ? PathKind::file : S_ISDIR(info.st_mode) ? PathKind::folder : PathKind::other;
   if (errno == EACCES && path.has_parent_path())
-    throw UserError(format("what {} is cannot be seen (its folder: {}); make the folder readable, or name another path",
+    throw UserError(format("{} cannot be looked at (its folder: {}); make the folder readable, or give another path",
                            path.string(), why_not_opened(path.parent_path(), errno)));
   check_errno(errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG, "stat " + path.string());
   return PathKind::missing;
@@ -63,9 +63,8 @@ InputFile::InputFile(const std::filesystem::path& path)
   if (fd_ < 0 && is_of_the_path(errno))
     throw UserError(format("{} cannot be opened ({}); check the path", path.string(), std::strerror(errno)));
   if (fd_ < 0 && (errno == EMFILE || errno == ENFILE))
-    throw RunError(
-        format("{} cannot be opened ({}); let processes have more files open, as ulimit -n does, or put the data into fewer",
-               path.string(), std::strerror(errno)));
+    throw RunError(format("{} cannot be opened ({}); allow more open files with ulimit -n, or put the data into fewer files",
+                          path.string(), std::strerror(errno)));
   check_errno(fd_ >= 0, "open " + path.string());
   struct stat info {};
   const bool known = ::fstat(fd_, &info) == 0;
@@ -105,7 +104,7 @@ void InputFile::prefetch(std::uint64_t offset, std::size_t bytes) const {
 std::string read_text_file(const std::filesystem::path& path, std::size_t most_bytes) {
   const InputFile file(path);
   if (file.size() > most_bytes)
-    throw UserError(format("{} has {} (no such file has more than {}); check the path", path.string(),
+    throw UserError(format("{} has {} (a file of this kind has at most {}); check the path", path.string(),
                            format_bytes(static_cast<double>(file.size())), format_bytes(static_cast<double>(most_bytes))));
   std::string text(file.size(), '\0');
   file.read(0, text.data(), text.size());

@@ -39,7 +39,7 @@ int open_output(const std::filesystem::path& path, OutputFile::Open how) {
   throw CallError(what, !known                   ? "it cannot be looked at"
                         : !S_ISREG(info.st_mode) ? "it is not a plain file"
                         : !is_ours(info)         ? "it belongs to another user"
-                                                 : "it is another file, too (a hard link)");
+                                                 : "it has another name, too (a hard link)");
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ void OutputFile::resize(std::uint64_t bytes) {
 
 void OutputFile::lock() {
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // file systems without locks have none to ask
-    throw UserError(format("{} is written by another process just now (two would spoil it); wait for it, or give another name",
+    throw UserError(format("{} is being written by another process (two would damage it); wait for it, or give another name",
                            path_.string()));
 }
 
@@ -189,15 +189,16 @@ void require_no_link(const std::filesystem::path& folder) {
   struct stat info {};
   if (::lstat(folder.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
     throw UserError(
-        format("{} is in the way (files of the run are made there, and it is a link, or no folder); move it away, or "
-               "choose another `save folder`",
+        format("{} is in the way (it is a link or no folder, and files of the run are made there); move it away, or choose "
+               "another `save folder`",
                folder.string()));
 }
 
 std::string why_not_opened(const std::filesystem::path& path, int error) {
   struct stat info {};
   const bool theirs = error == EACCES && ::lstat(path.c_str(), &info) == 0 && info.st_uid != ::geteuid();
-  return std::strerror(error) + (theirs ? format("; it is another user's, of mode {:o}", info.st_mode & 07777) : std::string());
+  return std::strerror(error) +
+         (theirs ? format("; it belongs to another user and has mode {:o}", info.st_mode & 07777) : std::string());
 }
 
 bool is_file_at(int fd, const std::filesystem::path& path) {

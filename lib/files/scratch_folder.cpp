@@ -18,7 +18,7 @@ ScratchFolder::ScratchFolder(const fs::path& parent, std::string_view name) {
   std::string path = (parent / format("{}-XXXXXX", name)).string();
   if (!problem && !::mkdtemp(path.data())) problem.assign(errno, std::generic_category());
   if (problem)
-    throw UserError(format("nothing can be written to {} ({}); choose a folder that you may write to, with room in it",
+    throw UserError(format("{} cannot be written to ({}); choose a writable folder with free space",
                            parent.empty() ? "this folder" : parent.string(), problem.message()));
   path_ = path;
 }

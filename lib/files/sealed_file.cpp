@@ -237,7 +237,7 @@ const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
 void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers) const {
   if (bytes == 0) return;
   if (offset > content_bytes_ || bytes > content_bytes_ - offset)
-    damaged(path(), format("bytes {} to {} lie behind its end, at {}", offset, offset + bytes, content_bytes_));
+    damaged(path(), format("bytes {} to {} are after its end, at {}", offset, offset + bytes, content_bytes_));
   const bool may_differ = verify_ == Verify::no && numbers && (part_ranges_.empty() || lies_in_a_part(offset, bytes));
   if (sums_.empty() || may_differ) return file_.read(offset, out, bytes);
   char* to = static_cast<char*>(out);

@@ -157,8 +157,8 @@ Collected collect(const Handle& file, const std::string& group, const std::strin
   check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &collected), "H5Literate", what);
   if (!collected.refused.empty())
     throw UserError(
-        format("{} of {} is a link to another place, or has a very long name (it may lead into any file); copy what it "
-               "stands for into the file",
+        format("{} of {} is a link to another place, or has a very long name (it may lead into any file); copy the linked "
+               "object into the file",
                collected.refused, what));
   return collected;
 }
@@ -449,7 +449,7 @@ bool File::has(const std::string& name) const {
     if (part != "/") check_h5(H5Lget_info(handle_.id(), part.c_str(), &link, H5P_DEFAULT), "H5Lget_info", what);
     if (part != "/" && link.type != H5L_TYPE_HARD)
       throw UserError(
-          format("{} is a link to another place (it may lead into any file); copy what it stands for into the file", what));
+          format("{} is a link to another place (it may lead into any file); copy the linked object into the file", what));
     if (end == std::string::npos) return true;
   }
 }
@@ -463,7 +463,7 @@ void require_own_elements(const Handle& dataset, bool of_integers, const std::st
   const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
   if (check_h5(H5Pget_external_count(creation.id()), "H5Pget_external_count", what) > 0 || layout == H5D_VIRTUAL)
     throw UserError(
-        format("{} lies in other files (such a file could show any file of yours); copy the elements into the file", what));
+        format("{} has its elements in other files (it could show any of your files); copy the elements into this file", what));
   const int filters = check_h5(H5Pget_nfilters(creation.id()), "H5Pget_nfilters", what);
   for (int i = 0; i < filters; ++i) {
     unsigned flags = 0, config = 0;
@@ -473,7 +473,7 @@ void require_own_elements(const Handle& dataset, bool of_integers, const std::st
                  "H5Pget_filter2", what);
     if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE && filter != H5Z_FILTER_FLETCHER32)
       throw UserError(
-          format("{} is stored through filter {} of HDF5 (shuffle, deflate and fletcher32 are read); store it again", what,
+          format("{} is stored with filter {} of HDF5 (only shuffle, deflate and fletcher32 are read); store it again", what,
                  static_cast<int>(filter)));
   }
   if (layout == H5D_CHUNKED) {
@@ -493,10 +493,10 @@ void require_own_elements(const Handle& dataset, bool of_integers, const std::st
   const H5T_class_t kind = H5Tget_class(type.id());
   if (of_integers) {
     if (kind != H5T_INTEGER || H5Tget_size(type.id()) > sizeof(std::int64_t))
-      throw UserError(format("{} does not hold integers of 8, 16, 32 or 64 bits (those are read); store it again", what));
+      throw UserError(format("{} does not have integers of 8, 16, 32 or 64 bits (only these are read); store it again", what));
   } else if (kind != H5T_FLOAT || H5Tget_size(type.id()) > sizeof(double)) {
     throw UserError(
-        format("{} does not hold floating-point numbers of 8, 16, 32 or 64 bits (those are read); store it again", what));
+        format("{} does not have floating-point numbers of 8, 16, 32 or 64 bits (only these are read); store it again", what));
   }
 }
 
@@ -563,7 +563,7 @@ void require_all_stored(const Handle& dataset, const Shape& shape, const std::st
   check_h5(H5Pfill_value_defined(creation.id(), &fill), "H5Pfill_value_defined", what);
   if (fill == H5D_FILL_VALUE_USER_DEFINED) return;
   if (layout == H5D_CONTIGUOUS && numel(shape) > 0 && H5Dget_storage_size(dataset.id()) == 0)
-    damaged("nothing of it was ever written");
+    damaged("none of its elements was ever written");
 #if H5_VERSION_GE(1, 10, 5)
   if (layout != H5D_CHUNKED) return;
   std::vector<hsize_t> chunk(shape.size());
@@ -573,7 +573,7 @@ void require_all_stored(const Handle& dataset, const Shape& shape, const std::st
   const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
   hsize_t stored = 0;
   require_read(H5Dget_num_chunks(dataset.id(), space.id(), &stored), what);
-  if (stored < all) damaged(format("{} of its {} chunks are", stored, all));
+  if (stored < all) damaged(format("only {} of its {} chunks are", stored, all));
 #endif
 }
 

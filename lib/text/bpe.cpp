@@ -50,7 +50,7 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::strin
                  rank, excerpt(left), excerpt(right),
                  !a   ? "the first"
                  : !b ? "the second"
-                      : "what they make"));
+                      : "the joined text"));
     std::size_t at = hash_of(*a, *b) & mask_;
     while (merges_[at].left >= 0 && (merges_[at].left != *a || merges_[at].right != *b)) at = (at + 1) & mask_;
     merges_[at] = {*a, *b, *both, rank++};  // of two merges of the same pair the later one counts

@@ -478,13 +478,13 @@ std::string known_families() {
 ChatTemplate::ChatTemplate(const std::string& jinja, Tokens tokens) : tokens_(std::move(tokens)) {
   const auto has = [&](const char* text) { return jinja.find(text) != std::string::npos; };
   const auto refuse = [](const std::string& what) {
-    throw UserError(format(
-        "the model's chat template is not known ({}; known are those of {}, as these models have them); write conversations "
-        "yourself, with their marks, as texts",
-        what, known_families()));
+    throw UserError(
+        format("the model's chat template is not known ({}; the known templates are those of {}); write the conversations as "
+               "texts yourself, with the template's marks",
+               what, known_families()));
   };
-  if (has("<|im_start|>") && has("<think>")) refuse("it is ChatML with thoughts, as of Qwen3");
-  if (has("Cutting Knowledge Date")) refuse("it is that of Llama 3.1 or later, which tells the date");
+  if (has("<|im_start|>") && has("<think>")) refuse("it is ChatML with thoughts, as in Qwen3");
+  if (has("Cutting Knowledge Date")) refuse("it is the template of Llama 3.1 or later, which has the date");
   const std::string program = program_of(jinja), unchecked = without_checks(program);
   const auto row = std::find_if(families().begin(), families().end(), [&](const ChatFamily& family) {
     return std::any_of(family.programs.begin(), family.programs.end(), [&](const std::string& known) {
@@ -492,17 +492,17 @@ ChatTemplate::ChatTemplate(const std::string& jinja, Tokens tokens) : tokens_(st
     });
   });
   if (row == families().end())
-    refuse(has("<|im_start|>")          ? "it has <|im_start|>, as ChatML, but does something else with it"
-           : has("<|start_header_id|>") ? "it has <|start_header_id|>, as that of Llama 3, but does something else with it"
-           : has("[INST]")              ? "it has [INST], as those of Llama 2 and Mistral, but does something else with it"
+    refuse(has("<|im_start|>")          ? "it has <|im_start|> like ChatML, but differs from it"
+           : has("<|start_header_id|>") ? "it has <|start_header_id|> like that of Llama 3, but differs from it"
+           : has("[INST]")              ? "it has [INST] like those of Llama 2 and Mistral, but differs from them"
                                         : format("it begins with '{}'", trimmed(jinja).substr(0, 60)));
   family_ = *row;
   for (std::string* text : {&family_.begin, &family_.system, &family_.user, &family_.assistant, &family_.last}) {
     if ((text->find("{bos_token}") != std::string::npos && tokens_.begin.empty()) ||
         (text->find("{eos_token}") != std::string::npos && tokens_.end.empty()))
       throw UserError(
-          "the model's chat template needs tokens that are not known (\"bos_token\" and \"eos_token\" of a "
-          "tokenizer_config.json beside it say which); put that file there");
+          "the model's chat template needs tokens that are not known (\"bos_token\" and \"eos_token\" are read from a "
+          "tokenizer_config.json next to it); add that file");
     replace_all(*text, "{bos_token}", tokens_.begin);
     replace_all(*text, "{eos_token}", tokens_.end);
   }
@@ -541,12 +541,13 @@ void ChatTemplate::add_messages(ChatText& to, const std::vector<ChatMessage>& gi
     ChatMessage& message = messages[i];
     const bool of_assistant = message.role == "assistant", of_user = message.role == "user";
     if (!of_assistant && !of_user && (message.role != "system" || family_.system.empty()))
-      throw UserError(format("a message is of the role '{}' (the chat template, that of {}, has no place for it); leave it out",
-                             excerpt(message.role), name()));
+      throw UserError(
+          format("a message has the role '{}' (the chat template, that of {}, does not have this role); leave it out",
+                 excerpt(message.role), name()));
     if (family_.alternates && of_user != (i % 2 == 0))
       throw UserError(
-          format("message {} is of the role '{}' (the chat template, that of {}, wants user and assistant to take turns, and "
-                 "the user to begin); correct the conversation",
+          format("message {} has the role '{}' (in the chat template, that of {}, user and assistant take turns, and the user "
+                 "begins); correct the conversation",
                  i + (system ? 1 : 0), message.role, name()));
     std::string format = of_assistant ? family_.assistant : of_user ? family_.user : family_.system;
     if (i == 0 && system) {
@@ -713,11 +714,11 @@ ChatText read_conversation(const nlohmann::json& object, const std::function<con
   if (!object.is_object()) {
     problem = "it is no object";
   } else if (refused == "conversations") {
-    problem = "it has \"conversations\", as of ShareGPT: what is read is \"messages\", each with \"role\" and \"content\"";
+    problem = "it has \"conversations\", as in ShareGPT, but only \"messages\" are read, each with \"role\" and \"content\"";
   } else if (!refused.empty()) {
     problem = format("it has \"{}\", which is not read here", refused);
   } else if (!is_to_be_learned(object, problem).value_or(true)) {
-    problem = "its \"weight\" or \"train\" says that it is not to be learned";
+    problem = "its \"weight\" or \"train\" excludes it from training";
   } else if (!problem.empty()) {
     return {};
   } else if (has("messages") && has("completion")) {

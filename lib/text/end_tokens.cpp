@@ -69,7 +69,7 @@ class SpecialTokens {
     if (value.is_null()) return ids;
     for (const json& id : value.is_array() ? value : json::array({value})) {
       if (!id.is_number_integer())
-        throw UserError(format("{}: {} {} is not accepted (it is to be a token's number, or a list of such); correct it",
+        throw UserError(format("{}: {} {} is not accepted (it must be a token's id, or a list of ids); correct it",
                                path.string(), key, json_excerpt(value)));
       if (id >= 0 && id < vocab_size_) ids.push_back(id.get<TokenId>());
     }
@@ -132,8 +132,8 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
     differences += format("{}{}: {}", differences.empty() ? "" : "; ", kind, fmt::join(said, ", "));
   }
   if (!differences.empty())
-    found.contradiction =
-        format("files of the model name different special tokens ({}); a text ends at each that is named as eos", differences);
+    found.contradiction = format(
+        "files of the model name different special tokens ({}); a text ends at each token that is named as eos", differences);
   if (!found.ids.empty() || !tokenizer) return found;
   if (!tokenizer->behind_text().empty())
     found.ids = {tokenizer->behind_text().back()};
@@ -152,8 +152,8 @@ std::string contradiction_of_end(const fs::path& folder, const Tokenizer& tokeni
   const std::vector<TokenId> all = union_of(claims);
   if (all.empty() || std::find(all.begin(), all.end(), end) != all.end()) return "";
   return format(
-      "token {} (\"{}\") is put after each text, but {} next to the tokenizer says that texts end with {} (\"{}\"); "
-      "look which of them the model was trained with",
+      "token {} (\"{}\") is put after each text, but {} next to the tokenizer names {} (\"{}\") as the end of texts; check "
+      "which of them the model was trained with",
       end, excerpt(tokenizer.spelling(end)), claims[0].file, all[0], excerpt(tokenizer.spelling(all[0])));
 }
 

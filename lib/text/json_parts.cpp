@@ -32,9 +32,8 @@ UserError unknown_part(std::string_view kind, std::string_view type) {
 
 void require_sane_growth(std::size_t before, std::size_t after) {
   if (after > 32 * before + 65536)
-    throw RunError(
-        format("the tokenizer makes {} bytes of {} before it looks at them (which no usual one does); use another one", after,
-               before));
+    throw RunError(format("the tokenizer's normalizer makes {} bytes of {} (no usual tokenizer does that); use another one",
+                          after, before));
 }
 
 std::string part_type(const nlohmann::json& part, std::string_view kind) {

@@ -57,7 +57,7 @@ Normalizer::Step normal_form(NormalForm form) {
       if (end - begin > most) {
         end = text.rfind('\n', begin + most);
         if (end == std::string::npos || end <= begin)
-          throw RunError("a line of more than 256 MiB cannot be brought into a normal form; cut it");
+          throw RunError("a line of more than 256 MiB cannot be normalized; cut it");
       }
       icu::StringByteSink<std::string> sink(&out);
       UErrorCode failed = U_ZERO_ERROR;

@@ -63,9 +63,8 @@ std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std:
     const std::size_t begin = tokens_before(answer.begin), end = tokens_before(answer.end);
     if (end < part.size())
       throw UserError(
-          "the tokenizer joins what ends an answer with the text behind it (its chat template is of another tokenizer); give "
-          "the "
-          "tokenizer that the template belongs to");
+          "the tokenizer joins the end of an answer with the text after it (the chat template is for another tokenizer); give "
+          "the tokenizer that the template belongs to");
     std::fill(mask.begin() + static_cast<std::ptrdiff_t>(begin), mask.begin() + static_cast<std::ptrdiff_t>(end), 1);
   }
   return mask;

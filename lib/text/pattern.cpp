@@ -31,8 +31,8 @@ std::string plain(std::string_view name) {
 }
 
 UserError refuse(std::string_view expression, std::string_view why) {
-  return UserError(format("the regular expression {} is not one that is known here ({}); use a tokenizer without it",
-                          excerpt(expression), why));
+  return UserError(
+      format("the regular expression {} is not supported ({}); use a tokenizer without it", excerpt(expression), why));
 }
 
 /// The characters of a property ("L", "Lu", "Han" or "Hani", "word") that PCRE2 does not know, in the form for brackets.
@@ -92,7 +92,7 @@ class Translation {
       if (!rest.starts_with(':') && !rest.starts_with('!') && !rest.starts_with('=') && !rest.starts_with("i:"))
         throw wrong("a group that is not (?:, (?i:, (?! or (?=");
     } else if (c == '^' || c == '$') {
-      throw wrong("it asks for the beginning or end of a line");
+      throw wrong("it matches the beginning or end of a line");
     } else if (c == '}' && at_ + 1 < expression_.size() && expression_[at_ + 1] == '+') {
       throw wrong("a repetition of a repetition");  // Oniguruma takes it as greedy, PCRE2 as possessive
     } else if (c == '{') {
@@ -110,7 +110,7 @@ class Translation {
     const char c = expression_[at_ + 1];
     at_ += 2;
     const auto one_of = [&](std::string_view positive, bool negated) {
-      if (in_class_ && negated) throw wrong(format("\\{} within brackets, which is to mean all others", c));
+      if (in_class_ && negated) throw wrong(format("\\{} within brackets", c));
       out_ += in_class_ ? std::string(positive) : format("[{}{}]", negated ? "^" : "", positive);
     };
     if (c == 's' || c == 'S') return one_of(space_class, c == 'S');
@@ -123,7 +123,7 @@ class Translation {
       std::string_view name = expression_.substr(at_ + 1, close - at_ - 1);
       const bool negated = name.starts_with('^');
       if (negated) name.remove_prefix(1);
-      if (plain(name) == "c" || plain(name) == "cn") throw wrong("characters that are none yet depend on Unicode's version");
+      if (plain(name) == "c" || plain(name) == "cn") throw wrong("unassigned characters depend on Unicode's version");
       // A name is a category or a script. Without "sc:" PCRE2 would include all characters that are used with the script.
       const std::string property = format("{}{}", name.size() <= 2 ? "" : "sc:", name), newer = newer_of(name);
       at_ = close + 1;
@@ -179,7 +179,7 @@ Compiled compile(std::string_view expression, const std::string& translated) {
   }
   std::uint32_t matches_nothing = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
-  if (matches_nothing != 0) throw refuse(expression, "it matches where there is nothing");
+  if (matches_nothing != 0) throw refuse(expression, "it matches the empty text");
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if it fails, the same matches are found, only more slowly
   return code;
 }
@@ -228,10 +228,9 @@ void Pattern::find_all(std::string_view text, std::vector<TextRange>& matches) c
     if (found < 0) {
       unsigned char why[128] = {};
       pcre2_get_error_message(found, why, sizeof why);
-      throw RunError(
-          format("the regular expression {} cannot be followed through this text ({}, after {} bytes); cut the text "
-                 "into shorter ones",
-                 excerpt(code_->expression), reinterpret_cast<const char*>(why), from));
+      throw RunError(format(
+          "the regular expression {} cannot be matched in this text ({}, after {} bytes); cut the text into shorter ones",
+          excerpt(code_->expression), reinterpret_cast<const char*>(why), from));
     }
     matches.push_back({range[0], range[1]});
     from = range[1];

@@ -200,7 +200,7 @@ void PreTokenizer::add(const nlohmann::json& description) {
     marks_beginning_ = marks_beginning_ || scheme == "first";
     // After a removal, the first piece may not be the beginning of the text.
     if (scheme == "first" && leaves_out_)
-      throw unknown_part("pre-tokenizer", "Metaspace, for the first word, behind parts that leave some out,");
+      throw unknown_part("pre-tokenizer", "Metaspace for the first word, after parts that leave text out,");
     keeps_cuts_ = keeps_cuts_ && sign == "\xE2\x96\x81";
   } else {
     throw unknown_part("pre-tokenizer", type);

@@ -384,8 +384,9 @@ class Description {
 
  private:
   static UserError refuse(const std::string& what, const std::string& why) {
-    return UserError(format(
-        "{} ({}); load the folder with transformers, and save it with save_pretrained(), for a tokenizer.json", what, why));
+    return UserError(
+        format("{} ({}); load the folder with transformers and save it with save_pretrained(), which makes a tokenizer.json",
+               what, why));
   }
   void warn(std::string text) { made_.warnings.push_back(format("{}: {}", folder_.path.string(), text)); }
 
@@ -393,7 +394,7 @@ class Description {
     if (value.is_string()) return special_token(value.get<std::string>());
     if (!value.is_object() || !value.contains("content"))
       throw UserError(
-          format("its {} is {} (it is to be a text, or an object with \"content\"); correct it", key, json_excerpt(value)));
+          format("its {} is {} (it must be a text, or an object with \"content\"); correct it", key, json_excerpt(value)));
     return token_of(value);
   }
 
@@ -433,10 +434,10 @@ class Description {
     if (class_) return;
     if (!is_json && folder_.config.contains("tokenizer_class"))
       throw refuse(format("it is for the class {} of transformers, which is not known here", excerpt(name)),
-                   format("'{}' alone does not say what that does", file_.filename().string()));
+                   format("'{}' does not define what that class does", file_.filename().string()));
     if (!is_json) throw refuse(format("it is a {}, which is not known here", excerpt(name)), "there is no tokenizer.json");
     warn(
-        format("tokenizer_class {} is unknown here, and may not do what tokenizer.json says; compare the tokens with those of "
+        format("tokenizer_class {} is unknown here, and may differ from tokenizer.json; compare the tokens with those of "
                "transformers",
                excerpt(name)));
     class_ = &of_file;
@@ -488,7 +489,7 @@ class Description {
     Json model = {{"vocab", read_json_file(file_, longest_tokenizer_json)}, {"merges", merges_of_file(merges)}};
     for (const auto& [token, id] : model["vocab"].items())
       if (token.ends_with("</w>"))
-        throw refuse("its tokens end words with </w>", "such tokenizers, as of BioGPT, cut texts by other rules");
+        throw refuse("its tokens end words with </w>", "tokenizers of this kind, such as BioGPT's, split texts by other rules");
     set_model(class_->kind, model, "");
     made_.json = parts_of(class_->kind, folder_.config);
     made_.json["model"] = std::move(model);

@@ -91,7 +91,7 @@ class JsonTokenizer : public Tokenizer {
         pre_tokenizer_(value(file, "pre_tokenizer")),
         model_(read_model(value(file, "model"))) {
     if (pre_tokenizer_.marks_beginning() && !normalizer_.keeps_beginning())
-      throw unknown_part("pre-tokenizer", "Metaspace, for the first word, behind a normalizer that may change the beginning,");
+      throw unknown_part("pre-tokenizer", "Metaspace for the first word, after a normalizer that may change the beginning,");
     special_tokens_ = description.special_tokens;
     warnings_ = description.warnings;
     add_tokens(description);
@@ -309,7 +309,7 @@ class JsonTokenizer : public Tokenizer {
     for (const TokenClaim& claim : description.claims)
       if (const auto id = find(claim.content); id != claim.id)
         warnings_.push_back(
-            format("{} says that token {} is \"{}\", but another file of the tokenizer counts, as in transformers: {}",
+            format("in {} token {} is \"{}\", but another file of the tokenizer has precedence, as in transformers: {}",
                    claim.file, claim.id, excerpt(claim.content), id ? format("it is token {}", *id) : "it is no token"));
   }
 
@@ -383,7 +383,7 @@ class JsonTokenizer : public Tokenizer {
       if (token.is_normalized()) spelling_.texts[static_cast<std::size_t>(token.id)] = normalizer_(token.content);
     spelling_.fallback.assign(names_.size(), Spelling::is_text);
     add_decoder(part);
-    if (part.is_null()) throw UserError("it has no decoder (tokens cannot become text again); use a tokenizer with one");
+    if (part.is_null()) throw UserError("it has no decoder (its tokens cannot be converted to text); use a tokenizer with one");
   }
   void add_decoder(const Json& part) {
     if (part.is_null()) return;

@@ -97,9 +97,8 @@ BOOST_AUTO_TEST_CASE(a_flag_takes_no_word_that_follows_it) {
   BOOST_TEST(f.dry_run);
   BOOST_TEST(f.data == "train.bin");
   BOOST_TEST(!parse({"--dry-run=false"}).fields.dry_run);
-  CHECK_CONTAINS(
-      error({"--dry-run", "True", "train.bin"}),
-      "--dry-run True is not understood (--dry-run alone means yes, and takes no word that follows); give --dry-run");
+  CHECK_CONTAINS(error({"--dry-run", "True", "train.bin"}),
+                 "--dry-run True is not understood (--dry-run itself means yes, and takes no separate word); give --dry-run");
   CHECK_CONTAINS(error({"--dry_run", "false"}), "give --dry-run=false, or leave it out");
 }
 
@@ -130,7 +129,7 @@ BOOST_AUTO_TEST_CASE(repeated_options_are_errors) {
   const auto aliased = error({"--batch-size", "1", "--batch-size-per-device", "2"});
   CHECK_CONTAINS(aliased, "--batch-size-per-device is given twice (also as --batch-size: '1' and '2')");
   CHECK_CONTAINS(error({"a.bin", "--data", "b.bin"}), "DATA is given twice (by --data 'b.bin' and by the word 'a.bin'");
-  CHECK_CONTAINS(error({"a.bin", "b.bin"}), "unexpected argument 'b.bin' (DATA is 'a.bin', and there are no more");
+  CHECK_CONTAINS(error({"a.bin", "b.bin"}), "unexpected argument 'b.bin' (DATA is 'a.bin', and no more arguments are expected");
 }
 
 /// The words of an unquoted pattern that the shell expanded are not silently read as other arguments.
@@ -139,13 +138,14 @@ BOOST_AUTO_TEST_CASE(a_pattern_without_quotes_is_refused) {
   for (const char* name : {"a.bin", "b.bin", "c.bin", "b.txt"}) write_file(folder / name, "");
   const std::string a = folder / "a.bin", b = folder / "b.bin", c = folder / "c.bin", text = folder / "b.txt";
   const std::string words = error({a.c_str(), b.c_str(), c.c_str()});
-  CHECK_CONTAINS(words,
-                 "unexpected argument '" + b + "' (DATA is '" + a + "', and there are no more; a pattern that is not in ");
+  CHECK_CONTAINS(words, "unexpected argument '" + b + "' (DATA is '" + a +
+                            "', and no more arguments are expected; the shell expands a pattern without ");
   CHECK_CONTAINS(words, "put a pattern into quotes");
-  CHECK_CONTAINS(error({"--data", a.c_str(), b.c_str()}), "'" + b + "' follows --data '" + a + "' (a pattern that is not in ");
+  CHECK_CONTAINS(error({"--data", a.c_str(), b.c_str()}),
+                 "'" + b + "' follows --data '" + a + "' (the shell expands a pattern without ");
   const std::string other = error({"--save-dir", a.c_str(), b.c_str()});
   CHECK_CONTAINS(other, "'" + b + "' follows --save-dir '" + a + "'");
-  CHECK_CONTAINS(other, "put the pattern into quotes, or give '" + b + "' in front of all options");
+  CHECK_CONTAINS(other, "put the pattern into quotes, or give '" + b + "' before all options");
   // Words after an option's value are separate words.
   BOOST_TEST(parse({"--save-dir", b.c_str(), a.c_str()}).fields.data == a);
   BOOST_TEST(parse({"--save-dir", a.c_str(), text.c_str()}).fields.data == text);
@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(mistakes_in_a_file_name_file_and_line) {
   CHECK_CONTAINS(with("batch-size=1\nbatch-size-per-device=2\n"), "is given twice (also as batch-size");
   CHECK_CONTAINS(with("rate = fast\n"), file + ":1: rate 'fast' is not accepted");
   CHECK_CONTAINS(with("hello\n"), file + ":1: 'hello' is not understood");
-  CHECK_CONTAINS(with("config = other.ini\n"), "command line only");
+  CHECK_CONTAINS(with("config = other.ini\n"), "only on the command line");
   CHECK_CONTAINS(error({"--config", (folder / "missing.ini").c_str()}), "missing.ini' (no such file");
   CHECK_CONTAINS(error({"--config", folder.path().c_str()}), "it is a folder");
 }
@@ -323,8 +323,8 @@ BOOST_AUTO_TEST_CASE(what_follows_is_settled_once_all_is_read) {
   const std::string config = config_of({"--zero2", "--batch-size", "3"}, f);
   BOOST_TEST(f.total == 12u);
   BOOST_TEST(f.strategy == "half");
-  CHECK_CONTAINS(config, "\n# total = 12 (follows from the others)\n");
-  CHECK_CONTAINS(config, "\n# strategy = half (follows from the others)\n");
+  CHECK_CONTAINS(config, "\n# total = 12 (follows from other options)\n");
+  CHECK_CONTAINS(config, "\n# strategy = half (follows from other options)\n");
   CHECK_CONTAINS(config, "\nzero2 = true\n");
   CHECK_CONTAINS(config, "\n# width = (as it is)\n");
   // The configuration has a value once, for any spelling; and a derived default is printed even if it is the field's own.

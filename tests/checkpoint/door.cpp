@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(nothing_leads_into_other_files) {
                    H5Pset_external(external, (folder / "secret").c_str(), 0, 29 * 4);
                    replace_dataset(file, external);
                  }),
-                 "lies in other files");
+                 "has its elements in other files");
   CHECK_CONTAINS(refusal([&](hid_t file) {
                    const hid_t shown = H5Pcopy(creation);
                    const hsize_t extent = 29;
@@ -165,13 +165,13 @@ BOOST_AUTO_TEST_CASE(nothing_leads_into_other_files) {
                    H5Pset_virtual(shown, space, (folder / "other.h5").c_str(), "x", space);
                    replace_dataset(file, shown);
                  }),
-                 "lies in other files");
+                 "has its elements in other files");
   CHECK_CONTAINS(refusal([&](hid_t file) {
                    H5Ldelete(file, victim_tensor, H5P_DEFAULT);
                    H5Lcreate_external((folder / "other.h5").c_str(), "/x", file, victim_tensor, H5P_DEFAULT, H5P_DEFAULT);
                  }),
                  "is a link to another place");
-  CHECK_CONTAINS(refusal([&](hid_t file) { replace_dataset(file, creation, H5T_STD_I32LE); }), "does not hold floating-point");
+  CHECK_CONTAINS(refusal([&](hid_t file) { replace_dataset(file, creation, H5T_STD_I32LE); }), "does not have floating-point");
   {
     fs::remove(path);
     consolidate(*reader, path, {});

@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   write_dataset(folder / "two.h5", "b", H5T_STD_I32LE, {10}, counting(10));
   CHECK_CONTAINS(error("two.h5"), "it is an HDF5 file of 2 datasets, none of which is called \"tokens\" or \"input_ids\"");
   write_dataset(folder / "float.h5", "tokens", H5T_IEEE_F32LE, {10}, counting(10));
-  CHECK_CONTAINS(error("float.h5"), "does not hold integers");
+  CHECK_CONTAINS(error("float.h5"), "does not have integers");
   write_dataset(folder / "deep.h5", "tokens", H5T_STD_I32LE, {2, 5, 1}, counting(10));
   CHECK_CONTAINS(error("deep.h5"), "its tokens have 3 dimensions");
   H5Fclose(H5Fcreate((folder / "empty.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT));
@@ -224,7 +224,8 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
                  "has parts that are not in the file (6 of its 10 chunks are)");
   {
     const h5::File file = h5::File::open(folder / "sparse.h5", Verify::no);
-    CHECK_CONTAINS(message_of<DamagedError>([&] { file.integers("none").require_whole(); }), "nothing of it was ever written");
+    CHECK_CONTAINS(message_of<DamagedError>([&] { file.integers("none").require_whole(); }),
+                   "none of its elements was ever written");
   }
   write_file(folder / "zeros.h5", "\x89HDF\r\n\x1a\n" + std::string(4000, '\0'));
   CHECK_CONTAINS(error("zeros.h5"), "zeros.h5");
@@ -274,7 +275,7 @@ BOOST_AUTO_TEST_CASE(a_loss_mask_beside_the_tokens) {
   std::vector<std::unique_ptr<Tokens>> mixed;
   for (const char* const name : {"a.h5", "b.h5"}) mixed.push_back(open_token_file(folder / name));
   const std::string complaint = message_of([&] { Samples(join(std::move(mixed)), {10}); });
-  CHECK_CONTAINS(complaint, "1 say which tokens count in the loss, and 1 do not");
+  CHECK_CONTAINS(complaint, "1 have a loss mask, and 1 do not");
 
   // In a list with mask files, the HDF5 file's name means its own mask, for concatenated files and in a mixture.
   const std::string a = (folder / "a.h5").string(), b = (folder / "b.h5").string(), b_mask = (folder / "m.h5").string();

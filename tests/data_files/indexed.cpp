@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(what_is_negative_or_too_large_is_no_token) {
   BOOST_TEST(tokens_of(pair.folder / "d") == (std::vector<std::uint32_t>{5, no_token, no_token}),
              boost::test_tools::per_element());
   CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(pair.folder / "d"), 100, 0, 1); }),
-                 "what stands at position 1 of '");
+                 "the number at position 1 of '");
 }
 
 BOOST_AUTO_TEST_CASE(an_index_that_lies) {
@@ -161,9 +161,9 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies) {
   };
   CHECK_CONTAINS(with([](Index& i) { i.version = 2; }), "it is of version 2, only 1 is read");
   CHECK_CONTAINS(with([](Index& i) { i.lengths.back() = 3; }),
-                 "(the index says 11 tokens of 16 bits, which are 22 bytes, and the file has 20");
+                 "(the index has 11 tokens of 16 bits, which are 22 bytes, but the file has 20");
   CHECK_CONTAINS(with([](Index& i) { i.lengths.back() = 1; }),
-                 "(the index says 9 tokens of 16 bits, which are 18 bytes, and the");
+                 "(the index has 9 tokens of 16 bits, which are 18 bytes, but the");
   CHECK_CONTAINS(with([](Index& i) { i.lengths.back() = -1; }), "its sequence 3 has -1 tokens");
   CHECK_CONTAINS(with([](Index& i) { i.starts.back() = 17; }), "its last sequence begins within a token");
   CHECK_CONTAINS(with([](Index& i) { i.lengths[0] = 2; }),
@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies) {
   CHECK_CONTAINS(with([](Index& i) { i.documents.back() = 3; }), "its document 3 begins with sequence 3 of 4");
   CHECK_CONTAINS(with([](Index& i) { i.documents[1] = 7; }), "its document 1 begins with sequence 7 of 4");
   CHECK_CONTAINS(with([](Index& i) { i.documents[0] = 1; }), "its document 0 begins with sequence 1");
-  CHECK_CONTAINS(with([](Index& i) { i.documents.clear(); }), "its documents lack their end");
+  CHECK_CONTAINS(with([](Index& i) { i.documents.clear(); }), "its list of documents has no end");
   CHECK_CONTAINS(with([](Index& i) { i.has_modes = true, i.last_mode = 1; }),
                  "it has a sequence of mode 1, and only text, mode 0, is read");
   pair.write(Index().megatron().substr(0, 80));
@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies) {
   pair.write(std::string(200, 'x'));
   CHECK_CONTAINS(pair.error(), "it is not the index of a memory-mapped data set");
   std::filesystem::remove(pair.folder / "d.idx");
-  CHECK_CONTAINS(pair.error(), "no index of Megatron or fairseq lies beside it");
+  CHECK_CONTAINS(pair.error(), "no index of Megatron or fairseq is next to it");
   pair.write(Index().megatron());
   std::filesystem::remove(pair.folder / "d.bin");
   CHECK_CONTAINS(message_of([&] { open_token_file(pair.folder / "d.idx"); }), "d.bin cannot be opened (No such file");

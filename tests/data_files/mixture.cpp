@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(folders) {
   // With dict.txt the folder is fairseq's, which has splits.
   write_file(folder / "dict.txt", "the 10\n");
   BOOST_TEST(!valid_data_of(folder.string()).has_value());
-  CHECK_CONTAINS(error(), "has no train.bin beside its dict.txt");
+  CHECK_CONTAINS(error(), "has no train.bin next to its dict.txt");
   for (const char* name : {"train.bin", "train1.bin", "train3.bin", "valid.bin"})
     std::filesystem::copy_file(data.path("b"), folder / name);
   CHECK_CONTAINS(error(), "train3.bin' would not be read");
@@ -189,9 +189,9 @@ BOOST_AUTO_TEST_CASE(names_that_mean_nothing) {
   CHECK_CONTAINS(error(data.path("none")), "No such file or directory");
   CHECK_CONTAINS(error(a + ":half," + b + ":1"), "has weights for some");
   CHECK_CONTAINS(error(a + "," + std::string(5000, 'x')), "No such file or directory");
-  CHECK_CONTAINS(message_of([&] { open_tokens(a + ":1," + b + ":1"); }), "leave them out");
-  CHECK_CONTAINS(message_of([&] { open_mixture(a + ":1," + b + ":1", {100}); }), "b' holds no whole sequence (71 tokens");
-  CHECK_CONTAINS(message_of([&] { open_mixture(a, {10, BreakMode::eos}); }), "does not say where documents begin");
+  CHECK_CONTAINS(message_of([&] { open_tokens(a + ":1," + b + ":1"); }), "leave the weights out");
+  CHECK_CONTAINS(message_of([&] { open_mixture(a + ":1," + b + ":1", {100}); }), "b' has no whole sequence (71 tokens");
+  CHECK_CONTAINS(message_of([&] { open_mixture(a, {10, BreakMode::eos}); }), "does not store where documents begin");
 }
 
 BOOST_AUTO_TEST_CASE(what_an_order_depends_on) {

@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(tokens_of_32_bits) {
   // A large token is not read as a negative number.
   write_file(path, bytes.substr(0, 1024 + 4 * 9'999) + "\xff\xff\xff\xff");
   CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(path), 130'000, 0, 1); }),
-                 "what stands at position 9999 of '");
+                 "the number at position 9999 of '");
   write_file(path, with_header(20240801, 1, 10, 40));
   CHECK_CONTAINS(message_of([&] { open_token_file(path); }), "version 1, only version 7 with tokens of 32 bits");
   write_file(path, with_header(20240801, 7, 10, 39));

@@ -124,9 +124,9 @@ BOOST_AUTO_TEST_CASE(what_was_damaged_is_not_gone_on_with) {
   const auto llmc = [&](const nlohmann::json& state) { return make_llmc_writer(folder / "t.bin", 256, 20, state); };
   const auto indexed = [&](const nlohmann::json& state) { return make_indexed_writer(folder / "i.bin", 256, state); };
   for (const auto& [name, at] : {std::pair("t.bin.tmp-1", 1024 + 7), {"t.bin.tmp-2", 8}, {"t.bin.tmp-3", 1024 + 33}})
-    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), "are not what was written");
+    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), "have changed since they were written");
   for (const auto& [name, at] : {std::pair("i.bin.tmp-1", 3), {"i.idx.tmp-1", 34}})
-    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), indexed), "is not what was written");
+    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), indexed), "has changed since it was written");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refused) {
@@ -139,20 +139,20 @@ BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refus
     const auto writer = make_llmc_writer(folder / "t.bin", 256);
     writer->add(counting(9));
     // Only one process may write it.
-    CHECK_CONTAINS(message_of([&] { make_llmc_writer(folder / "t.bin", 256); }), "is written by another process just now");
+    CHECK_CONTAINS(message_of([&] { make_llmc_writer(folder / "t.bin", 256); }), "is being written by another process");
     writer->sync();
     state = writer->state();
   }
   const auto complaint = [&](std::size_t vocab_size, std::uint64_t shard, const nlohmann::json& from) {
     return message_of<DamagedError>([&] { make_llmc_writer(folder / "t.bin", vocab_size, shard, from); });
   };
-  CHECK_CONTAINS(complaint(70000, most_llmc_tokens, state), "are not what was written");
-  CHECK_CONTAINS(complaint(256, 100, state), "are not what was written");
+  CHECK_CONTAINS(complaint(70000, most_llmc_tokens, state), "have changed since they were written");
+  CHECK_CONTAINS(complaint(256, 100, state), "have changed since they were written");
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, nlohmann::json::object()), "\"full_shards\" is missing");
   write_file(folder / "t.bin.tmp-1", read_file(folder / "t.bin.tmp-1").replace(1030, 1, 1, '\x55'));
-  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "are not what was written");
+  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "have changed since they were written");
   std::filesystem::resize_file(folder / "t.bin.tmp-1", 1030);
-  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "are not what was written");
+  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "have changed since they were written");
   { make_llmc_writer(folder / "t.bin", 256)->finish(); }  // a new start replaces them
   BOOST_TEST(files_in(folder) == 1u);
   BOOST_TEST(tokens_of(folder / "t.bin").size() == 0u);
@@ -241,10 +241,12 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
   }
   BOOST_TEST(files_in(folder) == 4u);
   // The state does not match the files.
-  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }), "d.bin.tmp-1 is not what was written");
+  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }),
+                 "d.bin.tmp-1 has changed since it was written");
   write_file(folder / "d.bin.tmp-1", "few");
   write_file(folder / "d.idx.tmp-1", "few");
-  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }), "is not what was written; start anew");
+  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }),
+                 "has changed since it was written; start anew");
   CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 70'000, state); }),
                  "with tokens of another size; start anew");
 }

@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(contents_of_any_length_come_back) {
       BOOST_REQUIRE(out == contents.substr(begin, size));
     }
     char out;
-    CHECK_CONTAINS(message_of<DamagedError>([&] { file.read(bytes, &out, 1); }), "behind its end");
+    CHECK_CONTAINS(message_of<DamagedError>([&] { file.read(bytes, &out, 1); }), "after its end");
   }
 }
 

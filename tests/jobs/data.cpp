@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
   words.front() = "tokens.bin:0.6,few.bin:0.4";
   const Outcome other = run(folder, mpirun(2, "fsdp-train", words));
   BOOST_TEST(other.code == 0, other.output);
-  BOOST_TEST(other.says("warning: the data are mixed or cut in another way than before: they are read from the start"),
+  BOOST_TEST(other.says("warning: the data are mixed or cut in another way than before: the data are read from the start"),
              other.output);
 }
 
@@ -261,7 +261,7 @@ BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   refused("tokens.bin", "--break-mode eos", "name the token that ends them by --eos-token-id, or leave out --break-mode");
   refused("tokens.bin", "--eos-token-id 3", "--eos-token-id changes nothing");
   write_megatron(folder / "mmap", folder / "tokens.bin", {31 * T + 20});
-  refused("mmap", "--break-mode eos --valid tokens.bin", "tokens.bin' does not say where documents begin");
+  refused("mmap", "--break-mode eos --valid tokens.bin", "tokens.bin' does not store where documents begin");
   refused("tokens.bin", "--valid tokens.bin:1,tokens.bin:1", "has weights");
   for (const auto& [vocabulary, words_of_warning] :
        {std::pair("2000", "and the model knows 2000 (were they made with its tokenizer?)"),

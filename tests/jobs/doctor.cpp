@@ -76,8 +76,8 @@ BOOST_AUTO_TEST_CASE(a_save_folder_that_is_none) {
   const Outcome outcome = run(folder, mpirun(2, "fsdp-doctor", split("--device cpu --save-dir file/saves")));
   BOOST_TEST_CONTEXT(outcome.output) {
     BOOST_TEST(outcome.code == 1);
-    BOOST_TEST(outcome.says("  failed   save folder    nothing can be written to file/saves (Not a directory)"));
-    BOOST_TEST(outcome.says("-> choose a folder that you may write to"));
+    BOOST_TEST(outcome.says("  failed   save folder    file/saves cannot be written to (Not a directory)"));
+    BOOST_TEST(outcome.says("-> choose a writable folder"));
     BOOST_TEST(outcome.says("  ok       HDF5 "));
     BOOST_TEST(outcome.says("  ok       training "));
   }

@@ -447,23 +447,27 @@ BOOST_AUTO_TEST_CASE(members_of_a_group_continue_each_others_runs, *boost::unit_
   BOOST_TEST_REQUIRE(chown(newest.c_str(), 2001, 100) == 0);
   fs::permissions(newest, fs::perms(0700));
   as_other(
-      "complete.json is cannot be seen (its folder: Permission denied; it is another user's, of mode 700); make the folder");
+      "complete.json cannot be looked at (its folder: Permission denied; it belongs to another user and has mode 700); make "
+      "the folder");
   fs::permissions(newest, fs::perms(0775));
   BOOST_TEST_REQUIRE(chown((folder / "saves" / "tokens").c_str(), 2001, 100) == 0);
   fs::permissions(folder / "saves" / "tokens", fs::perms(0755));
   std::ofstream(folder / "text.txt") << std::string(4001, 'x');
   as_other(
-      ".json cannot be removed (its folder: Permission denied; it is another user's, of mode 755); make the folder writable");
+      ".json cannot be removed (its folder: Permission denied; it belongs to another user and has mode 755); make the folder "
+      "writable");
   BOOST_TEST_REQUIRE(chown((folder / "saves").c_str(), 2001, 100) == 0);
   fs::permissions(folder / "saves", fs::perms(0755));
-  as_other("written to saves (Permission denied; it is another user's, of mode 755); choose another --save-dir");
+  as_other("written to saves (Permission denied; it belongs to another user and has mode 755); choose another --save-dir");
   fs::permissions(folder / "saves", fs::perms(0775));
   // A file that cannot be written is named, and not its folder.
   fs::permissions(folder / "log.jsonl", fs::perms(0644));
   std::ofstream(folder / "saves" / "lock") << "";
   for (const auto& [member, texts] :
-       {std::pair{"2002", "cannot write --log-file 'log.jsonl' (Permission denied; it is another user's, of mode 644); make"},
-        {"2001", "saves/lock cannot be written (Permission denied; it is another user's, of mode 644); make it writable"}}) {
+       {std::pair{"2002",
+                  "cannot write --log-file 'log.jsonl' (Permission denied; it belongs to another user and has mode 644); make"},
+        {"2001",
+         "saves/lock cannot be written (Permission denied; it belongs to another user and has mode 644); make it writable"}}) {
     BOOST_TEST(chown((folder / "log.jsonl").c_str(), 2001, 100) == 0);
     const Outcome refused = run(folder, as_member(member, train + "--max-update 1000"));
     BOOST_TEST(refused.code == 2, refused.output);

@@ -145,7 +145,7 @@ BOOST_AUTO_TEST_CASE(resuming_with_data_cut_another_way_says_where_it_goes_on) {
   words[std::find(words.begin(), words.end(), "--tokens-per-sample") - words.begin() + 1] = "16";
   const Outcome shorter = run(folder, mpirun(2, "fsdp-train", words));
   expect_code(shorter, 0);
-  BOOST_TEST(shorter.times_said("samples of 32 tokens were trained on, now of 16") == 1u);
+  BOOST_TEST(shorter.times_said("sequences had 32 tokens and now have 16") == 1u);
   BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"] == 4);
   words = options(2, 8, "saves", {"--shuffle"});
   const Outcome shuffled = run(folder, mpirun(2, "fsdp-train", words));

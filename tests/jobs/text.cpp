@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   fs::copy(folder / "saves", folder / "saves-2", fs::copy_options::recursive);
   const Outcome second = train(folder, 3, command + "12 --batch-size 4");
   BOOST_TEST_REQUIRE(second.code == 0, second.output);
-  BOOST_TEST(second.says("made before"), second.output);
+  BOOST_TEST(second.says("already in"), second.output);
   BOOST_TEST(!second.says("text: tokenizing "), second.output);
   BOOST_TEST(!second.says("read from the start"), second.output);
   const Outcome by_tokens =
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   write_file(folder / "token.txt", "I");
   const Outcome too_short = tool(folder, "fsdp-evaluate saves token.txt");
   BOOST_TEST(too_short.code == 2);
-  BOOST_TEST(too_short.says("'token.txt' holds nothing to predict (1 tokens"), too_short.output);
+  BOOST_TEST(too_short.says("'token.txt' has nothing to predict (1 tokens"), too_short.output);
 
   // Tokens that are not those that were written are made anew, and training goes on with these.
   const auto cache = [&] {
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
     BOOST_TEST(!anew.says("anew"), anew.output);
     const Outcome mended = train(folder, 2, resume + (damaged == cache ? "13" : "14"));
     BOOST_TEST_REQUIRE(mended.code == 0, mended.output);
-    BOOST_TEST(mended.times_said("anew, as that file is damaged") == 1u, mended.output);
+    BOOST_TEST(mended.times_said("anew, because that file is damaged") == 1u, mended.output);
     BOOST_TEST(!mended.says("read from the start"), mended.output);
     BOOST_TEST((read_file(cache) == whole));
   }
@@ -144,7 +144,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   write_file(folder / "text.txt", other);
   const Outcome changed = train(folder, 2, "text.txt --save-dir saves --max-update 15 --batch-size 6");
   BOOST_TEST_REQUIRE(changed.code == 0, changed.output);
-  BOOST_TEST(changed.says("anew, as the text, its tokenizer or what is read of it has changed"), changed.output);
+  BOOST_TEST(changed.says("anew, because the text, its tokenizer or the way to read it has changed"), changed.output);
   BOOST_TEST(changed.says("read from the start"), changed.output);
 }
 
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(plain_texts_are_documents) {
   for (const std::string documents : {" --document-attention", " --break-mode eos"}) {
     const auto [of_texts, outcome] = loss("texts" + documents);
     BOOST_TEST(!outcome.says("is one document"), outcome.output);
-    BOOST_TEST(outcome.says(documents == " --document-attention" ? "anew, as the text" : "made before"), outcome.output);
+    BOOST_TEST(outcome.says(documents == " --document-attention" ? "anew, because the text" : "already in"), outcome.output);
     BOOST_TEST(of_texts == loss("all.jsonl" + documents).first);
   }
   const auto [alone, outcome] = loss("texts/5.txt --document-attention");
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(a_run_that_is_stopped_while_it_tokenizes_goes_on) {
   BOOST_TEST(!fs::exists(folder / "saves" / "stop"));
   const Outcome done = train(folder, 3, command + "4" + tokenizer);
   BOOST_TEST_REQUIRE(done.code == 0, done.output);
-  BOOST_TEST(done.says("going on after "), done.output);
+  BOOST_TEST(done.says("resuming after "), done.output);
   BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize text.txt --format megatron --out whole" + tokenizer).code == 0);
   for (const auto& entry : fs::directory_iterator(folder / "saves" / "tokens")) {
     const std::string extension = entry.path().extension();
@@ -315,7 +315,7 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_tokens_of_a_tokenizer_and_speaks_with_it
   // The tokenizer that lies in a model's folder is the model's.
   const Outcome unknown = tool(folder, "fsdp-generate out" + ask);
   BOOST_TEST(unknown.code == 2);
-  BOOST_TEST(unknown.says("no tokenizer lies beside it"), unknown.output);
+  BOOST_TEST(unknown.says("no tokenizer next to it"), unknown.output);
   fs::copy(tokenizers + "smollm2.json", folder / "out" / "tokenizer.json");
   BOOST_TEST(tool(folder, "fsdp-generate out" + ask).output == spoken.output);
   // A token more than the model has is no matter until a text holds it.

@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
         std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
         kill(pid, SIGKILL);
       });
-      gone_on += last.says("going on after ");
+      gone_on += last.says("resuming after ");
       if (last.code == 0) break;
       BOOST_TEST_REQUIRE(last.code == 128 + SIGKILL, last.output);
       BOOST_TEST(!fs::exists(folder / "tv.bin"));
@@ -199,7 +199,7 @@ BOOST_AUTO_TEST_CASE(a_run_that_is_killed_while_it_learns_a_tokenizer_completes)
   // A tokenizer that was there before, and one that was changed since, are left alone.
   const Outcome there = tokenize(folder, "a --train-bpe 300 --tokenizer out/own --out out/t.bin");
   BOOST_TEST(there.code == 2);
-  BOOST_TEST(there.says("tokenizer.json' is there already"), there.output);
+  BOOST_TEST(there.says("tokenizer.json' exists already"), there.output);
 }
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
@@ -217,8 +217,8 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
   const auto check = [&](const std::string& arguments, const std::string& why) {
     const Outcome anew = tokenize(folder, arguments);
     BOOST_TEST(anew.code == 0, anew.output);
-    BOOST_TEST(anew.says("t.bin.resume is of a run that cannot be resumed (" + why), anew.output);
-    BOOST_TEST(anew.says("all is tokenized anew"), anew.output);
+    BOOST_TEST(anew.says("t.bin.resume belongs to a run that cannot be resumed (" + why), anew.output);
+    BOOST_TEST(anew.says("the whole text is tokenized again"), anew.output);
     BOOST_TEST(files_in(folder) == (std::vector<std::string>{"a", "output.txt", "t.bin", "t.json"}),
                boost::test_tools::per_element());
   };
@@ -226,13 +226,13 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
   check("a --out t.bin", "it differs in tokenizer");
   kill_one();
   write_file(folder / "t.bin.resume", "{}");
-  check(command, "what is noted there is damaged");
+  check(command, "its notes are damaged");
   kill_one();
   fs::resize_file(folder / "t.bin.tmp-1", 2000);
   check(command, "the temporary files of 't.bin' are not what was written");
   kill_one();
   write_file(folder / "t.json", read_file(folder / "t.json") + " ");
-  check(command, "the tokenizer was another one then");
+  check(command, "it had another tokenizer");
   kill_one();
   write_text(folder / "a", 6'000'000, 2);
   check(command, "it differs in texts");
@@ -249,7 +249,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
     int status = 0;
     waitpid(second, &status, 0);
     BOOST_TEST(WEXITSTATUS(status) == 2);
-    BOOST_TEST(contains(read_file(folder / "second"), "is written by another process just now"));
+    BOOST_TEST(contains(read_file(folder / "second"), "is being written by another process"));
     kill(pid, SIGCONT);
   });
   BOOST_TEST(fs::exists(folder / "t.bin"));

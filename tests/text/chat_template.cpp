@@ -296,12 +296,12 @@ BOOST_AUTO_TEST_CASE(a_system_message_is_not_trimmed_with_what_follows_it) {
 
 BOOST_AUTO_TEST_CASE(messages_that_a_template_has_no_place_for) {
   const ChatTemplate mistral(known[0].jinja, {"<s>", "</s>"});
-  CHECK_REFUSED(mistral.render_whole({spoken[0], spoken[0]}), "message 1 is of the role 'user'");
-  CHECK_REFUSED(mistral.render_whole({{"tool", "7"}}), "a message is of the role 'tool'");
+  CHECK_REFUSED(mistral.render_whole({spoken[0], spoken[0]}), "message 1 has the role 'user'");
+  CHECK_REFUSED(mistral.render_whole({{"tool", "7"}}), "a message has the role 'tool'");
   CHECK_REFUSED(ChatTemplate(known[0].jinja), "needs tokens that are not known");
   std::string jinja = known[0].jinja;
   jinja.replace(jinja.find(" [/INST]"), 8, "[/INST]");
-  CHECK_REFUSED(ChatTemplate(jinja, {"<s>", "</s>"}), "it has [INST], as those of Llama 2 and Mistral, but");
+  CHECK_REFUSED(ChatTemplate(jinja, {"<s>", "</s>"}), "it has [INST] like those of Llama 2 and Mistral, but");
   const ChatTemplate qwen1_5(
       "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']}}{% if (loop.last and "
       "add_generation_prompt) or not loop.last %}{{ '<|im_end|>' + '\n'}}{% endif %}{% endfor %}\n{% if add_generation_prompt "
@@ -415,9 +415,9 @@ BOOST_AUTO_TEST_CASE(keys_of_conversations_are_used_or_named) {
   };
   for (const char* const key : {"functions", "system", "images"})
     CHECK_CONTAINS(complaint(format("\"{}\":\"x\"", key)), format("it has \"{}\", which is not read here", key));
-  CHECK_CONTAINS(complaint(R"("conversations":[{"from":"human","value":"a"}])"), "as of ShareGPT");
+  CHECK_CONTAINS(complaint(R"("conversations":[{"from":"human","value":"a"}])"), "as in ShareGPT");
   CHECK_CONTAINS(complaint(R"("completion":"a")"), "both \"messages\" and \"completion\"");
-  CHECK_CONTAINS(complaint(R"("weight":0)"), "its \"weight\" or \"train\" says that it is not to be learned");
+  CHECK_CONTAINS(complaint(R"("weight":0)"), "its \"weight\" or \"train\" excludes it from training");
   BOOST_TEST(complaint(R"("weight":1,"id":7,"functions":[],"system":"","images":null)") == "");
   BOOST_TEST(unused.empty());
   BOOST_TEST(complaint(R"("prompt":"a","score":1)") == "");
@@ -465,9 +465,9 @@ BOOST_AUTO_TEST_CASE(others_are_refused_by_name) {
     }
     return std::string();
   };
-  CHECK_CONTAINS(complaint(plain_chatml + "<think>"), "it is ChatML with thoughts, as of Qwen3");
-  CHECK_CONTAINS(complaint(llama3 + "Cutting Knowledge Date: "), "it is that of Llama 3.1 or later");
-  CHECK_CONTAINS(complaint("{{ '[INST] ' + messages[0]['content'] }}"), "as those of Llama 2 and Mistral, but");
+  CHECK_CONTAINS(complaint(plain_chatml + "<think>"), "it is ChatML with thoughts, as in Qwen3");
+  CHECK_CONTAINS(complaint(llama3 + "Cutting Knowledge Date: "), "it is the template of Llama 3.1 or later");
+  CHECK_CONTAINS(complaint("{{ '[INST] ' + messages[0]['content'] }}"), "like those of Llama 2 and Mistral, but");
   CHECK_CONTAINS(complaint("  {{ messages }}"), "it begins with '{{ messages }}'");
 }
 
@@ -484,7 +484,7 @@ BOOST_AUTO_TEST_CASE(qwen2_5_without_tools) {
   BOOST_TEST(chat.render(question) == begin + "<|im_start|>assistant\n");
   BOOST_TEST(chat.render_whole({question[0], {"assistant", "Me."}}).text == begin + "<|im_start|>assistant\nMe.<|im_end|>\n");
   BOOST_TEST(chat.render(whole).starts_with("<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nWho?"));
-  CHECK_REFUSED(ChatTemplate(with(qwen25, "{%- if tools %}", "{%- if not tools %}")), "as ChatML, but");
+  CHECK_REFUSED(ChatTemplate(with(qwen25, "{%- if tools %}", "{%- if not tools %}")), "like ChatML, but");
 }
 
 BOOST_AUTO_TEST_CASE(the_same_program_in_other_words) {

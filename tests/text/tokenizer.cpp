@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(files_of_a_folder_that_contradict_each_other_are_named) {
                  "were added as new tokens, as in transformers: <|end|> 500");
   CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"added_tokens_decoder", {{"0", endoftext}}}}},
                            {"added_tokens.json", {{"<x>", 500}}}}),
-                 "added_tokens.json says that token 500 is \"<x>\", but another file of the tokenizer counts");
+                 "in added_tokens.json token 500 is \"<x>\", but another file of the tokenizer has precedence");
   CHECK_CONTAINS(warnings({{"tokenizer_config.json", {{"tokenizer_class", "CohereTokenizer"}}}}),
                  "tokenizer_class CohereTokenizer is unknown here");
   for (const char* const type : {"made_up", "cohere", "bart"})
@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(files_of_a_folder_that_contradict_each_other_are_named) {
   CHECK_CONTAINS(refusal({{"added_tokens.json", {{"<x>", 0}}}}),
                  "token 0 is \"<x>\" in one of its files and \"<|endoftext|>\" in another");
   CHECK_CONTAINS(refusal({{"tokenizer_config.json", {{"added_tokens_decoder", {{"7", endoftext}}}}}}), "has the id 7");
-  CHECK_CONTAINS(refusal({{"tokenizer_config.json", {{"eos_token", 5}}}}), "its eos_token is 5 (it is to be a text");
+  CHECK_CONTAINS(refusal({{"tokenizer_config.json", {{"eos_token", 5}}}}), "its eos_token is 5 (it must be a text");
   CHECK_CONTAINS(refusal({{"config.json", {{"model_type", "biogpt"}}}}, "gpt2", "vocab.json"),
                  "it is a BioGptTokenizer, which is not known here");
   CHECK_CONTAINS(refusal({{"tokenizer_config.json", {{"tokenizer_class", "T5Tokenizer"}}}}, "bpe", "tokenizer.model"),
@@ -300,7 +300,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
   CHECK_CONTAINS(complaint(part("pre_tokenizer", {{"type", "BertPreTokenizer"}})), "the pre-tokenizer BertPreTokenizer");
   CHECK_CONTAINS(
       complaint(part("pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(?<=a)"}}}, {"behavior", "Isolated"}})),
-      "the regular expression (?<=a) is not one that is known here");
+      "the regular expression (?<=a) is not supported");
   CHECK_CONTAINS(complaint(part("pre_tokenizer", {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Other"}})),
                  "the behavior Other");
   CHECK_CONTAINS(complaint(part("post_processor", {{"type", "Other"}})), "the post-processor Other");
@@ -314,7 +314,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
       {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
   CHECK_CONTAINS(
       complaint(part("pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, first}}})),
-      "Metaspace, for the first word, behind parts that leave some out");
+      "Metaspace for the first word, after parts that leave text out");
   for (const nlohmann::json& normalizer :
        {nlohmann::json({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}),
         nlohmann::json({{"type", "Replace"}, {"pattern", {{"String", "``"}}}, {"content", "\""}})})
@@ -322,7 +322,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
                      json["pre_tokenizer"] = first;
                      json["normalizer"] = normalizer;
                    }),
-                   "Metaspace, for the first word, behind a normalizer that may change the beginning");
+                   "Metaspace for the first word, after a normalizer that may change the beginning");
   CHECK_CONTAINS(complaint(part("decoder", {{"type", "WordPiece"}})), "the decoder WordPiece");
   CHECK_CONTAINS(complaint(part("decoder", nullptr)), "it has no decoder");
 }

@@ -189,8 +189,8 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json) {
   write_file(folder / "a.jsonl", "\n \r\n");
   CHECK_CONTAINS(error(at + "/a.jsonl"), "the text has no tokens");
   write_file(folder / "b.txt", "plain");
-  CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"), "/b.txt' is not (the texts that are read as one are all JSON");
-  CHECK_CONTAINS(error(at + "/b.txt --format hdf5 --shard-size 5"), "--shard-size does not go with this --format");
+  CHECK_CONTAINS(error(at + "/a.jsonl " + at + "/b.txt"), "/b.txt' is not (texts that are read together must all be JSON");
+  CHECK_CONTAINS(error(at + "/b.txt --format hdf5 --shard-size 5"), "--shard-size does not work with this --format");
 }
 
 BOOST_AUTO_TEST_CASE(what_memory_would_hold_whole_has_a_limit) {
@@ -206,12 +206,12 @@ BOOST_AUTO_TEST_CASE(what_memory_would_hold_whole_has_a_limit) {
   write_file(folder / "long.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b");
   std::filesystem::resize_file(folder / "long.jsonl", 260 * mebibyte);  // a sparse file
   const std::string lines = error(at + "/long.jsonl --skip-invalid");
-  CHECK_CONTAINS(lines, "line 2 of '" + at + "/long.jsonl' has 256 MiB or more (a line is held in memory whole)");
+  CHECK_CONTAINS(lines, "line 2 of '" + at + "/long.jsonl' has 256 MiB or more (a whole line is held in memory)");
   write_file(folder / "long.txt", "a b" + std::string(300, 'b'));  // longer than the beginning by which the format is
                                                                    // recognised
   std::filesystem::resize_file(folder / "long.txt", 260 * mebibyte);
   const std::string plain = error(at + "/long.txt --tokenizer " FSDP_TEST_DATA "/tokenizers/gpt2.json");
-  CHECK_CONTAINS(plain, "the 256 MiB from byte 1 of '" + at + "/long.txt' on cannot be cut anywhere");
+  CHECK_CONTAINS(plain, "the 256 MiB from byte 1 of '" + at + "/long.txt' on have no place for a cut");
   CHECK_CONTAINS(plain, "or make each of its documents a line of JSON");
 }
 
@@ -338,5 +338,5 @@ BOOST_AUTO_TEST_CASE(names_that_clash_and_files_of_earlier_runs) {
   CHECK_CONTAINS(read_file(said), "--out and --valid-out are the same file");
   BOOST_TEST(code("--shard-size 30 --out " + at + "/t.bin") == 0);
   BOOST_TEST(code("--shard-size 60 --out " + at + "/t.bin") == 0);
-  CHECK_CONTAINS(read_file(said), "t_000003.bin, " + at + "/t_000004.bin: a pattern for these files would read it, too");
+  CHECK_CONTAINS(read_file(said), "t_000003.bin, " + at + "/t_000004.bin: a pattern for the new files would match them, too");
 }

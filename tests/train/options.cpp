@@ -222,8 +222,8 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
                                               "0.0003", "--max-update", "7",    "--print-config"};
   const std::string printed = *parse(arguments, 4).answer;
   CHECK_CONTAINS(printed, "\ntotal-batch-size = 24\n");
-  CHECK_CONTAINS(printed, "\n# update-freq = 6 (follows from the others)\n");
-  CHECK_CONTAINS(printed, "\n# total-num-update = 7 (follows from the others)\n");
+  CHECK_CONTAINS(printed, "\n# update-freq = 6 (follows from other options)\n");
+  CHECK_CONTAINS(printed, "\n# total-num-update = 7 (follows from other options)\n");
   CHECK_CONTAINS(printed, "\n# valid = (the split valid, if DATA is a data-bin folder that has it; else no validation)\n");
   write_file(file, "\xef\xbb\xbf" + printed);  // a byte-order mark, as some editors write
   const auto again = parse({"--config", file.c_str()}, 4).options;
@@ -415,14 +415,14 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs_are_known_by_name) {
       {"--fp16-no-flatten-grads",
        "unknown option --fp16-no-flatten-grads (gradients keep their names and shapes); leave it out"},
       {"--fsdp_reshard_after_forward=true", "give --sharding-strategy full (true) or grad-op (false)"},
-      {"--lr-scheduler=tri_stage", "--lr-scheduler tri_stage is not here (another program's name for it); give"},
+      {"--lr-scheduler=tri_stage", "--lr-scheduler tri_stage is not supported (another program's name for it); give"},
       {"--optimizer=nag", "give --optimizer sgd --momentum M --nesterov"},
       {"--ddp-backend=slowmo", "--ddp-backend 'slowmo' is not accepted (no such choice"},
-      {"--update-freq=4,2,1", "--update-freq 4,2,1 is not here (one number holds for the whole run); give one number"},
-      {"--update-freq=[4]", "--update-freq [4] is not here (one number holds for the whole run"},
-      {"--lr=0.001,0.0005", "--lr 0.001,0.0005 is not here (one rate holds for the whole run"},
+      {"--update-freq=4,2,1", "--update-freq 4,2,1 is not supported (one number holds for the whole run); give one number"},
+      {"--update-freq=[4]", "--update-freq [4] is not supported (one number holds for the whole run"},
+      {"--lr=0.001,0.0005", "--lr 0.001,0.0005 is not supported (one rate holds for the whole run"},
       {"--update-freq=x", "--update-freq 'x' is not accepted (not a whole number); give a whole number"},
-      {"--limit-all-gathers=True", "--limit-all-gathers True is not here (there is always a limit); leave it out"},
+      {"--limit-all-gathers=True", "--limit-all-gathers True is not supported (there is always a limit); leave it out"},
       {"--plasma-path=x",
        "unknown option --plasma-path; see fsdp-train --help, and docs/from-*.md for other programs' options"},
       {"--batchsize=2", "unknown option --batchsize; did you mean --batch-size?"}};
