@@ -13,18 +13,18 @@ refuse() {
 
 here=${SLURMD_NODENAME:-this host}
 if [[ -n ${SITE:-} ]]; then
-  [[ -f $SITE && -r $SITE ]] || refuse "SITE is $SITE, which is no file that can be read on $here (this is $PWD); see slurm/sites/"
+  [[ -f $SITE && -r $SITE ]] || refuse "SITE is $SITE, which is not a readable file on $here (this is $PWD); see slurm/sites/"
   set +eu   # the site's file may not be written for -eu
   # shellcheck disable=SC1090
-  . "$SITE" || refuse "SITE, $SITE, ends with $? on $here; what is wrong is said above"
+  . "$SITE" || refuse "SITE, $SITE, ends with $? on $here; see the messages above"
   set -eu
 fi
 require_program() {
-  [[ -x $FSDP_BIN/$1 ]] || refuse "$FSDP_BIN/$1 is no program on $here: submit this script from the top folder of a checkout in which it \
+  [[ -x $FSDP_BIN/$1 ]] || refuse "$FSDP_BIN/$1 is not a program on $here: submit this script from the top folder of a checkout in which it \
 has been built (this is $PWD), or give FSDP_BIN, the folder of the programs"
 }
 require_file() { # require_file SETTING
-  [[ -f ${!1} && -r ${!1} ]] || refuse "${!1} is no file that can be read on $here: submit this script from the folder where this path begins \
+  [[ -f ${!1} && -r ${!1} ]] || refuse "${!1} is not a readable file on $here: submit this script from the folder where this path begins \
 (this is $PWD), or give $1 with a whole path"
 }
 
@@ -195,11 +195,11 @@ why_stopped() {
 again="submit the same command again to continue"
 requeue() {
   if [[ $REQUEUE != yes ]]; then
-    echo "Slurm has stopped the job, as $1; $again (REQUEUE is $REQUEUE)"
+    echo "Slurm has stopped the job because $1; $again (REQUEUE is $REQUEUE)"
   elif ((restarts >= MAX_RESTARTS)); then
     echo "the job has gone back into the queue $restarts times, as MAX_RESTARTS allows; $again"
   else
-    echo "Slurm has stopped the job, as $1; it goes back into the queue"
+    echo "Slurm has stopped the job because $1; it goes back into the queue"
     scontrol requeue "$job_name" || echo "Slurm refuses that; $again" >&2
   fi
 }
@@ -215,7 +215,7 @@ go_on() {
   elif [[ -z $why ]]; then
     echo "this was asked for, by scancel, a signal or a file; $again"
   elif [[ $why == *nearly* ]] && ((SECONDS < 60)); then
-    echo "the job had to stop after $SECONDS s, as its time is nearly over, and would again: make --time longer, or STOP_BEFORE less; then \
+    echo "the job had to stop after $SECONDS s because its time is nearly over, and would again: make --time longer, or STOP_BEFORE less; then \
 $again"
   else
     requeue "$why"
@@ -251,12 +251,12 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   $warned || run_step   # the warning may come before the run starts
   while has_lost_a_node; do
     nodes=$(of_job NumNodes)
-    echo "a node has died or was given back; what is left is $(of_job NodeList)"
+    echo "a node has died or was released; the remaining nodes are $(of_job NodeList)"
     if ((nodes < MIN_NODES)) || time_is_nearly_over || ! is_node_of_job; then
       status=1   # srun has ended with 0
       break
     fi
-    echo "going on with that from the last checkpoint, in this job"
+    echo "continuing on them from the last checkpoint, in this job"
     # If MPI noticed first, Slurm (22.05) never ends the dead step, which occupies the resources that the new step needs.
     step_options+=(--overlap --mem=0)
     # mpirun finds the nodes from these variables.
@@ -278,12 +278,12 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   elif is_preempted_at_start; then
     requeue "another job takes its place"
   elif ((nodes < all_nodes)); then
-    requeue "a node has died or was given back, and the run cannot go on with the others"
+    requeue "a node has died or was released, and the run cannot continue on the others"
   elif ((status == 0)); then
     echo "srun has ended with 0, as it also does when a node dies, and this is no longer a running job on $here; $again"
     status=1
   else
-    echo "failed with exit code $status; what went wrong is said above" >&2
+    echo "failed with exit code $status; see the messages above" >&2
   fi
   exit "$status"
 }

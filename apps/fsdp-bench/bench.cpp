@@ -164,7 +164,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
                     sharding.plan.offload_parameters  ? ", parameters on the host"
                     : sharding.plan.offload_optimizer ? ", optimizer's memory on the host"
                                                       : ""),
-             options.fake_collectives ? ", collectives faked (nothing is transferred, losses mean nothing)" : "", rate,
+             options.fake_collectives ? ", collectives faked (nothing is transferred, losses are meaningless)" : "", rate,
              step_s * 1e3, on_gpu ? 1 : 0, seconds.size());
   if (peak)
     text += format("{} of the {} of {}\n", format_share(flops, peak), on_gpu ? "peak by the datasheet (MFU)" : "GEMM peak",
@@ -179,14 +179,15 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   }
   if (options.comm_thread) {
     const double ms = 1e3 * times.collectives / static_cast<double>(seconds.size());
-    text += format("beside it, on the communication thread: collectives {:.0f} ms\n", ms);
+    text += format("at the same time, on the communication thread: collectives {:.0f} ms\n", ms);
     json["comm_thread_ms"] = ms;
   }
   if (options.fake_collectives) json["fake_collectives"] = true;
   if (options.exposed) {
     const double fake_s = median(fake_seconds), exposed_s = step_s - fake_s;
     text += format(
-        "without transfers, in turn with these: {:.1f} ms per update; exposed communication: {:.1f} ms, {:.1f}% of an update\n",
+        "without transfers, alternating with these: {:.1f} ms per update; exposed communication: {:.1f} ms, {:.1f}% of an "
+        "update\n",
         1e3 * fake_s, 1e3 * exposed_s, 100 * exposed_s / step_s);
     json["fake_ms"] = 1e3 * fake_s;
     json["exposed_ms"] = 1e3 * exposed_s;
@@ -256,13 +257,14 @@ void check(const OptionTable& table, const BenchOptions& o) {
         "--shard-group-size changes nothing (it goes with --sharding-strategy hybrid or hybrid-grad-op); give that, too, or "
         "leave it out");
   if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
-    throw UserError("fsdp-bench optimizer measures CPUs alone; leave out --device cuda");
+    throw UserError("fsdp-bench optimizer measures only CPUs; leave out --device cuda");
   if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
-    throw UserError("--max-size is not from 4KiB to 4GiB (MPI's own calls take no more); choose one between");
+    throw UserError("--max-size is out of range (4KiB to 4GiB, the limit of MPI's own calls); choose a size in that range");
   if (o.fake_collectives && o.exposed)
     throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates); give one of them");
   if (o.fake_collectives && !o.trace.file.empty())
-    throw UserError("--trace does not go with --fake-collectives (it would show transfers that are not there); leave out one");
+    throw UserError(
+        "--trace does not go with --fake-collectives (the trace would show transfers that did not happen); leave out one");
 }
 
 }  // namespace
@@ -284,11 +286,11 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.group("What");
   table
       .text("what", "gemm|attention|step|tuning|collectives|optimizer|checkpoint", options.what,
-            "gemm: the products of a model's layers; attention: that of a block, both ways; step: whole updates on random "
-            "tokens; tuning: updates with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, under every "
-            "strategy, with and without recomputation; collectives: ours and MPI's own, of GPUs ours alone; optimizer, on "
-            "CPUs: updates of a model's parameters "
-            "alone; checkpoint: saves, reads and consolidation against plain files")
+            "gemm: matrix products of a model's layers; attention: attention of a block, forward and backward; step: whole "
+            "updates on random tokens; tuning: updates with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, "
+            "for every strategy, with and without recomputation; collectives: ours and MPI's own (for GPUs only ours); "
+            "optimizer: only the optimizer's update of a model's parameters, on CPUs; checkpoint: saves, reads and "
+            "consolidation, compared with plain files")
       .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
@@ -296,7 +298,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_batch_options(table, options.sharding);
   table
       .path("model", "DIR", options.model,
-            "Hugging Face folder, instead of --arch: its config.json says what is measured, and weights are not read.")
+            "Hugging Face folder, instead of --arch: its config.json defines the model; weights are not read.")
       .unset("as --arch");
   add_size_options(table, options.sizes);
   add_strategy_option(table, options.sharding.strategy);
@@ -307,31 +309,32 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_invariance_option(table, options.sharding, options.comm);
   add_offload_options(table, options.sharding);
   table.flag("fake-collectives", options.fake_collectives,
-             "step: leave out every transfer of parameters and gradients; all else is as in the plan. Losses mean nothing.");
+             "step: skip all transfers of parameters and gradients; everything else follows the plan. Losses are meaningless.");
   table.flag("exposed", options.exposed,
-             "step: run updates with and without transfers in turn; the difference is the communication that nothing hides.");
+             "step: alternate updates with and without transfers; the difference is the exposed communication.");
   add_trace_options(table, options.trace);
   table
       .size("memory-limit", "SIZE", options.memory_limit,
-            "tuning: memory that a rank may use. Batches double while plans of fsdp-train fit it; they are measured while a "
-            "doubling brings 5 % more tokens/s.",
+            "tuning: memory that a rank may use. Batches double as long as the plan of fsdp-train fits; they are measured as "
+            "long as doubling brings 5 % more tokens/s.",
             std::size_t{1} << 20)
-      .unset("a rank's part of what its node has available, or the memory of its GPU");
+      .unset("the rank's share of its node's available memory, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
   table.integer("steps", "N", options.steps, {1, 1e6},
-                "updates that count, after two that do not (tuning: one); checkpoint: rounds in which all is measured once");
+                "counted updates, after two that are not counted (tuning: one); checkpoint: rounds, each of which measures "
+                "everything once");
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
   add_comm_thread_option(table, options.comm_thread);
   std::vector<std::pair<std::string, std::string>> names;
   for (const Optimizer* optimizer : optimizers()) names.emplace_back(optimizer->name, optimizer->name);
-  table.choice<std::string>("optimizer", options.optimizer, std::move(names), "optimizer: this one").unset("all");
+  table.choice<std::string>("optimizer", options.optimizer, std::move(names), "optimizer: measure only this one").unset("all");
   add_state_type_option(table, options.sharding.optimizer.state_type);
-  table.path(
-      "save-dir", "DIR", options.save_dir,
-      "checkpoint: a new folder fsdp-bench-XXXXXX is made in it, and removed in the end, but not if the measurement is killed");
+  table.path("save-dir", "DIR", options.save_dir,
+             "checkpoint: folder for the files; a new folder fsdp-bench-XXXXXX is made in it, and removed at the end unless "
+             "the program is killed");
   table.flag("json", options.json, "print one JSON object");
   table.then([&options](const OptionTable& read) {
     options.every_strategy = !read.given("sharding-strategy");

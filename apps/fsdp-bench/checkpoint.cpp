@@ -142,7 +142,7 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   }
   check_errno(ended == child, "wait for " + words[0]);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw RunError(format("{} failed ({}); mend that, or measure without it", fs::path(words[0]).filename().string(),
+    throw RunError(format("{} failed ({}); fix that, or measure something else", fs::path(words[0]).filename().string(),
                           read_text_file(log)));
   return peak;
 }
@@ -172,7 +172,7 @@ class CheckpointBench {
       loaded_ = allocate_host(room);
       if (!fs::exists(program_))
         throw UserError(
-            format("{} is missing (it is measured, too); build or install it beside fsdp-bench", program_.string()));
+            format("{} is missing (it is measured, too); build or install it next to fsdp-bench", program_.string()));
     });
     // First calls take longer: an update, a save, first use of memory pages.
     update();
@@ -420,10 +420,10 @@ std::string CheckpointBench::report() const {
       plural(kernels::threads(), "thread"), sharded_.placement().name, seconds("save").size());
   text += lay_out(rows, 2);
   text += format("update, {}: {:.3f} s undisturbed\n", name_of(options_.sharding.types.parameter), median(seconds("step")));
-  text += format("asynchronous save: stands still for {:.3f} s, {} of an update; updates meanwhile take {} times as long\n",
-                 median(seconds("stall")), spread(ratios("stall", "step"), 100, " %"),
-                 spread(ratios("step_meanwhile", "step"), 1, ""));
-  text += format("  lost to training in all {} s\n", spread(seconds("lost"), 1, ""));
+  text += format(
+      "asynchronous save: training stops for {:.3f} s, {} of an update; updates during the save take {} times as long\n",
+      median(seconds("stall")), spread(ratios("stall", "step"), 100, " %"), spread(ratios("step_meanwhile", "step"), 1, ""));
+  text += format("  total time lost to training: {} s\n", spread(seconds("lost"), 1, ""));
   text += "read by a rank at most:";
   for (const auto& [ranks, share] : share_bytes_)
     text += format(" {} of {}{}", format_bytes(static_cast<double>(share)), ranks, ranks <= world_.size() ? "," : "\n");

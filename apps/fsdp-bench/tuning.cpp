@@ -182,7 +182,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
     if (any) return text;
     if (world.rank() == 0) std::fputs(text.c_str(), stdout);
     throw CollectiveError(
-        format("nothing fits {} (the least that was tried needs more); use more ranks, or a smaller --tokens-per-sample",
+        format("nothing fits {} (the smallest batch needs more); use more ranks, or a smaller --tokens-per-sample",
                format_bytes(static_cast<double>(limit))),
         0, true, exit_code::failed);
   };

@@ -32,9 +32,8 @@ struct Command {
 
 OptionTable consolidate_option_table(Command& o) {
   OptionTable table("fsdp-consolidate", "CHECKPOINT OUT [options]",
-                    "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and a few tens of MB of "
-                    "memory whatever "
-                    "the size of the model.");
+                    "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and only a few tens of "
+                    "MB of memory for any size of model.");
   table.group("Input");
   table.path("checkpoint", "CHECKPOINT", o.checkpoint, "A step folder, or a save folder: then its latest complete step.")
       .positional()
@@ -61,11 +60,11 @@ OptionTable consolidate_option_table(Command& o) {
       .sets("largest file");
   table
       .flag("with-optimizer", o.how.with_optimizer,
-            "The optimizer's states, too, in fp32: in HDF5 as datasets /exp_avg/NAME and so on, beside safetensors in "
+            "Also write the optimizer's states, in fp32: in HDF5 as datasets /exp_avg/NAME and so on; for safetensors in "
             "optimizer.safetensors.")
       .sets("states of the optimizer");
   table.flag("verify", o.verify,
-             "Compare the checkpoint's checksums and norms before, and read the result back and compare it after.");
+             "First compare the checkpoint's checksums and norms; at the end read the result back and compare it.");
   add_no_verify_option(table, o.no_verify);
   return table;
 }

@@ -52,11 +52,10 @@ void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration
 }  // namespace
 
 OptionTable doctor_option_table(DoctorOptions& options) {
-  OptionTable table(
-      "fsdp-doctor", "[options]",
-      "Checks what this machine and this job have, and says what to fix. Start it as you will start fsdp-train: in "
-      "the same allocation, with the same launcher and as many ranks; or by itself, on a login node. Exit status: "
-      "0 if nothing has failed, 1 if something has, 2 for wrong use.");
+  OptionTable table("fsdp-doctor", "[options]",
+                    "Checks this machine and this job, and says what to fix. Start it like fsdp-train: in the same allocation, "
+                    "with the same launcher and number of ranks; or by itself, on a login node. Exit status: 0 if no check has "
+                    "failed, 1 if one has, 2 for wrong use.");
   table.group("What");
   table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
       .sets("save folder");
@@ -85,7 +84,7 @@ struct Doctor::State {
   }
   void leave_out_the_rest() {
     const std::lock_guard lock(mutex);
-    report.last = "The checks behind this one were left out.";
+    report.last = "The checks after this one were skipped.";
   }
   /// Prints the report, at most once.
   void print(bool json) {
@@ -111,16 +110,17 @@ Doctor::~Doctor() = default;
 void Doctor::expired(const std::string& stage, double limit_s) {
   if (state_->is_connected && state_->is_speaker) {
     state_->add(stage, {.status = Status::failed,
-                        .text = format("{}did not come to its end within {}", state_->where, format_duration(limit_s)),
-                        .advice = "see whether the file system, the network or the device that this uses answers at all"});
+                        .text = format("{}did not finish within {}", state_->where, format_duration(limit_s)),
+                        .advice = "check that the file system, network or device that this check uses responds"});
     state_->print(options_.json);
   } else {
     // Other ranks may hang as well, and then no other rank prints anything.
-    std::fputs(format("fsdp-doctor: {}'{}' did not come to its end within {}; see whether the network and the file systems of "
-                      "this node answer\n",
-                      state_->where.empty() ? host_name() + ": " : state_->where, stage, format_duration(limit_s))
-                   .c_str(),
-               stderr);
+    std::fputs(
+        format(
+            "fsdp-doctor: {}'{}' did not finish within {}; check that the network and the file systems of this node respond\n",
+            state_->where.empty() ? host_name() + ": " : state_->where, stage, format_duration(limit_s))
+            .c_str(),
+        stderr);
   }
   std::fflush(nullptr);
   std::_Exit(exit_code::failed);
@@ -151,9 +151,9 @@ int Doctor::run(DoctorJob& job, bool local_checks_only) {
     } catch (const CollectiveTimeout& timeout) {
       state_->add(check.name,
                   {.status = Status::failed,
-                   .text = format("{} {} not come within {} ({})", timeout.who, timeout.ranks.size() > 1 ? "have" : "has",
+                   .text = format("{} {} not arrived within {} ({})", timeout.who, timeout.ranks.size() > 1 ? "have" : "has",
                                   format_duration(timeout.timeout_s), check.about),
-                   .advice = "look at that node first: whether it answers, and what this process does there (ps, top)"});
+                   .advice = "check that node first: whether it responds, and what this process does there (ps, top)"});
       state_->leave_out_the_rest();
       state_->print(options_.json);
       throw;
@@ -206,7 +206,7 @@ int Doctor::run_alone(Finding why) {
   state_->report.title = format("one of {} processes, on {}", start_.launched.count, host_name());
   state_->report.nodes.emplace_back(host_name(), 1);
   state_->add(checks[0].name, std::move(why));
-  state_->report.last = "The checks that need several ranks were left out; those above are of this process's node.";
+  state_->report.last = "The checks that need several ranks were skipped; those above are for this process's node.";
   state_->is_connected = true;
   DoctorJob job(options_, start_, [](const CommOptions&) { return make_self_communicator(); });
   return run(job, true);

@@ -71,20 +71,20 @@ Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>
     // Shortens "no driver: libcuda.so.1: cannot open shared object file: No such file or directory".
     const std::string& reason = gpus[0].why_none;
     const std::string why = reason.empty() ? "there is none" : excerpt(reason.substr(0, reason.find(": cannot open")), 160);
-    finding.text = format("none that can be used ({})", why);
+    finding.text = format("no usable GPU ({})", why);
     if (reason.find("compute capability") != std::string::npos) {
       finding.status = Status::warning;
       finding.advice =
-          format("ask for nodes with GPUs of compute capability {}, or compute with --device cpu", least_compute_capability);
+          format("request nodes with GPUs of compute capability {}, or use --device cpu", least_compute_capability);
       return finding;
     }
     if (traces.device_file.empty() && traces.driver.empty()) return finding;
     finding.status = Status::warning;
-    finding.text += traces.driver.empty() ? format(", though there is {}", traces.device_file)
-                                          : format(", though the kernel has NVIDIA's driver {}", traces.driver);
+    finding.text += traces.driver.empty() ? format(", although {} exists", traces.device_file)
+                                          : format(", although NVIDIA's driver {} is loaded", traces.driver);
     finding.advice =
-        "see that nvidia-smi lists the GPU, that a container gets the driver's libraries (--nv, --gpus all), and "
-        "that fsdp was built where CUDA is (docs/gpu.md)";
+        "check that nvidia-smi lists the GPU, that a container gets the driver's libraries (--nv, --gpus all), and that fsdp "
+        "was built with CUDA (docs/gpu.md)";
     return finding;
   }
   const std::string driver = traces.driver.empty() ? "" : format("; driver {}", traces.driver);
@@ -92,18 +92,18 @@ Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>
   if (!without.empty()) {
     finding.status = Status::failed;
     finding.text = format("no GPU on {}, and {} elsewhere", list_of(without), plural(of_nodes[0].visible, "GPU"));
-    finding.advice = "start the job on nodes that are alike, or compute with --device cpu";
+    finding.advice = "start the job on nodes of the same kind, or use --device cpu";
   } else if (!shared.empty()) {
     finding.status = Status::warning;
     finding.text += format("; ranks share GPUs on {}", list_of(shared));
-    finding.advice = "start one rank for each GPU (--ntasks-per-node as --gpus-per-node)";
+    finding.advice = "start one rank for each GPU (--ntasks-per-node equal to --gpus-per-node)";
   } else if (!idle.empty()) {
     finding.status = Status::warning;
     finding.text += format("; some GPUs of {} have no rank", list_of(idle));
-    finding.advice = "start one rank for each GPU (--ntasks-per-node as --gpus-per-node)";
+    finding.advice = "start one rank for each GPU (--ntasks-per-node equal to --gpus-per-node)";
   } else if (!all_equal(descriptions)) {
     finding.status = Status::warning;
-    finding.advice = "ask for nodes with the same GPUs: the slowest ones set the pace";
+    finding.advice = "request nodes with the same GPUs: the slowest GPU limits the speed";
   } else {
     finding.text = format("{} of {} on each node; one rank each", of_nodes[0].visible, finding.text);
   }
@@ -117,12 +117,12 @@ Finding judge_nccl(const std::vector<std::string>& nodes, const std::vector<std:
     finding.figures[nodes[i]] = {{"version", versions[i]}, {"problem", problems[i]}};
   if (std::any_of(problems.begin(), problems.end(), [](const std::string& problem) { return !problem.empty(); })) {
     finding.status = Status::warning;
-    finding.text = format("not there ({}): GPUs exchange data through memory of the host", by_value(nodes, problems));
-    finding.advice = "build fsdp where NCCL is, or load its module (docs/gpu.md)";
+    finding.text = format("not found ({}): GPUs exchange data through host memory", by_value(nodes, problems));
+    finding.advice = "build fsdp with NCCL, or load its module (docs/gpu.md)";
   } else if (!all_equal(versions)) {
     finding.status = Status::failed;
     finding.text = by_value(nodes, versions);
-    finding.advice = "let all nodes load the same NCCL";
+    finding.advice = "load the same NCCL on all nodes";
   } else {
     finding.text = "NCCL " + by_value(nodes, versions);
   }

@@ -67,8 +67,8 @@ Finding judge_processors(const std::vector<std::string>& nodes, const std::vecto
   if (all_equal(instruction_sets)) return finding;
   finding.status = Status::warning;
   finding.advice =
-      "ask for nodes that are alike (sbatch --constraint): the slowest ones set the pace, and results are equal to rounding "
-      "only, depending on which ranks run where";
+      "request nodes of the same kind (sbatch --constraint): the slowest node limits the speed, and results differ by "
+      "rounding, depending on which ranks run where";
   return finding;
 }
 
@@ -100,10 +100,10 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
   };
   if (squeezed.first) {
     finding.status = Status::warning;
-    finding.text = format("{}, to which the ranks are bound, though the job may use {}",
+    finding.text = format("{}, to which the ranks are bound, although the job may use {}",
                           describe(squeezed, squeezed.first->bound), squeezed.first->processors);
     finding.advice =
-        "bind no rank (mpirun --bind-to none), or each to processors of its own (srun --cpu-bind=cores with "
+        "do not bind ranks (mpirun --bind-to none), or bind each to its own processors (srun --cpu-bind=cores with "
         "--cpus-per-task)";
   } else if (crowded.first) {
     const NodeThreads& node = *crowded.first;
@@ -117,7 +117,7 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
                                      plural(each, "thread"), each, each);
   } else if (idle.first) {
     finding.status = Status::warning;
-    finding.text = format("{}: most have nothing to do", describe(idle, idle.first->processors));
+    finding.text = format("{}: most processors are idle", describe(idle, idle.first->processors));
     finding.advice = format(
         "unset OMP_NUM_THREADS, start more ranks, or bind each rank to more than one core (mpirun --bind-to "
         "none, srun --cpus-per-task={})",
@@ -145,9 +145,9 @@ Finding judge_locked_memory(const std::vector<std::string>& nodes, const std::ve
   finding.text = by_value(nodes, texts);
   if (const std::vector<std::string> low = those(nodes, too_low); !low.empty()) {
     finding.status = Status::warning;
-    finding.text += format("; the network of {} moves data from locked memory", list_of(low));
+    finding.text += format("; the network of {} needs locked memory", list_of(low));
     finding.advice =
-        "raise it to unlimited (ulimit -l); under Slurm by LimitMEMLOCK=infinity for slurmd, and "
+        "raise the limit to unlimited (ulimit -l); under Slurm by LimitMEMLOCK=infinity for slurmd, and "
         "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf";
   } else if (std::find(has_rdma.begin(), has_rdma.end(), true) == has_rdma.end()) {
     finding.text += "; no network here needs it";
@@ -178,8 +178,8 @@ Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::ve
     finding.status = Status::warning;
     finding.text += format("; MPI{} takes up to {} on {}", on_gpu ? " with NCCL" : "", format_bytes(needed), list_of(short_of));
     finding.advice =
-        "make /dev/shm larger (mount -o remount,size=2g /dev/shm; for containers --shm-size=2g), or remove what "
-        "dead jobs have left there";
+        "make /dev/shm larger (mount -o remount,size=2g /dev/shm; for containers --shm-size=2g), or remove files that dead "
+        "jobs have left there";
   }
   return finding;
 }
@@ -190,7 +190,7 @@ Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<do
   std::sort(sorted.begin(), sorted.end());
   const double middle = sorted[sorted.size() / 2], spread = sorted.back() - sorted.front();
   Finding finding{
-      .text = format("those of the nodes differ by less than {}", format_duration(std::max(std::max(spread, apart_s), 1e-3)))};
+      .text = format("the nodes' clocks differ by less than {}", format_duration(std::max(std::max(spread, apart_s), 1e-3)))};
   finding.figures = {{"spread_s", spread}, {"read_within_s", apart_s}};
   if (spread - apart_s < noticeable_s) return finding;
   std::vector<std::string> off;
@@ -199,9 +199,9 @@ Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<do
       off.push_back(format("{} is {} {}", nodes[i], format_duration(std::abs(clocks[i] - middle)),
                            clocks[i] > middle ? "ahead" : "behind"));
   finding.status = Status::warning;
-  finding.text = format("they differ by {}: {}", format_duration(spread), list_of(off));
+  finding.text = format("the nodes' clocks differ by {}: {}", format_duration(spread), list_of(off));
   finding.advice =
-      "have them set by one time server (chrony, ntpd): times of files and logs do not fit together, and logins "
+      "synchronize them with one time server (chrony, ntpd): otherwise times of files and logs do not match, and logins "
       "between nodes may fail";
   return finding;
 }

@@ -65,10 +65,11 @@ Finding judge_alone(const Start& start, const std::optional<std::string>& plugin
   if (!by_srun)
     finding.advice = format("start the job with mpirun of {}, or {}", start.library, build_with);
   else if (is_open_mpi(start.library) && plugins && has_pmix(*plugins))
-    finding.advice = "start the job with srun --mpi=pmix, which this Slurm has";
+    finding.advice = "start the job with srun --mpi=pmix, which this Slurm supports";
   else
     finding.advice = format(
-        "start the job with mpirun of {} inside sbatch or salloc; `srun --mpi=list` names no plugin here that this MPI knows",
+        "start the job with mpirun of {} inside sbatch or salloc; `srun --mpi=list` lists no plugin here that this MPI "
+        "supports",
         start.library);
   finding.figures = {{"launched", start.launched.count}, {"ranks", 1}};
   return finding;
@@ -88,8 +89,8 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
     finding.text += format("; {} has {}, and {} has {}", nodes[static_cast<std::size_t>(most - ranks.begin())], *most,
                            nodes[static_cast<std::size_t>(least - ranks.begin())], *least);
     finding.advice =
-        "start as many on each node (srun --ntasks-per-node, mpirun --map-by ppr:N:node): else they send without "
-        "regard to nodes, and the fullest node sets the pace";
+        "start the same number of ranks on each node (srun --ntasks-per-node, mpirun --map-by ppr:N:node): otherwise "
+        "communication ignores nodes, and the node with the most ranks limits the speed";
     return finding;
   }
   finding.text = format("{}; one rank, started without a launcher", start.library);
@@ -102,11 +103,11 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
   const std::string first = mpirun->substr(0, mpirun->find('\n'));
   if (first.find("Open MPI") == std::string::npos) {
     finding.status = Status::warning;
-    finding.text += format("; mpirun is that of another MPI ({})", excerpt(first, 60));
+    finding.text += format("; mpirun belongs to another MPI ({})", excerpt(first, 60));
     finding.advice = format("put mpirun of {} first in the PATH, or {}", start.library, build_with);
   } else if (first.find(version) == std::string::npos) {
     finding.status = Status::warning;
-    finding.text += format("; mpirun is that of another version ({})", excerpt(first, 60));
+    finding.text += format("; mpirun belongs to another version ({})", excerpt(first, 60));
     finding.advice = format("put mpirun of {} first in the PATH", start.library);
   }
   return finding;
@@ -119,13 +120,13 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
                                                       : "srun has no PMIx: start jobs with mpirun";
   finding.figures = {{"job", slurm.job}, {"nodes", slurm.nodes}, {"tasks", slurm.tasks}};
   if (slurm.job.empty()) {
-    finding.text = slurm.plugins ? format("this is no job of Slurm's; {}", pmix) : "this is no job of Slurm's";
+    finding.text = slurm.plugins ? format("this is not a Slurm job; {}", pmix) : "this is not a Slurm job";
     return finding;
   }
   if (slurm.is_over) {
     finding.status = Status::warning;
     finding.text =
-        format("SLURM_JOB_ID is {}, and that job is over: srun and mpirun would ask for its nodes here, and fail", slurm.job);
+        format("SLURM_JOB_ID is {}, and that job is over: srun and mpirun would try to use its nodes, and fail", slurm.job);
     finding.advice = "unset the variables of that job (in bash: unset ${!SLURM_*}), or open a new shell";
     return finding;
   }
@@ -133,13 +134,13 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
   const bool is_alone = ranks == 1 && start.launcher.empty();
   if (is_alone && (slurm.tasks > 1 || slurm.nodes > 1)) {
     finding.status = Status::warning;
-    finding.text += "; but this is one rank, which nothing has started on the job's nodes";
+    finding.text += "; but this is one rank, which no launcher has started on the job's nodes";
     finding.advice = slurm.plugins && has_pmix(*slurm.plugins) ? "start it with srun --mpi=pmix" : "start it with mpirun";
   } else if (nodes < slurm.nodes) {
     finding.status = Status::warning;
     finding.text += format("; but there are ranks on {} only", plural(nodes, "node"));
     finding.advice =
-        format("start ranks on all of them (srun --nodes={0}, or mpirun with a multiple of {0} ranks), or ask for fewer nodes",
+        format("start ranks on all of them (srun --nodes={0}, or mpirun with a multiple of {0} ranks), or request fewer nodes",
                slurm.nodes);
   }
   return finding;
@@ -184,7 +185,7 @@ std::optional<Finding> check_software(DoctorJob& job) {
   Finding finding{.text = by_value(job.nodes, all)};
   if (!all_equal(all)) {
     finding.status = Status::failed;
-    finding.advice = "let all nodes use the same programs and libraries, from a folder that they share";
+    finding.advice = "use the same programs and libraries on all nodes, from a folder that they share";
   }
   for (std::size_t i = 0; i < all.size(); ++i) finding.figures[job.nodes[i]] = all[i];
   return finding;

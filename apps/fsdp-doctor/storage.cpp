@@ -37,7 +37,7 @@ std::string why_not_read(const fs::path& path, const std::string& text) {
     std::ifstream file(path);
     std::string found;
     if (file && std::getline(file, found) && found == text) return "";
-    const std::string why = file.is_open() ? "what is in it is not what was written" : std::strerror(errno);
+    const std::string why = file.is_open() ? "its content differs from what was written" : std::strerror(errno);
     if (timer.seconds() > seen_within_s) return why;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -66,7 +66,7 @@ std::string why_not_hdf5(const fs::path& path) {
     const h5::File in = h5::File::open(path);
     if (!in.is_checked()) return "the file has no checksums";
     in.dataset("numbers").read({0, n}, read.data());
-    return read == written ? "" : "what was read is not what was written";
+    return read == written ? "" : "the numbers read differ from those written";
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -123,23 +123,25 @@ Finding judge_save_folder(const std::string& folder, const std::string& file_sys
     } else if (!use.write_problem.empty() || !use.is_seen) {
       mute.push_back(use.node);
       why_mute =
-          use.write_problem.empty() ? format("{} does not see what was written there", nodes[0].node) : use.write_problem;
+          use.write_problem.empty() ? format("{} does not see the file written there", nodes[0].node) : use.write_problem;
     }
   }
   if (!blind.empty()) {
     finding.status = Status::failed;
-    finding.text += format(": what {} writes there cannot be read on {} ({})", nodes[0].node, list_of(blind), why_blind);
-    finding.advice = "choose a --save-dir on a file system that all nodes share; a folder such as /tmp is another one on each";
+    finding.text += format(": files written by {} cannot be read on {} ({})", nodes[0].node, list_of(blind), why_blind);
+    finding.advice =
+        "choose a --save-dir on a file system that all nodes share; a folder such as /tmp is a different one on each node";
   } else if (!mute.empty()) {
     finding.status = Status::failed;
     finding.text += format(" cannot be written to on {} ({})", list_of(mute), why_mute);
-    finding.advice = "give this user the right to write there on all nodes, or choose another --save-dir";
+    finding.advice = "give this user write permission there on all nodes, or choose another --save-dir";
   } else {
     if (nodes.size() > 1) finding.text += format(": all {} nodes read and write it", nodes.size());
     if (file_system == "tmpfs" || file_system == "ramfs") {
       finding.status = Status::warning;
-      finding.text += nodes.size() > 1 ? "; it is a machine's memory" : " is this machine's memory";
-      finding.advice = "choose a --save-dir on a disk: what is in memory ends with the machine, and takes memory from jobs";
+      finding.text += nodes.size() > 1 ? "; it is in the memory of one machine" : " is in this machine's memory";
+      finding.advice =
+          "choose a --save-dir on a disk: files in memory are lost when the machine stops, and take memory from jobs";
     }
   }
   return finding;
@@ -152,10 +154,9 @@ Finding judge_hdf5(const std::string& headers, const std::string& library, const
   finding.figures = {{"library", library}, {"headers", headers}};
   if (headers != library) {
     finding.status = Status::failed;
-    finding.text = format("fsdp was built with HDF5 {}, and loads {}", headers, library);
+    finding.text = format("fsdp was built with HDF5 {}, but loads {}", headers, library);
     finding.advice =
-        "build it again, or load the module of the version that it was built with (HDF5 itself ends programs in "
-        "which the two differ)";
+        "build it again, or load the module of the version that it was built with (HDF5 aborts a program if the two differ)";
     return finding;
   }
   std::vector<std::string> bad;
@@ -168,7 +169,7 @@ Finding judge_hdf5(const std::string& headers, const std::string& library, const
   if (bad.empty()) return finding;
   finding.status = Status::failed;
   finding.text = format("HDF5 {} fails on {} ({})", library, list_of(bad), excerpt(why, 300));
-  finding.advice = "see to the disk and the rights there, or choose another --save-dir";
+  finding.advice = "check the disk and the permissions there, or choose another --save-dir";
   return finding;
 }
 

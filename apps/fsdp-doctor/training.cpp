@@ -37,12 +37,12 @@ Finding judge_training(const TrainingFigures& training) {
   const bool finite = std::all_of(training.losses.begin(), training.losses.end(), [](double x) { return std::isfinite(x); });
   if (finite && training.agreed && last < first) return finding;
   finding.status = Status::failed;
-  finding.text += !finite            ? "; it is not finite"
+  finding.text += !finite            ? "; the loss is not finite"
                   : !training.agreed ? "; the ranks have different losses"
-                                     : "; it does not fall";
+                                     : "; the loss does not decrease";
   finding.advice =
-      "something computes or sends wrong numbers: run it on fewer nodes until it works, to find where; memory "
-      "errors are in the system's log (dmesg, nvidia-smi -q -d ECC)";
+      "some node computes or sends wrong numbers: run the check on fewer nodes to find out which; memory errors are in the "
+      "system's log (dmesg, nvidia-smi -q -d ECC)";
   return finding;
 }
 

@@ -30,9 +30,9 @@
 namespace fsdp {
 
 OptionTable evaluate_option_table(EvaluateOptions& options) {
-  OptionTable table(
-      "fsdp-evaluate", "MODEL DATA [options]",
-      "Loss, perplexity and bits per token and byte of a model on tokens, or the part of questions that it answers right.");
+  OptionTable table("fsdp-evaluate", "MODEL DATA [options]",
+                    "Measures loss, perplexity and bits per token and byte of a model on tokens, or the share of questions "
+                    "that it answers correctly.");
   table.group("What");
   table
       .path("model", "MODEL", options.model,
@@ -44,7 +44,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
              "number of the right choice, from 0), or a file of llm.c's for HellaSwag or MMLU");
   table
       .text("mask", "FILES", options.mask,
-            "which tokens of DATA count: a token file with 1 for each that does and 0 for others")
+            "which tokens of DATA count: a token file with 1 for each token that counts and 0 for the others")
       .unset("the dataset loss_mask of an HDF5 file; else all count")
       .sets("mask");
   add_document_options(table, options.break_mode, options.document_attention, options.end_of_document);
@@ -53,7 +53,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
       .alias("block-size")
       .sets("sequence length")
-      .unset("the model's longest sequence, of DATA at most 1024");
+      .unset("the model's longest sequence; for DATA at most 1024");
   add_precision_options(table, options.precision);
   add_model_tokenizer_option(table, options.tokenizer);
   add_text_options(table, options.json_field, options.skip_invalid);
@@ -126,7 +126,7 @@ class NodeTexts {
       reading.tokenizer = name_of_model_tokenizer(options.tokenizer, folder_beside(source, options.model), vocab_size);
       if (reading.tokenizer.empty())
         throw UserError(
-            format("'{}' is text, and {} has {} tokens, and no tokenizer lies with it (text needs one); give --tokenizer",
+            format("'{}' is text, but {}, with {} tokens, has no tokenizer next to it (text needs one); give --tokenizer",
                    texts.front().name, source.description(), vocab_size));
       try_opening(options.data, Split::valid);
       open_masks(options.mask);
@@ -310,7 +310,7 @@ void note_precision(const TensorSource& source, DType precision) {
   if (!trained.is_object() || !trained.contains("precision") || !trained["precision"].is_string()) return;
   const auto theirs = trained["precision"].get<std::string>();
   if (theirs != name_of(precision))
-    print_to(stderr, "{} was trained in {}, and is evaluated in {}; --precision {} computes as its validations did\n",
+    print_to(stderr, "{} was trained in {}, and is evaluated in {}; --precision {} gives the losses of its validations\n",
              source.description(), theirs, name_of(precision), theirs);
 }
 

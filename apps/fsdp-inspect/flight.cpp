@@ -35,9 +35,9 @@ FlightFolder read_flight_folder(const fs::path& path) {
   }
   const std::vector<fs::path> files = flight_files(folder.path);
   if (files.empty())
-    throw UserError(format(
-        "{} has no flight records (a run that ends in good order removes them); give the save folder of a run that has not",
-        path.string()));
+    throw UserError(
+        format("{} has no flight records (a run that ends normally removes them); give the save folder of a run that did not",
+               path.string()));
   for (const fs::path& file : files) {
     try {
       folder.records.push_back(read_flight_record(file));
@@ -58,7 +58,7 @@ FlightFolder read_flight_folder(const fs::path& path) {
   std::erase_if(folder.records, [&](const FlightRecord& record) {
     if (record.size == size) return false;
     folder.problems.push_back(
-        format("the record of rank {} is of a job of {} ranks, and not of {}; it is left out", record.rank, record.size, size));
+        format("the record of rank {} is of a job of {} ranks, and not of {}; it is ignored", record.rank, record.size, size));
     return true;
   });
   const auto by_rank = [](const FlightRecord& a, const FlightRecord& b) { return a.rank < b.rank; };
@@ -66,7 +66,7 @@ FlightFolder read_flight_folder(const fs::path& path) {
   const auto same_rank = [](const FlightRecord& a, const FlightRecord& b) { return a.rank == b.rank; };
   const auto copies = std::unique(folder.records.begin(), folder.records.end(), same_rank);
   if (const auto n = folder.records.end() - copies; n > 0)
-    folder.problems.push_back(format("{} of ranks that have another one {} left out",
+    folder.problems.push_back(format("{} of ranks with another record {} ignored",
                                      n == 1 ? "a record" : format("{} records", n), n == 1 ? "is" : "are"));
   folder.records.erase(copies, folder.records.end());
   for (int rank = 0, at = 0; rank < size; ++rank) {
@@ -78,7 +78,7 @@ FlightFolder read_flight_folder(const fs::path& path) {
   for (const FlightRecord& record : folder.records)
     if (record.unreadable > 0)
       folder.problems.push_back(
-          format("of the record of rank {} {} entries are damaged, and left out", record.rank, record.unreadable));
+          format("the record of rank {} has {} damaged entries, which are ignored", record.rank, record.unreadable));
   return folder;
 }
 
@@ -188,12 +188,10 @@ const FlightEntry* longest_alone(const FlightRecord& record) {
 
 std::string of_a_silent_rank(const FlightRecord& record) {
   return format(
-      "such a rank was killed (out of memory: dmesg, sacct -o State,MaxRSS), stopped, or hangs (a GPU that has failed: "
-      "nvidia-smi, dmesg), or its node is slow or gone; or the whole job was ended from outside in this moment (or still "
-      "runs), "
-      "and nothing is wrong with this rank. Look at {}; the same command goes on from the last save, without that node if it "
-      "is "
-      "at fault",
+      "the rank was killed (out of memory: dmesg, sacct -o State,MaxRSS), stopped, or hangs (a GPU that has failed: "
+      "nvidia-smi, dmesg), or its node is slow or gone; or the whole job was ended from outside at this moment (or still "
+      "runs), and nothing is wrong with this rank. Check {}; the same command resumes from the last save; leave out that node "
+      "if it is at fault",
       excerpt(record.host, 64));
 }
 
@@ -210,7 +208,7 @@ Verdict judge(const FlightFolder& folder) {
       if (failed(record)) verdict.ranks.push_back(record.rank);
     verdict.text = format("{} failed{}: {}", rank_text(*first), last.entry ? " in " + describe(*last.entry) : "",
                           excerpt(first->message, 1000));
-    verdict.cause = "see to what it says; the other ranks ended because of it";
+    verdict.cause = "fix this error first; the other ranks ended because of it";
     return verdict;
   }
   if (const auto mismatch = find_mismatch(records)) {
@@ -229,9 +227,8 @@ Verdict judge(const FlightFolder& folder) {
         format("rank{} {} left no record, so that the others cannot be compared with {}", folder.missing.size() == 1 ? "" : "s",
                ranks_text(folder.missing), folder.missing.size() == 1 ? "it" : "them");
     verdict.cause =
-        "a node that dies takes along what had not come to the disk: look at those nodes first, or, if the record is damaged, "
-        "at "
-        "what the launcher and the system's log say of that rank";
+        "a node that dies loses data that is not yet on disk: check those nodes first, or, if the record is damaged, what the "
+        "launcher and the system's log say about that rank";
     return verdict;
   }
   std::vector<const FlightRecord*> behind;
@@ -246,19 +243,21 @@ Verdict judge(const FlightFolder& folder) {
     if (one != records.end()) {
       const FlightRecord& missed = records[static_cast<std::size_t>(one->missed)];
       verdict.ranks = {one->missed};
-      verdict.text = format("{} did not go on, say those that waited for it; all had come to {}", rank_text(missed), where);
+      verdict.text = format("{} did not continue, according to the ranks that waited for it; all had reached {}",
+                            rank_text(missed), where);
       if (const FlightEntry* longest = longest_alone(missed))
-        verdict.text += format("; before, it was {} at {}", format_duration(seconds_of(*longest)), describe(*longest));
+        verdict.text += format("; before that it spent {} in {}", format_duration(seconds_of(*longest)), describe(*longest));
       verdict.cause = of_a_silent_rank(missed);
       return verdict;
     }
     for (const FlightRecord* record : behind) verdict.ranks.push_back(record->rank);
-    verdict.text = format("no rank is behind another: all had come to {}", where);
-    verdict.cause = last.entry && last.open && last.entry->exchanges
-                        ? "one of them ended there, or all waited for the network: see what the launcher and the system's log "
-                          "say; if it is the network, try --comm mpi, or raise --collective-timeout"
-                        : "the job was ended from outside (scancel, the time limit, kill), or a rank died just there: see what "
-                          "the launcher and the system's log say";
+    verdict.text = format("no rank is behind another: all had reached {}", where);
+    verdict.cause =
+        last.entry && last.open && last.entry->exchanges
+            ? "one of them ended there, or all waited for the network: see what the launcher and the system's log "
+              "say; if it is the network, try --comm mpi, or raise --collective-timeout"
+            : "the job was ended from outside (scancel, the time limit, kill), or a rank died at this point: see what "
+              "the launcher and the system's log say";
     return verdict;
   }
   const FlightRecord& first = *behind.front();
@@ -298,7 +297,7 @@ std::string describe_flight(const FlightFolder& folder) {
                            folder.path.string(), excerpt(records.front().version, 64));
   for (const std::string& problem : folder.problems) out += format("warning: {}\n", problem);
   if (!folder.missing.empty())
-    out += format("no record of rank{} {}: lost with its node before it came to the disk, or never made\n",
+    out += format("no record of rank{} {}: lost with its node before it reached the disk, or never written\n",
                   folder.missing.size() == 1 ? "" : "s", ranks_text(folder.missing));
   // Ranks in the same state share a row.
   std::map<std::pair<std::uint64_t, std::string>, std::vector<const FlightRecord*>> at;
@@ -316,8 +315,8 @@ std::string describe_flight(const FlightFolder& folder) {
     const Last last = last_of(first);
     rows.push_back({ranks_text(ranks), format("{}", key.first), last.entry ? describe(*last.entry) : "",
                     last.entry ? time_text(first, last.entry->begin_ns).substr(11) : "", state_of(first, last),
-                    first.end == FlightEnd::none     ? "says nothing"
-                    : first.end == FlightEnd::waited ? "had waited too long"
+                    first.end == FlightEnd::none     ? "not recorded"
+                    : first.end == FlightEnd::waited ? "timed out"
                                                      : "failed"});
   }
   out += lay_out(rows, 2);

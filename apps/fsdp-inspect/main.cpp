@@ -31,36 +31,35 @@ struct Command {
 };
 
 OptionTable inspect_option_table(Command& o) {
-  OptionTable table("fsdp-inspect", "CHECKPOINT [OTHER] [options]",
-                    "Shows what is in a checkpoint, or how it differs from another one, or what the ranks of a run did last. "
-                    "Also reads consolidated files and "
-                    "Hugging Face folders, in a few tens of MB of memory whatever the size of the model.");
+  OptionTable table(
+      "fsdp-inspect", "CHECKPOINT [OTHER] [options]",
+      "Shows the contents of a checkpoint, its differences from another one, or what the ranks of a run did last. Also reads "
+      "consolidated files and Hugging Face folders. Needs only a few tens of MB of memory for any size of model.");
   table.group("What");
   table
       .path("checkpoint", "CHECKPOINT", o.checkpoint,
             "A step folder, a save folder (then its latest complete step), a file made by "
             "fsdp-consolidate, or a Hugging Face folder.")
       .positional()
-      .unset("needed, but with --flight");
+      .unset("required, except with --flight");
   table
       .path("other", "OTHER", o.other,
-            "Compare with this one, written at any number of ranks and in any of the forms. Exit code 1 if they differ.")
+            "Compare with this one, in any of these forms and from any number of ranks. Exit code 1 if they differ.")
       .positional()
       .unset("no comparison");
   table
-      .path(
-          "flight", "DIR", o.flight,
-          "Instead: what each rank of a run did last that did not end in good order, and which rank the others waited for. The "
-          "run's save folder, or the folder of flight records in it.")
+      .path("flight", "DIR", o.flight,
+            "Instead show what each rank did last in a run that did not end normally, and which rank the others waited for. "
+            "DIR is the run's save folder, or the folder of flight records in it.")
       .unset("a checkpoint");
   table.group("How");
   table.flag("verify", o.verify,
-             "Compare the checksum of every file of the checkpoint, and the norm of every tensor with that of when it was "
-             "saved; a bad one is named.");
+             "Compare the checksum of every file of the checkpoint, and the norm of every tensor with its norm when it was "
+             "saved; the first bad one is named.");
   add_no_verify_option(table, o.no_verify);
   table
       .text("tensor", "NAME", o.tensor,
-            "This tensor alone, with the optimizer's states of it, where they are stored, and who holds what.")
+            "Show only this tensor, with its optimizer states if they are stored, and which ranks hold which elements.")
       .unset("all");
   table.flag("options", o.options, "The options of the run that wrote it.");
   table.flag("json", o.json, "Print one JSON object.");
@@ -105,7 +104,7 @@ Cells joined(Cells a, const Cells& b) {
 int exit_code_for(std::size_t wrong) {
   if (wrong == 0) return exit_code::done;
   print_to(stderr,
-           "fsdp-inspect: {} tensor{} of another norm than when {} saved; restore the checkpoint from a copy, or use "
+           "fsdp-inspect: {} tensor{} with another norm than when {} saved; restore the checkpoint from a copy, or use "
            "another step\n",
            wrong, wrong == 1 ? "" : "s", wrong == 1 ? "it was" : "they were");
   return exit_code::failed;
@@ -220,7 +219,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
 
 int show_flight(const Command& command) {
   if (!command.checkpoint.empty() || command.verify || command.options || !command.tensor.empty() || command.no_verify)
-    throw UserError("--flight goes with --json alone (it looks into no checkpoint); leave out the rest");
+    throw UserError("--flight only goes with --json (it reads no checkpoint); leave out the other options");
   const FlightFolder folder = read_flight_folder(command.flight);
   print_to(stdout, "{}", command.json ? json_text(flight_to_json(folder)) + "\n" : describe_flight(folder));
   return exit_code::done;
@@ -230,7 +229,7 @@ int run(const Command& command) {
   if (!command.flight.empty()) return show_flight(command);
   if (command.checkpoint.empty()) throw UserError("CHECKPOINT is needed (what to look into); see fsdp-inspect --help");
   if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
-    throw UserError("OTHER does not go with --verify, --options or --tensor (it is compared with); leave one out");
+    throw UserError("OTHER does not go with --verify, --options or --tensor (a comparison uses none of them); leave one out");
 
   if (command.verify && command.no_verify)
     throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing); leave one out");

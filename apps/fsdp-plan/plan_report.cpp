@@ -101,7 +101,7 @@ std::string prediction_table(const PlanTable& table) {
                       table.fits(variant) ? "yes" : "no"});
     }
   return format(
-             "\nprediction for {} (--gpu {}), which nobody has measured: the plan's operations with the figures of\n"
+             "\nprediction for {} (--gpu {}), not measured: the plan's operations with the figures of\n"
              "{}:\n"
              "{:.0f} TFLOP/s in {}, {:.2f} TB/s of memory, {:.0f} GB/s in each direction between GPUs of a node{}{}.\n"
              "Products are taken to reach {:.0f} % of that, attention {:.0f} %, other kernels {:.0f} % of the memory's "

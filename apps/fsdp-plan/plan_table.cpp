@@ -105,34 +105,33 @@ void settle(PlanTableOptions& o) {
 }  // namespace
 
 OptionTable plan_option_table(PlanTableOptions& o) {
-  OptionTable table(
-      "fsdp-plan", "[options of fsdp-train] --nodes N --ranks-per-node N [options]",
-      "Prints for every sharding strategy what a rank of fsdp-train would hold and send on a cluster that need not "
-      "be there, with the same options: fsdp-plan --arch gpt2-xl --nodes 2 --ranks-per-node 8. Needs no MPI "
-      "launcher, no data and no weights; of --model it reads config.json alone. What only a run needs is "
-      "accepted and changes nothing. The exit code is 0 also if nothing fits.");
+  OptionTable table("fsdp-plan", "[options of fsdp-train] --nodes N --ranks-per-node N [options]",
+                    "Prints for every sharding strategy the memory and the traffic of a rank of fsdp-train on a cluster, which "
+                    "need not exist. It takes the options of fsdp-train: fsdp-plan --arch gpt2-xl --nodes 2 --ranks-per-node "
+                    "8. Needs no MPI launcher, no data and no weights; from --model it reads only config.json. Options that "
+                    "only a run needs are accepted without effect. The exit code is 0 even if nothing fits.");
   table.group("Cluster");
   table.integer("nodes", "N", o.cluster.nodes, {1, most_ranks}, "Nodes of the job.");
   table.integer("ranks-per-node", "N", o.cluster.ranks_per_node, {1, most_ranks},
-                "Ranks of each node, consecutive; also the groups of the hybrid strategies, unless --shard-group-size says "
-                "otherwise.");
+                "Ranks per node, consecutive; also the size of the shard groups of hybrid strategies, unless "
+                "--shard-group-size is given.");
   table
-      .size("memory-limit", "SIZE", o.memory_limit, "Memory of a rank: what fits is marked, and the best of it named.",
-            std::size_t{1} << 20)
+      .size("memory-limit", "SIZE", o.memory_limit,
+            "Memory of a rank: strategies that fit are marked, and the best of them is named.", std::size_t{1} << 20)
       .unset("no limit, or that of --gpu");
   std::vector<std::pair<std::string, const GpuFigures*>> gpus;
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.product, &gpu);
   table
-      .choice<const GpuFigures*>("gpu", o.gpu, std::move(gpus),
-                                 "Plan for ranks with such a GPU each (also by the driver's name for it), as with --device "
-                                 "cuda, and predict the time of an update from the plan and "
-                                 "the figures of its datasheet. Nothing is measured for that.")
+      .choice<const GpuFigures*>(
+          "gpu", o.gpu, std::move(gpus),
+          "Plan for one such GPU per rank, as with --device cuda, and predict the time of an update from the plan and the "
+          "GPU's datasheet, without measurements. NAME may also be the driver's name of the GPU.")
       .unset("no prediction");
   table.group("Output");
   table.flag("explain", o.explain,
-             "Say where each number of --sharding-strategy comes from, and compare with rules of thumb. With --json: add its "
-             "units, tensor by tensor, buffers and operations.");
+             "Explain each number of --sharding-strategy, and compare it with rules of thumb. With --json: add its units with "
+             "their tensors, its buffers and its operations.");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
   table.then([&o](const OptionTable&) { settle(o); });
   table.rows_of("fsdp-train");

@@ -48,7 +48,7 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
   for (const std::size_t n : numbers)
     if (n > most)
       throw UserError(
-          format("{} '{}' asks for {} numbers of a row (no memory holds so many); correct what it says", what, name, n));
+          format("{} '{}' needs {} numbers per row (more than any memory holds); correct its sizes", what, name, n));
 }
 
 /// Parameter names become names of data sets in HDF5, in which only "/" and "." have a meaning: they are paths.
@@ -57,8 +57,8 @@ void require_name(const std::string& whole) {
   const auto is_right = [](char c) { return c > ' ' && c != '/' && c != 127; };
   if (whole.size() > most || !std::all_of(whole.begin(), whole.end(), is_right))
     throw UserError(
-        format("'{}' is no name of a parameter (checkpoints hold it by that: at most {} characters, without spaces, '/' and "
-               "control characters); call it otherwise",
+        format("'{}' is not a valid name of a parameter (checkpoints allow at most {} characters, without spaces, '/' and "
+               "control characters); choose another name",
                printable(whole.substr(0, most)), most));
 }
 
@@ -91,22 +91,19 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
     const bool is_first = i == 0 && layer->takes_tokens();
     if (name.empty() || !names.insert(name).second)
       throw UserError(
-          format("layer {} is called '{}' (each layer, and the loss, has a name of its own); call it otherwise", i, name));
+          format("layer {} has the name '{}' (each layer and the loss need a unique name); choose another name", i, name));
     require_sane("layer", name, {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch()});
     if (is_first && layer->inputs() != 1)
       throw UserError(
-          format("layer '{}' takes tokens and says that it takes {} numbers of a row (a row has one token); let "
-                 "inputs() be 1",
-                 name, layer->inputs()));
+          format("layer '{}' takes tokens, but its inputs() is {} (a row has one token); make it 1", name, layer->inputs()));
     if (is_first && layer->saved() + layer->saved_floats() > 0)
-      throw UserError(
-          format("layer '{}' takes tokens and saves numbers (a first layer has no memory for that); make them again "
-                 "in backward",
-                 name));
+      throw UserError(format(
+          "layer '{}' takes tokens and saves numbers (a layer of tokens has no memory for that); recompute them in backward",
+          name));
     if (layer->takes_tokens() && i > 0)
-      throw UserError(format("layer '{}' takes tokens (only the first layer is given them); put it in front", name));
+      throw UserError(format("layer '{}' takes tokens (only the first layer can); put it first", name));
     if (!is_first && layer->inputs() != width)
-      throw UserError(format("layer '{}' takes {} numbers of a row (the one before it gives {}); make them equal", name,
+      throw UserError(format("layer '{}' takes {} numbers per row (the layer before it gives {}); make them equal", name,
                              layer->inputs(), width));
     Stage stage = stage_of(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()));
     if (is_first)
@@ -121,7 +118,7 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
   if (loss_->inputs() != width)
     throw UserError(
-        format("the loss takes {} numbers of a row (the last layer gives {}); make them equal", loss_->inputs(), width));
+        format("the loss takes {} numbers per row (the last layer gives {}); make them equal", loss_->inputs(), width));
   head_ = stage_of(loss_name, nullptr, loss_->parameters(), -1);
   widest_ = std::max(widest_, width);
   most_scratch_ = std::max(most_scratch_, loss_->scratch());
@@ -132,16 +129,14 @@ Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vecto
   Stage stage{name, std::move(layer), std::move(parameters), parameters_.size()};
   for (const LayerParameter& parameter : stage.parameters) {
     if (parameter.name.empty())
-      throw UserError(
-          format("a parameter of layer '{}' has no name (checkpoints hold it by that); correct parameters()", name));
+      throw UserError(format("a parameter of layer '{}' has no name (checkpoints need it); correct parameters()", name));
     bool has_numbers = !parameter.shape.empty();
     std::size_t product = 1;
     for (const std::size_t n : parameter.shape)
       has_numbers = has_numbers && n > 0 && !__builtin_mul_overflow(product, n, &product) && product < std::size_t{1} << 48;
     if (!has_numbers)
       throw UserError(
-          format("parameter '{}' of layer '{}' has the shape {} (it holds no numbers, or more than any memory); "
-                 "correct parameters()",
+          format("parameter '{}' of layer '{}' has the shape {} (it is empty, or larger than any memory); correct parameters()",
                  parameter.name, name, to_string(parameter.shape)));
     const std::string whole = name + "." + parameter.name;
     require_name(whole);
@@ -150,7 +145,7 @@ Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vecto
       throw UserError(format("parameter '{}' begins with {} of {} (that is no number, or below 0); correct parameters()", whole,
                              init.kind == Init::Kind::constant ? "a value" : "random numbers", init.value));
     for (const Parameter& other : parameters_)
-      if (other.name == whole) throw UserError(format("there are two parameters '{}'; give each a name of its own", whole));
+      if (other.name == whole) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
     parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
     most_columns_ = std::max(most_columns_, parameter.shape.size() > 1 ? product / parameter.shape.front() : product);
   }
@@ -195,7 +190,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
 
 void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
   if (shape.rows() == 0) throw UserError("a batch has no rows; raise `micro-batch`");
-  if (cache.positions > 0) throw UserError("layers of one's own do not generate text (they have no key-value cache)");
+  if (cache.positions > 0) throw UserError("user-defined layers cannot generate text (they have no key-value cache)");
   const auto require = [&](const char* what, const std::string& name, bool works_in_type, bool works_on_gpu) {
     if (!works_in_type)
       throw UserError(format("{} '{}' does not work in {} (its works_in() says so); choose another precision, or make it work",

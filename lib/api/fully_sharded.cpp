@@ -73,7 +73,8 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
   TrainOptions options;
   OptionTable table = train_option_table(options, 1);
   set_fields(table, fields_of(o));
-  // fsdp-train accepts these with every optimizer, because one configuration may serve several. A program knows its optimizer.
+  // fsdp-train accepts betas and eps with every optimizer, because one configuration may serve several. A program knows its
+  // optimizer.
   const OptimizerReads& reads = options.sharding.optimizer.kind->reads;
   const bool unread_betas = (o.beta1 || o.beta2) && !reads.betas;
   if (unread_betas || (o.eps && !reads.eps))
@@ -157,19 +158,19 @@ std::string TransformerDescription::text() const {
 }
 
 std::span<std::int32_t> Batch::tokens() const {
-  require_user(tokens_, "tokens() is asked of a batch that has none (the model is given numbers); write inputs()");
+  require_user(tokens_, "tokens() is called on a batch without tokens (the model takes numbers); write inputs()");
   return inputs_;
 }
 std::span<float> Batch::inputs() const {
-  require_user(!tokens_, "inputs() is asked of a batch that has none (the model is given tokens); write tokens()");
+  require_user(!tokens_, "inputs() is called on a batch without numbers (the model takes tokens); write tokens()");
   return {reinterpret_cast<float*>(inputs_.data()), inputs_.size()};
 }
 std::span<std::int32_t> Batch::labels() const {
-  require_user(labels_, "labels() is asked of a batch that has none (the loss is given numbers); write targets()");
+  require_user(labels_, "labels() is called on a batch without labels (the loss takes numbers); write targets()");
   return targets_;
 }
 std::span<float> Batch::targets() const {
-  require_user(!labels_, "targets() is asked of a batch that has none (the loss is given labels); write labels()");
+  require_user(!labels_, "targets() is called on a batch without numeric targets (the loss takes labels); write labels()");
   return {reinterpret_cast<float*>(targets_.data()), targets_.size()};
 }
 
@@ -178,14 +179,14 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
   try {
     const DeviceKind kind = kind_to_plan_for(device_choice(device));
     const ShardingOptions sharding = train_options_of(options, kind).sharding;
-    if (ranks < 1) throw UserError(format("{} ranks hold no model; ask for 1 or more", ranks));
-    if (threads < 1) throw UserError(format("{} threads do not compute; ask for 1 or more", threads));
+    if (ranks < 1) throw UserError(format("{} ranks cannot hold a model; ask for at least 1", ranks));
+    if (threads < 1) throw UserError(format("{} threads cannot compute; ask for at least 1", threads));
     const auto built = model.build(traits_of(kind, static_cast<std::size_t>(threads)));
     check_sharding(*built, sharding, ranks);
     const Placement& placement = find_placement(sharding.strategy);
     if (placement.axis == ShardAxis::group && options.shard_group_size == 0)
       throw UserError(
-          format("the groups of {} are the ranks of a node (shard_group_size is 0), which there are not before a job; give "
+          format("the shard groups of {} are the ranks of a node (shard_group_size is 0), which are known only in a job; give "
                  "shard_group_size",
                  options.sharding_strategy));
     return memory_of(plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size)).plan,
@@ -247,8 +248,8 @@ struct FullyShardedDataParallel::Parts {
         std::getline(mine, a), std::getline(theirs, b);
       } while (a == b);
       throw UserError(
-          format("the ranks are told different things ('{}' here, '{}' on rank 0, and they train one model); give "
-                 "all of them the same",
+          format("the ranks have different options or models ('{}' here, '{}' on rank 0, but they train one model); give all "
+                 "ranks the same",
                  a, b));
     });
   }
@@ -266,10 +267,8 @@ struct FullyShardedDataParallel::Parts {
   /// Collective.
   void call(Function function, const std::function<void()>& work) {
     if (under_way)
-      throw UserError(
-          format("{}() is called while {}() is under way (it would change what that works with); call it before or "
-                 "behind it",
-                 name_of(function), name_of(*under_way)));
+      throw UserError(format("{}() is called during {}() (it would change that function's data); call it before or after",
+                             name_of(function), name_of(*under_way)));
     under_way = function;
     try {
       job->together([&] {
@@ -279,7 +278,7 @@ struct FullyShardedDataParallel::Parts {
         if (sums[0] != code * world.size() || sums[1] != code * code * world.size())
           agree(world, [&] {
             throw UserError(
-                format("rank {} calls {}(), and others do not (all ranks call the same functions in one order); "
+                format("rank {} calls {}(), but other ranks do not (all ranks must call the same functions in the same order); "
                        "correct the program",
                        world.rank(), name_of(function)));
           });
@@ -308,9 +307,9 @@ struct FullyShardedDataParallel::Parts {
   double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0) {
     std::int64_t counted = 0;
     agree(world, [&] {
-      if (!fill) throw UserError("there is no function that writes the batch (it is null); give one");
+      if (!fill) throw UserError("the function that writes the batch is null; give one");
       if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
-        throw UserError(format("the learning rate is {} (it is 0 or more); correct it", learning_rate));
+        throw UserError(format("the learning rate is {} (it must be at least 0); correct it", learning_rate));
       for (std::size_t k = 0; k < count; ++k) {
         std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
         const std::span inputs(numbers, inputs_of_batch()),
@@ -329,11 +328,12 @@ struct FullyShardedDataParallel::Parts {
     agree(world, [&] {
       if (sums[1] != mine[0] * world.size() || sums[2] != mine[1] * world.size())
         throw UserError(
-            format("the learning rate is {} on rank {}, and another one elsewhere (the ranks do one update together); "
-                   "give all of them the same",
+            format("the learning rate is {} on rank {}, and another one on other ranks (all ranks run the same update); give "
+                   "all ranks the same",
                    learning_rate, world.rank()));
       if (sums[0] == 0)
-        throw UserError("no row of this batch counts (all its labels are negative, on all ranks); give it some that do");
+        throw UserError(
+            "no row of this batch counts (all its labels are negative, on all ranks); give it labels that are not negative");
     });
     return static_cast<double>(sums[0]);
   }
@@ -349,8 +349,8 @@ struct FullyShardedDataParallel::Parts {
     if (limit == 0) return;
     for (std::size_t i = 0; i < numbers.size(); ++i)
       if (numbers[i] < 0 ? !may_be_negative : static_cast<std::size_t>(numbers[i]) >= limit)
-        throw UserError(format("{} {} of a batch, its number {}, is none of the model's (there are {}); correct the data", what,
-                               numbers[i], i, limit));
+        throw UserError(format("{} {} at position {} of a batch is out of the model's range (it has {}); correct the data",
+                               what, numbers[i], i, limit));
   }
 
   void copy_batch(std::size_t k, std::int32_t* inputs, std::int32_t* targets) const {
@@ -403,8 +403,8 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
   if (!result.finite() && (!scaler || !goes_on))
     agree(world, [&] {
       throw RunError(
-          format("update {} has loss {} and gradient norm {} (nothing was changed by it); lower the learning rate, or "
-                 "look for numbers in the data that are not finite",
+          format("update {} has loss {} and gradient norm {} (the update was not applied); lower the learning rate, or look "
+                 "for numbers in the data that are not finite",
                  scalars.update, result.loss, result.gradient_norm));
     });
   if (scaler) progress.loss_scaler = scaler->state();
@@ -430,8 +430,8 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
   const std::string update = format("{}", checkpoint->header().progress.update);
   require_same(world, update, [&](const std::string& first) {
     throw RunError(
-        format("{} is of update {} here, and of update {} on rank 0 (the ranks see different folders, or somebody "
-               "writes into it); name the folder of a step that all ranks see",
+        format("{} is of update {} here, but of update {} on rank 0 (the ranks see different folders, or another program "
+               "writes to it); name the folder of a step that all ranks see",
                checkpoint->description(), update, first));
   });
   agree(world, [&] {
@@ -439,8 +439,8 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
     const Optimizer& mine = *sharding.optimizer.kind;
     if (algorithm_of(mine.name) != algorithm_of(there))
       throw UserError(
-          format("{} holds the state of {} (this model has {}); choose that optimizer, or take the parameters alone "
-                 "by load_full()",
+          format("{} holds the state of optimizer {} (this model uses {}); choose that optimizer, or load only the parameters "
+                 "with load_full()",
                  checkpoint->description(), there, mine.name));
     load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), executor().states());
   });
@@ -465,7 +465,7 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
                  path.string()));
     if (world.rank() != 0) return;
     if (std::filesystem::exists(path))
-      throw UserError(format("'{}' is there already; remove it, or choose another name", path.string()));
+      throw UserError(format("'{}' already exists; remove it, or choose another name", path.string()));
     folder = shards.emplace(path.parent_path(), path.filename().string() + ".shards").path();
   });
   folder = world.broadcast(folder, 0);
@@ -561,7 +561,7 @@ void FullyShardedDataParallel::for_each_parameter(
     const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take) {
   Parts& p = *parts_;
   p.call(Parts::Function::for_each_parameter, [&] {
-    agree(p.world, [&] { require_user(take != nullptr, "there is no function that takes parameters (it is null); give one"); });
+    agree(p.world, [&] { require_user(take != nullptr, "the function that receives the parameters is null; give one"); });
     p.for_each_parameter(take);
   });
 }

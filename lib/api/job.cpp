@@ -13,7 +13,7 @@ namespace fsdp {
 
 Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there ? *there : own_session.emplace()) {
   if (!(options.timeout_s >= 0))
-    throw UserError(format("timeout_s is {} (it is 0, which is no limit, or more); correct it", options.timeout_s));
+    throw UserError(format("timeout_s is {} (it must be at least 0, which means no limit); correct it", options.timeout_s));
   comm.kind = options.comm, comm.timeout_s = options.timeout_s;
   const auto connect = [&](const CommOptions& how) {
     try {
@@ -27,7 +27,7 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
     const auto messages = connect({.kind = "mpi", .timeout_s = comm.timeout_s});
     require_same(*messages, comm.kind, [&](const std::string& first) {
       throw UserError(
-          format("comm is '{}' here and '{}' on rank 0 (all ranks exchange data in one way); give all of them the same",
+          format("comm is '{}' here and '{}' on rank 0 (all ranks must exchange data in the same way); give all ranks the same",
                  comm.kind, first));
     });
   }
@@ -45,7 +45,7 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
 void Job::Parts::together(const std::function<void()>& work) {
   if (MpiSession::is_over())
     throw UserError(
-        "MPI has ended, and the ranks cannot work together any more; call MPI_Finalize() behind the last use of fsdp");
+        "MPI was finalized, so the ranks cannot communicate any more; call MPI_Finalize() after the last use of fsdp");
   try {
     try {
       work();
@@ -77,7 +77,7 @@ double Job::sum(double mine) {
 void Job::agree(const std::function<void()>& step) {
   parts_->together([&] {
     fsdp::agree(*parts_->world, [&] {
-      if (!step) throw UserError("there is no step to agree on (it is null); give one");
+      if (!step) throw UserError("the step to agree on is null; give a function");
       step();
     });
   });

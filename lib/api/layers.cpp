@@ -26,7 +26,7 @@ class LinearLayer final : public BuiltLayer {
   LinearLayer(std::size_t in, std::size_t out, bool bias, float standard_deviation)
       : in_(in), out_(out), bias_(bias), standard_deviation_(standard_deviation) {
     if (in == 0 || out == 0)
-      throw UserError(format("linear({}, {}) has no numbers (both are 1 or more); give it a width", in, out));
+      throw UserError(format("linear({}, {}) is empty (both sizes must be at least 1); correct them", in, out));
   }
   std::vector<LayerParameter> parameters() const override {
     const float deviation = standard_deviation_ > 0 ? standard_deviation_ : 1 / std::sqrt(static_cast<float>(in_));

@@ -88,7 +88,7 @@ void require_room_for_sums(const Pass& pass, const char* operation, const Tensor
   if (x.columns > pass.most_columns)
     throw UserError(
         format("{} sums over {} columns (no layer of the model has a parameter, inputs(), outputs(), saved() or scratch() with "
-               "more than {}); let scratch() be as wide",
+               "more than {}); make scratch() at least as large",
                operation, x.columns, pass.most_columns));
 }
 

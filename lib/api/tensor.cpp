@@ -14,7 +14,7 @@ Tensor moved_by(Tensor tensor, std::size_t elements) {
 }
 
 [[noreturn]] void refuse(const Tensor& tensor, const std::string& what) {
-  throw UserError(format("{} of a tensor {} (it has none); correct what the layer asks for", what, to_string(tensor)));
+  throw UserError(format("{} of a tensor {} does not exist; correct the layer", what, to_string(tensor)));
 }
 
 std::size_t place_of(const Tensor& tensor, std::size_t r, std::size_t c) {

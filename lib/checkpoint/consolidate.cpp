@@ -95,7 +95,7 @@ class WorkFolder {
     };
     struct stat info {};
     check_errno(::lstat(folder_.c_str(), &info) == 0, "stat " + folder_.string());
-    if (!S_ISDIR(info.st_mode)) refuse("it is no folder");
+    if (!S_ISDIR(info.st_mode)) refuse("it is not a folder");
     if (!is_ours(info)) refuse("it belongs to another user");
     if (::access(folder_.c_str(), W_OK | X_OK) != 0) refuse("it cannot be written to");
     is_ours_ = false;
@@ -212,7 +212,7 @@ Consolidated write_result(const CheckpointReader& source, const fs::path& target
 }
 
 RunError could_not_write(const fs::path& target, const std::exception& error) {
-  return RunError(format("{} could not be written ({}); free some space or see to the disk, and start again", target.string(),
+  return RunError(format("{} could not be written ({}); free some space or check the disk, and start again", target.string(),
                          error.what()));
 }
 
@@ -221,7 +221,7 @@ RunError could_not_write(const fs::path& target, const std::exception& error) {
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options) {
   if (!options.with_optimizer) return {parameters_state};
   if (source.states().size() < 2)
-    throw UserError(format("{} has no state of an optimizer ({} kept none); leave out `states of the optimizer`",
+    throw UserError(format("{} has no state of an optimizer ({} keeps none); leave out `states of the optimizer`",
                            source.description(), source.header().optimizer));
   return source.states();
 }

@@ -85,9 +85,9 @@ ModelFiles files_of_index(const fs::path& path) {
     const std::string name = file;
     const bool is_plain =
         name.find('/') == std::string::npos && excerpt(name, 255) == name && !name.empty() && name != "." && name != "..";
-    if (!is_plain) damaged(format("its weight_map names '{}', which is not beside it", excerpt(name)));
+    if (!is_plain) damaged(format("its weight_map names '{}', which is not a file name in its folder", excerpt(name)));
     if (kind_of(path.parent_path() / name) == PathKind::missing)
-      throw UserError(format("{} is not there ({} is in it, as {} says); copy the whole folder",
+      throw UserError(format("{} is missing ({} is in it according to {}); copy the whole folder",
                              (path.parent_path() / name).string(), tensor, path.string()));
     names.insert(name);
     files.file_of[tensor] = name;
@@ -360,14 +360,14 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   if (folder.empty() || !source.model().is_transformer()) return {};
   const auto copy_by_hand = [&](const std::string& why) -> fs::path {
     if (!done.copied.empty()) return {};
-    done.warnings.push_back(
-        format("no tokenizer files were copied from {}, where the model came from ({}): copy those that fit beside config.json",
-               folder.string(), why));
+    done.warnings.push_back(format(
+        "no tokenizer files were copied from {}, where the model came from ({}): copy the right ones next to config.json",
+        folder.string(), why));
     return {};
   };
   json theirs;
   try {
-    if (kind_of(folder / "config.json") == PathKind::missing) return copy_by_hand("it is not there any more");
+    if (kind_of(folder / "config.json") == PathKind::missing) return copy_by_hand("it no longer exists");
     theirs = read_json_object(folder / "config.json");
     const std::size_t vocabulary = config_from_json(theirs).vocab_size;
     if (vocabulary != source.config().vocab_size)
@@ -486,7 +486,7 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
   }
   if (!there("config.json"))
     throw UserError(
-        format("{} has no config.json (it says what the model is); copy it from where the weights are from", folder.string()));
+        format("{} has no config.json (it describes the model); copy it from the source of the weights", folder.string()));
   return std::make_unique<HuggingFaceFolder>(folder, files, files_of("optimizer"), verify);
 }
 

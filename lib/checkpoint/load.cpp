@@ -117,7 +117,7 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
     expect(state.units.size() == layout.units().size(), "a state has all units");
     for (std::size_t u = 0; u < state.units.size(); ++u) {
       if (state.units[u].empty()) continue;
-      expect(state.numel(u) == layout.state_numel(u, state.extent), "a state covers what the rank has");
+      expect(state.numel(u) == layout.state_numel(u, state.extent), "the size of a state matches the rank's part of the unit");
     }
   }
   std::vector<std::pair<const ShardState*, PlannedRead>> reads;
@@ -166,7 +166,7 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
   expect(state.units.size() == layout.units().size(), "a state has all units");
   for (std::size_t unit = 0; unit < state.units.size(); ++unit) {
     if (state.units[unit].empty()) continue;
-    expect(state.numel(unit) == layout.shard_numel(unit), "a state covers the shard");
+    expect(state.numel(unit) == layout.shard_numel(unit), "the size of a state matches the rank's shard");
     state.units[unit].clear(0, state.units[unit].bytes());  // padding
     for (const Slice& slice : layout.slices(unit, shard))
       if (fresh.empty() || !fresh[slice.parameter])

@@ -42,7 +42,7 @@ const std::vector<const ModelFormat*>& model_formats() { return table(); }
 void add_model_format(const ModelFormat& format) {
   expect(std::none_of(table().begin(), table().end(), [&](const ModelFormat* row) { return row->name == format.name; }),
          "a format is added once");
-  expect(format.is && format.open && format.lay_out, "a format can be read and written");
+  expect(format.is && format.open && format.lay_out, "a format has the functions is, open and lay_out");
   table().push_back(&format);
 }
 

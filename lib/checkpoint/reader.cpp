@@ -33,7 +33,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     index_ = stored::read_index_attributes(h5::File::open(path, Verify::yes, marker_.files.back().sum), path.string());
     const CheckpointHeader& header = index_.header;
     if (index_.save_id != marker_.save_id || static_cast<std::size_t>(header.world_size) + 1 != marker_.files.size())
-      damaged(path, "it is not of the same save as the other files");
+      damaged(path, "it belongs to another save than the other files");
     const std::vector<Parameter> parameters = header.model.parameters();
     const Layout layout(parameters, header.units, header.shards);
     tensors_.resize(parameters.size());
@@ -130,7 +130,7 @@ class ShardedCheckpoint final : public CheckpointReader {
       });
       if (found == file.sum) continue;
       const std::string where = i + 1 < marker_.files.size() ? damaged_tensor(static_cast<int>(i)) : "";
-      damaged(folder_ / file.name, format("its checksum is {}, {} was written{}", checksum_text(found.checksum),
+      damaged(folder_ / file.name, format("its checksum is {}, but {} when it was written{}", checksum_text(found.checksum),
                                           checksum_text(file.sum.checksum), where));
     }
   }
@@ -167,7 +167,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     h5::File file = h5::File::open(rank_path(rank), verify_, sum);
     stored::check_kind(file, rank_path(rank).string(), stored::rank_kind);
     if (file.read_integer("save_id") != index_.save_id || file.read_integer("rank") != static_cast<std::uint64_t>(rank))
-      damaged(rank_path(rank), "it is not of the same save as the index");
+      damaged(rank_path(rank), "it belongs to another save than the index");
     if (files_.size() == open_files) files_.pop_back();
     files_.push_front({rank, std::move(file)});
     return files_.front().file;

@@ -57,7 +57,7 @@ StoredTensor read_entry(const std::filesystem::path& path, const std::string& na
     fail("lacks dtype, shape or data_offsets");
   const json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
   if (!dtype.is_string()) fail("has a dtype that is not a text");
-  if (dtype.get_ref<const std::string&>().size() > longest_name) fail("has a dtype that is no type");
+  if (dtype.get_ref<const std::string&>().size() > longest_name) fail("has an invalid dtype");
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_count)) fail("has a shape that is not a list of sizes");
   if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) || !is_count(offsets[1]))
     fail("has data_offsets that are not two positions");

@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* temporary_suffix = ".tmp";
 constexpr const char* remedy =
-    "free some space, raise the quota, see to the disk, or choose another `save folder`; earlier checkpoints are as they were";
+    "free some space, raise the quota, check the disk, or choose another `save folder`; earlier checkpoints are as they were";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
   throw RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
@@ -155,7 +155,7 @@ std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vect
 std::vector<Piece> copied(std::vector<Piece> pieces, std::span<std::byte> snapshot) {
   std::size_t at = 0;
   for (Piece& piece : pieces) {
-    expect(at + piece.bytes() <= snapshot.size(), "what is saved fits into the snapshot that was planned");
+    expect(at + piece.bytes() <= snapshot.size(), "the saved data fits into the planned snapshot");
     const std::span<std::byte> copy = snapshot.subspan(at, piece.bytes());
     piece.data.read(0, copy);
     piece.data = MemoryView(copy);
@@ -384,14 +384,14 @@ struct CheckpointSave::Job {
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const std::int64_t bad = squares[p].non_finite;
       if (bad == 0) continue;
-      if (++tensors == 1) first = format("{} has {} elements that are infinite or no numbers", parameters[p].name, bad);
+      if (++tensors == 1) first = format("{} has {} elements that are infinite or NaN", parameters[p].name, bad);
     }
     if (tensors == 0) return;
     const auto latest = latest_update(names.final_folder.parent_path());
     throw RunError(format(
         "the weights after update {} are not finite ({}{}) and were not saved; {}; lower the learning rate, warm up longer or "
         "clip gradients, and start again",
-        index.header.progress.update, first, tensors == 1 ? "" : format(", and {} other tensors are like it", tensors - 1),
+        index.header.progress.update, first, tensors == 1 ? "" : format(", and so have {} other tensors", tensors - 1),
         latest ? format("the last complete checkpoint is {}", stored::step_name(*latest))
                : "there is no checkpoint before it"));
   }
@@ -458,7 +458,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
     for (std::size_t u = 0; u < state.units.size(); ++u) {
       const auto extent = stored::extent_of(layout.units()[u], state.name);
       expect(state.numel(u) == (extent ? layout.state_numel(u, *extent) : 0) && (!extent || *extent == state.extent),
-             "a state covers what is saved of it");
+             "the size of a state matches the layout");
     }
   }
   job_.reset(new Job{Names(save_dir, header.progress.update),

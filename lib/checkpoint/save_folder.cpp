@@ -47,7 +47,7 @@ std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* 
     if (const auto update = stored::update_of_step_name(path.filename().string()))
       steps.push_back({*update, path});
     else if (warnings && path.extension() == ".tmp" && stored::update_of_step_name(path.stem().string()))
-      warnings->push_back(format("{} was never finished (the run ended while it was saved); it is not used", path.string()));
+      warnings->push_back(format("{} is incomplete (the run ended during the save); it is not used", path.string()));
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;
@@ -170,7 +170,7 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     }
     try {
       if (!remove_our_files(leaving, stored::is_step_file))
-        note(format("{} stays: it holds files that are not of a checkpoint", leaving.string()));
+        note(format("{} is kept: it holds files that do not belong to a checkpoint", leaving.string()));
     } catch (const CallError& failure) {
       note(format("{} could not be removed ({})", leaving.string(), failure.what()));
     }

@@ -102,10 +102,10 @@ int open_lock(const fs::path& folder, const fs::path& path) {
     throw;
   }
   if (fd >= 0) ::close(fd);
-  throw UserError(
-      format("{} is in the way (a run marks there that it saves to this folder, and this is {}); move it away, or choose "
-             "another folder",
-             path.string(), plain ? "no such mark" : "a link, or no plain file"));
+  throw UserError(format(
+      "{} is in the way (this is the name of the lock file of a run that saves here, but it is {}); move it away, or choose "
+      "another folder",
+      path.string(), plain ? "not a lock file" : "a link, or not a plain file"));
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
   if (is_of_the_disk(error.value())) throw CallError("make folder " + folder_.string(), error.message());
   const PathKind kind = kind_of(folder_);
   if (error && kind == PathKind::missing && fs::is_symlink(fs::symlink_status(folder_)))
-    cannot_write(folder_, "it is a link, and what it names is not there");
+    cannot_write(folder_, "it is a link to a missing folder");
   if (error || kind != PathKind::folder) cannot_write(folder_, error ? error.message() : "it is not a folder");
   const Owner me = myself();
   WaitTimer waited;
@@ -166,7 +166,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
       if (owner.job == me.job || !is_of_this_cluster || !slurm_job_is_over(owner.job))
         throw RunError(format("{} may be in use (by {}); wait for its end; if it is dead, remove {}", folder_.string(),
                               owner.description(), path_.string()));
-      taken_over_ = format("the mark in {} was left by {}, which is over, and is void", folder_.string(), owner.description());
+      taken_over_ = format("the lock file in {} is ignored: {}, which made it, is over", folder_.string(), owner.description());
       break;
     }
     const std::string text = json_text(nlohmann::json{{"host", me.host},
@@ -183,7 +183,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
       const int why = errno;
       static_cast<void>(::ftruncate(fd_, 0));  // an empty file rather than part of a text
       errno = why;
-      throw RunError(format("{} could not be written ({}); free some space, see to the disk, or choose another `save folder`",
+      throw RunError(format("{} could not be written ({}); free some space, check the disk, or choose another `save folder`",
                             path_.string(), std::strerror(errno)));
     }
   } catch (...) {
@@ -196,8 +196,8 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
 void SaveLock::require_held() const {
   if (is_file_at(fd_, path_)) return;
   throw RunError(format(
-      "{} is not this run's save folder any more ({} is gone, or another run's: the folder was moved or replaced, or the "
-      "file was removed); put the folder back, or choose another one, and start again from the last checkpoint",
+      "{} is no longer this run's save folder ({} is missing or belongs to another run: the folder was moved or replaced, or "
+      "the file was removed); put the folder back, or choose another one, and start again from the last checkpoint",
       folder_.string(), path_.string()));
 }
 

@@ -223,8 +223,7 @@ void check_version(std::uint64_t found, const std::string& name) {
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
   const std::string found = node.has_attribute("format") ? node.read_text("format") : "";
   if (found != kind)
-    throw UserError(
-        format("{} is not what it should be (its format is \"{}\", not \"{}\"); check the path", name, found, kind));
+    throw UserError(format("{} has the wrong format (it is \"{}\", not \"{}\"); check the path", name, found, kind));
   check_version(node.read_integer("format_version"), name);
 }
 
@@ -260,7 +259,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   if (world_size < 1 || world_size > 99999999 || shards < 1 || world_size % shards != 0 ||
       node.read_integer("flat_alignment") != flat_alignment)
     throw UserError(
-        format("{} describes a layout that cannot be ({} ranks, {} shards); use another checkpoint", name, world_size, shards));
+        format("{} describes an impossible layout ({} ranks, {} shards); use another checkpoint", name, world_size, shards));
   header.world_size = static_cast<int>(world_size);
   header.shards = static_cast<int>(shards);
   header.optimizer = node.read_text("optimizer");
@@ -273,8 +272,8 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.model = StoredModel::read(config, name);
   header.units = units_from_json(parse_json(node.read_text("units")), header.model.parameters().size());
   if (header.units.empty())
-    throw UserError(
-        format("{} describes units that do not cover its model once (it is damaged); use another checkpoint", name));
+    throw UserError(format(
+        "{} describes units that do not contain every parameter exactly once (it is damaged); use another checkpoint", name));
   index.states = read_states(node);
   return index;
 }
@@ -316,7 +315,7 @@ Marker read_complete(const std::filesystem::path& folder) {
   const auto fail = [&](const std::string& why) { throw DamagedError(text_of(why)); };  // the checkpoint was complete once
   const std::filesystem::path path = folder / marker_name;
   if (const PathKind kind = kind_of(folder); kind != PathKind::folder)
-    throw RunError(text_of(kind == PathKind::missing ? "there is no such folder" : "it is no folder"));
+    throw RunError(text_of(kind == PathKind::missing ? "there is no such folder" : "it is not a folder"));
   if (kind_of(path) == PathKind::missing) throw RunError(text_of(format("it has no {}, which is written last", marker_name)));
   const std::string text = read_text_file(path);
   const json parsed = parse_json(text);
@@ -324,7 +323,7 @@ Marker read_complete(const std::filesystem::path& folder) {
     fail(format("its {} is damaged", marker_name));
   check_version(parsed["format_version"], path.string());  // comes first: another version may have another seal
   const Seal seal = check_seal(text);
-  if (seal == Seal::broken) fail(format("its {} is damaged: it is not what its checksum says", marker_name));
+  if (seal == Seal::broken) fail(format("its {} is damaged: its checksum does not match", marker_name));
   if (seal == Seal::none) fail(format("its {} is damaged: it has no checksum", marker_name));
   Marker marker;
   try {

@@ -31,11 +31,11 @@ std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string
     if (!is_whole) return refuse("a parameter in it has no name or no shape");
     Parameter parameter = {.name = one["name"], .shape = {}, .init = {}, .decayed = one["shape"].size() > 1, .block = -1};
     if (parameter.name.empty() || !names.insert(parameter.name).second)
-      return refuse("a parameter in it has no name of its own");
+      return refuse("a parameter in it has an empty or repeated name");
     std::size_t elements = 1;
     for (const nlohmann::json& extent : one["shape"]) {
       if (!extent.is_number_unsigned() || extent.get<std::size_t>() == 0 || extent.get<std::size_t>() > most / elements)
-        return refuse(format("the shape of {} cannot be", excerpt(parameter.name)));
+        return refuse(format("the shape of {} is impossible", excerpt(parameter.name)));
       parameter.shape.push_back(extent);
       elements *= parameter.shape.back();
     }
@@ -62,8 +62,8 @@ StoredModel::StoredModel(const Model& model) {
 const TransformerConfig& StoredModel::transformer(const std::string& what) const {
   if (!is_transformer())
     throw UserError(
-        format("{} is of layers that a program has brought (no family of models that is known here); use that "
-               "program, or read the parameters with an HDF5 tool",
+        format("{} is a model with layers of a user's program (not a known family of transformers); use that program, or read "
+               "the parameters with an HDF5 tool",
                what));
   return config_;
 }

@@ -57,7 +57,7 @@ const Connection shared_memory = {
 
 const Connection messages = {
     .name = "mpi",
-    .about = "by MPI alone",
+    .about = "only MPI",
     .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
     .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
 
@@ -76,8 +76,8 @@ const Connection* find(std::string_view name) {
 const Connection automatic_connection = {
     .name = "auto",
     .about =
-        "as shm where the ranks of a node can share memory, else as mpi; memory of GPUs as nccl where each rank has one of "
-        "its own, else through memory of the host",
+        "shm if the ranks of a node can share memory, else mpi; for GPU memory nccl if each rank has its own GPU, else through "
+        "host memory",
     .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
     .staging_bytes = staging_of_shared_nodes,
     .between = Between::nodes,

@@ -78,7 +78,7 @@ struct DeviceBackend {
 /// A way to connect the ranks of a group.
 struct Connection {
   std::string_view name;   // how users name it
-  std::string_view about;  // for the help text, after the name: "by MPI only"
+  std::string_view about;  // for the help text, after the name: "only MPI"
   /// Returns the same ranks, connected in this way. Collective; fails on all ranks or on none. split() of the result must
   /// connect the parts in the same way.
   std::unique_ptr<Communicator> (*connect)(std::unique_ptr<MessageGroup> group);

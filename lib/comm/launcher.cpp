@@ -50,12 +50,13 @@ bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library,
 
 void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library) {
   if (world_size > 1 || launched.count <= world_size) return;
-  throw UserError(format(
-      "the ranks do not see each other (the launcher has started {} or more, by {}, and this program's MPI, {}, sees one: "
-      "the launcher belongs to another MPI, or srun has no plugin for this one); start it with mpirun of that MPI, or under "
-      "Slurm with a plugin of srun for it, such as srun --mpi=pmix, or build it with the launcher's MPI; for a "
-      "job of one rank unset {}",
-      launched.count, launched.variable, library, launched.variable));
+  throw UserError(
+      format("the ranks do not see each other (the launcher has started at least {} ranks according to {}, but this program's "
+             "MPI, {}, sees one: the launcher belongs to another MPI, or srun has no plugin for this MPI); start the program "
+             "with mpirun of its MPI, or under Slurm with an srun plugin for it, such as srun --mpi=pmix, or build it with the "
+             "launcher's MPI; for a "
+             "job of one rank unset {}",
+             launched.count, launched.variable, library, launched.variable));
 }
 
 }  // namespace fsdp

@@ -64,7 +64,8 @@ const Optimizer& cpu_adam_optimizer() {
   static const Optimizer cpu_adam = [] {
     Optimizer same = row("cpu_adam", 0);
     same.same_as = "adamw";
-    same.about = "cpu_adam is adamw, fairseq's name for the one on the host, and decays weights only if asked, as there.";
+    same.about =
+        "cpu_adam is adamw under fairseq's name for its version on CPUs; as in fairseq, the default weight decay is 0.";
     return same;
   }();
   return cpu_adam;

@@ -30,7 +30,8 @@ const Optimizer& find_optimizer(std::string_view name) {
   if (const Optimizer* optimizer = find(name)) return *optimizer;
   std::vector<std::string_view> known;
   for (const Optimizer* optimizer : table()) known.push_back(optimizer->name);
-  throw UserError(format("there is no optimizer \"{}\" (known are {}); choose one of these", name, fmt::join(known, ", ")));
+  throw UserError(
+      format("there is no optimizer \"{}\" (the known names are {}); choose one of these", name, fmt::join(known, ", ")));
 }
 
 std::string_view algorithm_of(std::string_view name) {
@@ -41,10 +42,10 @@ std::string_view algorithm_of(std::string_view name) {
 void add_optimizer(const Optimizer& optimizer) {
   expect(!find(optimizer.name), "an optimizer is added once");
   expect(!optimizer.rules.empty() && (optimizer.rules.size() == 1 || optimizer.rule_of),
-         "an optimizer says which rule updates what");
+         "an optimizer with several rules has rule_of");
   for (const Rule* rule : optimizer.rules) {
     expect(rule->update && rule->states.size() <= kernels::most_states,
-           "a rule updates, with as many states as there is room for");
+           "a rule has an update function, and not too many states");
     const Rule* const other = find_rule(rule->name);
     expect(!other || other == rule, "no two rules have the same name");
   }

@@ -44,7 +44,7 @@ void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> m
   work();
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (std::memcmp(before[i].data(), tensors[i].second.data, before[i].size()) != 0)
-      throw UserError(format("{} has changed {}, which it is to read alone", what, tensors[i].first));
+      throw UserError(format("{} has changed {}, which it must only read", what, tensors[i].first));
 }
 
 /// A user's layer; fills the memory that the layer must write with NaN before each pass.
@@ -255,7 +255,7 @@ class Check {
          {std::tuple{"y", &first_.y, y_columns_}, std::tuple{"dx", &first_.dx, dx_columns()}})
       for (std::size_t i = 0; i < values->size(); ++i)
         if (std::isnan((*values)[i]))
-          return format("{} is not a number, or was not written; all of it is to be", place(name, i, columns));
+          return format("{} is NaN or was not written; all elements must be written", place(name, i, columns));
     return "";
   }
 
@@ -263,7 +263,7 @@ class Check {
     const Results again = trial_.run();
     for (std::size_t i = 0; i < again.y.size(); ++i)
       if (again.y[i] != first_.y[i])
-        return format("{}: forward gives {:.6g}, and {:.6g} with the same inputs; it is to depend on the pass alone",
+        return format("{}: forward gives {:.6g}, and {:.6g} with the same inputs; it must depend only on the pass",
                       place("y", i, y_columns_), first_.y[i], again.y[i]);
     return "";
   }
@@ -274,7 +274,7 @@ class Check {
       for (std::size_t i = 0; i < twice.gradients[p].size(); ++i) {
         const float once = first_.gradients[p][i], both = twice.gradients[p][i];
         if (std::abs(both - 2 * once) > 1e-3f * std::abs(once) + 1e-6f)
-          return format("{}: backward adds {:.6g} to its gradient once, and makes {:.6g} of it twice; it is to add",
+          return format("{}: backward gives the gradient {:.6g} in one call, and {:.6g} after two; it must add to it",
                         parameter(p).name, once, both);
       }
     return "";
@@ -289,7 +289,7 @@ class Check {
       const float largest = largest_of(whole);
       for (std::size_t i = 0; i < of.size(); ++i)
         if (!(std::abs(of[i] / scale - whole[i]) <= 1e-3f * largest))
-          return format("{}: {} {} gives {:.6g}, and {:.6g} with 1; it is to be multiplied by that", place(name, i, columns),
+          return format("{}: {} {} gives {:.6g}, and {:.6g} with 1; it must be proportional to that", place(name, i, columns),
                         who, scale, of[i], whole[i]);
       return "";
     };
@@ -309,13 +309,13 @@ class Check {
       try {
         results = trial_.run(frozen);
       } catch (const UserError& error) {
-        return format("where {} frozen: {}", where, error.what());
+        return format("if {} frozen: {}", where, error.what());
       }
       std::string problem = first_difference(results.dx, first_.dx, "dx", dx_columns());
       for (std::size_t p = 0; p < count && problem.empty(); ++p)
         if (!frozen[p])
           problem = first_difference(results.gradients[p], first_.gradients[p], parameter(p).name, parameter(p).shape.back());
-      if (!problem.empty()) return format("where {} frozen, {}", where, problem);
+      if (!problem.empty()) return format("if {} frozen, {}", where, problem);
     }
     return "";
   }
@@ -325,7 +325,7 @@ class Check {
     const float largest = largest_of(b);
     for (std::size_t i = 0; i < a.size(); ++i)
       if (!(std::abs(a[i] - b[i]) <= 1e-5f * largest) && !(std::isnan(a[i]) && std::isnan(b[i])))
-        return format("backward says {} is {:.6g}, else {:.6g}; it is to be the same", place(name, i, columns), a[i], b[i]);
+        return format("backward says {} is {:.6g}, else {:.6g}; it must be the same", place(name, i, columns), a[i], b[i]);
     return "";
   }
 
@@ -458,9 +458,9 @@ class WeightedSum final : public Loss {
 
 void require_rows(const GradientCheckOptions& options) {
   if (options.B == 0 || options.T == 0 || options.most_elements == 0)
-    throw UserError("nothing would be checked (B, T and most_elements are 1 or more); correct GradientCheckOptions");
+    throw UserError("nothing would be checked (B, T and most_elements must be at least 1); correct GradientCheckOptions");
   if (!(options.step > 0 && options.tolerance > 0 && options.tolerance_16_bits > 0))
-    throw UserError("nothing would be checked (step and tolerances are above 0); correct GradientCheckOptions");
+    throw UserError("nothing would be checked (step and tolerances must be above 0); correct GradientCheckOptions");
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {
     gradient = once;
   });
   BOOST_TEST(!overwritten.passed);
-  BOOST_TEST(overwritten.where.find("it is to add") != std::string::npos, overwritten.where);
+  BOOST_TEST(overwritten.where.find("it must add to it") != std::string::npos, overwritten.where);
   const GradientCheck nan = check_with([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] = std::nanf(""); });
   BOOST_TEST(!nan.passed);
   BOOST_TEST(nan.where.starts_with("layer.gate[0, 0]: backward says nan"), nan.where);
@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {
 
 BOOST_AUTO_TEST_CASE(memory_that_is_not_written_is_found) {
   require_found(check_gradients(Changed({}, [](const ForwardPass& pass) { pass.y.row(1)[2] = std::nanf(""); })),
-                "y[1, 2] is not a number, or was not written");
+                "y[1, 2] is NaN or was not written");
   class ForgetsDx final : public Layer {
    public:
     std::size_t inputs() const override { return 3; }
@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(memory_that_is_not_written_is_found) {
     void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x); }
     void backward(const BackwardPass&) const override {}  // right by chance if dx and dy share memory
   };
-  require_found(check_gradients(ForgetsDx()), "dx[0, 0] is not a number, or was not written");
+  require_found(check_gradients(ForgetsDx()), "dx[0, 0] is NaN or was not written");
   class ReadsScratch final : public Layer {
    public:
     std::size_t inputs() const override { return 3; }
@@ -215,9 +215,9 @@ BOOST_AUTO_TEST_CASE(what_depends_on_more_than_its_inputs_is_found) {
 
 BOOST_AUTO_TEST_CASE(passes_that_write_what_they_read_are_found) {
   require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.parameter(0).row(0)[0] = 7; })),
-                "layer 'layer': backward has changed gate, which it is to read alone");
+                "layer 'layer': backward has changed gate, which it must only read");
   require_found(check_gradients(Changed({}, [](const ForwardPass& pass) { pass.x.row(1)[1] += 1; })),
-                "layer 'layer': forward has changed x, which it is to read alone");
+                "layer 'layer': forward has changed x, which it must only read");
 }
 
 BOOST_AUTO_TEST_CASE(gradients_that_are_not_scaled_are_found) {
@@ -241,13 +241,13 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_where_parameters_are_frozen_is_found) {
   require_found(check_gradients(Changed([](const BackwardPass& pass) {
                   if (!pass.gradient(1)) pass.dx.row(0)[0] += 1;
                 })),
-                "where layer.filter is frozen, backward says dx[0, 0] is ");
+                "if layer.filter is frozen, backward says dx[0, 0] is ");
   require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] += 0; })),
-                "where layer.gate is frozen: layer 'layer': row 0 in fp32 of a tensor none");
+                "if layer.gate is frozen: layer 'layer': row 0 in fp32 of a tensor none");
   require_found(check_gradients(Changed([](const BackwardPass& pass) {
                   if (!pass.gradient(0) && !pass.gradient(1)) pass.dx.row(2)[0] *= 2;
                 })),
-                "where all parameters are frozen, backward says dx[2, 0] is ");
+                "if all parameters are frozen, backward says dx[2, 0] is ");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_in_16_bits_is_found) {

@@ -40,22 +40,24 @@ BOOST_DATA_TEST_CASE(a_layer_that_throws_on_one_rank, ways, comm) {
 BOOST_DATA_TEST_CASE(options_that_differ_between_ranks, ways, comm) {
   const Outcome outcome = make("options_by_itself", comm);
   BOOST_TEST(outcome.code == 1, outcome.output);
-  BOOST_TEST(outcome.times_said("caught: the ranks are told different things ('beta1 and beta2 (0.8,0.999)' here, 'beta1 "
-                                "and beta2 (0.9,0.999)' on rank 0") == 1u,
-             outcome.output);
+  BOOST_TEST(
+      outcome.times_said("caught: the ranks have different options or models ('beta1 and beta2 (0.8,0.999)' here, 'beta1 "
+                         "and beta2 (0.9,0.999)' on rank 0") == 1u,
+      outcome.output);
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_exchange_data_in_other_ways) {
   const Outcome outcome = make("comm_by_itself", "auto");
   BOOST_TEST(outcome.code == 1, outcome.output);
-  BOOST_TEST(outcome.times_said("caught: comm is 'mpi' here and 'auto' on rank 0 (all ranks exchange data in one way)") == 1u,
+  BOOST_TEST(outcome.times_said(
+                 "caught: comm is 'mpi' here and 'auto' on rank 0 (all ranks must exchange data in the same way)") == 1u,
              outcome.output);
 }
 
 BOOST_AUTO_TEST_CASE(a_job_that_not_all_ranks_make) {
   const Outcome outcome = make("not_all", "auto");
   BOOST_TEST(outcome.code == 1, outcome.output);
-  BOOST_TEST(outcome.times_said("not all of 3 ranks have come to connect with each other") == 1u, outcome.output);
+  BOOST_TEST(outcome.times_said("not all of 3 ranks have connected") == 1u, outcome.output);
   BOOST_TEST(outcome.says("or raise timeout_s"), outcome.output);
 }
 
@@ -71,6 +73,6 @@ BOOST_DATA_TEST_CASE(a_step_behind_mpi_finalize, ways, comm) {
   for (const int ranks : {1, 3}) {
     const Outcome outcome = make("after_mpi", comm, ranks);
     BOOST_TEST(outcome.code == 2, outcome.output);
-    BOOST_TEST(outcome.says("MPI has ended, and the ranks cannot work together any more"), outcome.output);
+    BOOST_TEST(outcome.says("MPI was finalized, so the ranks cannot communicate any more"), outcome.output);
   }
 }

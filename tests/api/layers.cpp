@@ -51,18 +51,17 @@ BOOST_AUTO_TEST_CASE(models_that_do_not_fit_together) {
     return model;
   };
   BOOST_TEST(refusal(two("a", "b")) == "");
-  require_said(refusal(two("a", "a")), "each layer, and the loss, has a name of its own");
+  require_said(refusal(two("a", "a")), "each layer and the loss need a unique name");
   require_said(refusal(two("", "b")), "layer 0 is called ''");
   for (const std::string& name : std::vector<std::string>{"./b", "a//b", "/", "a b", {"a\0b", 3}, std::string(300, 'a')})
-    require_said(refusal(two("a", name)), "is no name of a parameter");
+    require_said(refusal(two("a", name)), "is not a valid name of a parameter");
   require_said(refusal(two("loss", "b")), "layer 0 is called 'loss'");
   require_said(refusal(Sequential().add("a", linear(4, 6)).add("b", linear(5, 3)).loss(cross_entropy(3))),
-               "layer 'b' takes 5 numbers of a row (the one before it gives 6)");
-  require_said(refusal(Sequential().add("a", linear(4, 6)).loss(cross_entropy(3))), "the loss takes 3 numbers of a row");
+               "layer 'b' takes 5 numbers per row (the layer before it gives 6)");
+  require_said(refusal(Sequential().add("a", linear(4, 6)).loss(cross_entropy(3))), "the loss takes 3 numbers per row");
   require_said(refusal(Sequential().add("a", linear(4, 6))), "the model has no loss");
   require_said(refusal(Sequential().add("a", gelu(4)).loss(cross_entropy(4))), "the model has no parameters");
-  require_said(refusal(Sequential().add("a", linear(4, 1)).add("b", embedding(5, 4)).loss(cross_entropy(4))),
-               "put it in front");
+  require_said(refusal(Sequential().add("a", linear(4, 1)).add("b", embedding(5, 4)).loss(cross_entropy(4))), "put it first");
 }
 
 BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
@@ -95,8 +94,8 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   require_said(on_gpu(plain), "layer 'c' does not work on a GPU (its works_on_gpu() says so)");
   require_said(on_gpu(Sequential().add("a", linear(4, 4)).loss(mean_squared_error(4))), "loss 'loss' does not work on a GPU");
   BOOST_TEST(on_gpu(Sequential().add("a", std::make_shared<SwigluLayer>(4, 6)).loss(cross_entropy(4))) == "");
-  require_said(refusal([&] { estimate_memory(model, {}, 0); }), "0 ranks hold no model");
-  require_said(refusal([&] { estimate_memory(model, {}, 2, "cpu", 0); }), "0 threads do not compute");
+  require_said(refusal([&] { estimate_memory(model, {}, 0); }), "0 ranks cannot hold a model");
+  require_said(refusal([&] { estimate_memory(model, {}, 2, "cpu", 0); }), "0 threads cannot compute");
   require_said(with([](FsdpOptions& o) { o.seed = std::uint64_t{1} << 32; }, model),
                "seed '4294967296' is not accepted (out of range); give a whole number from 0 to 4294967295");
   BOOST_TEST(with([](FsdpOptions& o) { o.seed = 0xffffffff; }, model) == "");
@@ -110,7 +109,7 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   const std::size_t huge = std::size_t{1} << 28;
   require_said(with([](FsdpOptions&) {}, Sequential().add("a", linear(huge, huge)).loss(cross_entropy(huge))),
                "parameter 'weight' of layer 'a' has the shape [268435456, 268435456]");
-  require_said(refusal([] { linear(0, 5); }), "linear(0, 5) has no numbers");
+  require_said(refusal([] { linear(0, 5); }), "linear(0, 5) is empty");
   require_said(refusal([] { Sequential().loss(cross_entropy(3)).loss(cross_entropy(3)); }), "loss() is called twice");
 }
 

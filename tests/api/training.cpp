@@ -230,7 +230,7 @@ BOOST_AUTO_TEST_CASE(ranks_are_told_the_same_and_batches_have_what_there_is) {
   if (job.size() == 1) return;
   BOOST_CHECK_EXCEPTION(
       sharded.step(job.rank() == 1 ? 1e-3 : 2e-3, with(1, 1)), CollectiveError, [](const CollectiveError& error) {
-        return std::string(error.what()).starts_with("the learning rate is 0.002 on rank 0, and another one elsewhere");
+        return std::string(error.what()).starts_with("the learning rate is 0.002 on rank 0, and another one on other ranks");
       });
   BOOST_CHECK_THROW(sharded.step(job.rank() == 1 ? 1e-3 : std::nextafter(1e-3, 1.0), with(1, 1)), CollectiveError);
   BOOST_TEST((parameters_of(sharded) == before));
@@ -255,7 +255,7 @@ BOOST_AUTO_TEST_CASE(calls_are_not_made_within_calls) {
                                        sharded.evaluate(fill_batch);
                                      }),
                         CollectiveError, [](const CollectiveError& error) {
-                          return std::string(error.what()).starts_with("evaluate() is called while step() is under way");
+                          return std::string(error.what()).starts_with("evaluate() is called during step()");
                         });
   BOOST_CHECK_THROW(
       sharded.for_each_parameter([&](const std::string&, const Shape&, std::span<const float>) { sharded.save("never"); }),
@@ -275,7 +275,7 @@ BOOST_AUTO_TEST_CASE(ranks_do_the_same) {
     return [text](const CollectiveError& error) { return std::string(error.what()).find(text) != std::string::npos; };
   };
   BOOST_CHECK_EXCEPTION(odd ? sharded.evaluate(fill_batch) : sharded.step(1e-3, fill_batch).loss, CollectiveError,
-                        says("rank 0 calls step(), and others do not"));
+                        says("rank 0 calls step(), but other ranks do not"));
   BOOST_CHECK_EXCEPTION(sharded.load(odd ? "a" : "b"), CollectiveError, says("the path is 'a' here and 'b' on rank 0"));
   BOOST_CHECK_EXCEPTION(sharded.load_full(odd ? "a" : "b"), CollectiveError, says("the path is 'a' here and 'b' on rank 0"));
   const auto with = [&](LayerPtr layer) {
@@ -284,7 +284,7 @@ BOOST_AUTO_TEST_CASE(ranks_do_the_same) {
     FullyShardedDataParallel(job, model, {.batch_size = 2});
   };
   BOOST_CHECK_EXCEPTION(with(odd ? relu(4) : gelu(4)), CollectiveError,
-                        says("the ranks are told different things ('layer more"));
+                        says("the ranks have different options or models ('layer more"));
 }
 
 BOOST_AUTO_TEST_CASE(transformers_and_layers_of_the_library_in_16_bits) {

@@ -120,12 +120,13 @@ BOOST_AUTO_TEST_CASE(what_slurm_has_given) {
   expect_finding(judge_slurm({"12", 2, 4, plugins}, by_srun, 4, 2), Status::ok,
                  {"job 12 with 2 nodes and 4 tasks; srun has PMIx"});
   expect_finding(judge_slurm({"12", 3, 4, plugins}, by_srun, 4, 2), Status::warning, {"ranks on 2 nodes only"}, "--nodes=3");
-  expect_finding(judge_slurm({"12", 2, 4, plugins}, alone, 1, 1), Status::warning, {"nothing has started"}, "srun --mpi=pmix");
+  expect_finding(judge_slurm({"12", 2, 4, plugins}, alone, 1, 1), Status::warning, {"no launcher has started"},
+                 "srun --mpi=pmix");
   expect_finding(judge_slurm({"12", 2, 4, "none"}, alone, 1, 1), Status::warning, {"srun has no PMIx"}, "mpirun");
   expect_finding(judge_slurm({"12", 1, 1, plugins}, alone, 1, 1), Status::ok, {"job 12 with 1 node and 1 task"});
   expect_finding(judge_slurm({"12", 2, 4, plugins, true}, alone, 1, 1), Status::warning, {"SLURM_JOB_ID is 12", "is over"},
                  "unset");
-  expect_finding(judge_slurm({"", 1, 1, {}}, alone, 1, 1), Status::ok, {"no job of Slurm's"});
+  expect_finding(judge_slurm({"", 1, 1, {}}, alone, 1, 1), Status::ok, {"not a Slurm job"});
 }
 
 BOOST_AUTO_TEST_CASE(processors) {
@@ -144,8 +145,8 @@ BOOST_AUTO_TEST_CASE(threads_and_binding) {
   expect_finding(judge({"a", 2, 2, 1, 8}), Status::warning, {"2 threads of 2 ranks on 1 processor of a", "the job may use 8"},
                  "--bind-to none");
   expect_finding(judge({"a", 2, 2, 2, 8}), Status::warning,
-                 {"2 threads of 2 ranks on 8 processors of a: most have nothing to do"}, "--cpus-per-task=4");
-  expect_finding(judge({"a", 1, 1, 8, 8}), Status::warning, {"most have nothing to do"}, "unset OMP_NUM_THREADS");
+                 {"2 threads of 2 ranks on 8 processors of a: most processors are idle"}, "--cpus-per-task=4");
+  expect_finding(judge({"a", 1, 1, 8, 8}), Status::warning, {"most processors are idle"}, "unset OMP_NUM_THREADS");
   expect_finding(judge({"a", 1, 1, 8, 8}, true), Status::ok, {"1 thread"});
   expect_finding(judge({"a", 1, 4, 8, 8}), Status::ok, {"4 threads"});  // a core often has two processors
   expect_finding(judge_threads({{"a", 1, 4, 4, 4}, {"b", 2, 8, 4, 4}}, false), Status::warning,
@@ -175,14 +176,14 @@ BOOST_AUTO_TEST_CASE(save_folders) {
   expect_finding(judge_save_folder("/lustre/x", "lustre", {{"a"}, {"b"}}), Status::ok,
                  {"/lustre/x (lustre): all 2 nodes read and write it"});
   expect_finding(judge_save_folder("/tmp/x", "ext4", {{"a"}, {"b", "No such file or directory"}, {"c"}}), Status::failed,
-                 {"what a writes there cannot be read on b (No such file or directory)"}, "a file system that all nodes share");
+                 {"files written by a cannot be read on b (No such file or directory)"}, "a file system that all nodes share");
   expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "Permission denied"}}), Status::failed,
-                 {"cannot be written to on b (Permission denied)"}, "right to write");
+                 {"cannot be written to on b (Permission denied)"}, "write permission");
   expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "", false}}), Status::failed, {"a does not see"},
                  "write");
   expect_finding(judge_save_folder("/dev/shm/x", "tmpfs", {{"a"}}), Status::warning, {"memory"}, "on a disk");
   expect_finding(judge_hdf5("1.10.8", "1.10.8", {"a", "b"}, {"", ""}), Status::ok, {"by each node"});
-  expect_finding(judge_hdf5("1.10.8", "1.14.3", {"a"}, {""}), Status::failed, {"built with HDF5 1.10.8, and loads 1.14.3"},
+  expect_finding(judge_hdf5("1.10.8", "1.14.3", {"a"}, {""}), Status::failed, {"built with HDF5 1.10.8, but loads 1.14.3"},
                  "build it again");
   expect_finding(judge_hdf5("1.10.8", "1.10.8", {"a", "b"}, {"", "no space"}), Status::failed, {"fails on b (no space)"},
                  "disk");
@@ -191,8 +192,8 @@ BOOST_AUTO_TEST_CASE(save_folders) {
 BOOST_AUTO_TEST_CASE(gpus) {
   const RankGpus none{0, "no driver: libcuda.so.1: cannot open", "", ""};
   const auto gpu = [](std::size_t count, const std::string& place) { return RankGpus{count, "", "H100", place}; };
-  expect_finding(judge_gpus({"a"}, {0, 0}, {none, none}, {}), Status::ok, {"none that can be used (no driver"});
-  expect_finding(judge_gpus({"a"}, {0}, {none}, {"/dev/nvidia0", ""}), Status::warning, {"though there is /dev/nvidia0"},
+  expect_finding(judge_gpus({"a"}, {0, 0}, {none, none}, {}), Status::ok, {"no usable GPU (no driver"});
+  expect_finding(judge_gpus({"a"}, {0}, {none}, {"/dev/nvidia0", ""}), Status::warning, {"although /dev/nvidia0 exists"},
                  "--nv");
   expect_finding(judge_gpus({"a"}, {0}, {none}, {"/dev/nvidia0", "550.54"}), Status::warning, {"driver 550.54"}, "nvidia-smi");
   expect_finding(judge_gpus({"a", "b"}, {0, 0, 1, 1}, {gpu(2, "1"), gpu(2, "2"), gpu(2, "1"), gpu(2, "2")}, {"", "550.54"}),
@@ -216,7 +217,7 @@ BOOST_AUTO_TEST_CASE(tiny_training) {
   training.agreed = false;
   expect_finding(judge_training(training), Status::failed, {"different losses"}, "fewer nodes");
   training = {.losses = {5.5, 5.6}};
-  expect_finding(judge_training(training), Status::failed, {"does not fall"}, "wrong numbers");
+  expect_finding(judge_training(training), Status::failed, {"does not decrease"}, "wrong numbers");
   training = {.losses = {5.5, std::nan("")}};
   expect_finding(judge_training(training), Status::failed, {"not finite"}, "wrong numbers");
 }

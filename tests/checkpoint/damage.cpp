@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(an_unfinished_save_is_passed_over_and_removed_by_the_next) 
   std::vector<std::string> warnings;
   BOOST_TEST(*latest_checkpoint(steps.folder.path(), &warnings) == steps.late);
   BOOST_REQUIRE(warnings.size() == 1);
-  CHECK_CONTAINS(warnings[0], "step-00000300.tmp was never finished");
+  CHECK_CONTAINS(warnings[0], "step-00000300.tmp is incomplete");
   Run next = steps.run;
   next.update = 250;
   save(steps.folder.path(), next);
@@ -217,13 +217,13 @@ BOOST_AUTO_TEST_CASE(the_index_of_another_save_is_noticed) {
   const fs::path step = save(folder / "a", Run{}), other = save(folder / "b", Run{});
   fs::copy_file(other / "checkpoint.h5", step / "checkpoint.h5", fs::copy_options::overwrite_existing);
   CHECK_CONTAINS(message_of<RunError>([&] { CheckpointReader::open(step); }),
-                 "checkpoint.h5 is damaged (it is not of the same save");
+                 "checkpoint.h5 is damaged (it belongs to another save");
   // If its marker is also replaced, the rank files are the wrong ones.
   fs::copy_file(other / "complete.json", step / "complete.json", fs::copy_options::overwrite_existing);
   const auto reader = CheckpointReader::open(step);
   CHECK_CONTAINS(message_of<RunError>([&] { reader->verify(0, 1); }), "rank-00000-of-00002.h5 is damaged (its checksum is");
   CHECK_CONTAINS(message_of<RunError>([&] { summarize(*reader, "transformer.wte.weight"); }),
-                 "not of the same save as the index");
+                 "it belongs to another save than the index");
   // If the file is unreadable, its checksum distinguishes a damaged file from one of another kind.
   write_file(other / "checkpoint.h5", std::string(fs::file_size(other / "checkpoint.h5"), 'x'));
   CHECK_CONTAINS(message_of<RunError>([&] { CheckpointReader::open(other); }), "checkpoint.h5 is damaged");
@@ -243,7 +243,7 @@ BOOST_AUTO_TEST_CASE(files_of_another_save_are_noticed) {
     }
   });
   CHECK_CONTAINS(message, second_file);
-  CHECK_CONTAINS(message, "not of the same save");
+  CHECK_CONTAINS(message, "it belongs to another save");
 }
 
 BOOST_AUTO_TEST_CASE(a_path_that_is_something_else_is_told_what_was_expected) {

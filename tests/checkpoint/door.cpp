@@ -431,6 +431,6 @@ BOOST_AUTO_TEST_CASE(texts_are_neither_deep_nor_long_nor_pipes) {
   fs::remove(model / "model.safetensors");
   for (const std::string name : {"a\\u0000b", "..", "a\\nb"}) {
     write_file(model / "model.safetensors.index.json", "{\"weight_map\": {\"x\": \"" + name + "\"}}");
-    CHECK_CONTAINS(message_of([&] { open_tensor_source(model); }), "which is not beside it");
+    CHECK_CONTAINS(message_of([&] { open_tensor_source(model); }), "which is not a file name in its folder");
   }
 }

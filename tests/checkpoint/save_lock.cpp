@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(a_folder_that_was_replaced_is_not_held_any_more) {
     const SaveLock lock(saves);
     lock.require_held();
     fs::rename(saves, folder / "moved");
-    CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "is not this run's save folder any more");
+    CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "is no longer this run's save folder");
     fs::create_directory(saves);
     CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "start again from the last checkpoint");
     const SaveLock other(saves);

@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(another_launcher_is_refused_where_mpi_sees_one_rank) {
   require_own_launcher(two, 4, "Open MPI v4.1.4");  // mpirun inside a job of another launcher
   require_own_launcher({}, 1, "Open MPI v4.1.4");
   CHECK_CONTAINS(message_of([&] { require_own_launcher(two, 1, "Open MPI v4.1.4"); }),
-                 "has started 2 or more, by PMI_SIZE, and this program's MPI, Open MPI v4.1.4, sees one");
+                 "has started at least 2 ranks according to PMI_SIZE, but this program's MPI, Open MPI v4.1.4, sees one");
 }
 
 BOOST_AUTO_TEST_CASE(srun_without_a_plugin_that_mpi_knows_is_seen_before_mpi_starts) {

@@ -33,8 +33,8 @@ BOOST_AUTO_TEST_CASE(a_rank_that_does_not_come_is_named) {
     BOOST_TEST(outcome.says("  ok       MPI "));
     BOOST_TEST(outcome.says("  failed   "));
     BOOST_TEST(outcome.times_said("rank 1 on ") == 1u);
-    BOOST_TEST(outcome.says(" has not come within 2.0 s"));
-    BOOST_TEST(outcome.says("The checks behind this one were left out.\n1 failed"));
+    BOOST_TEST(outcome.says(" has not arrived within 2.0 s"));
+    BOOST_TEST(outcome.says("The checks after this one were skipped.\n1 failed"));
   }
 }
 

@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(damaged_and_missing_records_are_said) {
   BOOST_TEST(none.says("none of the 3 flight records"), none.output);
   const Outcome empty = run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect --flight data"));
   BOOST_TEST(empty.code == 2, empty.output);
-  BOOST_TEST(empty.says("data has no flight records (a run that ends in good order removes them)"), empty.output);
+  BOOST_TEST(empty.says("data has no flight records (a run that ends normally removes them)"), empty.output);
 }
 
 BOOST_AUTO_TEST_CASE(an_end_in_good_order_leaves_nothing) {

@@ -319,7 +319,7 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   expect_mistake(folder, plus({tokens, "--restore", "none-there"}, model), {"none-there does not exist"});
   expect_mistake(folder, plus({tokens, "--restore", "file"}, model), {"file is not a folder"});
   fs::create_symlink("nowhere", folder / "link");
-  expect_mistake(folder, plus({tokens, "--save-dir", "link"}, model), {"link (it is a link, and what it names is not there)"});
+  expect_mistake(folder, plus({tokens, "--save-dir", "link"}, model), {"link (it is a link to a missing folder)"});
   expect_mistake(folder, plus({tokens, "--save-dir", "new", "--log-file", "./new"}, model),
                  {"are both './new' (one is a file"});
   // What a save would fail for is known before the first update.

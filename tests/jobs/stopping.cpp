@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(a_save_folder_that_is_replaced_is_not_written_to) {
   });
   BOOST_TEST(outcome.code == 1, outcome.output);
   BOOST_TEST(outcome.times_said("fsdp-train: ") == 1u, outcome.output);
-  BOOST_TEST(outcome.says("saves is not this run's save folder any more"), outcome.output);
+  BOOST_TEST(outcome.says("saves is no longer this run's save folder"), outcome.output);
   BOOST_TEST(fs::exists(folder / "saves" / "flight" / "rank-00000-of-00002.flight"));
   BOOST_TEST(std::distance(fs::directory_iterator(folder / "saves"), {}) == 1);
   BOOST_TEST(run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect moved --verify")).code == 0);

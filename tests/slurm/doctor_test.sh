@@ -43,7 +43,7 @@ once "^  ok       training  .*on 4 ranks .MPI"
 step "a save folder that is local to a node"
 examine 1 "${pmix[@]}" --ntasks=2 "${doctor[@]}" --save-dir /tmp/checkpoints
 once "^  failed   save folder    /tmp/checkpoints "
-says "node1 writes there cannot be read"
+says "files written by node1 cannot be read"
 says "choose a --save-dir on a file system that all nodes share"
 
 step "srun without PMIx"

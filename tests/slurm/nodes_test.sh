@@ -42,8 +42,8 @@ submit_training undisturbed "${one_each[@]}" --nodes=1
 wait_for 60 "it starts again" has_started unlucky 2
 step "the run goes on"
 wait_for 40 "it finishes" is_over unlucky
-says unlucky "^a node has died or was given back; what is left is node1$"
-says unlucky "^going on with that from the last checkpoint, in this job$"
+says unlucky "^a node has died or was released; the remaining nodes are node1$"
+says unlucky "^continuing on them from the last checkpoint, in this job$"
 says unlucky "^done$"
 [[ $(grep -c '^job ' home/unlucky.out) == 1 ]] || fail "it has gone back into the queue"
 [[ $(ranks_of_starts unlucky) == "2 1" ]] || fail "it has started with these ranks: $(ranks_of_starts unlucky)"

@@ -31,7 +31,7 @@ wait
 for k in 1 2 3; do
   wait_for 60 "job $k goes on" has_done starting$k 5
   [[ $(grep -c '^job ' home/starting$k.out) == 2 ]] || fail "job $k has not begun twice"
-  says starting$k "as another job takes its place; it goes back into the queue"
+  says starting$k "because another job takes its place; it goes back into the queue"
 done
 step "and cancelled"
 for k in 1 2 3; do at_head scancel "$(cat job$k)"; done

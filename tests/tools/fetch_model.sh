@@ -107,7 +107,7 @@ built=$FSDP_BIN root=$work/elsewhere FSDP_BIN="" own_path=$PATH
 PATH=$built:$PATH run 0 by_path --from model
 PATH=$own_path
 same by_path
-refused "build/release/bin/fsdp-train is no program" --from model
+refused "build/release/bin/fsdp-train is not a program" --from model
 FSDP_BIN=/nowhere run 2 new --from model
-says "/nowhere/fsdp-train is no program"
+says "/nowhere/fsdp-train is not a program"
 exit $((failures > 0))

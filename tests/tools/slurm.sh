@@ -186,7 +186,7 @@ echo 'spack() { echo "spack $*"; }' >"$work/spack/share/spack/setup-env.sh"
 SPACK_ROOT=$work/spack SITE=slurm/sites/spack.sh run 0 bash slurm/train.sbatch --print-config
 says "spack env activate fsdp"
 SITE=none.sh run 2 bash slurm/train.sbatch
-says "SITE is none.sh, which is no file"
+says "SITE is none.sh, which is not a readable file"
 
 # On GPUs the device is asked for.
 run 0 bash slurm/train-gpu.sbatch --print-config --max-update 600
@@ -215,9 +215,9 @@ called "mpirun -np 2 --map-by ppr:2:node:PE=3"
 
 # What is missing is said before anything is started.
 FSDP_BIN=$work run 2 bash slurm/train.sbatch
-says "$work/fsdp-train is no program"
+says "$work/fsdp-train is not a program"
 CONFIG=none.cfg run 2 bash slurm/train.sbatch
-says "none.cfg is no file"
+says "none.cfg is not a readable file"
 ! grep -q fsdp-train "$work/calls" || fail "was started without a configuration"
 
 FSDP_JOB=slurm run 2 bash slurm/train.sbatch
@@ -324,8 +324,8 @@ export SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=4
 for FIRST_ENDS in 0 1 137; do
   export FIRST_ENDS
   run 0 bash slurm/train.sbatch
-  says "a node has died or was given back; what is left is a"
-  says "going on with that from the last checkpoint, in this job"
+  says "a node has died or was released; the remaining nodes are a"
+  says "continuing on them from the last checkpoint, in this job"
   called "srun --mpi=pmix --nodes=1 --ntasks-per-node=2"
   ! grep -q "^scontrol requeue" "$work/calls" || fail "was requeued though it went on"
   MIN_NODES=2 run 1 bash slurm/train.sbatch
@@ -333,7 +333,7 @@ for FIRST_ENDS in 0 1 137; do
   ! grep -q "^srun --mpi=pmix --nodes=1" "$work/calls" || fail "went on with fewer nodes than MIN_NODES"
 done
 NEXT_ENDS=2 run 2 bash slurm/train.sbatch
-says "the run cannot go on with the others; it goes back into the queue"
+says "the run cannot continue on the others; it goes back into the queue"
 called "scontrol requeue 17"
 NEXT_ENDS=2 REQUEUE=no run 2 bash slurm/train.sbatch
 ! grep -q "^scontrol requeue" "$work/calls" || fail "was requeued though REQUEUE is no"

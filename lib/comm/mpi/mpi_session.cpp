@@ -34,15 +34,15 @@ void MpiSession::start(int& argc, char**& argv) {
   FSDP_CHECK_MPI(MPI_Initialized(&is_there));
   if (is_over())
     throw UserError(
-        "MPI has ended in this process, and cannot begin again; keep one job for as long as the program lives, or "
-        "start MPI in the program itself");
+        "MPI was finalized in this process and cannot start again; keep one job for the whole program, or call MPI_Init in the "
+        "program itself");
   began_here_ = is_there == 0;
   if (began_here_) {
     const std::string library = library_version();
     if (library.starts_with("Open MPI") && ranks_stay_alone(launched, library, knows_pmi(), environment))
       require_own_launcher(launched, 1, library);  // MPI_Init would end each rank with a page of its own messages
     FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
-    expect(level >= MPI_THREAD_SERIALIZED, "MPI lets the threads of a program communicate one at a time");
+    expect(level >= MPI_THREAD_SERIALIZED, "MPI supports the thread level SERIALIZED");
     FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
   }
@@ -101,8 +101,8 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   FSDP_CHECK_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &all_here));
   if (!wait_all({&all_here, 1}, options.timeout_s, /*given_up=*/std::atomic(false)))
     throw RunError(
-        format("after {} not all of {} ranks have come to connect with each other (all do so "
-               "together); let every rank do so, or raise `longest wait`",
+        format("after {} not all of {} ranks have connected (they must do so together); make every rank connect, or raise "
+               "`longest wait`",
                format_duration(options.timeout_s), size_));
   const auto job = std::make_shared<MpiJob>();
   job->options = options;

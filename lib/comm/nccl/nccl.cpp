@@ -20,7 +20,7 @@ const DeviceBackend nccl_backend = {
     .name = "NCCL", .device = DeviceKind::cuda, .staging_bytes = std::size_t{16} << 20, .find = find_nccl};
 
 const Connection nccl_connection = {.name = "nccl",
-                                    .about = "memory of GPUs by NCCL, with a GPU for each rank, and the host's values as auto",
+                                    .about = "GPU memory by NCCL, which needs one GPU for each rank; host values as with auto",
                                     .connect = automatic_connection.connect,
                                     .staging_bytes = automatic_connection.staging_bytes,
                                     .between = automatic_connection.between,

@@ -218,8 +218,8 @@ class Groups final : public DeviceGroups {
       check_nccl(status, call, comm);
       if (is_too_long(waited.seconds()))
         throw RunError(
-            format("NCCL has not connected the ranks within {} (a rank does not come to {}, or the network between "
-                   "them is not what NCCL takes it for); see what NCCL_DEBUG=INFO says, or raise `longest wait`",
+            format("NCCL has not connected the ranks within {} (in {} a rank is missing, or the network does not work as NCCL "
+                   "expects); run with NCCL_DEBUG=INFO to see why, or raise `longest wait`",
                    format_duration(options_.timeout_s), call));
       std::this_thread::yield();
     }
