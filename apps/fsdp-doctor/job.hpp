@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/connection.hpp"
+#include "comm/backend.hpp"
 #include "comm/launcher.hpp"
 #include "device/device.hpp"
 #include "fsdp-doctor/report.hpp"

@@ -29,11 +29,10 @@ TransformerConfig tiny_model() {
 
 Finding judge_training(const TrainingFigures& training) {
   Finding finding;
-  finding.figures = {{"losses", training.losses}, {"update_s", training.update_s}, {"connection", training.connection}};
+  finding.figures = {{"losses", training.losses}, {"update_s", training.update_s}, {"connection", training.backend}};
   const double first = training.losses.front(), last = training.losses.back();
-  finding.text =
-      format("{} of {} on {} ({}): loss {:.3f} to {:.3f}, {:.1f} ms each", plural(training.losses.size(), "update"),
-             training.model, plural(training.ranks, "rank"), training.connection, first, last, 1e3 * training.update_s);
+  finding.text = format("{} of {} on {} ({}): loss {:.3f} to {:.3f}, {:.1f} ms each", plural(training.losses.size(), "update"),
+                        training.model, plural(training.ranks, "rank"), training.backend, first, last, 1e3 * training.update_s);
   const bool finite = std::all_of(training.losses.begin(), training.losses.end(), [](double x) { return std::isfinite(x); });
   if (finite && training.agreed && last < first) return finding;
   finding.status = Status::failed;
@@ -60,7 +59,7 @@ std::optional<Finding> check_training(DoctorJob& job) {
   const std::string& on_gpus = sharded.mesh().data_description;
   TrainingFigures training{.model = format("{} parameters", format_count(static_cast<double>(parameter_count(config)))),
                            .ranks = static_cast<std::size_t>(comm->size()),
-                           .connection = comm->description() + (on_gpus.empty() ? "" : "; " + on_gpus)};
+                           .backend = comm->description() + (on_gpus.empty() ? "" : "; " + on_gpus)};
   for (std::uint64_t update = 1; update <= 5; ++update) {
     const Timer timer;
     const UpdateResult result =

@@ -15,7 +15,7 @@ struct TrainingFigures {
   double update_s = 0;              // of the fastest update
   std::string model = {};           // "0.12 M parameters"
   std::size_t ranks = 1;
-  std::string connection = {};  // "MPI between 2 nodes, shared memory within"
+  std::string backend = {};  // "MPI between 2 nodes, shared memory within"
 };
 Finding judge_training(const TrainingFigures& training);
 

@@ -40,13 +40,13 @@ namespace {
 
 /// Returns the staging of the groups that a run makes: world, node, shard and replicate axis. The groups of an axis may be
 /// distributed over nodes in different ways; the largest of them counts.
-std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Connection& connection) {
+std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Backend& backend) {
   const auto most_of = [&](int groups, int size, auto rank_of) {
     std::size_t most = 0;
     std::vector<int> nodes(static_cast<std::size_t>(size));
     for (int group = 0; group < groups; ++group) {
       for (int k = 0; k < size; ++k) nodes[static_cast<std::size_t>(k)] = rank_of(group, k) / cluster.ranks_per_node;
-      most = std::max(most, connection.staging_bytes(nodes));
+      most = std::max(most, backend.staging_bytes(nodes));
     }
     return most;
   };
@@ -61,7 +61,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   const bool on_gpu = !is_host(model.device().kind);
   const std::size_t staging =
-      on_gpu ? staging_on_gpu(train.comm, mesh) : staging_bytes(mesh, cluster, find_connection(train.comm.kind));
+      on_gpu ? staging_on_gpu(train.comm, mesh) : staging_bytes(mesh, cluster, find_backend(train.comm.kind));
   PlanVariant variant;
   variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
   variant.memory.trace = 0;  // it depends on the number of operations in an update, and this plan has fewer than the run
@@ -82,12 +82,12 @@ void settle(PlanTableOptions& o) {
                            o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model (there is nothing to plan for); give --arch NAME, see --list-archs, or --model DIR");
-  o.cluster.between = find_connection(o.train.comm.kind).between;
+  o.cluster.between = find_backend(o.train.comm.kind).between;
   if (o.gpu) {
     if (o.train.device == DeviceChoice::cpu)
       throw UserError("--gpu plans for GPUs, and --device cpu for CPUs; leave out one of them");
     o.train.device = DeviceChoice::cuda;
-    if (!find_connection(o.train.comm.kind).backend)
+    if (!find_backend(o.train.comm.kind).device_backend)
       throw UserError(
           format("--gpu predicts collectives by NCCL, and --comm {} sends them through the host; leave out one of them",
                  o.train.comm.kind));

@@ -295,7 +295,7 @@ void Chain::block_forward(const StageContext& context, std::size_t block, const 
   forward(context, stage, pass, x_out ? x_out : context.scratch + scratch.activation, saved);
 }
 
-void Chain::block_refill(const StageContext&, std::size_t, const void*, float*, float*) const {}
+void Chain::block_recompute_cheap(const StageContext&, std::size_t, const void*, float*, float*) const {}
 
 void Chain::block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                            kernels::Write write, float* /*cheap*/) const {

@@ -36,8 +36,8 @@ class Chain final : public Model {
                           kernels::Write write) const override;
   void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                      float* cheap) const override;
-  void block_refill(const StageContext& context, std::size_t block, const void* x_in, float* saved,
-                    float* cheap) const override;
+  void block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
+                             float* cheap) const override;
   void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                       kernels::Write write, float* cheap) const override;
   void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "api/job.hpp"
-#include "comm/connection.hpp"
+#include "comm/backend.hpp"
 #include "comm/mpi_session.hpp"
 #include "train/machine.hpp"
 

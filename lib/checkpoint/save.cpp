@@ -187,7 +187,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   const auto stream = make_host_stream();
   std::vector<std::byte> copy;
-  std::vector<float> widened;
+  std::vector<float> as_fp32;
   std::vector<h5::KnownPart> known;
   for (const Piece& piece : pieces) {
     const std::byte* data = piece.data.host();
@@ -202,8 +202,8 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
         return reinterpret_cast<const float*>(data);
       } else {
         const auto* const narrow = reinterpret_cast<const E*>(data);
-        widened.assign(narrow, narrow + piece.numel());
-        return static_cast<const float*>(widened.data());
+        as_fp32.assign(narrow, narrow + piece.numel());
+        return static_cast<const float*>(as_fp32.data());
       }
     });
     kernels::add_squares(*stream, squares[piece.tensor], values, piece.numel());

@@ -8,10 +8,10 @@
 
 namespace fsdp {
 
-void Collectives::all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType travel) {
+void Collectives::all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType reduce_dtype) {
   switch (type) {
     case DType::f32:
-      return all_reduce(stream, static_cast<float*>(data), count, travel);
+      return all_reduce(stream, static_cast<float*>(data), count, reduce_dtype);
     case DType::f64:
       return all_reduce(stream, static_cast<double*>(data), count);
     case DType::i64:

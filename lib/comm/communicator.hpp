@@ -109,18 +109,19 @@ class Collectives {
   virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
   /// shard (= or +=) the canonical sum over ranks of their whole[rank() * shard_count ...]; the contents of `whole` are
   /// unspecified afterwards. `shard` must not overlap `whole`, except that with Into::overwrite it may be whole + rank() *
-  /// shard_count. Sends (size-1) * shard_count elements of type `travel` per rank. Each contribution, also this rank's own, is
-  /// rounded once to `travel`; sums are fp32. With `nodes/`, the sum of one node is sent to other nodes as fp32.
-  virtual void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) = 0;
-  /// data = on every rank, the canonical sum over ranks of `data`, each contribution rounded to `travel`; the sums are sent as
-  /// fp32. Sends 2 (size-1)/size * count elements per rank (up to rounding). With `nodes/`, all-reduces of double and int64,
-  /// which are small, send up to twice as much.
-  virtual void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) = 0;
+  /// shard_count. Sends (size-1) * shard_count elements of type `reduce_dtype` per rank. Each contribution, also this rank's
+  /// own, is rounded once to `reduce_dtype`; sums are fp32. With `nodes/`, the sum of one node is sent to other nodes as fp32.
+  virtual void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                              DType reduce_dtype) = 0;
+  /// data = on every rank, the canonical sum over ranks of `data`, each contribution rounded to `reduce_dtype`; the sums are
+  /// sent as fp32. Sends 2 (size-1)/size * count elements per rank (up to rounding). With `nodes/`, all-reduces of double and
+  /// int64, which are small, send up to twice as much.
+  virtual void all_reduce(Stream& stream, float* data, std::size_t count, DType reduce_dtype) = 0;
   virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
   /// Exact modulo 2^64.
   virtual void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) = 0;
-  /// Calls one of these three, chosen by `type`; `travel` is used for fp32 only.
-  void all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType travel);
+  /// Calls one of these three, chosen by `type`; `reduce_dtype` is used for fp32 only.
+  void all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType reduce_dtype);
 
   /// Returns zeroed memory for gathered parameters or gradients. Collectives take any memory, but are fastest if every rank
   /// passes a buffer inside memory from this call. Collective; fails on all ranks or on none. If a later step can fail on some

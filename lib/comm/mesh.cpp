@@ -53,8 +53,8 @@ Collectives& Mesh::data_of_gathers() const {
 
 void Mesh::use_device(Device& device, const CommOptions& options) {
   if (device.communicates_at_once()) gather = shard->split(0, shard->rank());
-  const Connection& connection = find_connection(options.kind);
-  const DeviceBackend* const backend = connection.backend;
+  const Backend& chosen = find_backend(options.kind);
+  const DeviceBackend* const backend = chosen.device_backend;
   const bool on_gpu = !is_host(device.kind());
   std::string why_not = on_gpu ? "asked for" : "they compute on CPUs, and it moves the memory of GPUs";
   if (backend && backend->device == device.kind()) {
@@ -68,7 +68,7 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
     }
   }
   const auto refuse = [](const std::string& message) { throw CollectiveError(message, 0, true, exit_code::wrong_use); };
-  if (!device_groups && connection.backend_is_required)
+  if (!device_groups && chosen.device_backend_is_required)
     refuse(
         format("{0} cannot connect the ranks ({1}); start one rank for each GPU, all with the same libraries, or give "
                "`communication by messages`, which needs no {0}",

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/connection.hpp"
+#include "comm/backend.hpp"
 
 namespace fsdp {
 

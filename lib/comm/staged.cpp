@@ -20,20 +20,21 @@ class Staged final : public Collectives {
     copy(stream, whole, staged, bytes * static_cast<std::size_t>(host_.size()));
   }
 
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                      DType reduce_dtype) override {
     const std::size_t bytes = shard_count * sizeof(float), whole_bytes = bytes * static_cast<std::size_t>(host_.size());
     std::byte *const staged = staging(whole_bytes + bytes), *const part = staged + whole_bytes;
     if (into == Into::add) stream.copy(part, shard, bytes);
     copy(stream, staged, whole, whole_bytes);
     host_.reduce_scatter(at_once(stream), reinterpret_cast<float*>(staged), reinterpret_cast<float*>(part), shard_count, into,
-                         travel);
+                         reduce_dtype);
     copy(stream, shard, part, bytes);
   }
 
-  void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override {
+  void all_reduce(Stream& stream, float* data, std::size_t count, DType reduce_dtype) override {
     reduce(
-        stream, data, count, [&](float* staged) { host_.all_reduce(at_once(stream), staged, count, travel); },
-        travel == DType::f32);
+        stream, data, count, [&](float* staged) { host_.all_reduce(at_once(stream), staged, count, reduce_dtype); },
+        reduce_dtype == DType::f32);
   }
   void all_reduce(Stream& stream, double* data, std::size_t count) override {
     reduce(stream, data, count, [&](double* staged) { host_.all_reduce(at_once(stream), staged, count); });

@@ -203,7 +203,7 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
     place.offset += unit.offsets[i] * sizeof(float);
     bool finite = true;
     view_of(place, n * sizeof(float), op.stream).visit<float>(0, n, [&](const float* gradient, std::size_t count) {
-      with_element(op.travel, [&]<class E>() {
+      with_element(op.reduce_dtype, [&]<class E>() {
         const auto is_finite = [](float g) { return std::isfinite(static_cast<float>(E(g))); };
         finite = finite && std::all_of(gradient, gradient + count, is_finite);
       });

@@ -88,7 +88,7 @@ struct OperandSpec {
 /// The amount of work of an operation: the fields of Operation with these names.
 struct Amount {
   std::size_t count = 0;
-  DType type = DType::f32, travel = DType::f32;
+  DType type = DType::f32, reduce_dtype = DType::f32;
   GroupAxis group = GroupAxis::shard;
 };
 
@@ -147,10 +147,10 @@ std::vector<Location> writes_of(const Operation& op);
 namespace kinds {
 // operations/stages.cpp
 extern const Kind read_batch, embedding_forward, block_forward;
-extern const Kind head;       // final norm, projection, loss, and their backward pass
-extern const Kind head_loss;  // in evaluation: without the backward pass
-extern const Kind recompute;  // repeats a block's forward pass to get its saved activations
-extern const Kind refill;     // recomputes the cheap part of a block's saved activations from the kept part
+extern const Kind head;             // final norm, projection, loss, and their backward pass
+extern const Kind head_loss;        // in evaluation: without the backward pass
+extern const Kind recompute;        // repeats a block's forward pass to get its saved activations
+extern const Kind recompute_cheap;  // recomputes the cheap part of a block's saved activations from the kept part
 extern const Kind block_backward, embedding_backward;
 // operations/decoding.cpp
 extern const Kind read_rows;  // the new tokens of a step of decoding

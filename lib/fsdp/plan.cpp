@@ -85,7 +85,7 @@ std::string title_of(const Operation& op, const Layout& layout) {
   else if (op.unit >= 0)
     title += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
   if (op.round > 0) title += ", once more";
-  if (op.travel != DType::f32) title += format(" in {}", name_of(op.travel));
+  if (op.reduce_dtype != DType::f32) title += format(" in {}", name_of(op.reduce_dtype));
   if (op.accumulate) title += ", add";
   return title;
 }
@@ -140,7 +140,7 @@ std::uint64_t collective_fingerprint(const Plan& plan) {
         mix(static_cast<std::uint64_t>(op.unit));
         mix(static_cast<std::uint64_t>(op.group));
         mix(static_cast<std::uint64_t>(op.type));
-        mix(static_cast<std::uint64_t>(op.travel));
+        mix(static_cast<std::uint64_t>(op.reduce_dtype));
         mix(op.count);
       }
     mix(list->size());

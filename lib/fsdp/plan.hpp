@@ -163,9 +163,9 @@ struct Operation {
 
   // The amount of work, for collectives and operations on a whole unit.
   GroupAxis group = GroupAxis::shard;
-  std::size_t count = 0;      // elements: of one rank's part in all-gather and reduce-scatter, else of all
-  DType type = DType::f32;    // of the elements read and written
-  DType travel = DType::f32;  // fp32 summands are rounded to this type before they are sent
+  std::size_t count = 0;            // elements: of one rank's part in all-gather and reduce-scatter, else of all
+  DType type = DType::f32;          // of the elements read and written
+  DType reduce_dtype = DType::f32;  // fp32 summands are rounded to this type before they are sent
 
   std::vector<Operand> operands;                    // in the order of its kind's operands
   std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams

@@ -52,39 +52,42 @@ std::size_t members_of_each_node(const Members& group, std::size_t per_node) {
 }
 
 struct Sent {
-  std::size_t near = 0, far = 0;  // bytes
-  std::size_t total() const { return near + far; }
+  std::size_t intra_node = 0, inter_node = 0;  // bytes
+  std::size_t total() const { return intra_node + inter_node; }
 };
 
 /// The bytes that a rank sends in an all-reduce by messages: the other ranks' shares to their owners, then its own reduced
 /// share to the other ranks.
-std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t rank, std::size_t travel_bytes,
+std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t rank, std::size_t reduce_bytes,
                                std::size_t element_bytes) {
   const std::size_t mine = share(count, ranks, rank).size();
-  return (count - mine) * travel_bytes + (ranks - 1) * mine * element_bytes;
+  return (count - mine) * reduce_bytes + (ranks - 1) * mine * element_bytes;
 }
 
 /// The bytes that one call sends from the rank with index `place` of `of_each` on node number `node`, in a group that
 /// communicates by nodes.
 Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node, std::size_t of_each, std::size_t place) {
-  const std::size_t bytes = use.element_bytes, travel = use.travel_bytes;
-  if (use.kind != Collective::all_reduce) return {nodes * (of_each - 1) * use.count * travel, (nodes - 1) * use.count * bytes};
+  const std::size_t bytes = use.element_bytes, reduce_dtype = use.reduce_bytes;
+  if (use.kind != Collective::all_reduce)
+    return {nodes * (of_each - 1) * use.count * reduce_dtype, (nodes - 1) * use.count * bytes};
   const std::size_t parted = elements_in_parts(use.count, use.element_bytes, of_each), part = parted / of_each,
                     whole = use.count - parted;
-  return {(of_each - 1) * part * (travel + bytes) + sent_by_all_reduce(whole, of_each, place, travel, bytes),
+  return {(of_each - 1) * part * (reduce_dtype + bytes) + sent_by_all_reduce(whole, of_each, place, reduce_dtype, bytes),
           sent_by_all_reduce(part, nodes, node, bytes, bytes) + sent_by_all_reduce(whole, nodes, node, bytes, bytes)};
 }
 
-/// The bytes that one call sends from member `group.index` to the members `near` and to the other members, without forwarding.
-Sent sent_directly(const CollectiveUse& use, const Members& group, Range near) {
-  const std::size_t neighbours = near.size() - 1, others = group.size - 1;
-  const std::size_t bytes = use.element_bytes, travel = use.travel_bytes;
-  if (use.kind != Collective::all_reduce) return {neighbours * use.count * travel, (others - neighbours) * use.count * travel};
+/// The bytes that one call sends from member `group.index` to the members `intra_node` and to the other members, without
+/// forwarding.
+Sent sent_directly(const CollectiveUse& use, const Members& group, Range intra_node) {
+  const std::size_t neighbours = intra_node.size() - 1, others = group.size - 1;
+  const std::size_t bytes = use.element_bytes, reduce_dtype = use.reduce_bytes;
+  if (use.kind != Collective::all_reduce)
+    return {neighbours * use.count * reduce_dtype, (others - neighbours) * use.count * reduce_dtype};
   const std::size_t mine = share(use.count, group.size, group.index).size();
-  const std::size_t begin = share(use.count, group.size, near.begin).begin,
-                    end = share(use.count, group.size, near.end - 1).end;
-  const std::size_t to_near = (end - begin - mine) * travel + neighbours * mine * bytes;
-  return {to_near, sent_by_all_reduce(use.count, group.size, group.index, travel, bytes) - to_near};
+  const std::size_t begin = share(use.count, group.size, intra_node.begin).begin,
+                    end = share(use.count, group.size, intra_node.end - 1).end;
+  const std::size_t to_intra_node = (end - begin - mine) * reduce_dtype + neighbours * mine * bytes;
+  return {to_intra_node, sent_by_all_reduce(use.count, group.size, group.index, reduce_dtype, bytes) - to_intra_node};
 }
 
 }  // namespace
@@ -92,8 +95,8 @@ Sent sent_directly(const CollectiveUse& use, const Members& group, Range near) {
 std::optional<CollectiveUse> collective_of(const Operation& op) {
   if (!is_collective(op)) return std::nullopt;
   const Collective kind = *op.kind->collective;
-  const DType travel = kind == Collective::all_gather || op.type != DType::f32 ? op.type : op.travel;
-  return CollectiveUse{kind, op.group, op.count, size_of(op.type), size_of(travel), 1};
+  const DType reduce_dtype = kind == Collective::all_gather || op.type != DType::f32 ? op.type : op.reduce_dtype;
+  return CollectiveUse{kind, op.group, op.count, size_of(op.type), size_of(reduce_dtype), 1};
 }
 
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches) {
@@ -116,16 +119,16 @@ RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape me
   RankTraffic traffic;
   for (const CollectiveUse& use : uses) {
     const Members group = group_of(me, use.axis, mesh);
-    const Range near = members_on_node(group, first, per_node);
+    const Range intra_node = members_on_node(group, first, per_node);
     const std::size_t of_each = members_of_each_node(group, per_node);
     const bool by_nodes = cluster.between == Between::nodes && of_each > 1 && of_each < group.size &&
                           (use.kind == Collective::all_gather || is_subtree(of_each));
-    const Sent direct = sent_directly(use, group, near);
+    const Sent direct = sent_directly(use, group, intra_node);
     const Sent sent =
         by_nodes ? sent_by_nodes(use, group.size / of_each, group.index / of_each, of_each, group.index % of_each) : direct;
     traffic.bytes_sent[static_cast<std::size_t>(use.kind)] += use.calls * sent.total();
-    traffic.within_node += use.calls * sent.near;
-    traffic.between_nodes += use.calls * sent.far;
+    traffic.within_node += use.calls * sent.intra_node;
+    traffic.between_nodes += use.calls * sent.inter_node;
     const std::size_t next = group.member((group.index + 1) % group.size);
     if (next / per_node * per_node != first) traffic.ring_between_nodes += use.calls * direct.total();
   }

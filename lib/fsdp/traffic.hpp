@@ -36,24 +36,24 @@ struct CollectiveUse {
   GroupAxis axis;
   std::size_t count;  // elements: of a shard in all-gather and reduce-scatter, of the buffer in all-reduce
   std::size_t element_bytes;
-  std::size_t travel_bytes;  // of a summand: smaller than element_bytes if it is rounded before it is sent
+  std::size_t reduce_bytes;  // of a summand: smaller than element_bytes if it is rounded before it is sent
   std::uint64_t calls;
 
   auto operator<=>(const CollectiveUse&) const = default;
   /// The bytes of the whole buffer that a group of `ranks` ranks gathers or reduces.
   std::size_t whole_bytes(std::size_t ranks) const {
-    return count * travel_bytes * (kind == Collective::all_reduce ? 1 : ranks);
+    return count * reduce_bytes * (kind == Collective::all_reduce ? 1 : ranks);
   }
   /// The bytes that a group's ranks exchange; an all-reduce counts both directions.
   std::size_t moved_bytes(std::size_t ranks) const {
-    return kind == Collective::all_reduce ? count * (travel_bytes + element_bytes) : whole_bytes(ranks);
+    return kind == Collective::all_reduce ? count * (reduce_bytes + element_bytes) : whole_bytes(ranks);
   }
   /// The approximate bytes that each rank sends.
   std::size_t sent_bytes(std::size_t ranks) const { return (ranks - 1) * moved_bytes(ranks) / ranks; }
   /// The bytes of host memory for staging device memory: the whole buffer and, in a reduce-scatter, this rank's part.
   std::size_t staging_bytes(std::size_t ranks) const {
     const std::size_t part = count * element_bytes;
-    if (kind == Collective::all_reduce) return ranks > 1 || travel_bytes != element_bytes ? part : 0;
+    if (kind == Collective::all_reduce) return ranks > 1 || reduce_bytes != element_bytes ? part : 0;
     return (kind == Collective::reduce_scatter ? ranks + 1 : ranks) * part;
   }
 };

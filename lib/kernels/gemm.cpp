@@ -1,7 +1,7 @@
 // GEMM in bf16 on AMX's tiles (rows/tile_gemm.hpp) where the machine has them and the product is not small; else on oneDNN: its
 // gemm of the type, or a cached matmul primitive, in fp32 for the shapes where that is faster on one thread. Which one is a
 // function of the shape and of whether several threads share it, so that a result does not depend on timing. Products of a few
-// rows, which generating text is made of, are our own (rows/few_rows.hpp). Measured with
+// rows, which generating text is made of, are our own (rows/skinny.hpp). Measured with
 // oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s), sgemm against matmul:
 //   out[1024,3072] = x[1024,768] w[768,3072]        101-119 against  45    plain right-hand sides of 2304 or 3072 columns
 //   out[1024,768] = x[1024,3072] w[768,3072]^T      123     against 120
@@ -37,7 +37,7 @@
 #include "kernels/device_kernels.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
-#include "kernels/rows/few_rows.hpp"
+#include "kernels/rows/skinny.hpp"
 #include "kernels/tile_product.hpp"
 #include "tensor/shape.hpp"
 
@@ -229,14 +229,14 @@ void multiply_in_fp32(Stream& stream, Operands o, const E* a, const E* b, Out* o
 /// GFLOP/s of a core of an AMD EPYC with AVX-512, and a b[1536,576] that comes from memory, 12, 16, 32 and 64 rows reach 86,
 /// 85, 93 and 95 here and 53, 30, 48 and 67 by sgemm, which is the faster one with 128 rows. Up to 12 in fp32 where b is not
 /// transposed: a step of GPT-2 (124 M) for 10 and 12 texts takes 47 to 57 ms here and 59 to 62 by sgemm; for 16 both take 70.
-bool has_few_rows(DType type, const Operands& o) {
+bool is_skinny(DType type, const Operands& o) {
   const bool in_fp32 = type == DType::f32 || !multiplies(type);
   return o.trans_a == Trans::no && o.k > 0 && o.m <= (!in_fp32 ? 8 : o.trans_b == Trans::yes ? 64 : 12);
 }
 
 /// The left operand as fp32, dense, in memory of this thread.
 template <class E, class Out>
-void multiply_few_rows(Stream& stream, const Operands& o, const E* a, const E* b, Out* out) {
+void multiply_skinny(Stream& stream, const Operands& o, const E* a, const E* b, Out* out) {
   thread_local std::vector<float> memory;
   const float* left = nullptr;
   if constexpr (std::is_same_v<E, float>)
@@ -275,7 +275,7 @@ void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size
     return device->gemm(stream, {dtype_of<E>, dtype_of<Out>, trans_a, trans_b, m, n, k, a, lda, b, ldb, out, ldo, write});
   const AddTime timed(stream.times.gemm);
   const Operands operands = {trans_a, trans_b, m, n, k, lda, ldb, ldo, write};
-  if (has_few_rows(dtype_of<E>, operands)) return multiply_few_rows(stream, operands, a, b, out);
+  if (is_skinny(dtype_of<E>, operands)) return multiply_skinny(stream, operands, a, b, out);
   if constexpr (std::is_same_v<E, f16>) {
     multiply_in_fp32(stream, operands, a, b, out);
   } else {

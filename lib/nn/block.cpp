@@ -322,8 +322,8 @@ void Transformer::decode_wanted(const StageContext& context, std::size_t block, 
 }
 
 template <class E>
-void Transformer::refill_block(const StageContext& context, std::size_t block, const E* x_in, float* saved,
-                               float* cheap) const {
+void Transformer::recompute_cheap_of_block(const StageContext& context, std::size_t block, const E* x_in, float* saved,
+                                           float* cheap) const {
   const Stage<E> stage(config_, device_, context);
   const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
@@ -399,9 +399,10 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
   });
 }
 
-void Transformer::block_refill(const StageContext& context, std::size_t block, const void* x_in, float* saved,
-                               float* cheap) const {
-  with_element(context.type, [&]<class E>() { refill_block(context, block, static_cast<const E*>(x_in), saved, cheap); });
+void Transformer::block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
+                                        float* cheap) const {
+  with_element(context.type,
+               [&]<class E>() { recompute_cheap_of_block(context, block, static_cast<const E*>(x_in), saved, cheap); });
 }
 
 void Transformer::block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,

@@ -122,8 +122,8 @@ class Model {
   virtual void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                              float* cheap = nullptr) const = 0;
   /// Recomputes the cheap part from x_in and the kept part, bit-identical to block_forward().
-  virtual void block_refill(const StageContext& context, std::size_t block, const void* x_in, float* saved,
-                            float* cheap = nullptr) const = 0;
+  virtual void block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
+                                     float* cheap = nullptr) const = 0;
   /// Replaces dx, the gradient of x_out, by that of x_in, and writes the block's gradients or adds to them. `saved` may be
   /// overwritten.
   virtual void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,

@@ -41,7 +41,8 @@ class Transformer final : public Model {
   double flops_per_token(std::size_t T) const;
 
   /// Floats of memory in which block_forward saves for block_backward, beside its input, and how many of them, in front, are
-  /// worth keeping: the rest (norms, activation) is cheap, and block_refill makes it again. `type`: of weights and activations.
+  /// worth keeping: the rest (norms, activation) is cheap, and block_recompute_cheap makes it again. `type`: of weights and
+  /// activations.
   std::size_t saved_numel(BatchShape shape, DType type = DType::f32) const;
   std::size_t kept_numel(BatchShape shape, DType type = DType::f32) const;
   /// The head's products: rows of logits that are in memory at once, and columns that are multiplied at a time.
@@ -59,8 +60,8 @@ class Transformer final : public Model {
   /// In recomputation the last product is not done.
   void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                      float* cheap = nullptr) const override;
-  void block_refill(const StageContext& context, std::size_t block, const void* x_in, float* saved,
-                    float* cheap = nullptr) const override;
+  void block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
+                             float* cheap = nullptr) const override;
   void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                       kernels::Write write, float* cheap = nullptr) const override;
   /// Final norm, projection to the vocabulary and cross-entropy, in chunks of rows. Targets below 0 do not count.
@@ -90,7 +91,8 @@ class Transformer final : public Model {
   void decode_wanted(const StageContext& context, std::size_t block, const DecodedRows& rows, const E* x_in, E* x_out,
                      float* saved, const kernels::CacheShape& shape, const E* cache, float* cheap, const Append& append) const;
   template <class E>
-  void refill_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, float* cheap) const;
+  void recompute_cheap_of_block(const StageContext& context, std::size_t block, const E* x_in, float* saved,
+                                float* cheap) const;
   template <class E>
   void backward_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, E* dx, kernels::Write write,
                       float* cheap) const;

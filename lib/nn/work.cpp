@@ -40,7 +40,7 @@ Cost StageWork::recompute(std::size_t block) const {
   return cost;
 }
 
-Cost StageWork::refill() const { return {.memory_bytes = numbers(2 * 2 * real(c_.width) + activation())}; }
+Cost StageWork::recompute_cheap() const { return {.memory_bytes = numbers(2 * 2 * real(c_.width) + activation())}; }
 
 /// Backward has 5 products in attention, because it recomputes the probabilities; forward has 2.
 Cost StageWork::backward(std::size_t block) const {

@@ -25,7 +25,7 @@ class StageWork {
   Cost forward(std::size_t block) const;
   /// Without the block's last product and residual.
   Cost recompute(std::size_t block) const;
-  Cost refill() const;
+  Cost recompute_cheap() const;
   Cost backward(std::size_t block) const;
   Cost embedding_backward() const;
   Cost head() const;

@@ -156,8 +156,8 @@ class Trial {
       chain_.embedding_backward(context(), tokens(), dx_.data(), write);
     }
     const bool is_layer = chain_.blocks() > 0 || chain_.takes_tokens();
-    Results results{is_layer ? widened(x_.back(), x_.back().size() / size_of(type_)) : losses_, {}, gradients_};
-    if (!chain_.takes_tokens()) results.dx = widened(dx_, inputs.size());
+    Results results{is_layer ? as_fp32(x_.back(), x_.back().size() / size_of(type_)) : losses_, {}, gradients_};
+    if (!chain_.takes_tokens()) results.dx = as_fp32(dx_, inputs.size());
     return results;
   }
 
@@ -177,7 +177,7 @@ class Trial {
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs.data()); }
   const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets.data()); }
 
-  std::vector<float> widened(const std::vector<std::byte>& memory, std::size_t n) const {
+  std::vector<float> as_fp32(const std::vector<std::byte>& memory, std::size_t n) const {
     return with_element(type_, [&]<class E>() {
       const auto* const numbers = reinterpret_cast<const E*>(memory.data());
       return std::vector<float>(numbers, numbers + n);

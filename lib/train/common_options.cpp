@@ -233,9 +233,9 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
 void add_comm_options(OptionTable& table, CommOptions& comm) {
   std::vector<std::pair<std::string, std::string>> names;
   std::vector<std::string> about;
-  for (const Connection* connection : connections()) {
-    names.emplace_back(connection->name, connection->name);
-    about.push_back(format("{}: {}", connection->name, connection->about));
+  for (const Backend* backend : backends()) {
+    names.emplace_back(backend->name, backend->name);
+    about.push_back(format("{}: {}", backend->name, backend->about));
   }
   table.choice<std::string>("comm", comm.kind, std::move(names), format("How ranks communicate. {}.", fmt::join(about, "; ")))
       .sets("communication by messages", "--comm mpi");

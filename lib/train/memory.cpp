@@ -18,7 +18,7 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
 
 /// The shard axis has one communicator for gathers and one for reductions. An axis of one rank needs none.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
-  const DeviceBackend* const backend = find_connection(comm.kind).backend;
+  const DeviceBackend* const backend = find_backend(comm.kind).device_backend;
   const std::size_t communicators =
       (mesh.shard > 1 ? 2u : 0u) + (mesh.replicate > 1 ? 1u : 0u) + (mesh.shard * mesh.replicate > 1 ? 1u : 0u);
   return backend ? communicators * backend->staging_bytes : 0;
@@ -41,7 +41,7 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging) {
   const ShardingOptions& sharding = options.sharding;
-  const DeviceBackend* const backend = find_connection(options.comm.kind).backend;
+  const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,

@@ -12,7 +12,7 @@
 #include "base/system.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
-#include "comm/connection.hpp"
+#include "comm/backend.hpp"
 #include "files/json.hpp"
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
@@ -62,7 +62,7 @@ std::optional<NodeTraffic> traffic_of_nodes(const RunContext& run, const Machine
   const auto nodes = narrow<int>(run.world.sum(std::int64_t{node.rank() == 0}));
   if (!run.world.all(node.size() * nodes == run.world.size() && node.rank() == run.world.rank() % node.size()))
     return std::nullopt;
-  const Cluster cluster = {nodes, node.size(), find_connection(run.options.comm.kind).between};
+  const Cluster cluster = {nodes, node.size(), find_backend(run.options.comm.kind).between};
   const ClusterTraffic traffic =
       traffic_of_cluster(collectives_of_update(model.plan().update, run.options.sharding.plan.micro_batches),
                          {mesh.shard->size(), mesh.replicate->size()}, cluster);

@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(gpus) {
 
 BOOST_AUTO_TEST_CASE(tiny_training) {
   TrainingFigures training{
-      .losses = {5.5, 5.2, 4.9}, .update_s = 0.002, .model = "0.1 M parameters", .ranks = 4, .connection = "MPI"};
+      .losses = {5.5, 5.2, 4.9}, .update_s = 0.002, .model = "0.1 M parameters", .ranks = 4, .backend = "MPI"};
   expect_finding(judge_training(training), Status::ok,
                  {"3 updates of 0.1 M parameters on 4 ranks (MPI): loss 5.500 to 4.900, 2.0 ms each"});
   training.agreed = false;

@@ -21,7 +21,7 @@ inline void require(bool ok, const std::string& what) {
   if (!ok) throw std::runtime_error(what);
 }
 
-/// Returns the argument of Connection::staging_bytes for a group on one node.
+/// Returns the argument of Backend::staging_bytes for a group on one node.
 inline std::vector<int> one_node(int ranks) { return std::vector<int>(static_cast<std::size_t>(ranks), 0); }
 
 /// Returns element i of rank r's data: exponents over a range of twenty, both signs, so that a sum in another order has other
@@ -58,14 +58,14 @@ T canonical_sum(std::vector<T> values) {
   return values[0];
 }
 
-/// Returns the sum over all ranks' element i, each rounded to `travel`.
+/// Returns the sum over all ranks' element i, each rounded to `reduce_dtype`.
 template <class T>
-T expected_sum(int size, std::size_t i, DType travel = DType::f32) {
+T expected_sum(int size, std::size_t i, DType reduce_dtype = DType::f32) {
   std::vector<T> values;
   for (int r = 0; r < size; ++r) {
     values.push_back(element<T>(r, i));
     if constexpr (std::is_same_v<T, float>)
-      values.back() = with_element(travel, [&]<class E>() { return static_cast<float>(E(values.back())); });
+      values.back() = with_element(reduce_dtype, [&]<class E>() { return static_cast<float>(E(values.back())); });
   }
   return canonical_sum(values);
 }
@@ -104,20 +104,20 @@ inline void check_all_gather(Communicator& comm, Stream& stream, std::size_t cou
 enum class Where { apart, in_place };
 
 inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t count, Into into, Where where = Where::apart,
-                                 DType travel = DType::f32) {
-  const std::string what = format("reduce_scatter of {} x {}{}{}", count, name_of(travel), into == Into::add ? ", added" : "",
-                                  where == Where::in_place ? ", in place" : "");
+                                 DType reduce_dtype = DType::f32) {
+  const std::string what = format("reduce_scatter of {} x {}{}{}", count, name_of(reduce_dtype),
+                                  into == Into::add ? ", added" : "", where == Where::in_place ? ", in place" : "");
   const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
   auto whole = elements<float>(comm.rank(), ranks * count);
   whole.resize(ranks * count + guard, 0.3f);
   std::vector<float> apart(count + guard, 0.3f);
   float* const shard = where == Where::in_place ? whole.data() + me * count : apart.data();
   const std::uint64_t before = bytes_sent(comm, Collective::reduce_scatter);
-  comm.reduce_scatter(stream, whole.data(), shard, count, into, travel);
+  comm.reduce_scatter(stream, whole.data(), shard, count, into, reduce_dtype);
   const std::size_t sent = bytes_sent(comm, Collective::reduce_scatter) - before;  // sums of nodes are sent in fp32
-  require(sent >= (ranks - 1) * count * size_of(travel) && sent <= (ranks - 1) * count * 4, what + ": bytes sent");
+  require(sent >= (ranks - 1) * count * size_of(reduce_dtype) && sent <= (ranks - 1) * count * 4, what + ": bytes sent");
   for (std::size_t i = 0; i < count; ++i) {
-    const float sum = expected_sum<float>(comm.size(), me * count + i, travel);
+    const float sum = expected_sum<float>(comm.size(), me * count + i, reduce_dtype);
     require_same_bits(shard[i], into == Into::add ? 0.3f + sum : sum, what, i);
   }
   for (std::size_t i = 0; i < guard; ++i)
@@ -125,14 +125,14 @@ inline void check_reduce_scatter(Communicator& comm, Stream& stream, std::size_t
 }
 
 template <class T>
-void check_all_reduce(Communicator& comm, Stream& stream, std::size_t count, DType travel = DType::f32) {
-  const std::string what = format("all_reduce of {} elements of {} bytes, {}", count, sizeof(T), name_of(travel));
+void check_all_reduce(Communicator& comm, Stream& stream, std::size_t count, DType reduce_dtype = DType::f32) {
+  const std::string what = format("all_reduce of {} elements of {} bytes, {}", count, sizeof(T), name_of(reduce_dtype));
   const auto ranks = static_cast<std::size_t>(comm.size());
   auto data = elements<T>(comm.rank(), count);
   data.resize(count + guard, T{3});
   const std::uint64_t before = bytes_sent(comm, Collective::all_reduce);
   if constexpr (std::is_same_v<T, float>)
-    comm.all_reduce(stream, data.data(), count, travel);
+    comm.all_reduce(stream, data.data(), count, reduce_dtype);
   else
     comm.all_reduce(stream, data.data(), count);
   const double sent = static_cast<double>(bytes_sent(comm, Collective::all_reduce) - before);
@@ -140,9 +140,9 @@ void check_all_reduce(Communicator& comm, Stream& stream, std::size_t count, DTy
   // Shares that differ by one element: the largest is sent to all others, the smallest is kept. By nodes, doubles and
   // integers take more.
   const double rounding = static_cast<double>(ranks * sizeof(T)), most = sizeof(T) == sizeof(float) ? optimal : 2 * optimal;
-  const double least = optimal * static_cast<double>(size_of(travel) + 4) / 8;  // half of the bytes are sums
+  const double least = optimal * static_cast<double>(size_of(reduce_dtype) + 4) / 8;  // half of the bytes are sums
   require(sent >= least - rounding && sent <= most + rounding, what + ": bytes sent");
-  for (std::size_t i = 0; i < count; ++i) require_same_bits(data[i], expected_sum<T>(comm.size(), i, travel), what, i);
+  for (std::size_t i = 0; i < count; ++i) require_same_bits(data[i], expected_sum<T>(comm.size(), i, reduce_dtype), what, i);
   for (std::size_t i = 0; i < guard; ++i) require(data[count + i] == T{3}, what + " writes past the end");
 }
 
@@ -167,10 +167,10 @@ inline void check_count(Communicator& comm, Stream& stream, std::size_t count) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const bool in_place : {false, true}) check_all_gather(comm, stream, count, type, in_place);
   check_reduce_scatter(comm, stream, count, Into::overwrite);
-  for (const DType travel : {DType::f32, DType::bf16, DType::f16}) {
-    check_reduce_scatter(comm, stream, count, Into::overwrite, Where::in_place, travel);
-    check_reduce_scatter(comm, stream, count, Into::add, Where::apart, travel);
-    check_all_reduce<float>(comm, stream, count, travel);
+  for (const DType reduce_dtype : {DType::f32, DType::bf16, DType::f16}) {
+    check_reduce_scatter(comm, stream, count, Into::overwrite, Where::in_place, reduce_dtype);
+    check_reduce_scatter(comm, stream, count, Into::add, Where::apart, reduce_dtype);
+    check_all_reduce<float>(comm, stream, count, reduce_dtype);
   }
   check_all_reduce<double>(comm, stream, count);
   check_all_reduce<std::int64_t>(comm, stream, count);
@@ -205,16 +205,16 @@ inline void check_buffers(Communicator& comm, Stream& stream, float* whole, floa
     comm.all_reduce(stream, whole, total, DType::f32);
     for (std::size_t i = 0; i < total; ++i)
       require_same_bits(whole[i], expected_sum<float>(comm.size(), i), "all_reduce of " + what, i);
-    for (const DType travel : {DType::bf16, DType::f16}) {
+    for (const DType reduce_dtype : {DType::bf16, DType::f16}) {
       for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
-      comm.reduce_scatter(stream, whole, shard, count, Into::overwrite, travel);
+      comm.reduce_scatter(stream, whole, shard, count, Into::overwrite, reduce_dtype);
       for (std::size_t i = 0; i < count; ++i)
-        require_same_bits(shard[i], expected_sum<float>(comm.size(), me * count + i, travel),
+        require_same_bits(shard[i], expected_sum<float>(comm.size(), me * count + i, reduce_dtype),
                           "16-bit reduce_scatter of " + what, i);
       for (std::size_t i = 0; i < total; ++i) whole[i] = element<float>(comm.rank(), i);
-      comm.all_reduce(stream, whole, total, travel);
+      comm.all_reduce(stream, whole, total, reduce_dtype);
       for (std::size_t i = 0; i < total; ++i)
-        require_same_bits(whole[i], expected_sum<float>(comm.size(), i, travel), "16-bit all_reduce of " + what, i);
+        require_same_bits(whole[i], expected_sum<float>(comm.size(), i, reduce_dtype), "16-bit all_reduce of " + what, i);
     }
     for (std::size_t i = 0; i < total; ++i) whole[i] = expected_sum<float>(comm.size(), i);
     const int root = round % comm.size();

@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(groups_split) {
 }
 
 BOOST_AUTO_TEST_CASE(staging_is_small) {
-  BOOST_TEST(world().staging_bytes() == find_connection("mpi").staging_bytes(one_node(world().size())));
+  BOOST_TEST(world().staging_bytes() == find_backend("mpi").staging_bytes(one_node(world().size())));
   const std::size_t others = static_cast<std::size_t>(world().size()) - 1;
   BOOST_TEST(world().staging_bytes() <= (std::size_t{4} << 20));
   BOOST_TEST(world().staging_bytes() >= others * 4096);

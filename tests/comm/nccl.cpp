@@ -74,16 +74,17 @@ void require_same_result(Rank& rank, std::vector<T> values, const std::string& w
 }
 
 /// Whole and shard are in one array. The collective writes the shard, and leaves `whole` unspecified.
-void check_canonical_reduce_scatter(Rank& rank, std::size_t count, Into into, DType travel, bool in_place) {
-  const std::string what = format("reduce_scatter of {} x {}{}{}", count, name_of(travel), into == Into::add ? ", added" : "",
-                                  in_place ? ", in place" : "");
+void check_canonical_reduce_scatter(Rank& rank, std::size_t count, Into into, DType reduce_dtype, bool in_place) {
+  const std::string what = format("reduce_scatter of {} x {}{}{}", count, name_of(reduce_dtype),
+                                  into == Into::add ? ", added" : "", in_place ? ", in place" : "");
   auto whole = elements<float>(rank.host.rank(), rank.ranks() * count);
   std::vector<float> shard(count, 0.3f);
   OnDevice<float> whole_there(rank.device, rank.stream, whole), shard_there(rank.device, rank.stream, shard);
   float* const to = in_place ? whole.data() + rank.me() * count : shard.data();
   float* const to_there = in_place ? whole_there.data() + rank.me() * count : shard_there.data();
-  rank.host.reduce_scatter(*rank.at_once, whole.data(), to, count, into, travel);
-  on_stream(rank.stream, [&] { rank.nccl.reduce_scatter(rank.stream, whole_there.data(), to_there, count, into, travel); });
+  rank.host.reduce_scatter(*rank.at_once, whole.data(), to, count, into, reduce_dtype);
+  on_stream(rank.stream,
+            [&] { rank.nccl.reduce_scatter(rank.stream, whole_there.data(), to_there, count, into, reduce_dtype); });
   std::vector<float> found = in_place ? whole_there.fetch() : shard_there.fetch();
   if (in_place)
     found = {found.begin() + static_cast<std::ptrdiff_t>(rank.me() * count),
@@ -120,13 +121,13 @@ BOOST_AUTO_TEST_CASE(canonical_sums_are_those_of_the_cpu) {
     on_gpus(size, {.sum_order = SumOrder::canonical}, [](Rank& rank) {
       for (const std::size_t count : {0, 1, 2, 5, 17, 1000, 20011}) {
         check_exact(rank, count);
-        for (const DType travel : {DType::f32, DType::bf16, DType::f16}) {
-          check_canonical_reduce_scatter(rank, count, Into::overwrite, travel, false);
-          check_canonical_reduce_scatter(rank, count, Into::overwrite, travel, true);
-          check_canonical_reduce_scatter(rank, count, Into::add, travel, false);
+        for (const DType reduce_dtype : {DType::f32, DType::bf16, DType::f16}) {
+          check_canonical_reduce_scatter(rank, count, Into::overwrite, reduce_dtype, false);
+          check_canonical_reduce_scatter(rank, count, Into::overwrite, reduce_dtype, true);
+          check_canonical_reduce_scatter(rank, count, Into::add, reduce_dtype, false);
           require_same_result<float>(
-              rank, elements<float>(rank.host.rank(), count), format("all_reduce of {} x {}", count, name_of(travel)),
-              [&](Collectives& on, Stream& stream, float* data) { on.all_reduce(stream, data, count, travel); });
+              rank, elements<float>(rank.host.rank(), count), format("all_reduce of {} x {}", count, name_of(reduce_dtype)),
+              [&](Collectives& on, Stream& stream, float* data) { on.all_reduce(stream, data, count, reduce_dtype); });
         }
       }
     });
@@ -146,7 +147,7 @@ BOOST_AUTO_TEST_CASE(library_sums_are_near_and_repeatable) {
     on_gpus(size, {.sum_order = SumOrder::library}, [&](Rank& rank) {
       for (const std::size_t count : {0, 1, 5, 1000}) {
         check_exact(rank, count);
-        for (const DType travel : {DType::f32, DType::bf16, DType::f16})
+        for (const DType reduce_dtype : {DType::f32, DType::bf16, DType::f16})
           for (const bool scatter : {false, true})
             for (const Into into : {Into::overwrite, Into::add}) {
               if (!scatter && into == Into::add) continue;
@@ -157,16 +158,16 @@ BOOST_AUTO_TEST_CASE(library_sums_are_near_and_repeatable) {
                 OnDevice<float> shard(rank.device, rank.stream, std::vector<float>(count, 0.3f));
                 on_stream(rank.stream, [&] {
                   if (scatter)
-                    rank.nccl.reduce_scatter(rank.stream, whole.data(), shard.data(), count, into, travel);
+                    rank.nccl.reduce_scatter(rank.stream, whole.data(), shard.data(), count, into, reduce_dtype);
                   else
-                    rank.nccl.all_reduce(rank.stream, whole.data(), count, travel);
+                    rank.nccl.all_reduce(rank.stream, whole.data(), count, reduce_dtype);
                 });
                 const std::vector<float> now = scatter ? shard.fetch() : whole.fetch();
                 if (round == 1) require_same(now, found, "the same sum again");
                 found = now;
               }
               for (std::size_t i = 0; i < count; ++i) {
-                const float sum = expected_sum<float>(rank.host.size(), first + i, travel);
+                const float sum = expected_sum<float>(rank.host.size(), first + i, reduce_dtype);
                 const float expected = into == Into::add ? 0.3f + sum : sum;
                 double most = 0.3;  // a bound of the rounded values
                 for (int r = 0; r < rank.host.size(); ++r) most += std::abs(element<float>(r, first + i));

@@ -191,36 +191,38 @@ BOOST_AUTO_TEST_CASE(a_shard_goes_to_each_other_node_once) {
                nodes = ranks / of_each;
     const std::uint64_t count = 1000, bytes = 4 * count;
     std::vector<float> whole(ranks * count), shard(count);
-    std::uint64_t far = 0, near = 0, flat = 0;
+    std::uint64_t inter_node = 0, intra_node = 0, flat = 0;
     const auto sent = [&](const std::function<void()>& call) {
-      far = all_bytes_sent(parts.far()), near = all_bytes_sent(parts.near()), flat = all_bytes_sent(parts.flat());
+      inter_node = all_bytes_sent(parts.inter_node()), intra_node = all_bytes_sent(parts.intra_node()),
+      flat = all_bytes_sent(parts.flat());
       const std::uint64_t before = all_bytes_sent(*comm);
       call();
-      far = all_bytes_sent(parts.far()) - far, near = all_bytes_sent(parts.near()) - near;
+      inter_node = all_bytes_sent(parts.inter_node()) - inter_node,
+      intra_node = all_bytes_sent(parts.intra_node()) - intra_node;
       flat = all_bytes_sent(parts.flat()) - flat;
-      BOOST_TEST(all_bytes_sent(*comm) - before == far + near + flat);
+      BOOST_TEST(all_bytes_sent(*comm) - before == inter_node + intra_node + flat);
     };
     sent([&] { comm->all_gather(*stream, shard.data(), whole.data(), count, DType::f32); });
-    BOOST_TEST(far == (nodes - 1) * bytes);
-    BOOST_TEST(near == nodes * (of_each - 1) * bytes);
+    BOOST_TEST(inter_node == (nodes - 1) * bytes);
+    BOOST_TEST(intra_node == nodes * (of_each - 1) * bytes);
     BOOST_TEST(flat == 0u);
 
     sent([&] { comm->reduce_scatter(*stream, whole.data(), shard.data(), count, Into::overwrite, DType::f32); });
-    BOOST_TEST(far == (power_of_two(n) ? (nodes - 1) * bytes : 0));
-    BOOST_TEST(near == (power_of_two(n) ? nodes * (of_each - 1) * bytes : 0));
+    BOOST_TEST(inter_node == (power_of_two(n) ? (nodes - 1) * bytes : 0));
+    BOOST_TEST(intra_node == (power_of_two(n) ? nodes * (of_each - 1) * bytes : 0));
     BOOST_TEST(flat == (power_of_two(n) ? 0 : (ranks - 1) * bytes));
 
     sent([&] { comm->all_reduce(*stream, whole.data(), ranks * count, DType::f32); });
-    BOOST_TEST(far == (power_of_two(n) ? 2 * (nodes - 1) * bytes : 0));  // for a node's part, which has `nodes` times `count`
-                                                                         // elements
-    BOOST_TEST(near == (power_of_two(n) ? 2 * (of_each - 1) * nodes * bytes : 0));
+    BOOST_TEST(inter_node == (power_of_two(n) ? 2 * (nodes - 1) * bytes : 0));  // for a node's part, which has `nodes` times
+                                                                                // `count` elements
+    BOOST_TEST(intra_node == (power_of_two(n) ? 2 * (of_each - 1) * nodes * bytes : 0));
     BOOST_TEST(flat == (power_of_two(n) ? 0 : 2 * (ranks - 1) * bytes));
 
     // All ranks together send the broadcast data once to each other node.
     sent([&] { comm->broadcast(whole.data(), bytes, 1); });
-    auto all_far = static_cast<std::int64_t>(far);
-    comm->all_reduce(*stream, &all_far, 1);
-    BOOST_TEST(all_far == static_cast<std::int64_t>((nodes - 1) * bytes));
+    auto all_inter_node = static_cast<std::int64_t>(inter_node);
+    comm->all_reduce(*stream, &all_inter_node, 1);
+    BOOST_TEST(all_inter_node == static_cast<std::int64_t>((nodes - 1) * bytes));
   }
 }
 
@@ -257,8 +259,8 @@ BOOST_AUTO_TEST_CASE(staging_is_as_planned) {
         nodes.push_back(r / n);
         if (r % 2 == comm->rank() % 2) odd.push_back(r / n);
       }
-      BOOST_TEST(comm->staging_bytes() == find_connection(kind).staging_bytes(nodes));
-      BOOST_TEST(comm->split(comm->rank() % 2, 0)->staging_bytes() == find_connection(kind).staging_bytes(odd));
+      BOOST_TEST(comm->staging_bytes() == find_backend(kind).staging_bytes(nodes));
+      BOOST_TEST(comm->split(comm->rank() % 2, 0)->staging_bytes() == find_backend(kind).staging_bytes(odd));
     }
 }
 

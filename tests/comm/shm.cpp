@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(collectives_do_not_allocate) {
 
 BOOST_AUTO_TEST_CASE(staging_is_small) {
   const auto comm = shared_world();
-  BOOST_TEST(comm->staging_bytes() == find_connection("shm").staging_bytes(one_node(comm->size())));
+  BOOST_TEST(comm->staging_bytes() == find_backend("shm").staging_bytes(one_node(comm->size())));
   BOOST_TEST(comm->staging_bytes() <= (std::size_t{2} << 20));
   if (comm->size() > 1) BOOST_TEST(comm->staging_bytes() >= (std::size_t{1} << 20));
 }

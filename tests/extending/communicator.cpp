@@ -14,7 +14,7 @@
 using namespace fsdp;
 using namespace fsdp::test;
 
-const Connection& slow_connection();
+const Backend& slow_backend();
 
 namespace {
 
@@ -59,11 +59,11 @@ Result train(Communicator& world, const char* strategy) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(a_connection_is_known_once_it_is_added) {
-  CHECK_CONTAINS(message_of([] { find_connection("slow"); }), "by \"slow\" (known are auto, nccl, shm, mpi)");
-  add_connection(slow_connection());
-  BOOST_TEST(&find_connection("slow") == &slow_connection());
-  BOOST_CHECK_THROW(add_connection(slow_connection()), InternalError);
+BOOST_AUTO_TEST_CASE(a_backend_is_known_once_it_is_added) {
+  CHECK_CONTAINS(message_of([] { find_backend("slow"); }), "by \"slow\" (known are auto, nccl, shm, mpi)");
+  add_backend(slow_backend());
+  BOOST_TEST(&find_backend("slow") == &slow_backend());
+  BOOST_CHECK_THROW(add_backend(slow_backend()), InternalError);
   const char* const words[] = {"program", "--data", "train.bin", "--arch", "gpt2", "--max-update", "9", "--comm", "slow"};
   BOOST_TEST(parse_train_command(9, words, 1).options.comm.kind == "slow");
 }
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(its_groups_are_what_communicators_must_be) {
   BOOST_TEST(slow->split(0, -slow->rank())->description().find("a slow network over MPI") == 0u);
   for (const std::size_t count : {0u, 1u, 5u, 1000u}) check_count(*slow, *stream, count);
   check_splits(*slow, *stream);
-  BOOST_TEST(slow->staging_bytes() == slow_connection().staging_bytes(one_node(slow->size())));
+  BOOST_TEST(slow->staging_bytes() == slow_backend().staging_bytes(one_node(slow->size())));
 }
 
 BOOST_AUTO_TEST_CASE(it_is_slow) {

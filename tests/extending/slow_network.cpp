@@ -5,7 +5,7 @@
 #include <numeric>
 #include <thread>
 
-#include "comm/connection.hpp"
+#include "comm/backend.hpp"
 
 namespace {
 
@@ -25,11 +25,12 @@ class SlowCommunicator final : public Communicator {
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override {
     slowly([&] { inner_->all_gather(stream, shard, whole, shard_count, type); });
   }
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
-    slowly([&] { inner_->reduce_scatter(stream, whole, shard, shard_count, into, travel); });
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                      DType reduce_dtype) override {
+    slowly([&] { inner_->reduce_scatter(stream, whole, shard, shard_count, into, reduce_dtype); });
   }
-  void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override {
-    slowly([&] { inner_->all_reduce(stream, data, count, travel); });
+  void all_reduce(Stream& stream, float* data, std::size_t count, DType reduce_dtype) override {
+    slowly([&] { inner_->all_reduce(stream, data, count, reduce_dtype); });
   }
   void all_reduce(Stream& stream, double* data, std::size_t count) override {
     slowly([&] { inner_->all_reduce(stream, data, count); });
@@ -75,13 +76,13 @@ class SlowCommunicator final : public Communicator {
 }  // namespace
 
 /// The row: messages, slowly.
-const fsdp::Connection& slow_connection() {
-  static const Connection slow = {
+const fsdp::Backend& slow_backend() {
+  static const Backend slow = {
       .name = "slow",
       .about = "slow by MPI, as if the network had 10 Gbit/s",
       .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> {
         return std::make_unique<SlowCommunicator>(std::move(group));
       },
-      .staging_bytes = [](std::span<const int> nodes) { return find_connection("mpi").staging_bytes(nodes); }};
+      .staging_bytes = [](std::span<const int> nodes) { return find_backend("mpi").staging_bytes(nodes); }};
   return slow;
 }

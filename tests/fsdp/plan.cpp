@@ -491,7 +491,7 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
   check(
       "full", [](Plan& p) { operation(p, all_reduce_squares).count += 100000; }, "elements, not on");
   check(
-      "full", [](Plan& p) { operation(p, all_reduce_squares).travel = DType::bf16; }, "another type");
+      "full", [](Plan& p) { operation(p, all_reduce_squares).reduce_dtype = DType::bf16; }, "another type");
   check(
       "full", [](Plan& p) { forget(p, all_reduce_squares); }, "before its sums are over all ranks");
   check(

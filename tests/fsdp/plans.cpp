@@ -51,7 +51,7 @@ std::string text_of(const Operation& op) {
       "{} on {}: micro-batch {}, unit {}, stage {}, block {}, round {}, accumulate {}, group {}, {} of {} in {},{}, waits {}, "
       "awaited {}, acquires {}, frees {}\n",
       op.kind->name, name_of(op.stream), op.micro_batch, op.unit, op.stage, op.block, op.round, op.accumulate,
-      static_cast<int>(op.group), op.count, name_of(op.type), name_of(op.travel), text_of(op.operands),
+      static_cast<int>(op.group), op.count, name_of(op.type), name_of(op.reduce_dtype), text_of(op.operands),
       fmt::join(op.waits, " "), op.awaited, fmt::join(op.acquires, " "), fmt::join(op.frees, " "));
 }
 

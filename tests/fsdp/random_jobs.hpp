@@ -295,8 +295,8 @@ inline Job reference(const Job& job) {
 /// Returns a description of the difference, or "". Gradients sent in bf16 have a relative rounding error of 2^-9, and a rank's
 /// gradient may be many times the sum. In 16 bits, a sum in another order may be rounded in the other direction.
 inline std::string difference(const Job& job, const Outcome& a, const Outcome& b) {
-  const DType travel = job.sharding.types.reduce, kept = job.sharding.types.gradient;
-  const float rounding = travel == DType::bf16 || kept == DType::bf16 ? 0.05f : travel == DType::f16 ? 0.01f : 0;
+  const DType reduce_dtype = job.sharding.types.reduce, kept = job.sharding.types.gradient;
+  const float rounding = reduce_dtype == DType::bf16 || kept == DType::bf16 ? 0.05f : reduce_dtype == DType::f16 ? 0.01f : 0;
   // Lion and Muon turn rounding noise into full steps, which also change the next gradient.
   const Optimizer* const kind = job.sharding.optimizer.kind;
   const bool noisy = kind == &lion_optimizer() || kind == &muon_optimizer();

@@ -142,8 +142,8 @@ void check_marks(const Floats& x, std::size_t width, std::size_t stride) {
 
 BOOST_AUTO_TEST_CASE(the_reference_gradients_are_those_of_the_reference) {
   const AttentionShape s{2, 5, 4, 2, 3, 4 * 3, 2 * 3 + 1};
-  const Doubles q = widen(random_floats(s.B * s.T * s.q_stride, 1)), k = widen(random_floats(s.B * s.T * s.kv_stride, 2));
-  const Doubles v = widen(random_floats(s.B * s.T * s.kv_stride, 3)), d_out = widen(random_floats(s.B * s.T * s.H * s.D, 4));
+  const Doubles q = upcast(random_floats(s.B * s.T * s.q_stride, 1)), k = upcast(random_floats(s.B * s.T * s.kv_stride, 2));
+  const Doubles v = upcast(random_floats(s.B * s.T * s.kv_stride, 3)), d_out = upcast(random_floats(s.B * s.T * s.H * s.D, 4));
   for (const float rate : {0.0f, 0.3f}) {
     const Doubles m = explicit_factors(kernels::dropout_mask(rate, 1, 2, 3, 4, s.T), s);
     const Gradients g = attention_gradients(d_out, q, k, v, s, m);
@@ -185,9 +185,9 @@ void check_against_reference(float rate, double tolerance, Documents documents =
       const DropoutMask mask = kernels::dropout_mask(rate, 1, 2, 3, 4, T);
       const Run r = run<E>(s, mask);
       const Doubles m = explicit_factors(mask, s);
-      const Doubles Q = widen(r.q), K_ = widen(r.k), V = widen(r.v);
+      const Doubles Q = upcast(r.q), K_ = upcast(r.k), V = upcast(r.v);
       const Reference want = attention(Q, K_, V, s, m);
-      const Gradients g = attention_gradients(widen(r.d_out), Q, K_, V, s, m);
+      const Gradients g = attention_gradients(upcast(r.d_out), Q, K_, V, s, m);
       BOOST_TEST(relative_error(r.out, want.out) < tolerance);
       BOOST_TEST(relative_error(r.lse, want.lse) < tolerance);
       check_marks(r.dq, H * D, s.q_stride);
@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_fused_matrix) {
   };
   const AttentionShape dense{B, T, H, H, D, C, C};
   const Gradients g =
-      attention_gradients(widen(d_out), part(qkv, 0), part(qkv, 1), part(qkv, 2), dense, Doubles(B * H * T * T, 1.0));
+      attention_gradients(upcast(d_out), part(qkv, 0), part(qkv, 1), part(qkv, 2), dense, Doubles(B * H * T * T, 1.0));
   for (std::size_t r = 0; r < B * T; ++r)
     for (std::size_t c = 0; c < C; ++c) {
       BOOST_REQUIRE_SMALL(static_cast<double>(d_qkv[r * 3 * C + c]) - g.dq[r * C + c], 1e-5);

@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(loss_and_gradient) {
     const std::size_t R = 5;
     const std::vector<std::int32_t> targets = {0, -1, static_cast<std::int32_t>(V - 1), static_cast<std::int32_t>(V / 2), -7};
     const Floats logits = random_floats(R * V, 1, 20.0f);
-    const Doubles L = widen(logits);
+    const Doubles L = upcast(logits);
     const auto [loss_alone, unchanged] = run<float>(logits, targets, V, V, 0.0f);
     const auto [loss, gradient] = run<float>(logits, targets, V, V, 0.25f);
     BOOST_TEST((unchanged == logits));

@@ -31,8 +31,8 @@ BOOST_AUTO_TEST_CASE(forward_and_backward) {
     BOOST_TEST((got_positions == d_positions));
     kernels::embedding_backward(stream, got.data(), dx.data(), tokens.data(), R, C, V, Write::add);
     kernels::position_backward(stream, got_positions.data(), dx.data(), B, T, C, P, Write::add);
-    BOOST_TEST(relative_error(got, added(widen(d_table), d_table)) < 5e-7);
-    BOOST_TEST(relative_error(got_positions, added(widen(d_positions), d_positions)) < 1e-7);
+    BOOST_TEST(relative_error(got, added(upcast(d_table), d_table)) < 5e-7);
+    BOOST_TEST(relative_error(got_positions, added(upcast(d_positions), d_positions)) < 1e-7);
 
     // Scaled, and with a table of fp32 numbers.
     const float scale = 1.7f;

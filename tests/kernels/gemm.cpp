@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(low_precision) {
 }
 
 // Products of a few rows use another kernel, which divides columns among threads and has its own tile sizes.
-BOOST_AUTO_TEST_CASE(few_rows) {
+BOOST_AUTO_TEST_CASE(skinny) {
   const int before = omp_get_max_threads();
   for (const int threads : {1, 3}) {
     omp_set_num_threads(threads);

@@ -43,7 +43,7 @@ void compare(const char* name, std::size_t rows, double tolerance, const Make& m
     results.push_back(out);
   }
   for (const Floats& other : results) {
-    BOOST_TEST(relative_error(other, widen(results[0])) <= tolerance, name);
+    BOOST_TEST(relative_error(other, upcast(results[0])) <= tolerance, name);
     BOOST_TEST(relative_error(other, Doubles(other.size())) > 0, name);  // the result is not all zeros
   }
 }
@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   run(std::integral_constant<int, 2>{});
   if (k::cpu_level() >= k::CpuLevel::v3) run(std::integral_constant<int, 3>{});
   if (k::cpu_level() >= k::CpuLevel::v4) run(std::integral_constant<int, 4>{});
-  for (const Floats& other : results) BOOST_TEST(relative_error(other, widen(results[0])) < 1e-6);
+  for (const Floats& other : results) BOOST_TEST(relative_error(other, upcast(results[0])) < 1e-6);
   BOOST_TEST(relative_error(results[0], Doubles(results[0].size())) > 0);
 }
 

@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(layer_norm_forward_and_backward) {
       const Floats gain = random_floats(C, 2), bias = random_floats(C, 3), dy = random_floats(R * C, 4);
       Floats y(R * C), stats(2 * R);
       kernels::layer_norm_forward(stream, y.data(), stats.data(), x.data(), gain.data(), bias.data(), R, C, eps);
-      const Doubles X = widen(x), G = widen(gain), B = widen(bias), dY = widen(dy);
+      const Doubles X = upcast(x), G = upcast(gain), B = upcast(bias), dY = upcast(dy);
       BOOST_TEST(relative_error(y, layer_norm(X, G, B, R, C)) < tolerance);
 
       const Doubles dX = numeric_gradient([&](const Doubles& at) { return dot(layer_norm(at, G, B, R, C), dY); }, X);
@@ -67,9 +67,9 @@ BOOST_AUTO_TEST_CASE(layer_norm_forward_and_backward) {
       Floats dx2 = before_x, d_gain2 = before_gain, d_bias2 = before_bias;
       kernels::layer_norm_backward(stream, dx2.data(), Write::add, d_gain2.data(), d_bias2.data(), Write::add, dy.data(),
                                    x.data(), stats.data(), gain.data(), R, C, scratch.data());
-      BOOST_TEST(relative_error(dx2, added(widen(dx), before_x)) < 1e-6);
-      BOOST_TEST(relative_error(d_gain2, added(widen(d_gain), before_gain)) < 1e-6);
-      BOOST_TEST(relative_error(d_bias2, added(widen(d_bias), before_bias)) < 1e-6);
+      BOOST_TEST(relative_error(dx2, added(upcast(dx), before_x)) < 1e-6);
+      BOOST_TEST(relative_error(d_gain2, added(upcast(d_gain), before_gain)) < 1e-6);
+      BOOST_TEST(relative_error(d_bias2, added(upcast(d_bias), before_bias)) < 1e-6);
     }
   }
 }
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(rms_norm_forward_and_backward) {
       const Floats x = random_floats(R * C, 1, 2.0f), gain = random_floats(C, 2), dy = random_floats(R * C, 4);
       Floats y(R * C), stats(R);
       kernels::rms_norm_forward(stream, y.data(), stats.data(), x.data(), gain.data(), R, C, eps);
-      const Doubles X = widen(x), G = widen(gain), dY = widen(dy);
+      const Doubles X = upcast(x), G = upcast(gain), dY = upcast(dy);
       BOOST_TEST(relative_error(y, rms_norm(X, G, R, C)) < tolerance);
 
       const Doubles dX = numeric_gradient([&](const Doubles& at) { return dot(rms_norm(at, G, R, C), dY); }, X);
@@ -96,8 +96,8 @@ BOOST_AUTO_TEST_CASE(rms_norm_forward_and_backward) {
       Floats dx2 = before_x, d_gain2 = before_gain;
       kernels::rms_norm_backward(stream, dx2.data(), Write::add, d_gain2.data(), Write::add, dy.data(), x.data(), stats.data(),
                                  gain.data(), R, C, scratch.data());
-      BOOST_TEST(relative_error(dx2, added(widen(dx), before_x)) < 1e-6);
-      BOOST_TEST(relative_error(d_gain2, added(widen(d_gain), before_gain)) < 1e-6);
+      BOOST_TEST(relative_error(dx2, added(upcast(dx), before_x)) < 1e-6);
+      BOOST_TEST(relative_error(d_gain2, added(upcast(d_gain), before_gain)) < 1e-6);
     }
   }
 }
@@ -150,6 +150,6 @@ BOOST_AUTO_TEST_CASE(column_sums_of_strided_rows) {
     BOOST_TEST(relative_error(got, want) < tolerance);
     const Floats first = got;
     kernels::bias_backward(stream, got.data(), dy.data(), R, C, stride, Write::add, scratch.data());
-    BOOST_TEST(relative_error(got, added(widen(first), first)) == 0.0);
+    BOOST_TEST(relative_error(got, added(upcast(first), first)) == 0.0);
   }
 }

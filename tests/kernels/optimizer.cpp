@@ -8,7 +8,7 @@ using namespace fsdp::test;
 namespace {
 
 std::uint16_t upper(float x) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16); }
-float widened(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
+float as_fp32(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
 
 }  // namespace
 
@@ -31,8 +31,8 @@ BOOST_AUTO_TEST_CASE(the_copy_is_rounded_to_the_nearest_even) {
         continue;
       }
       const std::uint16_t below = upper(p[i]), above = static_cast<std::uint16_t>(below + 1);  // in magnitude
-      const double to_below = std::abs(static_cast<double>(p[i]) - widened(below)),
-                   to_above = std::abs(static_cast<double>(widened(above)) - p[i]);
+      const double to_below = std::abs(static_cast<double>(p[i]) - as_fp32(below)),
+                   to_above = std::abs(static_cast<double>(as_fp32(above)) - p[i]);
       const std::uint16_t nearest = to_below < to_above ? below : to_above < to_below ? above : below % 2 == 0 ? below : above;
       BOOST_TEST_REQUIRE(copy[i] == nearest, p[i]);
     }

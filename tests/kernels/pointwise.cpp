@@ -185,6 +185,6 @@ BOOST_AUTO_TEST_CASE(rotary_positions) {
       }
     // A rotation's transpose is its inverse.
     kernels::rope(stream, x.data(), B, T, heads, D, stride, table.data(), true);
-    BOOST_TEST(relative_error(x, widen(before)) < tolerance);
+    BOOST_TEST(relative_error(x, upcast(before)) < tolerance);
   }
 }

@@ -31,7 +31,7 @@ inline Floats random_floats(std::size_t n, std::uint32_t seed, float scale = 1.0
   return x;
 }
 
-inline Doubles widen(const Floats& x) { return {x.begin(), x.end()}; }
+inline Doubles upcast(const Floats& x) { return {x.begin(), x.end()}; }
 
 /// Returns the largest |got - want| divided by the largest |want|; infinite if there is a NaN or sizes differ.
 inline double relative_error(const Floats& got, const Doubles& want) {

@@ -120,7 +120,7 @@ std::vector<Floats> run_adafactor_vector(std::size_t n, DType type, const Cuts& 
 BOOST_AUTO_TEST_CASE(lamb_is_its_algorithm) {
   const std::size_t n = 9003;
   const std::vector<Floats> mine = run_lamb(n, DType::f32, {0, n});
-  Doubles p = widen(random_floats(n, 1)), m(n), v(n), r(n);
+  Doubles p = upcast(random_floats(n, 1)), m(n), v(n), r(n);
   for (const std::uint32_t seed : {5u, 6u}) {
     const Floats g = random_floats(n, seed, 0.1f);
     double weights = 0, directions = 0;
@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(lamb_is_its_algorithm) {
 BOOST_AUTO_TEST_CASE(adafactor_is_its_algorithm) {
   const std::size_t R = 67, C = 530;
   const std::vector<Floats> mine = run_adafactor(R, C, {0, R * C});
-  Doubles p = widen(random_floats(R * C, 1)), rows(R), columns(C), u(R * C);
+  Doubles p = upcast(random_floats(R * C, 1)), rows(R), columns(C), u(R * C);
   for (const std::uint32_t seed : {5u, 6u}) {
     const Floats g = random_floats(R * C, seed, 0.1f);
     const auto gradient = [&](std::size_t i) {
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(newton_schulz_makes_singular_values_about_one) {
     const auto at = [&, R = R, C = C ](auto& values, std::size_t i, std::size_t j) -> auto& {
       return R <= C ? values[i * C + j] : values[j * C + i];  // row i of n, column j of m
     };
-    Doubles X = widen(x), next(R * C), gram(n * n), poly(n * n);
+    Doubles X = upcast(x), next(R * C), gram(n * n), poly(n * n);
     const double norm = norm_of(x);
     for (double& value : X) value /= norm;
     for (int step = 0; step < 5; ++step) {

@@ -11,7 +11,8 @@
 
 namespace fsdp::test {
 
-/// The activations that forward keeps for backward: all; the inputs of blocks; also those that block_refill cannot recompute.
+/// The activations that forward keeps for backward: all; the inputs of blocks; also those that block_recompute_cheap cannot
+/// recompute.
 enum class Keep { all, inputs, selected };
 
 struct ModelRun {
@@ -85,7 +86,7 @@ struct ModelRun {
       }
       if (keep == Keep::selected) {
         cheap.assign(cheap.size(), std::nanf(""));
-        model.block_refill(stage, b, x[b].data(), saved[b].data(), shared_cheap());
+        model.block_recompute_cheap(stage, b, x[b].data(), saved[b].data(), shared_cheap());
       }
       model.block_backward(stage, b, x[b].data(), saved[b].data(), dx.data(), write, shared_cheap());
     }

@@ -93,7 +93,7 @@ MpiCommunicator::~MpiCommunicator() {
 std::string MpiCommunicator::description() const {
   const bool alone = std::all_of(nodes_.begin(), nodes_.end(), [&](int node) { return node == nodes_[0]; });
   return format("MPI, {}{}", plural(size(), "rank"),
-                find_connection(job_->options.kind).between == Between::ranks || alone ? "" : ", shared memory within a node");
+                find_backend(job_->options.kind).between == Between::ranks || alone ? "" : ", shared memory within a node");
 }
 
 void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
@@ -106,14 +106,14 @@ void MpiCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
 }
 
 void MpiCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
-                                     DType travel) {
+                                     DType reduce_dtype) {
   expect_ready(stream, Call::reduce_scatter);
-  with_element(travel, [&]<class In>() { reduce_shares<In>(whole, ranks() * shard_count, shard, into); });
+  with_element(reduce_dtype, [&]<class In>() { reduce_shares<In>(whole, ranks() * shard_count, shard, into); });
   count(Collective::reduce_scatter, std::exchange(sent_, 0));
 }
 
-void MpiCommunicator::all_reduce(Stream& stream, float* data, std::size_t n, DType travel) {
-  with_element(travel, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
+void MpiCommunicator::all_reduce(Stream& stream, float* data, std::size_t n, DType reduce_dtype) {
+  with_element(reduce_dtype, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
 }
 void MpiCommunicator::all_reduce(Stream& stream, double* data, std::size_t n) { sum_everywhere(stream, data, n); }
 void MpiCommunicator::all_reduce(Stream& stream, std::int64_t* data, std::size_t n) {

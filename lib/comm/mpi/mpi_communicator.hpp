@@ -40,8 +40,9 @@ class MpiCommunicator final : public MessageGroup {
   std::size_t staging_bytes() const override { return staging_.bytes(); }
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override;
-  void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override;
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                      DType reduce_dtype) override;
+  void all_reduce(Stream& stream, float* data, std::size_t count, DType reduce_dtype) override;
   void all_reduce(Stream& stream, double* data, std::size_t count) override;
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override;
   void broadcast(void* data, std::size_t bytes, int root) override;

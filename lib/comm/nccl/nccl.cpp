@@ -19,12 +19,12 @@ const DeviceLibrary* find_nccl(std::string* why) {
 const DeviceBackend nccl_backend = {
     .name = "NCCL", .device = DeviceKind::cuda, .staging_bytes = std::size_t{16} << 20, .find = find_nccl};
 
-const Connection nccl_connection = {.name = "nccl",
-                                    .about = "GPU memory by NCCL, which needs one GPU for each rank; host values as with auto",
-                                    .connect = automatic_connection.connect,
-                                    .staging_bytes = automatic_connection.staging_bytes,
-                                    .between = automatic_connection.between,
-                                    .backend = &nccl_backend,
-                                    .backend_is_required = true};
+const Backend nccl_connection = {.name = "nccl",
+                                 .about = "GPU memory by NCCL, which needs one GPU for each rank; host values as with auto",
+                                 .connect = automatic_connection.connect,
+                                 .staging_bytes = automatic_connection.staging_bytes,
+                                 .between = automatic_connection.between,
+                                 .device_backend = &nccl_backend,
+                                 .device_backend_is_required = true};
 
 }  // namespace fsdp

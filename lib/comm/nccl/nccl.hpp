@@ -2,12 +2,12 @@
 // (nccl_groups.cpp) is in libfsdp_cuda, if that was built with NCCL; libfsdp finds it there.
 #pragma once
 
-#include "comm/connection.hpp"
+#include "comm/backend.hpp"
 
 namespace fsdp {
 
 extern const DeviceBackend nccl_backend;
-extern const Connection nccl_connection;
+extern const Backend nccl_connection;
 
 /// The function of libfsdp_cuda that returns its DeviceLibrary.
 using NcclLibraryEntry = const DeviceLibrary* (*)();

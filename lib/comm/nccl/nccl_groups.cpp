@@ -2,8 +2,8 @@
 //
 // canonical: the same bits as every other backend. NCCL sends each contribution to the rank that owns the share, as messages in
 // a group, and a kernel adds them up as a tree. This is done piece by piece, through staging of a fixed size.
-// library: NCCL's own reductions, of fp32 numbers that were first rounded to the `travel` type. Their order depends on the
-// algorithm that NCCL chooses, and so on its version, the number of ranks, their connections and the number of elements.
+// library: NCCL's own reductions, of fp32 numbers that were first rounded to the `reduce_dtype` type. Their order depends on
+// the algorithm that NCCL chooses, and so on its version, the number of ranks, their connections and the number of elements.
 //
 // With both, sums of integers are exact and use NCCL's all-reduce; sums of doubles are few and canonical.
 //
@@ -327,24 +327,25 @@ class NcclCollectives final : public Collectives {
     traffic_.count(Collective::all_gather, (ranks_ - 1) * bytes);
   }
 
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                      DType reduce_dtype) override {
     run(stream, Call::reduce_scatter, [&] {
       if (!comm_ || groups_.options().sum_order == SumOrder::library)
-        reduce_by_library(stream, whole, shard, shard_count, into, travel);
+        reduce_by_library(stream, whole, shard, shard_count, into, reduce_dtype);
       else
-        with_element(travel,
+        with_element(reduce_dtype,
                      [&]<class In>() { reduce_shares<In>(stream, whole, ranks_ * shard_count, shard, write_of(into)); });
     });
     traffic_.count(Collective::reduce_scatter, std::exchange(sent_, 0));
   }
 
-  void all_reduce(Stream& stream, float* data, std::size_t n, DType travel) override {
+  void all_reduce(Stream& stream, float* data, std::size_t n, DType reduce_dtype) override {
     run(stream, Call::all_reduce, [&] {
       if (!comm_ || groups_.options().sum_order == SumOrder::library) {
-        kernels::round_to(stream, travel, data, n);
+        kernels::round_to(stream, reduce_dtype, data, n);
         reduce_everywhere(stream, data, n, ncclFloat32);
       } else {
-        with_element(travel, [&]<class In>() { sum_everywhere<In>(stream, data, n); });
+        with_element(reduce_dtype, [&]<class In>() { sum_everywhere<In>(stream, data, n); });
       }
     });
     traffic_.count(Collective::all_reduce, std::exchange(sent_, 0));
@@ -382,8 +383,8 @@ class NcclCollectives final : public Collectives {
 
   /// Reduces in place into this rank's share of `whole`, then adds it to `shard`; with Into::overwrite directly into `shard`.
   /// Also used by a group of one.
-  void reduce_by_library(Stream& stream, float* whole, float* shard, std::size_t n, Into into, DType travel) {
-    kernels::round_to(stream, travel, whole, ranks_ * n);
+  void reduce_by_library(Stream& stream, float* whole, float* shard, std::size_t n, Into into, DType reduce_dtype) {
+    kernels::round_to(stream, reduce_dtype, whole, ranks_ * n);
     float* const mine = whole + me_ * n;
     float* const sum = into == Into::overwrite ? shard : mine;
     if (comm_)

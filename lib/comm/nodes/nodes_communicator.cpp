@@ -32,21 +32,24 @@ std::string kind_of(const Communicator& comm) {
 
 }  // namespace
 
-NodesCommunicator::NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> near,
-                                     std::unique_ptr<Communicator> far)
-    : GroupMember(flat->rank(), flat->size()), flat_(std::move(flat)), near_(std::move(near)), far_(std::move(far)) {
-  expect(near_->size() > 1 && far_->size() > 1 && near_->size() * far_->size() == size() &&
-             far_->rank() * near_->size() + near_->rank() == rank(),
+NodesCommunicator::NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> intra_node,
+                                     std::unique_ptr<Communicator> inter_node)
+    : GroupMember(flat->rank(), flat->size()),
+      flat_(std::move(flat)),
+      intra_node_(std::move(intra_node)),
+      inter_node_(std::move(inter_node)) {
+  expect(intra_node_->size() > 1 && inter_node_->size() > 1 && intra_node_->size() * inter_node_->size() == size() &&
+             inter_node_->rank() * intra_node_->size() + intra_node_->rank() == rank(),
          "every node has the same number of consecutive ranks");
 }
 
 std::string NodesCommunicator::description() const {
-  return format("{} between {} nodes, {} within{}", kind_of(*far_), nodes(), kind_of(*near_),
+  return format("{} between {} nodes, {} within{}", kind_of(*inter_node_), nodes(), kind_of(*intra_node_),
                 is_subtree(node_ranks()) ? "" : format(", sums by {}", kind_of(*flat_)));
 }
 
 std::size_t NodesCommunicator::staging_bytes() const {
-  return flat_->staging_bytes() + near_->staging_bytes() + far_->staging_bytes();
+  return flat_->staging_bytes() + intra_node_->staging_bytes() + inter_node_->staging_bytes();
 }
 
 void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) {
@@ -55,11 +58,11 @@ void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whol
   const std::size_t bytes = shard_count * size_of(type);
   auto* const all = static_cast<std::byte*>(whole);
   by_nodes(
-      {Call::all_gather, stream.subject}, [&] { near_->barrier(); },
+      {Call::all_gather, stream.subject}, [&] { intra_node_->barrier(); },
       [&] {
         // 1. The shards of the ranks with this rank's place on their nodes, at the start of whole.
         move_bytes(all + node() * bytes, shard, bytes);
-        far_->all_gather(stream, all + node() * bytes, all, shard_count, type);
+        inter_node_->all_gather(stream, all + node() * bytes, all, shard_count, type);
         // 2. The gathers within the node, one for each node. The last block comes first: it is after the shards that are still
         // to be passed on.
         for (std::size_t k = nodes(); k-- > 0;) {
@@ -69,14 +72,14 @@ void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whol
             mine = block + place() * bytes;
             move_bytes(mine, block, bytes);
           }
-          near_->all_gather(stream, mine, block, shard_count, type);
+          intra_node_->all_gather(stream, mine, block, shard_count, type);
         }
       });
   count(Collective::all_gather, sent_by_parts() - before);
 }
 
 void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
-                                       DType travel) {
+                                       DType reduce_dtype) {
   expect_usable(stream);
   const std::uint64_t before = sent_by_parts();
   const bool in_place = shard_count != 0 && shard == whole + me() * shard_count;
@@ -90,7 +93,7 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
           for (std::size_t k = 0; k < nodes(); ++k) {
             float* const block = whole + k * node_ranks() * shard_count;
             float* const sum = k == 0 ? block + place() * shard_count : whole + k * shard_count;
-            near_->reduce_scatter(stream, block, sum, shard_count, Into::overwrite, travel);
+            intra_node_->reduce_scatter(stream, block, sum, shard_count, Into::overwrite, reduce_dtype);
             if (k == 0) move_bytes(whole, sum, shard_count * sizeof(float));
           }
         },
@@ -98,18 +101,18 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
           // 2. The sums over nodes. In place, the result may overlap data that other ranks are still to receive, so it is moved
           // afterwards.
           float* const mine = whole + node() * shard_count;
-          far_->reduce_scatter(stream, whole, in_place ? mine : shard, shard_count, into, DType::f32);
+          inter_node_->reduce_scatter(stream, whole, in_place ? mine : shard, shard_count, into, DType::f32);
           if (in_place) move_bytes(shard, mine, shard_count * sizeof(float));
         });
   } else {
     throw_if_broken();
-    flat_->reduce_scatter(stream, whole, shard, shard_count, into, travel);
+    flat_->reduce_scatter(stream, whole, shard, shard_count, into, reduce_dtype);
   }
   count(Collective::reduce_scatter, sent_by_parts() - before);
 }
 
 template <class T>
-void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n, DType travel) {
+void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n, DType reduce_dtype) {
   expect_usable(stream);
   const std::uint64_t before = sent_by_parts();
   const auto sum = [&stream](Communicator& part, T* values, std::size_t count, DType type) {
@@ -125,18 +128,18 @@ void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n, D
         {Call::all_reduce, stream.subject},
         [&] {
           if constexpr (std::is_same_v<T, float>)
-            if (part > 0) near_->reduce_scatter(stream, data, mine, part, Into::overwrite, travel);
-          if (rest > 0) sum(*near_, uncut, rest, travel);
+            if (part > 0) intra_node_->reduce_scatter(stream, data, mine, part, Into::overwrite, reduce_dtype);
+          if (rest > 0) sum(*intra_node_, uncut, rest, reduce_dtype);
         },
         [&] {
-          if (part > 0) sum(*far_, mine, part, DType::f32);
-          if (rest > 0) sum(*far_, uncut, rest, DType::f32);
+          if (part > 0) sum(*inter_node_, mine, part, DType::f32);
+          if (rest > 0) sum(*inter_node_, uncut, rest, DType::f32);
           if constexpr (std::is_same_v<T, float>)
-            if (part > 0) near_->all_gather(stream, mine, data, part, DType::f32);
+            if (part > 0) intra_node_->all_gather(stream, mine, data, part, DType::f32);
         });
   } else {
     throw_if_broken();
-    sum(*flat_, data, n, travel);
+    sum(*flat_, data, n, reduce_dtype);
   }
   count(Collective::all_reduce, sent_by_parts() - before);
 }
@@ -144,12 +147,12 @@ void NodesCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n, D
 void NodesCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   const std::uint64_t before = sent_by_parts();
   expect(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
-  const int place_of_root = root % near_->size();
+  const int place_of_root = root % intra_node_->size();
   by_nodes(
-      Call::broadcast, [&] { near_->barrier(); },
+      Call::broadcast, [&] { intra_node_->barrier(); },
       [&] {
-        if (near_->rank() == place_of_root) far_->broadcast(data, bytes, root / near_->size());
-        near_->broadcast(data, bytes, place_of_root);
+        if (intra_node_->rank() == place_of_root) inter_node_->broadcast(data, bytes, root / intra_node_->size());
+        intra_node_->broadcast(data, bytes, place_of_root);
       });
   count(Collective::broadcast, sent_by_parts() - before);
 }
@@ -157,13 +160,13 @@ void NodesCommunicator::broadcast(void* data, std::size_t bytes, int root) {
 // First all ranks of this node arrive, then one rank of every other node, which has waited for its own node in the same way.
 void NodesCommunicator::barrier() {
   by_nodes(
-      Call::barrier, [&] { near_->barrier(); }, [&] { far_->barrier(); });
+      Call::barrier, [&] { intra_node_->barrier(); }, [&] { inter_node_->barrier(); });
 }
 
 Buffer NodesCommunicator::allocate(Device& device, std::size_t bytes) {
   throw_if_broken();
   Buffer buffer;
-  agree(*flat_, [&] { buffer = near_->allocate(device, bytes); });  // can fail on one node only
+  agree(*flat_, [&] { buffer = intra_node_->allocate(device, bytes); });  // can fail on one node only
   return buffer;
 }
 
@@ -179,7 +182,7 @@ std::unique_ptr<Communicator> NodesCommunicator::split_by_node() {
 
 void NodesCommunicator::abort() noexcept {
   broken_ = true;
-  for (Communicator* part : {near_.get(), far_.get(), flat_.get()}) part->abort();
+  for (Communicator* part : {intra_node_.get(), inter_node_.get(), flat_.get()}) part->abort();
 }
 
 void NodesCommunicator::throw_if_broken() const {
@@ -204,7 +207,7 @@ void NodesCommunicator::by_nodes(const Called& called, const Within& within, con
 }
 
 std::uint64_t NodesCommunicator::sent_by_parts() const {
-  return bytes_sent_by(*flat_) + bytes_sent_by(*near_) + bytes_sent_by(*far_);
+  return bytes_sent_by(*flat_) + bytes_sent_by(*intra_node_) + bytes_sent_by(*inter_node_);
 }
 
 }  // namespace fsdp

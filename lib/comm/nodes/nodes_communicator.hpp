@@ -1,6 +1,6 @@
-// Collectives of a group that spans nodes, made of those of three smaller groups: `near` has the ranks of this node; `far` has
-// one rank of every node, those with this rank's place on their node; and `flat` has all ranks, for collectives that cannot be
-// split by nodes.
+// Collectives of a group that spans nodes, made of those of three smaller groups: `intra_node` has the ranks of this node;
+// `inter_node` has one rank of every node, those with this rank's place on their node; and `flat` has all ranks, for
+// collectives that cannot be split by nodes.
 //
 // A gather sends a shard to each other node once; that node passes it on. A sum is split by nodes only if a node is a whole
 // subtree of the canonical order (communicator.hpp), that is, if its number of ranks is a power of two. Then the ranks of a
@@ -25,19 +25,21 @@ namespace fsdp {
 
 class NodesCommunicator final : public GroupMember {
  public:
-  /// Rank r of `flat` is rank r % near.size() of `near` and rank r / near.size() of `far`. Both have more than one rank. Not
-  /// collective.
-  NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> near, std::unique_ptr<Communicator> far);
+  /// Rank r of `flat` is rank r % intra_node.size() of `intra_node` and rank r / intra_node.size() of `inter_node`. Both have
+  /// more than one rank. Not collective.
+  NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> intra_node,
+                    std::unique_ptr<Communicator> inter_node);
 
   /// "MPI between 2 nodes, shared memory within"
   std::string description() const override;
   std::size_t staging_bytes() const override;
-  std::size_t borrowed_bytes() const override { return near_->borrowed_bytes(); }
+  std::size_t borrowed_bytes() const override { return intra_node_->borrowed_bytes(); }
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override;
-  void all_reduce(Stream& stream, float* data, std::size_t count, DType travel) override {
-    sum_everywhere(stream, data, count, travel);
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                      DType reduce_dtype) override;
+  void all_reduce(Stream& stream, float* data, std::size_t count, DType reduce_dtype) override {
+    sum_everywhere(stream, data, count, reduce_dtype);
   }
   void all_reduce(Stream& stream, double* data, std::size_t count) override { sum_everywhere(stream, data, count); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) override { sum_everywhere(stream, data, count); }
@@ -50,24 +52,24 @@ class NodesCommunicator final : public GroupMember {
   void abort() noexcept override;
 
   /// The three groups; this object's traffic() is the sum of theirs.
-  const Communicator& near() const { return *near_; }
-  const Communicator& far() const { return *far_; }
+  const Communicator& intra_node() const { return *intra_node_; }
+  const Communicator& inter_node() const { return *inter_node_; }
   const Communicator& flat() const { return *flat_; }
 
  private:
-  std::size_t node_ranks() const { return static_cast<std::size_t>(near_->size()); }
-  std::size_t nodes() const { return static_cast<std::size_t>(far_->size()); }
-  std::size_t place() const { return static_cast<std::size_t>(near_->rank()); }
-  std::size_t node() const { return static_cast<std::size_t>(far_->rank()); }
+  std::size_t node_ranks() const { return static_cast<std::size_t>(intra_node_->size()); }
+  std::size_t nodes() const { return static_cast<std::size_t>(inter_node_->size()); }
+  std::size_t place() const { return static_cast<std::size_t>(intra_node_->rank()); }
+  std::size_t node() const { return static_cast<std::size_t>(inter_node_->rank()); }
 
   void throw_if_broken() const;
   template <class Within, class Across>
   void by_nodes(const Called& called, const Within& within, const Across& across);
   template <class T>
-  void sum_everywhere(Stream& stream, T* data, std::size_t n, DType travel = DType::f32);
+  void sum_everywhere(Stream& stream, T* data, std::size_t n, DType reduce_dtype = DType::f32);
   std::uint64_t sent_by_parts() const;
 
-  std::unique_ptr<Communicator> flat_, near_, far_;
+  std::unique_ptr<Communicator> flat_, intra_node_, inter_node_;
   std::atomic<bool> broken_ = false;
 };
 

@@ -57,9 +57,10 @@ class ShmCommunicator final : public GroupMember {
   std::size_t borrowed_bytes() const override;
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override;
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override;
-  void all_reduce(Stream& stream, float* data, std::size_t n, DType travel) override {
-    with_element(travel, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                      DType reduce_dtype) override;
+  void all_reduce(Stream& stream, float* data, std::size_t n, DType reduce_dtype) override {
+    with_element(reduce_dtype, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
   }
   void all_reduce(Stream& stream, double* data, std::size_t n) override { sum_everywhere(stream, data, n); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
@@ -127,11 +128,11 @@ void ShmCommunicator::all_gather(Stream& stream, const void* shard, void* whole,
 }
 
 void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
-                                     DType travel) {
+                                     DType reduce_dtype) {
   expect_usable(stream);
   const Called call(Call::reduce_scatter, stream.subject);
   const std::size_t total = ranks() * shard_count, bytes = total * sizeof(float);
-  with_element(travel, [&]<class In>() {
+  with_element(reduce_dtype, [&]<class In>() {
     pack_shares<In>(whole, total, ranks());
     if (is_small(bytes)) {
       copy_bytes(stage(), reinterpret_cast<const std::byte*>(whole), bytes);
@@ -143,7 +144,7 @@ void ShmCommunicator::reduce_scatter(Stream& stream, float* whole, float* shard,
       leave(call);
     }
   });
-  count(Collective::reduce_scatter, size_of(travel) * (total - shard_count));
+  count(Collective::reduce_scatter, size_of(reduce_dtype) * (total - shard_count));
 }
 
 void ShmCommunicator::broadcast(void* data, std::size_t bytes, int root) {

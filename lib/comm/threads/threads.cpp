@@ -88,20 +88,21 @@ class ThreadCommunicator final : public GroupMember {
     count(Collective::all_gather, (ranks() - 1) * bytes);
   }
 
-  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into, DType travel) override {
+  void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
+                      DType reduce_dtype) override {
     expect_usable(stream);
     const std::size_t total = ranks() * shard_count;
-    with_element(travel, [&]<class In>() {
+    with_element(reduce_dtype, [&]<class In>() {
       pack_shares<In>(whole, total, ranks());
       publish(whole, total);
       sum_shares<float, In>(total, shard, into);
       group_->leave();
     });
-    count(Collective::reduce_scatter, size_of(travel) * (total - shard_count));
+    count(Collective::reduce_scatter, size_of(reduce_dtype) * (total - shard_count));
   }
 
-  void all_reduce(Stream& stream, float* data, std::size_t n, DType travel) override {
-    with_element(travel, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
+  void all_reduce(Stream& stream, float* data, std::size_t n, DType reduce_dtype) override {
+    with_element(reduce_dtype, [&]<class In>() { sum_everywhere<float, In>(stream, data, n); });
   }
   void all_reduce(Stream& stream, double* data, std::size_t n) override { sum_everywhere(stream, data, n); }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {

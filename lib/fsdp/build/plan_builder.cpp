@@ -79,17 +79,17 @@ class Builder {
   // Stages: 0 the embedding, 1 + b block b, then the head.
   int head_stage() const { return blocks_ + 1; }
 
-  /// Bundles that are used one after another share slots in turn: a ring of several slots for bundles inside the model, and a
-  /// ring of one slot for the embedding and the head if they are separate. A bundle that both ends of the model use, or that
+  /// Bundles that are used one after another share slots in turn: a pool of several slots for bundles inside the model, and a
+  /// pool of one slot for the embedding and the head if they are separate. A bundle that both ends of the model use, or that
   /// overlaps others, has its own slot from its first use to its last.
-  enum class Ring { none, inside, ends };
+  enum class SlotPool { none, inside, ends };
 
   /// Units that take slots together, because the same stages use them.
   struct Bundle {
     int first, last;         // stages
     std::vector<int> units;  // all units of the bundle
-    Ring ring = Ring::none;
-    std::size_t turn = 0;   // in the ring
+    SlotPool pool = SlotPool::none;
+    std::size_t turn = 0;   // in the pool
     bool gathered = false;  // state during the emission of operations
   };
 
@@ -121,7 +121,7 @@ class Builder {
     std::map<std::pair<int, int>, std::vector<int>> by_stages;
     for (int u = 0; u < units_.count(); ++u) by_stages[{at(first_stage_, u), at(last_stage_, u)}].push_back(u);
     for (const auto& [stages, members] : by_stages) bundles_.push_back({stages.first, stages.second, members});
-    std::map<Ring, std::size_t> turns;
+    std::map<SlotPool, std::size_t> turns;
     const auto is_inside = [&](const Bundle& bundle) { return bundle.first > 0 && bundle.last < head_stage(); };
     for (Bundle& bundle : bundles_) {
       const bool is_end = bundle.last == 0 || bundle.first == head_stage();
@@ -129,40 +129,41 @@ class Builder {
         return &other != &bundle && is_inside(other) && other.first <= bundle.last && bundle.first <= other.last;
       };
       if (!is_end && (!is_inside(bundle) || std::any_of(bundles_.begin(), bundles_.end(), overlaps))) continue;
-      bundle.ring = is_end ? Ring::ends : Ring::inside;
-      bundle.turn = turns[bundle.ring]++;
+      bundle.pool = is_end ? SlotPool::ends : SlotPool::inside;
+      bundle.turn = turns[bundle.pool]++;
     }
   }
 
-  static std::size_t slots_of(Ring ring, std::size_t inside) { return ring == Ring::ends ? 1 : inside; }
+  static std::size_t slots_of(SlotPool pool, std::size_t inside) { return pool == SlotPool::ends ? 1 : inside; }
 
-  /// Reserves memory for each unit with bytes_of(unit) > 0, and sets locations[unit]. If bundles share slots, those of a ring
+  /// Reserves memory for each unit with bytes_of(unit) > 0, and sets locations[unit]. If bundles share slots, those of a pool
   /// use its slots in turn (`inside` is the number of slots inside the model). Every other bundle has its own memory.
   template <class BytesOf>
   void add_slots(const std::string& name, BufferRole role, std::size_t inside, bool in_turn, const BytesOf& bytes_of,
                  std::vector<Location>& locations) {
-    std::map<Ring, std::size_t> turns, largest;
+    std::map<SlotPool, std::size_t> turns, largest;
     std::vector<std::size_t> sizes;
     for (const Bundle& bundle : bundles_) {
       std::size_t bytes = 0;
       for (const int u : bundle.units)
         if (const std::size_t mine = bytes_of(u)) at(locations, u).offset = std::exchange(bytes, bytes + mine);
       sizes.push_back(bytes);
-      if (!in_turn || bundle.ring == Ring::none) continue;
-      turns[bundle.ring] = std::max(turns[bundle.ring], bundle.turn + 1);
-      largest[bundle.ring] = std::max(largest[bundle.ring], bytes);
+      if (!in_turn || bundle.pool == SlotPool::none) continue;
+      turns[bundle.pool] = std::max(turns[bundle.pool], bundle.turn + 1);
+      largest[bundle.pool] = std::max(largest[bundle.pool], bytes);
     }
-    std::map<Ring, std::vector<BufferId>> slots;
-    for (const auto& [ring, bytes] : largest)
-      for (std::size_t i = 0; i < std::min(slots_of(ring, inside), turns[ring]) && bytes > 0; ++i)
-        slots[ring].push_back(add_buffer(plan_, ring == Ring::ends ? name + " ends" : format("{}{}", name, i), role, bytes));
+    std::map<SlotPool, std::vector<BufferId>> slots;
+    for (const auto& [pool, bytes] : largest)
+      for (std::size_t i = 0; i < std::min(slots_of(pool, inside), turns[pool]) && bytes > 0; ++i)
+        slots[pool].push_back(
+            add_buffer(plan_, pool == SlotPool::ends ? name + " ends" : format("{}{}", name, i), role, bytes));
     for (std::size_t i = 0; i < bundles_.size(); ++i) {
       const Bundle& bundle = bundles_[i];
       if (sizes[i] == 0) continue;
-      const std::vector<BufferId>& ring = slots[bundle.ring];
+      const std::vector<BufferId>& pool = slots[bundle.pool];
       const BufferId slot =
-          in_turn && bundle.ring != Ring::none
-              ? ring[bundle.turn % ring.size()]
+          in_turn && bundle.pool != SlotPool::none
+              ? pool[bundle.turn % pool.size()]
               : add_buffer(plan_, format("{} {}", name, units_.unit(bundle.units.front()).name), role, sizes[i]);
       for (const int u : bundle.units)
         if (bytes_of(u) > 0) at(locations, u).buffer = slot;
@@ -223,7 +224,7 @@ class Builder {
       if (units_.rounded(u))
         plan_.master.push_back(add_buffer(plan_, "fp32 " + units_.unit(u).name, BufferRole::parameters,
                                           units_.scattered(u) ? units_.shard_bytes(u) : units_.whole_bytes(u)));
-      if (units_.has_narrow_master(u)) largest_master = std::max(largest_master, units_.shard_bytes(u));
+      if (units_.has_16_bit_master(u)) largest_master = std::max(largest_master, units_.shard_bytes(u));
       const BufferId at_rest = add_buffer(plan_, (part ? "shard " : "") + units_.unit(u).name, BufferRole::parameters,
                                           part ? units_.shard_bytes(u, type) : units_.whole_bytes(u, type));
       plan_.parameters.emplace_back(at_rest, 0, part || units_.unit(u).shards == 1 ? 0 : units_.shard_bytes(u, type));
@@ -234,7 +235,7 @@ class Builder {
     if (largest_master > 0) {
       const BufferId wide = add_buffer(plan_, "fp32 master", BufferRole::scratch, largest_master);
       for (int u = 0; u < units_.count(); ++u)
-        if (units_.has_narrow_master(u)) at(plan_.wide_master, u) = wide;
+        if (units_.has_16_bit_master(u)) at(plan_.wide_master, u) = wide;
     }
     add_slots(
         "P", BufferRole::gathered_parameters, options_.parameter_slots, units_.gathers_in_turn(),
@@ -249,10 +250,10 @@ class Builder {
                                                     : -1);
         at(plan_.whole_gradients, u) = plan_.gradients.back();
         if (units_.trained(u) && units_.scattered(u) && units_.keeps_whole_gradients() &&
-            (options_.micro_batches > 1 || !units_.has_narrow_gradient(u)))
+            (options_.micro_batches > 1 || !units_.has_16_bit_gradient(u)))
           at(plan_.whole_gradients, u) = add_buffer(plan_, "whole gradient " + units_.unit(u).name,
                                                     BufferRole::unreduced_gradients, units_.whole_bytes(u, type));
-        if (units_.has_narrow_gradient(u) && units_.trained(u) && units_.scattered(u))
+        if (units_.has_16_bit_gradient(u) && units_.trained(u) && units_.scattered(u))
           largest_gradient = std::max(largest_gradient, units_.shard_bytes(u));
       }
       plan_.kept_whole_gradients = plan_.whole_gradients;
@@ -264,7 +265,7 @@ class Builder {
       const BufferId wide =
           largest_gradient > 0 ? add_buffer(plan_, "fp32 gradient", BufferRole::scratch, largest_gradient) : -1;
       for (int u = 0; u < units_.count(); ++u)
-        if (units_.trained(u) && units_.has_narrow_gradient(u))
+        if (units_.trained(u) && units_.has_16_bit_gradient(u))
           at(plan_.wide_gradients, u) = units_.scattered(u) ? Location(wide) : at(plan_.whole_gradients, u);
       for (int u = 0; u < units_.count(); ++u) {
         auto& states = plan_.optimizer_state.emplace_back();
@@ -314,7 +315,7 @@ class Builder {
     for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
       x_.push_back(activation(format("x{}", b), b > 1 ? at(sizes_.activations, b)
                                                       : largest(sizes_.activations, [&](int i) { return i % 2 == b; })));
-    const std::vector<std::size_t>& kept = refills() ? sizes_.kept : sizes_.saved;
+    const std::vector<std::size_t>& kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
     const auto add_saved = [&](int i, std::size_t bytes) { saved_.push_back(activation(format("saved{}", i), bytes)); };
     add_saved(0, largest(kept, is_kept));
     if (options_.training && !recomputes())
@@ -325,7 +326,7 @@ class Builder {
           add_saved(b, at(kept, b));
     else if (options_.training)
       for (int i = 1; i < segment(); ++i) add_saved(i, largest(kept, [&](int b) { return b % segment() == i; }));
-    if (refills()) {
+    if (recomputes_cheap()) {
       std::size_t cheap = 0;
       for (int b = 0; b < blocks_; ++b) cheap = std::max(cheap, at(sizes_.saved, b) - at(sizes_.kept, b));
       plan_.cheap = activation("cheap", cheap);
@@ -350,7 +351,7 @@ class Builder {
     plan_.waiting_sums.resize(static_cast<std::size_t>(units_.count()));
     for (int u = 0; u < units_.count(); ++u) {
       if (!units_.trained(u)) continue;
-      expect(!units_.has_narrow_gradient(u), "sums that are kept in 16 bits depend on how often they are rounded");
+      expect(!units_.has_16_bit_gradient(u), "sums that are kept in 16 bits depend on how often they are rounded");
       const std::size_t sums =
           sums_at_once(std::max(options_.sums_for, options_.micro_batches), !units_.is_replicated(u) || !units_.scattered(u));
       for (std::size_t i = 1; i < sums; ++i)
@@ -361,7 +362,7 @@ class Builder {
   }
 
   bool recomputes() const { return options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::block; }
-  bool refills() const {
+  bool recomputes_cheap() const {
     return options_.training && options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::selective;
   }
   int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
@@ -428,10 +429,10 @@ class Builder {
          .writes_gradients = true});
     for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
-      if (refills() && b + 1 < blocks_)  // the last block's saved activations are still complete
+      if (recomputes_cheap() && b + 1 < blocks_)  // the last block's saved activations are still complete
         visits.push_back(
             {.op = stage_operation(
-                 kinds::refill, b + 1, b,
+                 kinds::recompute_cheap, b + 1, b,
                  {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}, {cheap, plan_.cheap}, {scratch, plan_.scratch}}),
              .stage = b + 1,
              .backward = true});
@@ -560,24 +561,24 @@ class Builder {
   }
 
   /// Returns true if a bundle stays gathered after visit v: until its last use or, if slots are shared, if it is the next one
-  /// of its ring.
+  /// of its pool.
   bool stays(const Bundle& bundle, const std::vector<Visit>& visits, std::size_t v) const {
     for (std::size_t next = v + 1; next < visits.size(); ++next) {
       if (needs(visits[next], bundle)) return true;
       if (!has_own_slot(bundle))
         for (const Bundle& other : bundles_)
-          if (other.ring == bundle.ring && needs(visits[next], other)) return false;
+          if (other.pool == bundle.pool && needs(visits[next], other)) return false;
     }
     return false;
   }
 
-  bool has_own_slot(const Bundle& bundle) const { return bundle.ring == Ring::none || !units_.gathers_in_turn(); }
+  bool has_own_slot(const Bundle& bundle) const { return bundle.pool == SlotPool::none || !units_.gathers_in_turn(); }
 
   bool slot_is_free(const Bundle& bundle) const {
     if (has_own_slot(bundle)) return true;
-    const std::size_t slots = slots_of(bundle.ring, options_.parameter_slots);
+    const std::size_t slots = slots_of(bundle.pool, options_.parameter_slots);
     return std::none_of(bundles_.begin(), bundles_.end(), [&](const Bundle& other) {
-      return other.gathered && other.ring == bundle.ring && other.turn % slots == bundle.turn % slots;
+      return other.gathered && other.pool == bundle.pool && other.turn % slots == bundle.turn % slots;
     });
   }
 
@@ -632,7 +633,7 @@ class Builder {
   void reduce(List& list, int u) {
     if (units_.sums_in_a_tree()) return reduce_into_tree(list, u);
     const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
-    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_narrow_gradient(u),
+    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_16_bit_gradient(u),
                whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
     if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, micro_batch_ > 0);
     if (units_.scattered(u) && (last || !whole_are_kept)) {
@@ -655,7 +656,7 @@ class Builder {
                 .unit = u,
                 .accumulate = add,
                 .count = units_.shard_numel(u),
-                .travel = units_.unit(u).types.reduce,
+                .reduce_dtype = units_.unit(u).types.reduce,
                 .operands = {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}});
   }
 
@@ -666,7 +667,7 @@ class Builder {
                 .unit = u,
                 .group = units_.replicas(u),
                 .count = units_.shard_numel(u),
-                .travel = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums are not rounded again
+                .reduce_dtype = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums are not rounded again
                 .operands = {{sum, where}}});
   }
 

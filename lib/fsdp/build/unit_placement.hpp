@@ -30,8 +30,8 @@ class UnitPlacement {
   /// Returns true if the unit has an fp32 copy besides the parameters used for computation.
   bool rounded(int u) const { return unit(u).types.parameter != unit(u).types.master; }
   /// Returns true if the state is bf16. Operations then work on an fp32 form of it, in memory that units share in turn.
-  bool has_narrow_master(int u) const { return unit(u).types.master != DType::f32; }
-  bool has_narrow_gradient(int u) const { return unit(u).types.gradient != DType::f32; }
+  bool has_16_bit_master(int u) const { return unit(u).types.master != DType::f32; }
+  bool has_16_bit_gradient(int u) const { return unit(u).types.gradient != DType::f32; }
   bool works_on_matrices(int u) const { return trained(u) && unit(u).rule->whole.work; }
   /// The number of rounds of sums over whole tensors that the unit's optimizer needs.
   int rounds(int u) const { return unit(u).rule->statistics.rounds; }
@@ -50,7 +50,7 @@ class UnitPlacement {
   }
   /// Returns true if the whole gradient is in a slot from backward until it is reduced or added to the kept sum.
   bool gradient_in_slot(int u) const {
-    return trained(u) && (has_narrow_gradient(u) || sums_in_a_tree() || (scattered(u) && !keeps_whole_gradients()));
+    return trained(u) && (has_16_bit_gradient(u) || sums_in_a_tree() || (scattered(u) && !keeps_whole_gradients()));
   }
   /// is_replicated(): other ranks have the same part of the unit's gradient, each computed from its own data. replicas(): the
   /// group of those ranks.

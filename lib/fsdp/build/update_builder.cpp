@@ -69,7 +69,7 @@ void UpdateBuilder::append_norm(int micro_batch) {
 void UpdateBuilder::append_optimizer(int micro_batch) {
   micro_batch_ = micro_batch;
   for (int u = 0; u < units_.count(); ++u)
-    if (clips_values_ && units_.trained(u) && !units_.has_narrow_gradient(u)) emit_clip(u);
+    if (clips_values_ && units_.trained(u) && !units_.has_16_bit_gradient(u)) emit_clip(u);
   for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
   std::vector<int> together;  // units with matrices that are worked on together
   for (int u = 0; u < units_.count(); ++u) {
@@ -122,7 +122,7 @@ void UpdateBuilder::emit_clip(int u) {
 }
 
 void UpdateBuilder::upcast_gradient(int u) {
-  if (!units_.has_narrow_gradient(u)) return;
+  if (!units_.has_16_bit_gradient(u)) return;
   emit({.kind = &kinds::upcast_gradient,
         .stream = StreamId::compute,
         .unit = u,
@@ -133,7 +133,7 @@ void UpdateBuilder::upcast_gradient(int u) {
 }
 
 void UpdateBuilder::upcast_master(int u) {
-  if (!units_.has_narrow_master(u)) return;
+  if (!units_.has_16_bit_master(u)) return;
   emit({.kind = &kinds::upcast_master,
         .stream = StreamId::compute,
         .unit = u,
@@ -177,7 +177,7 @@ void UpdateBuilder::emit_optimizer(int u) {
   if (units_.rounded(u)) operands.push_back({part, at(plan_.parameters, u)});
   append_states(u, operands);
   emit({.kind = &kinds::optimizer, .stream = StreamId::compute, .unit = u, .operands = std::move(operands)});
-  if (units_.has_narrow_master(u))
+  if (units_.has_16_bit_master(u))
     emit({.kind = &kinds::round_master,
           .stream = StreamId::compute,
           .unit = u,

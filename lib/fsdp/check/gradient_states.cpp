@@ -54,7 +54,7 @@ void GradientStates::reduce_scatter(const Operation& op) {
   UnitGradient& unit = units_[u];
   if (plan_.sums_in_a_tree) return add_to_tree(op, u, op.at(sum), take_micro_batch(op, u, !is_replicated(u)));
   if (unit.whole.empty()) fail("reduces nothing");
-  if (is_narrow(u)) unit.shard.clear();  // the fp32 sums of earlier micro-batches are in the kept gradient
+  if (is_16_bit(u)) unit.shard.clear();  // the fp32 sums of earlier micro-batches are in the kept gradient
   if (op.accumulate == unit.shard.empty())
     fail(op.accumulate ? "adds to a gradient that is not there" : "overwrites a gradient that is reduced already");
   for (const Contribution& one : unit.whole)
@@ -184,7 +184,7 @@ void GradientStates::take_squares(const Operation& op) {
       fail(format("misses a micro-batch in the gradient of {}", name_of_unit(u)));
   } else {
     require_all(u, is_scattered(u) ? unit.shard : unit.whole);
-    if (is_narrow(u)) {
+    if (is_16_bit(u)) {
       require_all(u, is_scattered(u) ? unit.kept_shard : unit.kept_whole);
       if (unit.kept_is_reduced != unit.reduced) fail("finds a gradient that is kept otherwise");
     }

@@ -84,7 +84,7 @@ class GradientStates : private CheckedList {
   UnitGradient& unit_of(const Operation& op) { return units_[u_of(op)]; }
   bool is_trained(std::size_t u) const { return layout_.units()[u].trainable; }
   int rounds_of(std::size_t u) const { return layout_.units()[u].rule->statistics.rounds; }
-  bool is_narrow(std::size_t u) const { return layout_.units()[u].types.gradient != DType::f32; }
+  bool is_16_bit(std::size_t u) const { return layout_.units()[u].types.gradient != DType::f32; }
   bool is_scattered(std::size_t u) const {
     const Unit& unit = layout_.units()[u];
     return unit.sharded && unit.shards > 1 && placement_.optimizer_state == Place::sharded;

@@ -97,7 +97,7 @@ class ListChecker : private CheckedList {
   void check_amount(std::size_t i, const Operation& op, std::span<const std::size_t> units) const {
     const Amount amount = op.kind->amount ? op.kind->amount(ask(op, units)) : Amount();
     if (op.count != amount.count) fail(i, format("works on {} elements, not on {}", op.count, amount.count));
-    if (op.type != amount.type || op.travel != amount.travel) fail(i, "works on another type, or sends one");
+    if (op.type != amount.type || op.reduce_dtype != amount.reduce_dtype) fail(i, "works on another type, or sends one");
     if (op.group != amount.group) fail(i, "is among other ranks than those that have what it needs");
     if (!op.accumulate) return;
     for (std::size_t k = 0; k < op.operands.size(); ++k)

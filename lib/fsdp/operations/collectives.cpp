@@ -33,10 +33,10 @@ void all_gather(const Running& r) {
 void reduce_scatter(const Running& r) {
   const std::vector<Operand>& operands = r.op.operands;
   group_of(r).reduce_scatter(r.stream, r.rank.at<float>(operands[0].place), r.rank.at<float>(operands[1].place), r.op.count,
-                             r.op.accumulate ? Into::add : Into::overwrite, r.op.travel);
+                             r.op.accumulate ? Into::add : Into::overwrite, r.op.reduce_dtype);
 }
 void all_reduce(const Running& r) {
-  group_of(r).all_reduce(r.stream, r.rank.at<void>(r.op.operands[0].place), r.op.count, r.op.type, r.op.travel);
+  group_of(r).all_reduce(r.stream, r.rank.at<void>(r.op.operands[0].place), r.op.count, r.op.type, r.op.reduce_dtype);
 }
 /// Zeroes the gaps between parameters, which hold another unit's data.
 void clear_gaps(const Running& r, const Location& whole) {

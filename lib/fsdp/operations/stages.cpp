@@ -55,7 +55,8 @@ constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads}, 
 constexpr OperandSpec of_recompute[] = {{x, reads},          {positions, reads},  {tables, reads},
                                         {saved, overwrites}, {scratch, clobbers}, {x_out, overwrites, nullptr, true},
                                         {weights, reads}};
-constexpr OperandSpec of_refill[] = {{x, reads}, {saved, reads}, {cheap, overwrites}, {scratch, clobbers}, {weights, reads}};
+constexpr OperandSpec of_recompute_cheap[] = {
+    {x, reads}, {saved, reads}, {cheap, overwrites}, {scratch, clobbers}, {weights, reads}};
 constexpr OperandSpec of_block_backward[] = {{x, reads},        {positions, reads}, {tables, reads},
                                              {dx, changes},     {saved, consumes},  {scratch, clobbers},
                                              {cheap, consumes}, {weights, reads},   {gradients, contributes}};
@@ -68,8 +69,8 @@ void forward_embedding(const Running& r) {
 void forward_block(const Running& r) {
   r.rank.model.block_forward(context_of(r), block_of(r.op), r.at(x), r.at(x_out), r.at<float>(saved), r.at<float>(cheap));
 }
-void refill_block(const Running& r) {
-  r.rank.model.block_refill(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved), r.at<float>(cheap));
+void recompute_cheap_of_block(const Running& r) {
+  r.rank.model.block_recompute_cheap(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved), r.at<float>(cheap));
 }
 void backward_block(const Running& r) {
   r.rank.model.block_backward(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved), r.at(dx), r.write(),
@@ -136,8 +137,8 @@ constinit const Kind head =
 constinit const Kind head_loss =
     row("head and loss, forward", Subject::head, of_head_loss, head_and_loss_forward, cost_of<&StageWork::head>, 'H');
 constinit const Kind recompute = row("recompute", Subject::block, of_recompute, forward_block, cost_of_recomputing, 'f');
-constinit const Kind refill =
-    row("refill", Subject::block, of_refill, refill_block, cost_of<&StageWork::refill>, ' ', Drawing::not_at_all);
+constinit const Kind recompute_cheap = row("recompute cheap part", Subject::block, of_recompute_cheap, recompute_cheap_of_block,
+                                           cost_of<&StageWork::recompute_cheap>, ' ', Drawing::not_at_all);
 constinit const Kind block_backward = contributing(row("backward", Subject::block, of_block_backward, backward_block,
                                                        cost_of_block<&StageWork::backward>, 'B', Drawing::as_backward));
 constinit const Kind embedding_backward = contributing(row("backward embedding", Subject::first_stage, of_embedding_backward,

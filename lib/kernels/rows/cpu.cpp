@@ -8,7 +8,7 @@
 #include "kernels/launch.hpp"
 #include "kernels/rows/attention.hpp"
 #include "kernels/rows/bodies.hpp"
-#include "kernels/rows/few_rows.hpp"
+#include "kernels/rows/skinny.hpp"
 
 namespace fsdp::kernels {
 

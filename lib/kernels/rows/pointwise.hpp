@@ -136,7 +136,7 @@ struct BiasActivation {
       lanes.each(
           F,
           [](E& out_c, E& pre_c, float b_c) FSDP_LANE {
-            const float value = E(pre_c + b_c);  // as it is stored: backward and refilling find the same
+            const float value = E(pre_c + b_c);  // as it is stored: backward and selective recomputation find the same
             pre_c = E(value);
             out_c = E(Activation::value(value));
           },

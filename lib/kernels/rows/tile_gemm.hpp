@@ -146,7 +146,7 @@ FSDP_INLINE void finish(const StoreGelu<form>& to, std::size_t row, std::size_t 
   const bool past_caches = whole_lines(out, to.n, columns) && whole_lines(pre, to.n, columns);
   const Row bias = to.bias ? load(to.bias + column, columns) : Row{};
   for (std::size_t r = 0; r < rows; ++r, out += to.n, pre += to.n, sums += side) {
-    // The value is rounded as it is stored, so that backward and refilling find the same.
+    // The value is rounded as it is stored, so that backward and selective recomputation find the same.
     const Row x = each(load(sums, side) + bias, [](float value) FSDP_LANE { return static_cast<float>(bf16(value)); });
     store(pre, x, columns, past_caches);
     store(out, each(x, [](float value) FSDP_LANE { return gelu<form>(value); }), columns, past_caches);

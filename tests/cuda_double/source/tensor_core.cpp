@@ -18,7 +18,7 @@ struct Operands {
   const std::uint32_t *left, *right;
 };
 
-float widened(Half type, std::uint32_t part, int which) {
+float as_fp32(Half type, std::uint32_t part, int which) {
   const auto bits = static_cast<std::uint16_t>(which == 0 ? part & 0xffffu : part >> 16);
   return type == Half::bf16 ? element_parts::float_of(static_cast<std::uint32_t>(bits) << 16) : element_parts::from_f16(bits);
 }
@@ -32,11 +32,11 @@ void multiply(void* const* brought) {
     for (unsigned i = 0; i < 8; ++i) {
       const unsigned row = i < 2 || (4 <= i && i < 6) ? group : group + 8;
       const unsigned column = in_group * 2 + (i & 1) + (i < 4 ? 0 : 8);
-      left[row][column] = widened(type, own.left[i / 2], static_cast<int>(i & 1));
+      left[row][column] = as_fp32(type, own.left[i / 2], static_cast<int>(i & 1));
     }
     for (unsigned i = 0; i < 4; ++i) {
       const unsigned row = in_group * 2 + (i & 1) + (i < 2 ? 0 : 8);
-      right[row][group] = widened(type, own.right[i / 2], static_cast<int>(i & 1));
+      right[row][group] = as_fp32(type, own.right[i / 2], static_cast<int>(i & 1));
     }
     for (unsigned i = 0; i < 4; ++i) sum[i < 2 ? group : group + 8][in_group * 2 + (i & 1)] = own.sum[i];
   }

@@ -1,4 +1,4 @@
-#include "comm/connection.hpp"
+#include "comm/backend.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -33,11 +33,11 @@ std::unique_ptr<Communicator> share_nodes(std::unique_ptr<MessageGroup> group, b
   const int of_each = ranks_of_each_node(group->nodes());
   if (of_each == group->size()) return share_node(std::move(group), required);
   if (of_each <= 1) return group;
-  auto near_by_messages = group->split_messages(group->rank() / of_each, group->rank());
-  auto far = group->split_messages(group->rank() % of_each, group->rank());
-  std::unique_ptr<Communicator> near;
-  agree(*group, [&] { near = share_node(std::move(near_by_messages), required); });  // can fail on one node only
-  return std::make_unique<NodesCommunicator>(std::move(group), std::move(near), std::move(far));
+  auto intra_node_by_messages = group->split_messages(group->rank() / of_each, group->rank());
+  auto inter_node = group->split_messages(group->rank() % of_each, group->rank());
+  std::unique_ptr<Communicator> intra_node;
+  agree(*group, [&] { intra_node = share_node(std::move(intra_node_by_messages), required); });  // can fail on one node only
+  return std::make_unique<NodesCommunicator>(std::move(group), std::move(intra_node), std::move(inter_node));
 }
 
 std::size_t staging_of_shared_nodes(std::span<const int> nodes) {
@@ -48,32 +48,31 @@ std::size_t staging_of_shared_nodes(std::span<const int> nodes) {
                       : flat + MeetingPlace::planned_bytes_per_rank(of_each) + staging_of_messages(nodes.size() / of_each);
 }
 
-const Connection shared_memory = {
+const Backend shared_memory = {
     .name = "shm",
     .about = "through shared memory within a node, by MPI between nodes",
     .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), true); },
     .staging_bytes = staging_of_shared_nodes,
     .between = Between::nodes};
 
-const Connection messages = {
-    .name = "mpi",
-    .about = "only MPI",
-    .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
-    .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
+const Backend messages = {.name = "mpi",
+                          .about = "only MPI",
+                          .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
+                          .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
 
-std::vector<const Connection*>& table() {
-  static std::vector<const Connection*> rows = {&automatic_connection, &nccl_connection, &shared_memory, &messages};
+std::vector<const Backend*>& table() {
+  static std::vector<const Backend*> rows = {&automatic_connection, &nccl_connection, &shared_memory, &messages};
   return rows;
 }
 
-const Connection* find(std::string_view name) {
-  const auto row = std::find_if(table().begin(), table().end(), [&](const Connection* one) { return one->name == name; });
+const Backend* find(std::string_view name) {
+  const auto row = std::find_if(table().begin(), table().end(), [&](const Backend* one) { return one->name == name; });
   return row == table().end() ? nullptr : *row;
 }
 
 }  // namespace
 
-const Connection automatic_connection = {
+const Backend automatic_connection = {
     .name = "auto",
     .about =
         "shm if the ranks of a node can share memory, else mpi; for GPU memory nccl if each rank has its own GPU, else through "
@@ -81,26 +80,26 @@ const Connection automatic_connection = {
     .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
     .staging_bytes = staging_of_shared_nodes,
     .between = Between::nodes,
-    .backend = &nccl_backend};
+    .device_backend = &nccl_backend};
 
-const std::vector<const Connection*>& connections() { return table(); }
+const std::vector<const Backend*>& backends() { return table(); }
 
-const Connection& find_connection(std::string_view name) {
-  if (const Connection* connection = find(name)) return *connection;
+const Backend& find_backend(std::string_view name) {
+  if (const Backend* backend = find(name)) return *backend;
   std::vector<std::string_view> known;
-  for (const Connection* connection : table()) known.push_back(connection->name);
+  for (const Backend* backend : table()) known.push_back(backend->name);
   throw UserError(
       format("ranks cannot be connected by \"{}\" (known are {}); choose one of these", name, fmt::join(known, ", ")));
 }
 
-void add_connection(const Connection& connection) {
-  expect(!find(connection.name), "a connection is added once");
-  expect(connection.connect && connection.staging_bytes, "a connection connects, and says what it needs");
-  table().push_back(&connection);
+void add_backend(const Backend& backend) {
+  expect(!find(backend.name), "a connection is added once");
+  expect(backend.connect && backend.staging_bytes, "a connection connects, and says what it needs");
+  table().push_back(&backend);
 }
 
 std::unique_ptr<Communicator> connect(std::unique_ptr<MessageGroup> group) {
-  return find_connection(group->options().kind).connect(std::move(group));
+  return find_backend(group->options().kind).connect(std::move(group));
 }
 
 }  // namespace fsdp

@@ -76,7 +76,7 @@ struct DeviceBackend {
 };
 
 /// A way to connect the ranks of a group.
-struct Connection {
+struct Backend {
   std::string_view name;   // how users name it
   std::string_view about;  // for the help text, after the name: "only MPI"
   /// Returns the same ranks, connected in this way. Collective; fails on all ranks or on none. split() of the result must
@@ -87,18 +87,18 @@ struct Connection {
   /// How groups that span nodes send, so that plans can count the bytes.
   Between between = Between::ranks;
   /// Moves device memory if each rank has its own device; else, or if null, device memory is copied through host memory.
-  const DeviceBackend* backend = nullptr;
-  bool backend_is_required = false;  // an error, where the backend cannot connect the ranks
+  const DeviceBackend* device_backend = nullptr;
+  bool device_backend_is_required = false;  // an error, where the backend cannot connect the ranks
 };
 
 /// The row "auto". Rows for device backends copy what they do not change.
-extern const Connection automatic_connection;
+extern const Backend automatic_connection;
 /// All rows, first those of the library.
-const std::vector<const Connection*>& connections();
+const std::vector<const Backend*>& backends();
 /// Returns the row with this name. Throws UserError, which lists the known names.
-const Connection& find_connection(std::string_view name);
-/// Adds a row; `connection` must live until the program ends. Call this before any other function of the library.
-void add_connection(const Connection& connection);
+const Backend& find_backend(std::string_view name);
+/// Adds a row; `backend` must live until the program ends. Call this before any other function of the library.
+void add_backend(const Backend& backend);
 
 /// Returns the same ranks, connected as their options.kind says.
 std::unique_ptr<Communicator> connect(std::unique_ptr<MessageGroup> group);

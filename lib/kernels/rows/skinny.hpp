@@ -14,11 +14,11 @@
 
 namespace fsdp::kernels {
 
-namespace few_rows_parts {
+namespace skinny_parts {
 
 /// As many numbers as a register has floats.
 template <int level, class E>
-FSDP_INLINE typename Simd<level>::Vector widen(const E* p) {
+FSDP_INLINE typename Simd<level>::Vector upcast(const E* p) {
   using S = Simd<level>;
   if constexpr (dtype_of<E> == DType::f32) {
     return S::load(p);
@@ -74,7 +74,7 @@ FSDP_INLINE void fold(const V (&x)[4], float (&sums)[4]) {
   }
 }
 
-}  // namespace few_rows_parts
+}  // namespace skinny_parts
 
 /// out[m,n] (=, +=) a[m,k] op(b): "row" i has columns [i * block, (i + 1) * block) of the result. b is [n,k] if `transposed`,
 /// else [k,n].
@@ -166,7 +166,7 @@ struct FewRowsProduct {
 
   template <int level, int rows>
   FSDP_INLINE void dot_tile(std::size_t row, std::size_t column, Ahead ahead) const {
-    using namespace few_rows_parts;
+    using namespace skinny_parts;
     using S = Simd<level>;
     constexpr std::size_t width = S::width;
     constexpr int columns = most_columns;
@@ -181,7 +181,7 @@ struct FewRowsProduct {
       next += ahead.share;
       typename S::Vector w[columns];
 #pragma GCC unroll 4
-      for (int c = 0; c < columns; ++c) w[c] = widen<level>(right + static_cast<std::size_t>(c) * ldb + l);
+      for (int c = 0; c < columns; ++c) w[c] = upcast<level>(right + static_cast<std::size_t>(c) * ldb + l);
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
         const typename S::Vector x = S::load(left + static_cast<std::size_t>(r) * k + l);
@@ -207,8 +207,8 @@ struct FewRowsProduct {
     typename S::Vector total = {};
     std::size_t l = 0;
     for (; l + width <= k; l += width)
-      total = S::multiply_add(S::load(a + row * k + l), few_rows_parts::widen<level>(b + column * ldb + l), total);
-    return with_rest(few_rows_parts::fold<level>(total), l, row, column);
+      total = S::multiply_add(S::load(a + row * k + l), skinny_parts::upcast<level>(b + column * ldb + l), total);
+    return with_rest(skinny_parts::fold<level>(total), l, row, column);
   }
 
   /// sum and the products from l on, which fill no register.
@@ -220,7 +220,7 @@ struct FewRowsProduct {
   /// Sums of whole rows of b, four at a time, in memory that stays in the nearest cache.
   template <int level, int rows>
   FSDP_INLINE void rank_updates(std::size_t row, std::size_t begin, std::size_t end) const {
-    using namespace few_rows_parts;
+    using namespace skinny_parts;
     using S = Simd<level>;
     constexpr std::size_t width = S::width, together = 4;
     const std::size_t columns = end - begin, whole = columns / width * width;
@@ -234,7 +234,7 @@ struct FewRowsProduct {
       for (std::size_t c = 0; c < whole; c += width) {
         typename S::Vector w[together];
 #pragma GCC unroll 4
-        for (std::size_t t = 0; t < together; ++t) w[t] = widen<level>(right + t * ldb + c);
+        for (std::size_t t = 0; t < together; ++t) w[t] = upcast<level>(right + t * ldb + c);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) {
           const float* const x = left + static_cast<std::size_t>(r) * k + l;
