@@ -304,7 +304,7 @@ BOOST_AUTO_TEST_CASE(files_of_the_users_in_a_step_stay) {
   run.update = 200;
   save(folder.path(), run);
   const std::string said = remove_old_checkpoints(folder.path(), 1, 0);
-  CHECK_CONTAINS(said, "step-00000100.tmp stays");
+  CHECK_CONTAINS(said, "step-00000100.tmp is kept");
   BOOST_TEST(read_file(folder / "step-00000100.tmp" / "notes.txt") == "the good one");
   BOOST_TEST(list(folder / "step-00000100.tmp").size() == 1u);
   run.update = 300;

@@ -479,7 +479,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_yet_is_said) {
   write_file(folder / "model.safetensors.index.json", "{}");
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "it has no weight_map");
   write_file(folder / "model.safetensors.index.json", R"({"weight_map":{"transformer.wte.weight":"model-1.safetensors"}})");
-  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "model-1.safetensors is not there");
+  CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "model-1.safetensors is missing");
   write_file(folder / "model.safetensors.index.json", R"({"weight_map":{"transformer.wte.weight":"../model.safetensors"}})");
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "which is not a file name in its folder");
   write_file(folder / "model.safetensors", "x");

@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(a_slurm_job_that_is_over_holds_nothing) {
   const auto is_refused = [&] {
     try {
       const SaveLock lock(saves, 0);
-      CHECK_CONTAINS(lock.taken_over(), "Slurm job 123, which is over");
+      CHECK_CONTAINS(lock.taken_over(), "Slurm job 123, which made it, is over");
       return false;
     } catch (const RunError&) {
       return true;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # doctor_test.sh REPOSITORY BIN: fsdp-doctor in a real Slurm, in correct jobs, and in jobs with the mistakes that it must find. Exit status 77: this
-# machine cannot have such a cluster. shellcheck source=tests/slurm/support.sh disable=SC2317 # Many functions are called through others here.
+# machine cannot have such a cluster.
+# shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
 fsdp_slurm_test doctor "$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # jobs_test.sh REPOSITORY BIN: the other scripts of slurm/ in a real Slurm, and other uses of Slurm: an array, a job that depends on another, a
-# terminal on a node, scancel during a save. Exit status 77: this machine cannot have such a cluster. shellcheck source=tests/slurm/support.sh
-# disable=SC2317 # Many functions are called through others here.
+# terminal on a node, scancel during a save. Exit status 77: this machine cannot have such a cluster.
+# shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
 fsdp_slurm_test jobs "$1"

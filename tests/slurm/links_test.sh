@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# links_test.sh REPOSITORY BIN: two nodes with two ranks each. The network traffic of an update, by the counters of the nodes' interfaces, is that of
-# fsdp-plan; a suspended job continues; a rank that hangs ends the job on both nodes, and no process is left. Exit status 77: this machine cannot have
-# such a cluster. shellcheck source=tests/slurm/support.sh disable=SC2317 # Many functions are called through others here.
+# links_test.sh REPOSITORY BIN: two nodes with two ranks each. The network traffic of an update, by the counters of the nodes' interfaces, is that
+# of fsdp-plan; a suspended job continues; a rank that hangs ends the job on both nodes, and no process is left. Exit status 77: this machine cannot
+# have such a cluster.
+# shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
 fsdp_slurm_test links "$1"

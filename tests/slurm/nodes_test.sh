@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # nodes_test.sh REPOSITORY BIN: slurm/train.sbatch with a changing number of nodes. A job of one or two nodes resumes with the free nodes, and with
 # --invariant to the same bits; a job that loses a node continues with the other, in the same allocation, and finishes. Exit status 77: this machine
-# cannot have such a cluster. shellcheck source=tests/slurm/support.sh disable=SC2317 # Many functions are called through others here.
+# cannot have such a cluster.
+# shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
 fsdp_slurm_test nodes "$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# train_test.sh REPOSITORY BIN: slurm/train.sbatch in a real Slurm. Jobs whose time ends, or that are preempted, are requeued and resume, to the same
-# bits as an undisturbed one; jobs that a user stops are not requeued. Exit status 77: this machine cannot have such a cluster. shellcheck
-# source=tests/slurm/support.sh disable=SC2317 # Many functions are called through others here.
+# train_test.sh REPOSITORY BIN: slurm/train.sbatch in a real Slurm. Jobs whose time ends, or that are preempted, are requeued and resume, to the
+# same bits as an undisturbed one; jobs that a user stops are not requeued. Exit status 77: this machine cannot have such a cluster.
+# shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
 fsdp_slurm_test train "$1"
