@@ -1,4 +1,4 @@
-// Launches the attention of generated tokens, and the writes to its cache.
+// Launches attention over a key-value cache, and the writes to the cache.
 #include "base/timer.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"

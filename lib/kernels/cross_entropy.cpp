@@ -1,4 +1,4 @@
-// Launches the loss, piece by piece of the vocabulary, and the gradient of the logits.
+// Launches the cross-entropy loss, for one piece of the vocabulary at a time, and the gradient of the logits.
 #include <algorithm>
 
 #include "kernels/kernels.hpp"

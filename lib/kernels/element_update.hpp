@@ -1,9 +1,8 @@
-// update_elements(): any rule of one element, as vector code on all threads. A rule is a plain struct as in
-// kernels/rows/optimizer.hpp; the source file that calls update_elements() with it gets its loop compiled for each x86-64
-// level, and the one for this processor runs. So the arithmetic of an optimizer can stand in its own file, also outside of the
-// library.
+// update_elements() applies a rule to each element of a parameter, as vector code on all threads. A rule is a plain struct as
+// in kernels/rows/optimizer.hpp. The source file that calls update_elements() compiles the rule's loop for each x86-64 level,
+// and the loop for this processor runs. So an optimizer's arithmetic can be in its own file, also outside the library.
 //
-// Such a file is compiled with -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math, else the loop may be no vector code, and
+// Compile such a file with -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math, or the loop may not become vector code, and
 // with -ffp-contract=off, so that all levels give the same bits.
 #pragma once
 
@@ -15,7 +14,7 @@
 
 namespace fsdp::kernels {
 
-/// Factors of one update, in single precision at last.
+/// Rounds a factor of an update to single precision, after it was computed in double.
 inline float single(double x) { return static_cast<float>(x); }
 
 template <class State, int states>
@@ -39,7 +38,7 @@ std::size_t rows_of(const ElementMemory<State, states>& memory) {
   return memory.n == 0 ? 0 : (lead + memory.n + memory.block - 1) / memory.block;
 }
 
-/// Calls f with a number of the type in which states are stored.
+/// Calls f with a value of the type in which states are stored: std::uint16_t for bf16, else float.
 template <class F>
 void with_state_type(DType type, F&& f) {
   expect(type != DType::f16, "states are fp32 or bf16");
@@ -49,8 +48,8 @@ void with_state_type(DType type, F&& f) {
     f(float{});
 }
 
-/// A row of a body, compiled for one level. What it calls is inlined: code that is not has no level's instructions, so that the
-/// linker may merge it with anything.
+/// Runs one row of a body, compiled for one x86-64 level. The functions that it calls must be inlined: a function that is not
+/// inlined is not compiled for the level, and the linker may merge it with another definition.
 using RowFunction = void (*)(const void* body, std::size_t row);
 
 template <class Body>
@@ -73,7 +72,7 @@ void row_v4(const void* body, std::size_t row) {
 
 struct RowFunctions {
   RowFunction v2, v3, v4;
-  const std::type_info& type;  // of the body, by which another device finds its own
+  const std::type_info& type;  // the body's type, by which another device finds its own function
 };
 template <class Body>
 inline const RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Body>, typeid(Body)};
@@ -82,7 +81,7 @@ inline const RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Bo
 /// it calls the function that libfsdp_cuda was compiled with, and throws UserError if there is none.
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows);
 
-/// target.parameter[i] = rule(parameter, gradient times target.gradient_scale, states), for each element.
+/// For each element: parameter = rule(parameter, gradient scaled as `target` defines, states).
 template <class Rule>
 void update_elements(Stream& stream, const UpdateTarget& target, const Rule& rule) {
   static_assert(Rule::states <= static_cast<int>(most_states));

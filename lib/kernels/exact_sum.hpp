@@ -14,15 +14,15 @@
 
 namespace fsdp::kernels {
 
-/// digits[i] counts units of 2^(32 i - 320): squares of fp32 numbers reach from 2^-298 to 2^256. Plain integers, so that
-/// partial sums of ranks may be added by an integer all-reduce, in place: the struct is a row of `words` integers.
+/// digits[i] counts units of 2^(32 i - 320): squares of fp32 numbers range from 2^-298 to 2^256. All fields are integers, so
+/// that ranks can add their partial sums by an integer all-reduce, in place, of `words` integers.
 struct ExactSum {
   static constexpr std::size_t count = 19;
   std::array<std::int64_t, count> digits{};
-  std::array<std::int64_t, count> carries{};  // units of 2^32 digits. They stay with their digit: a carry out of a digit that
-                                              // some partition has dropped must not reach one that counts
+  std::array<std::int64_t, count> carries{};  // in units of 2^32 digits. A carry stays with its digit: if some
+                                              // partition dropped the digit, its carry must not reach one that counts
   std::array<std::int64_t, count>
-      tops{};                   // how many blocks had their largest square in this digit: value() reads the highest three
+      tops{};                   // blocks whose largest square was in this digit; value() reads the highest and two below
   std::int64_t non_finite = 0;  // infinities and NaNs seen; they are not in digits
 
   FSDP_INLINE_ANYWHERE ExactSum& operator+=(const ExactSum& other) {
@@ -36,7 +36,8 @@ struct ExactSum {
     return *this;
   }
 
-  /// Moves what exceeds 32 bits into carries. add_squares() and += leave a sum so: then 2^31 ranks may be added as integers.
+  /// Moves the bits of each digit above the lowest 32 into carries. add_squares() and += leave a sum normalized, so that 2^31
+  /// ranks can be added as integers.
   FSDP_INLINE_ANYWHERE void normalize() {
     for (std::size_t i = 0; i < count; ++i) {
       carries[i] += digits[i] >> 32;
@@ -44,33 +45,33 @@ struct ExactSum {
     }
   }
 
-  /// The sum of the top digit that occurred and the two below it, rounded once to double: what lies lower may have been
-  /// dropped by some partition and is dropped by all (relative error below n 2^-64). NaN if non_finite.
+  /// The sum of the highest digit that occurred and the two digits below it, rounded once to double. Lower digits may be
+  /// missing in some partitions, so they are always ignored (relative error below n 2^-64). NaN if non_finite > 0.
   FSDP_INLINE_ANYWHERE double value() const {
     if (non_finite > 0) return std::numeric_limits<double>::quiet_NaN();
     std::size_t top = count;
     while (top > 0 && tops[top - 1] == 0) --top;
     if (top == 0) return 0;
     --top;
-    // Three digits in units of the lowest: carried upwards, so that middle and low are below 2^32.
+    // The three digits, in units of the lowest, carried upwards so that middle and low are below 2^32.
     __int128 low = wide(top, 2), middle = wide(top, 1), high = wide(top, 0);
     middle += low >> 32;
     low &= 0xffffffff;
     high += middle >> 32;
     middle &= 0xffffffff;
-    // high is below 2^95 (fewer than 2^63 squares); the lowest digit is at least 32 bits below what rounding looks at once high
-    // is beyond 2^60, so one sticky bit stands for it then.
+    // high is below 2^95 (fewer than 2^63 squares). Once high exceeds 2^60, the lowest digit is at least 32 bits below the bits
+    // that decide the rounding, so one sticky bit replaces it.
     const std::int64_t exponent = 32 * static_cast<std::int64_t>(top) - 320;
     if (high < (__int128{1} << 60))
       return static_cast<double>((high << 64) | (middle << 32) | low) * power_of_two(exponent - 64);
     return static_cast<double>((high << 32) | middle | (low != 0 ? 1 : 0)) * power_of_two(exponent - 32);
   }
 
-  /// All fields as one row of integers, for an all-reduce by sum.
+  /// The number of integers of the struct, for an all-reduce by sum.
   static constexpr std::size_t words = 3 * count + 1;
 
  private:
-  /// The digit `below` that of the top, with its carries.
+  /// The digit that is `below` places under the highest one, with its carries.
   FSDP_INLINE_ANYWHERE __int128 wide(std::size_t top, std::size_t below) const {
     return below > top ? 0 : digits[top - below] + static_cast<__int128>(carries[top - below]) * (__int128{1} << 32);
   }

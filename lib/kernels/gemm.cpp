@@ -1,8 +1,8 @@
-// GEMM in bf16 on AMX's tiles (rows/tile_gemm.hpp) where the machine has them and the product is not small; else on oneDNN: its
-// gemm of the type, or a cached matmul primitive, in fp32 for the shapes where that is faster on one thread. Which one is a
-// function of the shape and of whether several threads share it, so that a result does not depend on timing. Products of a few
-// rows, which generating text is made of, are our own (rows/skinny.hpp). Measured with
-// oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s), sgemm against matmul:
+// GEMM on the CPU. bf16 products that are not small run on AMX's tiles (rows/tile_gemm.hpp) if the machine has AMX. Products of
+// a few rows, which occur in text generation, have our own kernel (rows/skinny.hpp). All others run on oneDNN: its gemm for
+// the type, or, for shapes where that is faster on one thread, a cached matmul primitive. The choice depends only on the shape
+// and on whether several threads share the product, so that a result does not depend on timing. Measured with oneDNN 2.6.3 on
+// one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s), in GFLOP/s, sgemm against matmul:
 //   out[1024,3072] = x[1024,768] w[768,3072]        101-119 against  45    plain right-hand sides of 2304 or 3072 columns
 //   out[1024,768] = x[1024,3072] w[768,3072]^T      123     against 120
 //   out[1024,256] = x[1024,1024] w[256,1024]^T       77     against 121    few columns, transposed right-hand side
@@ -11,8 +11,8 @@
 //   dw[1024,256] = x[1024,1024]^T dy[1024,256]       70     against 100
 //   dw[3072,768] = x[1024,3072]^T dy[1024,768]      119     against  96
 //   dw[256,1024] = x[512,256]^T dy[512,1024]        117     against 112
-// and on one core of an AMD EPYC (AVX-512, peak 118 GFLOP/s), with a w that comes from memory, as all do when a prompt is read:
-//   out[65,4864] = x[65,896] w[4864,896]^T           66     against  83    fewer rows are our own
+// and on one core of an AMD EPYC (AVX-512, peak 118 GFLOP/s), with w not in cache, as when a prompt is read:
+//   out[65,4864] = x[65,896] w[4864,896]^T           66     against  83    products of fewer rows have our own kernel
 //   out[128,1536] = x[128,576] w[1536,576]^T         81     against 100
 //   out[256,1536] = x[256,576] w[1536,576]^T         94     against 107
 //   out[256,8192] = x[256,2048] w[8192,2048]^T       93     against 100
@@ -41,7 +41,7 @@
 #include "kernels/tile_product.hpp"
 #include "tensor/shape.hpp"
 
-// Exported by oneDNN 2 and left out of its headers.
+// oneDNN 2 exports this function but does not declare it in its headers.
 extern "C" dnnl_status_t dnnl_gemm_bf16bf16f32(char trans_a, char trans_b, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
                                                float alpha, const std::uint16_t* a, dnnl_dim_t lda, const std::uint16_t* b,
                                                dnnl_dim_t ldb, float beta, float* out, dnnl_dim_t ldo);
@@ -50,11 +50,11 @@ namespace fsdp::kernels {
 
 namespace {
 
-/// The measurements above as a rule. Small products go to sgemm, which has no look-up; so do products on several threads, for
-/// which matmul takes up to 60 MB of scratch, and nothing was measured.
+/// Returns true if matmul is faster than sgemm, by the measurements above. Small products use sgemm, which has no look-up of
+/// primitives. So do products on several threads: for them matmul takes up to 60 MB of scratch, and its speed was not measured.
 bool matmul_is_faster(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, std::size_t lda,
                       std::size_t ldb, std::size_t ldo) {
-  // matmul takes a slow implementation if rows are further apart than they are long.
+  // matmul chooses a slow implementation if rows are further apart than their length.
   const bool dense = lda == (trans_a == Trans::yes ? m : k) && ldb == (trans_b == Trans::yes ? k : n) && ldo == n;
   if (!dense || n < 128 || k < 128 || (!omp_in_parallel() && omp_get_max_threads() > 1)) return false;
   if (trans_a == Trans::no && trans_b == Trans::yes) return n <= 256 || m <= 512;
@@ -62,14 +62,14 @@ bool matmul_is_faster(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n
   return false;
 }
 
-/// A matmul primitive and the memory that it works in. Each thread has its own: a primitive with a scratchpad must not be
-/// executed twice at once, and ranks may be threads.
+/// A matmul primitive and the layouts of its operands and scratchpad. Each thread has its own: a primitive with a scratchpad
+/// must not be executed twice at the same time, and ranks may be threads.
 struct Matmul {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, out, scratchpad;
 };
 
-/// A product as a function of its types, shapes and strides.
+/// The key of a primitive in the cache: a product's types, shapes and strides.
 struct MatmulKey {
   DType type, out_type;
   Trans trans_a, trans_b;
@@ -83,7 +83,7 @@ dnnl::memory::data_type dnnl_type(DType type) {
 }
 
 struct MatmulCache {
-  static constexpr std::size_t most = 256;  // shapes of one model are a dozen; a caller with ever new ones must not fill memory
+  static constexpr std::size_t most = 256;  // a model has about a dozen shapes; the limit is for callers with ever new ones
 
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -137,7 +137,7 @@ struct Operands {
   Write write;
 };
 
-/// The operands of a product of dense matrices, which overwrites its result.
+/// The operands of a product of dense matrices that overwrites its result.
 Operands dense(Trans trans_b, std::size_t m, std::size_t n, std::size_t k) {
   return {Trans::no, trans_b, m, n, k, k, trans_b == Trans::yes ? k : n, n, Write::overwrite};
 }
@@ -157,10 +157,10 @@ void multiply(const Operands& o, const float* a, const float* b, float* out) {
                "dnnl_sgemm");
 }
 
-/// Where AMX pays: below, a call of oneDNN's packs less.
+/// Returns true if AMX is faster: for smaller products oneDNN is, because it packs less.
 bool worth_tiles(const Operands& o) { return o.m >= 64 && o.n >= 64 && o.k >= 64 && has_tiles(); }
 
-/// What each of `threads` threads of this rank packs into, one behind the other.
+/// The packing workspaces of this rank's `threads` threads, one after another.
 std::byte* tile_workspace(std::size_t threads) {
   thread_local Buffer workspace;
   if (workspace.bytes() < threads * TileBlocks::workspace_bytes)
@@ -168,7 +168,7 @@ std::byte* tile_workspace(std::size_t threads) {
   return workspace.data();
 }
 
-/// Each thread some columns.
+/// Runs a product on AMX's tiles; each thread computes a range of columns.
 template <class End>
 void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, const End& end_of_product) {
   const std::size_t most = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads()), panels = (o.n + 31) / 32;
@@ -186,7 +186,7 @@ void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, const En
 template <class Out>
 void multiply(const Operands& o, const bf16* a, const bf16* b, Out* out) {
   if (worth_tiles(o)) return multiply_by_tiles(o, a, b, StoreSums<Out>{out, o.ldo, o.write});
-  // oneDNN's gemm for bf16 writes fp32 only, and is the faster one where a is transposed, and where the result is added to.
+  // oneDNN's bf16 gemm, which can only write fp32, is faster than matmul if a is transposed or the result is added.
   if constexpr (std::is_same_v<Out, float>)
     if (o.trans_a == Trans::yes || o.write == Write::add)
       return check_status(
@@ -197,7 +197,8 @@ void multiply(const Operands& o, const bf16* a, const bf16* b, Out* out) {
   matmul({DType::bf16, dtype_of<Out>, o.trans_a, o.trans_b, o.write, o.m, o.n, o.k, o.lda, o.ldb, o.ldo}, a, b, out);
 }
 
-/// Both operands, and a result that is not fp32, as dense fp32 matrices in memory of this thread.
+/// Converts the operands to dense fp32 matrices in this thread's memory and multiplies in fp32. If `out` is not fp32, the
+/// result is converted back.
 template <class E, class Out>
 void multiply_in_fp32(Stream& stream, Operands o, const E* a, const E* b, Out* out) {
   thread_local std::vector<float> memory;
@@ -225,16 +226,17 @@ void multiply_in_fp32(Stream& stream, Operands o, const E* a, const E* b, Out* o
   }
 }
 
-/// Up to 8 rows: then reading b is most of the work. Up to 64 where all is computed in fp32 and b is transposed: of the 118
-/// GFLOP/s of a core of an AMD EPYC with AVX-512, and a b[1536,576] that comes from memory, 12, 16, 32 and 64 rows reach 86,
-/// 85, 93 and 95 here and 53, 30, 48 and 67 by sgemm, which is the faster one with 128 rows. Up to 12 in fp32 where b is not
-/// transposed: a step of GPT-2 (124 M) for 10 and 12 texts takes 47 to 57 ms here and 59 to 62 by sgemm; for 16 both take 70.
+/// Returns true if the product has so few rows that reading b is most of the work: up to 8 rows. Up to 64 rows if the product
+/// is computed in fp32 and b is transposed: on a core of an AMD EPYC with AVX-512 (peak 118 GFLOP/s) and b[1536,576] not in
+/// cache, 12, 16, 32 and 64 rows reach 86, 85, 93 and 95 GFLOP/s here and 53, 30, 48 and 67 by sgemm, which is faster for 128
+/// rows. Up to 12 rows in fp32 if b is not transposed: a step of GPT-2 (124 M) for 10 and 12 texts takes 47 to 57 ms here and
+/// 59 to 62 ms by sgemm; for 16 texts both take 70 ms.
 bool is_skinny(DType type, const Operands& o) {
   const bool in_fp32 = type == DType::f32 || !multiplies(type);
   return o.trans_a == Trans::no && o.k > 0 && o.m <= (!in_fp32 ? 8 : o.trans_b == Trans::yes ? 64 : 12);
 }
 
-/// The left operand as fp32, dense, in memory of this thread.
+/// Runs a product of few rows, after converting the left operand to dense fp32 in this thread's memory if necessary.
 template <class E, class Out>
 void multiply_skinny(Stream& stream, const Operands& o, const E* a, const E* b, Out* out) {
   thread_local std::vector<float> memory;
@@ -249,7 +251,7 @@ void multiply_skinny(Stream& stream, const Operands& o, const E* a, const E* b, 
   const auto run = [&]<bool transposed>() {
     using Body = FewRowsProduct<E, Out, transposed>;
     const auto threads = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads());
-    // Equal parts for all threads, of whole registers.
+    // Gives all threads equally many parts, of whole registers.
     const std::size_t parts = round_up((o.n + Body::most_columns - 1) / Body::most_columns, threads);
     const std::size_t block =
         transposed ? Body::most_columns : std::min(Body::most_columns, round_up((o.n + parts - 1) / parts, 16));

@@ -1,4 +1,4 @@
-// Launches the random numbers of initial weights.
+// Launches the kernels that fill initial weights with random numbers.
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/bodies.hpp"

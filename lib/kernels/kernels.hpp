@@ -1,5 +1,5 @@
-// The operations of a transformer on plain pointers. Row-major; every size is in elements. Weights and activations are of type
-// E, which is float, bf16 or f16; sums, statistics, gradients of parameters and the loss are fp32, and so is all arithmetic.
+// The operations of a transformer on plain pointers. Matrices are row-major; every size is in elements. Weights and activations
+// are of type E, which is float, bf16 or f16. Sums, statistics, parameter gradients, the loss and all arithmetic are in fp32.
 // Letters as in docs/glossary.md:
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
@@ -29,20 +29,20 @@ enum class Write { overwrite, add };
 
 // --- gemm.cpp ----------------------------------------------------------------------------------------------------------
 enum class Trans { no, yes };
-/// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]; a is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k]. lda, ldb, ldo: elements from
-/// one stored row to the next (at least its length). Products of 16-bit operands are summed in fp32; `out` is of their type
-/// or fp32.
+/// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]; a is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k]. lda, ldb and ldo are the
+/// numbers of elements from one stored row to the next (at least the row's length). Products of 16-bit operands are summed in
+/// fp32; `out` has their type or fp32.
 template <class E, class Out>
 void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
 /// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
 enum class Gelu { tanh, erf };
-/// gemm() and bias_gelu_forward() in one: pre[m,n] = a[m,k] op(b)[k,n] + bias (unless null), out = gelu(pre). All are dense
-/// and apart.
+/// gemm() and bias_gelu_forward() in one: pre[m,n] = a[m,k] op(b)[k,n] + bias (unless null), out = gelu(pre). All matrices are
+/// dense and none overlap.
 template <class E>
 void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                     const E* b, Nullable<E> bias, E* pre, E* out);
-/// gemm() and gelu_backward() in one: d_pre[m,n] = (a[m,k] op(b)[k,n]) * gelu'(pre). All are dense and apart.
+/// gemm() and gelu_backward() in one: d_pre[m,n] = (a[m,k] op(b)[k,n]) * gelu'(pre). All matrices are dense and none overlap.
 template <class E>
 void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                         const E* b, const E* pre, E* d_pre);
@@ -53,18 +53,18 @@ std::string gemm_description();
 bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
-/// x[r,:] = scale * token_table[tokens[r],:] (+ position_table[r mod T,:], or sinusoids[r mod T,:], unless that is null; at
-/// most one of them is there). With `positions`, row r's position is positions[r].
+/// x[r,:] = scale * token_table[tokens[r],:] (+ position_table[r mod T,:] or sinusoids[r mod T,:], unless null; at most one of
+/// them is given). With `positions`, row r's position is positions[r].
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
                        std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr, float scale = 1,
                        const float* sinusoids = nullptr);
-/// d_token_table[V,C] += or = scatter of scale * dx by token; rows are added in order of r, but not those of the token
-/// `skipped`. `write` overwrite zeroes the table first.
+/// d_token_table[V,C] (=, +=) scatter of scale * dx by token. Rows are added in order of r; rows of the token `skipped` are
+/// left out. Write::overwrite zeroes the table first.
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
                         std::size_t C, std::size_t V, Write write, float scale = 1, std::int32_t skipped = -1);
-/// d_position_table[0..T,C] (=, +=) sum over B of dx. Rows T.. up to P, the table's rows, are zeroed when overwriting.
+/// d_position_table[0..T,C] (=, +=) sum over B of dx. P is the table's number of rows; overwriting zeroes rows T to P.
 template <class E>
 void position_backward(Stream& stream, float* d_position_table, const E* dx, std::size_t B, std::size_t T, std::size_t C,
                        std::size_t P, Write write);
@@ -90,29 +90,31 @@ void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Wri
 template <class E>
 void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
                        std::size_t D, std::size_t stride, float eps);
-/// dx, which lies as x did, becomes the gradient of what x was; d_gain[D] (=, +=). `scratch`: column_sum_scratch(D, device)
-/// floats.
+/// dx has the layout of x: on entry the gradient of the output, on return the gradient of the input. d_gain[D] (=, +=).
+/// `scratch`: column_sum_scratch(D, device) floats.
 template <class E>
 void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
                         const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch);
-/// Floats of scratch for the partial sums of a norm's or bias's parameter gradients.
+/// The number of floats of scratch for the partial sums of a norm's or bias's parameter gradients.
 std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 
 // --- dropout.cpp -------------------------------------------------------------------------------------------------------
-/// Which elements of a tensor dropout keeps: a function of (seed, site, update, global index) alone, so that backward and
-/// recomputation make the mask anew, and no cut of an update into micro-batches and ranks changes it. Row r of a call is
-/// position r mod T of the update's sequence first_sequence + r / T. The rate is rounded to a multiple of 2^-16.
+/// Selects the elements of a tensor that dropout keeps. The mask is a function of only (seed, site, update, global index):
+/// backward and recomputation generate it again, and it does not depend on how an update is divided into micro-batches and
+/// ranks. Row r of a call is position r mod T of the update's sequence first_sequence + r / T. The rate is rounded to a
+/// multiple of 2^-16.
 struct DropoutMask {
-  std::uint32_t key[2] = {};         // of (seed, site, update)
-  std::uint32_t first_sequence = 0;  // of the update, all ranks and micro-batches counted
-  std::int32_t dropped = 0;          // in 65536 elements; 0: no dropout
-  float scale = 1;                   // of the elements that are kept: 65536 / (65536 - dropped)
+  std::uint32_t key[2] = {};         // a hash of (seed, site, update)
+  std::uint32_t first_sequence = 0;  // index in the update, over all ranks and micro-batches
+  std::int32_t dropped = 0;          // the number of dropped elements in 65536; 0: no dropout
+  float scale = 1;                   // the factor of kept elements: 65536 / (65536 - dropped)
   std::size_t T = 1;
 };
-/// `site`: a number for each place of the model.
+/// `site` is a number that is unique to each dropout of the model.
 DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std::uint64_t update, std::uint64_t first_sequence,
                          std::size_t T);
-/// y[R,C] = x with elements dropped and the others scaled; the gradient passes through the same call. y may be x.
+/// y[R,C] = x with dropped elements 0 and kept elements scaled. The backward pass applies the same call to the gradient. y may
+/// be x.
 template <class E>
 void dropout(Stream& stream, E* y, const E* x, std::size_t R, std::size_t C, const DropoutMask& mask);
 
@@ -124,7 +126,7 @@ void add_bias(Stream& stream, E* x, const E* bias, std::size_t R, std::size_t C)
 template <class E>
 void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
                    float* scratch);
-/// y = x + dropout(branch + bias), bias unless null: the residual connection. y may be x or branch.
+/// y = x + dropout(branch + bias), the residual connection; bias may be null. y may be x or branch.
 template <class E>
 void add_residual(Stream& stream, E* y, const E* x, const E* branch, Nullable<E> bias, std::size_t R, std::size_t C,
                   const DropoutMask& mask = {});
@@ -150,35 +152,37 @@ void multiply(Stream& stream, E* out, const E* a, const E* b, std::size_t n, Wri
 /// SwiGLU (Shazeer 2020): out = silu(gate) * up; each [R,F].
 template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n);
-/// d_gate, d_up from d_out; either may be d_out.
+/// Computes d_gate and d_up from d_out; either may be d_out.
 template <class E>
 void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n);
-/// to = from past the caches, by all threads; for measurements. `to` lies on a multiple of 64 bytes.
+/// to = from on all threads, with stores that bypass the caches; for measurements. `to` is aligned to 64 bytes.
 void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Sets x to zero.
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n);
 /// to += from.
 void add(Stream& stream, float* to, const float* from, std::size_t n);
-/// x limited to [-most, most]. What is not a number stays.
+/// Limits x to [-most, most]. NaNs are unchanged.
 void clip_values(Stream& stream, float* x, std::size_t n, float most);
-/// to = from in another type; 16-bit numbers are rounded to nearest. Nothing where both are the same memory.
+/// to = from, converted to another type; 16-bit numbers are rounded to nearest. Does nothing if both are the same memory and
+/// type.
 template <class To, class From>
 void convert(Stream& stream, To* to, const From* from, std::size_t n);
 
 // --- ranks.cpp ---------------------------------------------------------------------------------------------------------
-/// out[i] = (+=) the sum over `ranks` ranks of element i < n, in canonical order (comm/tree_sum.hpp). This rank, number `me`,
-/// has `own`; the other ranks' are the rows of `received`, `stride` apart, in order of ranks. For T = In = float and double,
-/// and for sums in float of bf16 and f16.
+/// out[i] (=, +=) the sum of element i < n over `ranks` ranks, in canonical order (comm/tree_sum.hpp). `own` is the
+/// contribution of this rank, `me`. The other ranks' contributions are the rows of `received`, `stride` apart, in order of
+/// ranks. T and In are both float or both double, or T is float and In is bf16 or f16.
 template <class T, class In>
 void sum_ranks(Stream& stream, T* out, const In* own, const In* received, std::size_t stride, int ranks, int me, std::size_t n,
                Write write);
-/// Row r of `out`, `stride` apart, = elements [begin, begin + n) of share r of `whole`, which is cut into as many as there are
-/// ranks (tensor/shape.hpp: share), rounded; elements beyond the share are left as they are.
+/// Copies elements [begin, begin + n) of each share of `whole`, rounded to In. `whole` has `total` elements and is divided into
+/// one share per rank (tensor/shape.hpp: share). Share r is copied to row r of `out`; rows are `stride` apart. Elements after a
+/// share's end are not written.
 template <class In>
 void round_shares(Stream& stream, In* out, const float* whole, std::size_t total, std::size_t begin, std::size_t n,
                   std::size_t stride, int ranks);
-/// Each to the nearest number of `type`, in place.
+/// Rounds each element to the nearest number of `type`, in place.
 void round_to(Stream& stream, DType type, float* x, std::size_t n);
 
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
@@ -194,45 +198,46 @@ void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads,
 struct Keys {
   std::size_t begin, end;
 };
-/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. q[B,T,H,D], k and v[B,T,K,D] are given
-/// with the elements from one token to the next (q_stride, kv_stride), so that they may be parts of a fused matrix. lse[B,H,T]
-/// receives the log of each row's sum of exponents. Works in blocks of query rows: no T x T matrix is held. scratch:
-/// attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head, query, key); backward takes the same.
-/// `past`: that many keys and values more stand before those of the queries' own tokens; k and v are [B,past+T,K,D] then.
-/// Only attention_forward() takes it.
-/// `positions`: [B,T], unless null; a sequence is made of documents, and this is the position of each token in its own: 0 where
-/// one begins, else one more than before it. A token sees those of its document alone, and what another document has, is not
-/// touched for it; `past` is 0 then.
+/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. The strides q_stride of q[B,T,H,D], and
+/// kv_stride of k and v[B,T,K,D], are the numbers of elements from one token to the next, so that q, k and v may be parts of a
+/// fused matrix. lse[B,H,T] receives the log of each row's sum of exponentials. The kernels work in blocks of query rows and
+/// store no T x T matrix. scratch: attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head,
+/// query, key); backward takes the same mask.
+/// `past` is the number of keys and values before those of the queries' own tokens; k and v are then [B,past+T,K,D]. Only
+/// attention_forward() supports it.
+/// `positions`, [B,T] or null, divides sequences into documents: it has each token's position in its document, 0 at the first
+/// token and increasing by one. A token attends only to its own document, and the kernels skip other documents' keys. `past`
+/// must be 0 then.
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
   const std::int32_t* positions = nullptr;
 
-  /// What a query sees whose own key is number `own` of its sequence, and number `position` of its document: the one rule, from
-  /// which all kernels take their bounds. They count on no more than that a query sees its own key and none behind it, and that
-  /// neither bound falls from one query to the next.
+  /// Returns the keys that a query attends to. `own` is the index of its own key in the sequence, and `position` its position
+  /// in its document. All kernels derive their bounds from this function. They assume only that a query attends to its own key
+  /// and to none after it, and that neither bound decreases from one query to the next.
   [[gnu::always_inline]] constexpr Keys visible_keys(std::size_t own, std::size_t position) const {
     return {own - position, own + 1};
   }
-  /// What token t of sequence b sees.
+  /// Returns the keys that token t of sequence b attends to.
   [[gnu::always_inline]] constexpr Keys seen_by(std::size_t b, std::size_t t) const {
     return visible_keys(past + t, positions ? static_cast<std::size_t>(positions[b * T + t]) : past + t);
   }
-  /// Whether all queries see their sequence's first key.
+  /// Returns true if all queries attend to the first key of their sequence.
   constexpr bool all_see_the_first() const { return !positions; }
 };
-/// About how many pairs of a query and a key that it sees a sequence of one document has: for what attention costs.
+/// The approximate number of (query, visible key) pairs in a sequence of one document, for estimates of attention's cost.
 constexpr double visible_pairs(double T) { return T * T / 2; }
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
                        float* scratch, const DropoutMask& mask = {});
-/// dq, dk, dv have the strides of q, k, v and are overwritten. `out`, `lse` are the forward pass's.
+/// dq, dk and dv have the strides of q, k and v and are overwritten. `out` and `lse` are results of the forward pass.
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
-/// Floats of scratch that the two need: of all threads of a CPU together; on a GPU d_out * out summed up for each query and
-/// head (Dao 2023, "FlashAttention-2", algorithm 2: D).
+/// The number of floats of scratch for forward and backward: on a CPU for all threads together; on a GPU for the sums of d_out
+/// * out for each query and head (Dao 2023, "FlashAttention-2", algorithm 2: D).
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device);
-/// Those that attention_forward() alone needs.
+/// The number of floats of scratch for only attention_forward().
 std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device);
 
 // --- cached_attention.cpp ----------------------------------------------------------------------------------------------
@@ -242,25 +247,26 @@ struct CacheShape {
   std::size_t sequences = 0, positions = 0;  // 0 positions: no cache
   bool operator==(const CacheShape&) const = default;
 };
-/// Puts row r of kv[R, n], whose rows are `stride` elements apart, at positions[r] of sequences[r]; n = 2KD.
+/// Copies row r of kv[R, n], n = 2KD, to position positions[r] of sequence sequences[r]. Rows of kv are `stride` elements
+/// apart.
 template <class E>
 void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E* kv, std::size_t R, std::size_t n,
                      std::size_t stride, const std::int32_t* sequences, const std::int32_t* positions);
-/// Attention of single tokens: out[R,H,D], where row r's query sees what the cache has of sequences[r] up to positions[r], its
-/// own token included. q[R,H,D]; `rows`: R sequences of one token, whose kv_stride does not matter. scratch: R * H *
-/// shape.positions floats.
+/// Attention of single tokens, to out[R,H,D]: the query of row r attends to the cached keys of sequence sequences[r] up to
+/// positions[r], its own token included. q is [R,H,D]. `rows` describes R sequences of one token; its kv_stride is ignored.
+/// scratch: R * H * shape.positions floats.
 template <class E>
 void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const CacheShape& shape, const AttentionShape& rows,
                       const std::int32_t* sequences, const std::int32_t* positions, float* scratch);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
-/// What is known of a row of logits, as far as it has been read: the largest logit, the sum of exp(logit - largest), and the
-/// target's logit.
+/// The statistics of the part of a row of logits that has been read: the largest logit, the sum of exp(logit - largest), and
+/// the target's logit.
 struct SoftmaxStats {
   float top, total, at_target;
 };
-/// Logits of R rows, cut along the vocabulary into pieces of `piece` columns (the last one may have fewer), which lie one
-/// behind the other: each is a dense matrix with R rows. stats[R].
+/// Logits of R rows, divided along the vocabulary into pieces of `piece` columns (the last one may have fewer). The pieces are
+/// stored one after another; each is a dense matrix with R rows. stats[R].
 template <class E>
 struct Logits {
   E* values;
@@ -268,20 +274,21 @@ struct Logits {
   const std::int32_t* targets;
   std::size_t R, V, piece;
 };
-/// Called for each piece in order, by the column where it begins. The last one gives, for each row, loss[r] =
-/// log(sum(exp(logits[r,:]))) - logits[r,target], 0 where target < 0 (such a token does not count).
+/// Processes the piece that starts at column `begin`; called for each piece in order. The last call writes, for each row,
+/// loss[r] = log(sum(exp(logits[r,:]))) - logits[r,target], or 0 if target < 0 (the token is masked).
 template <class E>
 void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::size_t begin);
-/// After cross_entropy() of all pieces: this piece's logits become gradient_scale * (softmax - onehot), zeros where target < 0.
+/// After cross_entropy() of all pieces: overwrites this piece's logits with gradient_scale * (softmax - onehot), and with zeros
+/// in rows with target < 0.
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
 
 // --- initial.cpp -------------------------------------------------------------------------------------------------------
 /// x[i] = mean + stddev * z(global_begin + i), z standard normal by Box and Muller from philox(counter = index/4, key = (seed,
-/// tensor)): any part of a tensor can be made alone.
+/// tensor)). So any part of a tensor can be filled independently.
 void fill_normal(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
                  float mean, float stddev);
-/// The same from -bound to bound, uniform: one word of philox for each element.
+/// The same, uniform from -bound to bound: one word of philox for each element.
 void fill_uniform(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
                   float bound);
 void fill_constant(Stream& stream, float* x, std::size_t n, float value);

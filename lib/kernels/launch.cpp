@@ -12,8 +12,8 @@ namespace fsdp::kernels {
 
 namespace {
 
-/// What the levels of the x86-64 ABI (psABI 1.0, table 3.1) have; compilers older than g++ 12 and clang 17 do not know the
-/// levels themselves by name.
+/// These three functions check for the instructions of the x86-64 levels (psABI 1.0, table 3.1), since compilers older than g++
+/// 12 and clang 17 do not know the levels by name.
 bool has_v2() {
   return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("popcnt");
 }
@@ -22,7 +22,7 @@ bool has_v3() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
       !__builtin_cpu_supports("bmi2"))
     return false;
-  constexpr unsigned movbe = 1u << 22, f16c = 1u << 29, lzcnt = 1u << 5;  // for which there are no names, either
+  constexpr unsigned movbe = 1u << 22, f16c = 1u << 29, lzcnt = 1u << 5;  // have no names, either
   unsigned eax, ebx, basic, extended, edx;
   return __get_cpuid(1, &eax, &ebx, &basic, &edx) && (basic & movbe) && (basic & f16c) &&
          __get_cpuid(0x80000001, &eax, &ebx, &extended, &edx) && (extended & lzcnt);
@@ -51,7 +51,7 @@ CpuLevel choose_level() {
 }  // namespace
 
 CpuLevel cpu_level() {
-  static const CpuLevel level = choose_level();  // a property of the machine, the same for every rank of a process
+  static const CpuLevel level = choose_level();  // the same for every rank of a process
   return level;
 }
 

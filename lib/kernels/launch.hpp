@@ -1,5 +1,5 @@
-// Runs a row body: on the CPU as an OpenMP loop over rows, in the variant for this machine's instruction set; on another device
-// by the library that brings it. Private to kernels/.
+// Runs a row body: on the CPU as an OpenMP loop over rows, compiled for this machine's instruction set; on another device
+// through the device's library. Private to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,19 @@ namespace fsdp::kernels {
 
 /// x86-64-v2 (SSE4.2), -v3 (AVX2, FMA), -v4 (AVX-512).
 enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
-/// The best that this processor has; FSDP_CPU_LEVEL=v2, v3 or v4 in the environment asks for less. Throws UserError.
+/// The best level of this processor, or the lower one that the environment requests by FSDP_CPU_LEVEL=v2, v3 or v4. Throws
+/// UserError.
 CpuLevel cpu_level();
 /// Returns true if the AMX kernels can run: the processor is of level v4 and has AMX for bf16, oneDNN's settings do not disable
 /// AMX, and the system lets this process use it.
 bool has_tiles();
 
-/// body(lanes, row) for row in [0, rows), each row by one thread. Inside a parallel region: by the calling thread alone.
-/// Instantiated in rows/cpu.cpp for the bodies of rows/bodies.hpp.
+/// Calls body(lanes, row) for each row in [0, rows), each on one thread. Inside a parallel region, only the calling thread runs
+/// them. Instantiated in rows/cpu.cpp for the bodies of rows/bodies.hpp.
 template <int level, class Body>
 void run_rows(const Body& body, std::size_t rows);
 
-/// The same with a part of the scratch for each thread; for the bodies of rows/attention.hpp.
+/// The same, with a separate part of the scratch for each thread; for the bodies of rows/attention.hpp.
 template <int level, class Body>
 void run_attention(const Body& body, std::size_t rows, float* scratch, std::size_t scratch_per_thread);
 

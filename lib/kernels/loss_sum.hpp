@@ -12,14 +12,14 @@
 
 namespace fsdp::kernels {
 
-/// Of fp32 losses of single tokens. Exact, but that a token counts for at most 2^20 either way, and that what lies below 2^-52
-/// is rounded down. Plain integers: ranks' sums may be added by an integer all-reduce, in place.
+/// The sum of fp32 losses of tokens. It is exact, except that a loss is limited to +-2^20, and that bits below 2^-52 are
+/// rounded down. All fields are integers, so that ranks can add their sums by an integer all-reduce, in place.
 struct LossSum {
-  std::int64_t units = 0;       // of 2^-20
-  std::int64_t fractions = 0;   // of 2^-52; what exceeds 32 bits belongs to units
+  std::int64_t units = 0;       // in units of 2^-20
+  std::int64_t fractions = 0;   // in units of 2^-52; bits above the lowest 32 are carried into units
   std::int64_t non_finite = 0;  // infinities and NaNs seen; they are not in the others
 
-  /// All fields as one row of integers.
+  /// The number of integers of the struct, for an all-reduce by sum.
   static constexpr std::size_t words = 3;
 
   FSDP_INLINE_ANYWHERE LossSum& operator+=(const LossSum& other) {
@@ -30,7 +30,7 @@ struct LossSum {
     fractions &= 0xffffffff;
     return *this;
   }
-  /// Rounded once. NaN if non_finite.
+  /// Returns the sum, rounded once to double; NaN if non_finite > 0.
   FSDP_INLINE_ANYWHERE double value() const {
     if (non_finite > 0) return std::numeric_limits<double>::quiet_NaN();
     const std::int64_t all_units = units + (fractions >> 32), rest = fractions & 0xffffffff;

@@ -1,9 +1,9 @@
-// exp, tanh, erf, log and the sine of a turn in single precision: one implementation for the CPU and for CUDA, free of branches
-// and calls, so that a loop over it becomes vector code. The polynomials are Chebyshev fits made for the intervals stated.
-// Errors below are the largest found by tests/kernels/math.cpp, in units in the last place (ulp) of the exact result.
+// exp, tanh, erf, log, and the sine and cosine of a turn, in single precision: one implementation for the CPU and for CUDA,
+// without branches and calls, so that a loop over it becomes vector code. The polynomials are Chebyshev fits on the intervals
+// given. Errors below are the largest found by tests/kernels/math.cpp, in units in the last place (ulp) of the exact result.
 //
-// FSDP_GPU is defined by CMake for code that the lanes of a GPU run, whichever compiler makes it: nvcc, or g++ for the double
-// of CUDA that tests use.
+// CMake defines FSDP_GPU for code that runs on a GPU's lanes, whether it is compiled by nvcc or, for the double of CUDA in
+// tests, by g++.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 #else
 #define FSDP_INLINE __attribute__((always_inline)) inline
 #endif
-/// Of what the host calls, too.
+/// For functions that the host also calls.
 #if defined(__CUDACC__)
 #define FSDP_INLINE_ANYWHERE __host__ __device__ __forceinline__
 #else
 #define FSDP_INLINE_ANYWHERE FSDP_INLINE
 #endif
-/// Goes behind the parameter list of a lambda that a loop over lanes calls.
+/// Goes after the parameter list of a lambda that a loop over lanes calls.
 #if defined(FSDP_GPU)
 #define FSDP_LANE
 #else
@@ -28,7 +28,7 @@
 
 namespace fsdp::kernels {
 
-/// a * b + c: one rounding where the instruction set has it, two in the x86-64-v2 variant.
+/// a * b + c: one rounding if the instruction set has fused multiply-add, two in the x86-64-v2 variant.
 FSDP_INLINE float multiply_add(float a, float b, float c) {
 #if defined(FSDP_GPU)
   return ::fmaf(a, b, c);
@@ -55,7 +55,7 @@ FSDP_INLINE double square_root(double x) {
 #endif
 }
 
-/// 2^exponent, which is a normal number.
+/// 2^exponent, which must be a normal number.
 FSDP_INLINE_ANYWHERE double power_of_two(std::int64_t exponent) { return __builtin_bit_cast(double, (1023 + exponent) << 52); }
 
 FSDP_INLINE double floor(double x) {
@@ -66,14 +66,14 @@ FSDP_INLINE double floor(double x) {
 #endif
 }
 
-/// x = n ln 2 + r with |r| <= ln 2 / 2; gives e^r - 1 and the bits of n in the low end of `shifted`.
+/// x = n ln 2 + r with |r| <= ln 2 / 2: expm1_r = e^r - 1, and the low bits of `shifted` are those of n.
 struct ExpParts {
   float expm1_r;
   std::int32_t shifted;
 };
 
 FSDP_INLINE ExpParts exp_parts(float x) {
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the mantissa.
   const float shifted = multiply_add(x, 1.44269504f, 12582912.0f);
   const float n = shifted - 12582912.0f;
   float r = multiply_add(n, -0.693359375f, x);  // ln 2 in two parts: the first has few bits, so that n times it is exact
@@ -142,7 +142,7 @@ FSDP_INLINE float erf(float x) {
 /// Natural logarithm of a positive normal number, error below 0.9 ulp, with plain products and sums (no fused ones): the same
 /// bits on every instruction set.
 FSDP_INLINE float log(float x) {
-  // x = 2^n m with m in [sqrt 1/2, sqrt 2): the offset moves the cut of the mantissa there.
+  // x = 2^n m with m in [sqrt 1/2, sqrt 2): subtracting the bits of sqrt 1/2 makes m's interval start there instead of at 1.
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x) - 0x3f3504f3u;
   const float n = static_cast<float>(static_cast<std::int32_t>(bits) >> 23);
   const float f = __builtin_bit_cast(float, (bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
@@ -159,7 +159,7 @@ FSDP_INLINE float log(float x) {
   return (f + tail) + n * 0.693359375f;
 }
 
-/// Sine and cosine of 2 pi word / 2^32, absolute error below 1.1e-7: the argument is reduced exactly, in integers. No fused
+/// Sine and cosine of 2 pi word / 2^32, absolute error below 1.1e-7. The argument is reduced exactly, in integers. No fused
 /// products, as in log().
 struct SinCos {
   float sin, cos;

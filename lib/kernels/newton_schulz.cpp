@@ -1,5 +1,6 @@
-// Muon: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks" (kellerjordan.github.io/posts/muon), with
-// the coefficients and steps of torch.optim.Muon; in fp32, where that works in bf16.
+// The Newton-Schulz iteration of Muon: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"
+// (kellerjordan.github.io/posts/muon), with the coefficients and the number of steps of torch.optim.Muon, but in fp32 instead
+// of bf16.
 #include <algorithm>
 
 #include "kernels/element_update.hpp"
@@ -15,7 +16,7 @@ constexpr int steps = 5;
 constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
 constexpr double least_norm = 1e-7;
 
-/// In front of the scratch, which then goes on at a cache line.
+/// The size of the ExactSum at the start of the scratch, rounded up to whole cache lines.
 constexpr std::size_t sum_floats = (sizeof(ExactSum) / sizeof(float) + 15) / 16 * 16;
 
 std::size_t squared(std::size_t x) { return x * x; }
@@ -32,7 +33,7 @@ double newton_schulz_flops(std::size_t rows, std::size_t columns) {
 }
 
 void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t columns, float* scratch) {
-  const bool wide = rows <= columns;  // the smaller of x x^T and x^T x
+  const bool wide = rows <= columns;  // then x x^T is the smaller Gram matrix, else x^T x
   const std::size_t n = std::min(rows, columns), numel = rows * columns;
   ExactSum& sum = *reinterpret_cast<ExactSum*>(scratch);
   float *other = scratch + sum_floats, *gram = other + numel, *square = gram + n * n;

@@ -11,7 +11,7 @@ namespace fsdp::kernels {
 
 namespace {
 
-/// Into how many partitions sums over R rows are cut.
+/// The number of partitions into which sums over R rows are cut.
 std::size_t partitions_of(Stream& stream, std::size_t R) {
   const Grain grain = grain_of(stream.kind());
   return std::clamp<std::size_t>(R / grain.partition_rows, 1, grain.partitions);

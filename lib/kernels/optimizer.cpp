@@ -1,4 +1,4 @@
-// Launches stochastic rounding, and any row kernel on a GPU or with the CPU's instruction set.
+// Launches stochastic rounding, and the row functions of element_update.hpp on any device.
 #include <xmmintrin.h>
 
 #include "kernels/element_update.hpp"
@@ -28,7 +28,7 @@ void launch_rows(Stream& stream, const RowFunctions& functions, const void* body
   const RowFunction row = level == CpuLevel::v4 ? functions.v4 : level == CpuLevel::v3 ? functions.v3 : functions.v2;
 #pragma omp parallel if (rows > 1)
   {
-    constexpr unsigned flush_denormals = 0x8040;  // results (FTZ) and operands (DAZ)
+    constexpr unsigned flush_denormals = 0x8040;  // the bits FTZ (results) and DAZ (operands) of the MXCSR register
     const unsigned saved = _mm_getcsr();
     _mm_setcsr(saved | flush_denormals);
 #pragma omp for schedule(static)

@@ -1,4 +1,4 @@
-// Launches the sums over ranks in collectives, and the rounding of what is sent.
+// Launches the sums over ranks in collectives, and the rounding of values before they are sent.
 #include "kernels/rows/ranks.hpp"
 #include "kernels/launch.hpp"
 

@@ -1,4 +1,4 @@
-// LAMB and Adafactor: sums over whole tensors, and what follows from them.
+// Launches the kernels of LAMB and Adafactor: sums over whole tensors, and the updates that use them.
 #include <algorithm>
 #include <cmath>
 

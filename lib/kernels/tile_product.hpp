@@ -1,4 +1,4 @@
-// What gemm() asks of AMX. Private to kernels/.
+// The interface between gemm() and the AMX kernels. Private to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace fsdp::kernels {
 
-/// Columns [begin, end) of op(a)[m,k] op(b)[k,n], as in gemm(), and what becomes of them. begin is a multiple of 32.
+/// Columns [begin, end) of op(a)[m,k] op(b)[k,n], as in gemm(); `finish` says how the sums are stored. begin is a multiple of
+/// 32.
 template <class End>
 struct TileProduct {
   Trans trans_a, trans_b;
@@ -20,7 +21,7 @@ struct TileProduct {
   End finish;
 };
 
-/// The ends of gemm(), gemm_bias_gelu() and gemm_gelu_backward().
+/// How gemm(), gemm_bias_gelu() and gemm_gelu_backward() store the sums.
 template <class Out>
 struct StoreSums {
   Out* out;
@@ -40,17 +41,16 @@ struct StoreGeluGradient {
   std::size_t n;
 };
 
-/// How a product is cut, so that what it works on stays in the second-level cache: at most `depth` of k,
-/// `left_numbers` of a and `columns` of b at once, whose sums are held for `rows_of_sums` rows.
+/// How a product is divided, so that its operands stay in the second-level cache: into blocks of at most `depth` along k,
+/// `left_numbers` elements of a and `columns` columns of b. Sums are held for `rows_of_sums` rows.
 struct TileBlocks {
   static constexpr std::size_t depth = 1024, left_numbers = 384 * 1024, columns = 1024, rows_of_sums = 1024;
-  /// For one thread.
+  /// Per thread.
   static constexpr std::size_t workspace_bytes =
       sizeof(bf16) * (left_numbers + depth * columns) + sizeof(float) * rows_of_sums * columns;
 };
 
-/// Defined in rows/amx.cpp, for machines where has_tiles(). `workspace`: TileBlocks::workspace_bytes, on a multiple of 64
-/// bytes.
+/// Defined in rows/amx.cpp, for machines with has_tiles(). `workspace`: TileBlocks::workspace_bytes bytes, aligned to 64 bytes.
 template <int level, class End>
 void run_tile_product(const TileProduct<End>& product, std::byte* workspace);
 

@@ -1,5 +1,5 @@
-// What an update sums up over its gradient, and what the optimizer reads of it. All of it lies where kernels work, and during
-// an update kernels alone touch it: whether the parameters change is decided there, not on the host.
+// The sums over an update's gradient and loss, and the gradient norm that the optimizer reads. During an update they stay in
+// device memory and only kernels access them: the device, not the host, decides whether the parameters change.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 
 namespace fsdp::kernels {
 
-/// The norm of an update's gradient, and what follows from it.
+/// The norm of an update's gradient, and the values derived from it.
 struct GradientNorm {
-  double norm = 0;          // of the gradient as it lies in memory
-  double scale = 1;         // what optimizers multiply it by: clipping, with the loss scale undone
-  std::int64_t finite = 1;  // 0: gradient or loss are not finite or above their limits, and no parameter or state changes
+  double norm = 0;          // of the gradient as stored, with the loss scale
+  double scale = 1;         // optimizers multiply the gradient by it; includes clipping and the inverse loss scale
+  std::int64_t finite = 1;  // 0: the gradient or the loss is not finite or above its limit; then no parameter or state changes
 };
 
-/// What gradient_norm() decides by.
+/// The inputs of gradient_norm() that do not come from the sums.
 struct UpdateRules {
-  double loss_scale = 1;  // the gradient is so many times what it should be
-  double clip_norm = 0;   // the most that its norm may be, as torch.nn.utils.clip_grad_norm_ limits it; 0: any
-  double tokens = 1;      // whose losses are in the sum
-  // Of the mean loss and of the norm before clipping: with more, the update is not made.
+  double loss_scale = 1;  // the factor by which the stored gradient is too large
+  double clip_norm = 0;   // the largest norm, as in torch.nn.utils.clip_grad_norm_; 0: no limit
+  double tokens = 1;      // the number of tokens in the loss sum
+  // Limits of the mean loss and of the norm before clipping: above them the update is skipped.
   double most_loss = std::numeric_limits<double>::infinity(), most_norm = std::numeric_limits<double>::infinity();
 };
 
 struct UpdateSums {
-  LossSum loss;       // over the micro-batches; from gradient_norm() on over all ranks, too
-  ExactSum squares;   // of the gradient; the same
-  GradientNorm norm;  // gradient_norm() writes it
+  LossSum loss;       // over micro-batches; before gradient_norm(), also over ranks
+  ExactSum squares;   // of the gradient, summed like the loss
+  GradientNorm norm;  // written by gradient_norm()
 };
 
-/// All zeros: an update begins.
+/// Sets all sums to zero, at the start of an update.
 void clear(Stream& stream, UpdateSums& sums);
-/// sums.norm from sums.squares and sums.loss.
+/// Computes sums.norm from sums.squares and sums.loss.
 void gradient_norm(Stream& stream, UpdateSums& sums, const UpdateRules& rules);
 
 }  // namespace fsdp::kernels

@@ -1,12 +1,12 @@
-// Causal attention on CUDA cores, for what tensor cores do not take (tensor_attention.hpp): FlashAttention's online softmax
-// over tiles of 32 queries and 32 keys (Dao et al. 2022, Algorithm 1), and FlashAttention-2's backward pass from lse and delta
-// (Dao 2023, Algorithm 2), once for the gradients of keys and values and once for those of queries, so that no sum is shared
-// among blocks and the order of all sums is fixed.
+// Causal attention on CUDA cores, for types and head sizes that tensor_attention.hpp does not support. The forward pass is
+// FlashAttention's online softmax over tiles of 32 queries and 32 keys (Dao et al. 2022, Algorithm 1). The backward pass is
+// FlashAttention-2's, from lse and delta (Dao 2023, Algorithm 2). One kernel computes the gradients of keys and values and
+// another those of queries, so that blocks share no sums and the order of all sums is fixed.
 //
-// Tiles of which nothing is seen are left out (kernels.hpp: AttentionShape::visible_keys).
+// Tiles without a visible key are skipped (kernels.hpp: AttentionShape::visible_keys).
 //
-// A block has eight warps, and a warp four rows of the tile; lane l has element l of a row of scores, and the numbers l, l + 32
-// and so on of a row of D. All arithmetic is fp32.
+// A block has eight warps, and each warp has four rows of the tile. Lane l has element l of a row of scores, and elements l, l
+// + 32 and so on of a row of D. All arithmetic is fp32.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"
@@ -37,7 +37,8 @@ __device__ float warp_sum(float value) {
   return value;
 }
 
-/// A tile in shared memory: rows of D numbers, one apart more, so that lanes that read a column each meet different banks.
+/// A tile in shared memory. Rows of D numbers are padded by one, so that lanes that each read one row's element of the same
+/// column access different banks.
 struct Tile {
   float* data;
   std::size_t stride;
@@ -48,7 +49,8 @@ struct Tile {
     for (std::size_t d = 0; d < D; ++d) sum = multiply_add(mine[d], other[d], sum);
     return sum;
   }
-  /// Row r becomes from[(first + r) * step], or zero from `end` on. By the whole block; sync afterwards.
+  /// Copies from[(first + r) * step] times `factor` to row r; rows from `end` on become zero. Called by the whole block, which
+  /// must synchronise afterwards.
   template <class E>
   __device__ void load(const E* from, std::size_t step, std::size_t first, std::size_t end, std::size_t D,
                        float factor = 1) const {
@@ -59,10 +61,10 @@ struct Tile {
   }
 };
 
-/// The first of the four rows of a tile that this warp has.
+/// The first of the four rows of a tile that belong to this warp.
 __device__ std::size_t first_row_of_warp() { return threadIdx.x / warp * rows_of_warp; }
 
-/// Sums for the warp's rows, of D numbers each, of which this lane has numbers c * 32 + lane. `chunks`: ceil(D / 32) or more.
+/// The sums of the warp's rows of D numbers; this lane has numbers c * 32 + lane. `chunks` is at least ceil(D / 32).
 template <int chunks>
 struct RowSums {
   float value[rows_of_warp][chunks] = {};
@@ -87,7 +89,7 @@ struct RowSums {
   }
 
  private:
-  /// f(c, d) for this lane's numbers d of a row.
+  /// Calls f(c, d) for this lane's numbers d of a row.
   template <class F>
   static __device__ void each(std::size_t D, F f) {
     FSDP_UNROLL
@@ -96,7 +98,7 @@ struct RowSums {
   }
 };
 
-/// Hands out shared memory.
+/// Allocates tiles in shared memory, one after another.
 class SharedTiles {
  public:
   __device__ explicit SharedTiles() : next_(reinterpret_cast<float*>(dynamic_shared())) {}
@@ -117,7 +119,7 @@ __device__ float dropout_factor(const DropoutMask& mask, std::size_t key, std::s
   return mask.dropped ? DropoutFactors(mask, key / 8, query, head, b)[key % 8] : 1.0f;
 }
 
-/// Which tile, head and sequence a block works on.
+/// The tile, head and sequence that a block computes.
 struct Place {
   std::size_t first, head, b;
   __device__ Place(std::size_t tiles, std::size_t heads)
@@ -126,7 +128,7 @@ struct Place {
 
 static_assert(cuda_core_tiles.forward == tile && cuda_core_tiles.keys == tile && cuda_core_tiles.queries == tile);
 
-/// The probabilities of a tile of queries, and their mean of the values, with the softmax of what has been seen so far.
+/// The forward pass of a tile of queries: an online softmax, and the mean of the values weighted by the probabilities.
 template <class E, int chunks, class Documents>
 struct Forward {
   static constexpr unsigned most_threads = warp * warps;
@@ -136,7 +138,7 @@ struct Forward {
   AttentionShape s;
   DropoutMask mask;
   float scale;
-  std::size_t all;  // keys of a sequence
+  std::size_t all;  // the number of keys per sequence
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.H);
@@ -160,7 +162,7 @@ struct Forward {
         const bool seen = j < keys_seen.end && j < all && j >= keys_seen.begin;
         const float score = seen ? keys.dot(lane, queries.row(row), s.D) : -__builtin_huge_valf();
         const float largest = warp_max(score), before = top[r];
-        // Of the first keys that are looked at, a query may see none, if what it sees begins behind them.
+        // A query may see none of the first keys of the loop, if it sees only later ones.
         const bool began = std::is_same_v<Documents, OneDocument> ? key > 0 : before > -__builtin_huge_valf();
         if (largest > top[r]) top[r] = largest;
         const float e = seen ? exp(score - top[r]) : 0.0f, shrink = began ? exp(before - top[r]) : 0.0f;
@@ -181,7 +183,7 @@ struct Forward {
   }
 };
 
-/// delta[b,h,t] = sum over d of d_out * out: a warp for each.
+/// delta[b,h,t] = sum over d of d_out * out; a warp computes each.
 template <class E>
 struct Delta {
   static constexpr unsigned most_threads = warp * warps;
@@ -200,12 +202,13 @@ struct Delta {
   }
 };
 
-/// What a pair of a query and a key gives: the probability as values meet it, after dropout, and the gradient of the score.
+/// The results for a pair of a query and a key: the probability after dropout, and the gradient of the score.
 struct Pair {
   float weight, slope;
 };
 
-/// The gradients of a tile of keys and values: sums over the queries from theirs on, of all heads that share them.
+/// The gradients of a tile of keys and values: sums over the queries from the tile's first token on, of all heads that share
+/// the keys.
 template <class E, int chunks, class Documents>
 struct KeyBackward {
   static constexpr unsigned most_threads = warp * warps;
@@ -260,7 +263,7 @@ struct KeyBackward {
   }
 };
 
-/// The gradients of a tile of queries: sums over the keys up to theirs.
+/// The gradients of a tile of queries: sums over the keys up to the tile's last token.
 template <class E, int chunks, class Documents>
 struct QueryBackward {
   static constexpr unsigned most_threads = warp * warps;
@@ -310,7 +313,7 @@ struct QueryBackward {
   }
 };
 
-/// Calls f<chunks, Documents>() for heads of D.
+/// Calls f<chunks, Documents>() with the values for this shape.
 template <class F>
 cudaError_t with_chunks(const AttentionShape& s, F f) {
   expect(s.D <= most_head_size_on_cuda, "heads are not too large");

@@ -1,4 +1,4 @@
-// Attention on a GPU: see kernels.hpp. Both queue their kernels.
+// Attention on a GPU, with the operands of kernels.hpp. Both functions queue their kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,10 +9,10 @@
 
 namespace fsdp::kernels {
 
-/// Heads have at most so many numbers.
+/// The largest head size.
 inline constexpr std::size_t most_head_size_on_cuda = 256;
 
-/// What scores are multiplied with.
+/// The factor of the scores.
 inline float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<float>(shape.D)); }
 
 cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call);

@@ -1,4 +1,4 @@
-// How many blocks of threads attention's kernels have on a GPU: a function of type and shape, for which no GPU need be there.
+// The number of blocks of attention's kernels on a GPU, as a function of type and shape that needs no GPU.
 #pragma once
 
 #include <cstddef>
@@ -7,23 +7,22 @@
 
 namespace fsdp::kernels {
 
-/// Whether the kernels of tensor_attention.cu take heads of this type and shape. It depends on nothing else, so that a run that
-/// is resumed computes with the kernels that it began with. q, k, v, out and their gradients must then begin on multiples of 16
-/// bytes. A model's do: they are parts of buffers on multiples of 64, and begin a multiple of 8 numbers behind their rows'
-/// beginnings.
+/// Returns true if the kernels of tensor_attention.cu support heads of this type and shape. It depends on nothing else, so that
+/// a resumed run uses the same kernels as before. q, k, v, out and their gradients must then be aligned to 16 bytes. A model's
+/// are: they are parts of buffers that are aligned to 64 bytes, at offsets within their rows that are multiples of 8 numbers.
 constexpr bool tensor_attention_takes(DType type, const AttentionShape& s) {
   return (type == DType::bf16 || type == DType::f16) && s.D % 8 == 0 && s.D <= 128 && s.q_stride % 8 == 0 &&
          s.kv_stride % 8 == 0;
 }
 
-/// How many queries a block of the forward pass has, keys one of the gradients of keys and values, and queries one of the
-/// gradients of queries.
+/// The sizes of a block's tile: queries in the forward pass, keys in the kernel of the gradients of keys and values, and
+/// queries in that of the gradients of queries.
 struct AttentionTiles {
   std::size_t forward, keys, queries;
 };
 constexpr AttentionTiles tensor_tiles{128, 64, 64}, cuda_core_tiles{32, 32, 32};
 
-/// The blocks of these three kernels.
+/// The number of blocks of these three kernels.
 struct AttentionBlocks {
   std::size_t forward, keys, queries;
 };

@@ -1,5 +1,5 @@
-// AttentionShape::visible_keys() for both kernels of attention on GPUs: these are compiled once for sequences whose queries all
-// see the first key, and once for others, as those of several documents.
+// AttentionShape::visible_keys() for both attention kernels on GPUs. They are compiled twice: for sequences in which all
+// queries see the first key, and for others, such as those of several documents.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,12 +21,12 @@ struct OneDocument {
 };
 
 struct SeveralDocuments {
-  /// Tokens behind the sequence see what its last one does.
+  /// Tokens after the end of the sequence count as its last one.
   static __device__ __forceinline__ Keys seen_by(const AttentionShape& s, std::size_t b, std::size_t t) {
     return s.seen_by(b, t < s.T ? t : s.T - 1);
   }
 
-  /// Tokens from here on do not see token t, nor any before it.
+  /// Returns the first token after t that does not see token t. Tokens from there on see neither t nor any token before it.
   static __device__ __forceinline__ std::size_t end_of_seers(const AttentionShape& s, std::size_t b, std::size_t t) {
     std::size_t low = t + 1, end = s.T;
     while (low < end) {
@@ -39,14 +39,14 @@ struct SeveralDocuments {
     return end;
   }
 
-  /// Whether one of the `queries` queries from `query` on does not see token `key`, as what it sees begins behind it.
+  /// Returns true if one of the `queries` queries from `query` on sees only keys after `key`.
   static __device__ __forceinline__ bool some_begin_behind(const AttentionShape& s, std::size_t b, unsigned query,
                                                            unsigned queries, unsigned key) {
     return seen_by(s, b, query + queries - 1).begin > key;
   }
 };
 
-/// f.operator()<Documents>() for sequences of this shape.
+/// Calls f.operator()<Documents>() for sequences of this shape.
 template <class F>
 cudaError_t with_documents(const AttentionShape& s, F f) {
   return s.all_see_the_first() ? f.template operator()<OneDocument>() : f.template operator()<SeveralDocuments>();

@@ -41,7 +41,7 @@ cudaDataType_t type_of(DType type) {
   }
 }
 
-/// A row-major matrix [rows, columns] as cuBLASLt sees it: its transpose, by columns.
+/// Describes a row-major matrix [rows, columns] to cuBLASLt as its column-major transpose.
 Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t ld) {
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublasLtMatrixLayoutCreate(&layout, type_of(type), columns, rows, static_cast<std::int64_t>(ld)), "a matrix layout");
@@ -49,7 +49,7 @@ Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t 
 }
 
 unsigned alignment_of(const void* pointer) {
-  constexpr unsigned most = 256;  // what cudaMalloc gives
+  constexpr unsigned most = 256;  // the alignment of cudaMalloc
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address == 0 ? most : std::min(most, 1u << std::min(8, std::countr_zero(address)));
 }
@@ -70,7 +70,7 @@ std::string CudaProducts::description() const {
   return format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-/// out = op(a) op(b) by rows is out^T = op(b)^T op(a)^T by columns: the operands change places.
+/// Row-major out = op(a) op(b) is column-major out^T = op(b)^T op(a)^T: the operands change places.
 const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t workspace_bytes) {
   if (const auto found = prepared_.find(s); found != prepared_.end()) return found->second;
   Prepared made{};
@@ -94,8 +94,7 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "a preference");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
-  // Where the library cuts k into parts, it adds them up in fp32: by default it may round them to the type of the result
-  // before.
+  // If cuBLASLt splits k, it must add the parts in fp32: by default it may round them to the type of the result first.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})

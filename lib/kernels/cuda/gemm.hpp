@@ -1,4 +1,4 @@
-// Products of matrices by cuBLASLt.
+// Matrix products by cuBLASLt.
 #pragma once
 
 #include <cublasLt.h>
@@ -13,8 +13,8 @@
 
 namespace fsdp::kernels {
 
-/// The products that one device has met, each with what cuBLASLt has prepared for it and the algorithm that its heuristic names
-/// first: a function of the shape, so that a run repeats. Not for several threads at a time.
+/// Computes products on one device. For each shape it keeps cuBLASLt's descriptions and the algorithm that cuBLASLt's heuristic
+/// ranks first. The algorithm depends only on the shape, so that a repeated run gives the same bits. Not thread-safe.
 class CudaProducts {
  public:
   CudaProducts();
@@ -22,18 +22,18 @@ class CudaProducts {
   CudaProducts(const CudaProducts&) = delete;
   CudaProducts& operator=(const CudaProducts&) = delete;
 
-  /// Queues a product; `workspace` is the stream's own. Allocates when it meets a shape for the first time.
+  /// Queues a product; `workspace` belongs to the stream. Allocates host memory for each new shape.
   void multiply(cudaStream_t stream, const Product& product, void* workspace, std::size_t workspace_bytes);
   std::string description() const;
 
  private:
-  /// All that the algorithm depends on.
+  /// Everything that the choice of the algorithm depends on.
   struct Shape {
     DType type, out_type;
     Trans trans_a, trans_b;
     std::size_t m, n, k, lda, ldb, ldo;
     Write write;
-    unsigned alignment;  // of the least aligned operand, in bytes up to 256: some algorithms load 16 bytes at a time
+    unsigned alignment;  // the smallest of the operands, in bytes, at most 256: some algorithms load 16 bytes at a time
     auto operator<=>(const Shape&) const = default;
   };
   struct Prepared;

@@ -1,4 +1,4 @@
-// What libfsdp finds in libfsdp_cuda: see device/cuda_library.hpp.
+// The entry point of libfsdp_cuda for libfsdp: see device/cuda_library.hpp.
 #include "device/cuda_library.hpp"
 
 #include "base/error.hpp"
@@ -40,11 +40,11 @@ class CudaKernels final : public kernels::DeviceKernels {
 
  private:
   const std::unordered_map<std::type_index, kernels::CudaRowFunction> rows_ = kernels::cuda_row_functions();
-  mutable kernels::CudaProducts products_;  // prepares what it meets for the first time
+  mutable kernels::CudaProducts products_;  // mutable, because it caches new shapes
 };
 
-/// Of the GPUs that the process sees, those for which there is code: asynchronous copies and products in bf16 need compute
-/// capability 8.0.
+/// Returns the indices of the visible GPUs that fsdp supports: asynchronous copies and bf16 products need compute capability
+/// 8.0. If there are none, sets *why.
 std::vector<int> find_usable(std::string* why) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
@@ -72,7 +72,7 @@ int device_count(std::string* why) { return static_cast<int>(find_usable(why).si
 std::unique_ptr<Device> make_device(int number) {
   std::string why;
   const int index = find_usable(&why).at(static_cast<std::size_t>(number));
-  check_cuda(cudaSetDevice(index), "cudaSetDevice");  // cuBLASLt prepares itself for the current device
+  check_cuda(cudaSetDevice(index), "cudaSetDevice");  // cuBLASLt is created for the current device
   auto kernels = std::make_shared<CudaKernels>();
   std::string libraries = kernels->gemm_description();
   return make_cuda_device(index, std::move(kernels), std::move(libraries));

@@ -1,4 +1,4 @@
-// Row bodies by their types: what a stream of a GPU runs for launch() and update_elements().
+// A table from the types of row bodies to functions, by which a GPU's stream runs launch() and update_elements().
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,10 +9,10 @@
 
 namespace fsdp::kernels {
 
-/// Queues `body`, which is of the type that the function was found by, for `rows` rows.
+/// Queues `body` for `rows` rows. Its type must be the one under which the function is in the table.
 using CudaRowFunction = cudaError_t (*)(cudaStream_t stream, const void* body, std::size_t rows);
 
-/// All that this library was compiled with: those of rows/bodies.hpp.
+/// The functions of all bodies in rows/bodies.hpp.
 std::unordered_map<std::type_index, CudaRowFunction> cuda_row_functions();
 
 }  // namespace fsdp::kernels

@@ -1,19 +1,22 @@
 // Causal attention on tensor cores, for 16-bit numbers: FlashAttention-2 (Dao 2023), Algorithm 1 forward and Algorithm 2
-// backward. As in attention.cu, the gradients of keys and values are one kernel and those of queries another, so that no sum is
-// shared among blocks and the order of all sums is fixed; for that, two of five products are made twice.
+// backward. As in attention.cu, one kernel computes the gradients of keys and values and another those of queries, so that
+// blocks share no sums and the order of all sums is fixed. The cost is that two of the five backward products are computed
+// twice.
 //
-// A block has four warps. A warp owns strips of 16 rows: of queries, or of keys for the gradients of keys and values, whose
-// scores are made transposed. Scores of its rows lie in its registers as sums of mma, and rounded to 16 bits they are the left
-// operand of the next product, so that they never go through shared memory. What the block owns, and the rows of the other
-// side, in steps of 32 or 64, do: steps have two buffers, and one is filled by asynchronous copies while the other one is used.
+// A block has four warps. A warp owns strips of 16 rows: queries, or, in the kernel of the gradients of keys and values, keys,
+// with scores computed transposed. A warp's scores are in its registers as sums of mma. Rounded to 16 bits they are the left
+// operand of the next product, so that they never go through shared memory. The block's own rows are in shared memory, and so
+// are the rows of the other side, in steps of 32 or 64. Steps have two buffers: asynchronous copies fill one while the other is
+// used.
 //
-// How this should perform on compute capability 8.0, where it was never measured: a multiprocessor makes one mma in two cycles,
-// in which shared memory gives 256 bytes, one right operand. Forward has two strips per warp, which share each right operand
-// (160 to 190 bytes per mma); backward, two would need too many registers (290 to 340 bytes, so 75 % to 88 % of the products at
-// best). 9.0 is limited likewise; its faster instructions (wgmma) are not used. A block takes 30 to 80 KiB of shared memory
-// (heads of 32: 30, 64: 54, 80: 66, 96: 78, 128: 68, and up to 1 more for the gradients of keys) and a thread at most 255
-// registers, so that two blocks or more fit a multiprocessor. Rows in shared memory are padded by 16 bytes, which leaves
-// ldmatrix without bank conflicts. Of a head's tiles, those with the longest sums come first.
+// Expected performance on compute capability 8.0, where it was never measured: a multiprocessor runs one mma in two cycles, and
+// in this time shared memory delivers 256 bytes, that is, one right operand. The forward pass has two strips per warp, which
+// share each right operand (160 to 190 bytes per mma). In the backward pass two strips would need too many registers (290 to
+// 340 bytes, so at best 75 % to 88 % of the peak). 9.0 has similar limits; its faster instructions (wgmma) are not used. A
+// block takes 30 to 80 KiB of shared memory (heads of 32: 30, 64: 54, 80: 66, 96: 78, 128: 68, and up to 1 more for the
+// gradients of keys) and a thread at most 255 registers, so that at least two blocks fit on a multiprocessor. Rows in shared
+// memory are padded by 16 bytes, so that ldmatrix has no bank conflicts. Of a head's tiles, those with the longest sums start
+// first.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"
@@ -29,17 +32,18 @@ namespace {
 constexpr unsigned warp = 32, warps = 4, threads = warp * warps, strip = 16;
 constexpr float log2_of_e = 1.44269504f;
 
-/// How many rows of the other side a block takes at a time. W: see with_width().
+/// The number of rows of the other side that a block processes per step. W: see with_type_and_width().
 constexpr unsigned step_of(unsigned W) { return W <= 96 ? 64 : 32; }
 
 __device__ unsigned lane_of_warp() { return threadIdx.x % warp; }
 __device__ unsigned warp_of_block() { return threadIdx.x / warp; }
-// Where mma has this lane's numbers: see tensor_core.hpp. Row g + 8 half and column 2t + i are part 2 half + i.
+// The position of this lane's numbers in fragments of mma: see tensor_core.hpp. Row g + 8 half and column 2t + i are part 2
+// half + i.
 __device__ unsigned row_of_lane() { return lane_of_warp() / 4; }
 __device__ unsigned column_of_lane() { return lane_of_warp() % 4 * 2; }
 
-/// Rows of W numbers in shared memory. An odd number of 16 bytes lies between two rows: any eight of them, of which ldmatrix
-/// reads 16 bytes each, lie in different banks.
+/// Rows of W numbers in shared memory. The stride is an odd number of 16-byte units, so that 16-byte pieces of eight successive
+/// rows, which ldmatrix reads together, are in different banks.
 template <class E, unsigned W>
 struct SharedRows {
   static_assert(W % 16 == 0);
@@ -48,8 +52,8 @@ struct SharedRows {
 
   __device__ SharedRows after(unsigned rows) const { return {data + rows * stride}; }
 
-  /// Begins to copy: row r becomes from[(first + r) * step] for `count` rows, with zeros from row `end` and from column D on.
-  /// By the whole block.
+  /// Starts copying from[(first + r) * step] to row r, for `count` rows. Rows from `end` on, and columns from D on, become
+  /// zero. Called by the whole block.
   template <unsigned count>
   __device__ void begin_copy(const E* from, std::size_t step, unsigned first, unsigned end, unsigned D) const {
     constexpr unsigned pieces = W / 8;
@@ -61,12 +65,13 @@ struct SharedRows {
     }
   }
 
-  /// The 16 x 16 numbers at (row, column) as a left operand.
+  /// Loads the 16 x 16 numbers at (row, column) as a left operand.
   __device__ LeftFragment left(unsigned row, unsigned column) const {
     const FourParts p = ldmatrix(at(row, column));
     return {{p.part[0], p.part[1], p.part[2], p.part[3]}};
   }
-  /// The same numbers as two right operands beside each other: of 16 rows, and of 16 columns where they are transposed.
+  /// The same numbers as two adjacent right operands: right() takes the 16 rows as the depth, right_transposed() the 16
+  /// columns.
   struct Pair {
     RightFragment of[2];
   };
@@ -80,19 +85,20 @@ struct SharedRows {
   }
 
  private:
-  /// For ldmatrix: the four 8 x 8 matrices of 16 x 16 numbers, the lower left one before the upper right one.
+  /// This lane's address for ldmatrix of 16 x 16 numbers, as four 8 x 8 matrices; the lower left one comes before the upper
+  /// right one.
   __device__ const E* at(unsigned row, unsigned column) const {
     return data + (row + lane_of_warp() % 16) * stride + column + lane_of_warp() / 16 * 8;
   }
 };
 
-/// Sums of a strip: 16 rows and 8 n columns.
+/// The sums of a strip: 16 rows and 8 n columns.
 template <unsigned n>
 struct Strip {
   SumFragment of[n];
 };
 
-/// sums[s] += the rows of `left` from `row` + 16 s on times the first 8 n rows of `right`, transposed.
+/// sums[s] += the product of rows [row + 16 s, row + 16 s + 16) of `left` and the transpose of the first 8 n rows of `right`.
 template <class E, unsigned W, unsigned n, unsigned strips>
 __device__ __forceinline__ void add_scores(Strip<n> (&sums)[strips], SharedRows<E, W> left, unsigned row,
                                            SharedRows<E, W> right) {
@@ -113,7 +119,7 @@ __device__ __forceinline__ void add_scores(Strip<n> (&sums)[strips], SharedRows<
   }
 }
 
-/// sums[s] += weights[s], rounded to E, times the first 8 n rows of `rows`.
+/// sums[s] += the product of weights[s], rounded to E, and the first 8 n rows of `rows`.
 template <class E, unsigned W, unsigned n, unsigned strips>
 __device__ __forceinline__ void add_weighted(Strip<W / 8> (&sums)[strips], const Strip<n> (&weights)[strips],
                                              SharedRows<E, W> rows) {
@@ -137,7 +143,8 @@ __device__ __forceinline__ void add_weighted(Strip<W / 8> (&sums)[strips], const
   }
 }
 
-/// Rows [0, rows) of a strip become rows of D numbers, the upper eight times upper and the lower ones times lower.
+/// Stores rows [0, rows) of a strip, with D numbers each. The upper eight rows are multiplied by `upper` and the lower eight by
+/// `lower`.
 template <class E, unsigned n>
 __device__ __forceinline__ void store(E* to, std::size_t stride, unsigned rows, unsigned D, const Strip<n>& sums, float upper,
                                       float lower) {
@@ -154,7 +161,7 @@ __device__ __forceinline__ void store(E* to, std::size_t stride, unsigned rows, 
   }
 }
 
-// The four lanes that share a row have its sums between them.
+// The parts of a row are in four lanes; these functions combine their values.
 __device__ float max_of_row(float value) {
   for (int offset = 1; offset < 4; offset *= 2) {
     const float other = __shfl_xor_sync(0xffffffffu, value, offset);
@@ -167,10 +174,10 @@ __device__ float sum_of_row(float value) {
   return value;
 }
 
-// --- Dropout. A counter has four words for eight keys, and a lane needs but one word of it: so four lanes share four counters,
-// of which each makes one. ---
+// --- Dropout. A counter has four words for eight keys, and a lane needs only one of them: so four lanes share four counters,
+// and each lane computes one. ---
 
-/// Lane i of four, which lie `distance` apart, has made the words of counter i, and gets word i of each counter.
+/// Of four lanes that are `distance` apart, lane i has computed the words of counter i, and receives word i of each counter.
 template <unsigned distance>
 __device__ __forceinline__ void exchange_words(std::uint32_t (&words)[4]) {
   const unsigned i = lane_of_warp() / distance % 4;
@@ -201,7 +208,7 @@ __device__ __forceinline__ float factor_of(const DropoutMask& mask, std::uint32_
   return bits >= mask.dropped ? mask.scale : 0.0f;
 }
 
-/// The factors of 32 keys from `key` on (columns) and the 16 queries from `query` on (rows).
+/// Computes the factors of the 32 keys from `key` on (columns) and the 16 queries from `query` on (rows).
 __device__ __forceinline__ void row_factors(SumFragment (&factors)[4], const DropoutMask& mask, unsigned key, unsigned query,
                                             std::size_t head, std::size_t b) {
   FSDP_UNROLL
@@ -215,10 +222,10 @@ __device__ __forceinline__ void row_factors(SumFragment (&factors)[4], const Dro
   }
 }
 
-/// The factors of the 16 keys from `key` on (rows) and 8 queries from `query` on (columns).
+/// Computes the factors of the 16 keys from `key` on (rows) and the 8 queries from `query` on (columns).
 __device__ __forceinline__ void column_factors(SumFragment& factors, const DropoutMask& mask, unsigned key, unsigned query,
                                                std::size_t head, std::size_t b) {
-  const unsigned i = lane_of_warp() / 8;  // four lanes 8 apart have the same columns, and rows whose factors are in word i
+  const unsigned i = lane_of_warp() / 8;  // four lanes that are 8 apart have the same columns, and factors in word i
   std::uint32_t words[4];
   make_words(words, mask, key + i / 2 * 8, query + column_of_lane() + i % 2, head, b);
   exchange_words<8>(words);
@@ -228,7 +235,7 @@ __device__ __forceinline__ void column_factors(SumFragment& factors, const Dropo
 
 // --- The kernels. ---
 
-// The bounds of what query t of sequence b sees, in 32 bits.
+// The range of keys that query t of sequence b sees, in 32 bits.
 template <class Documents>
 __device__ __forceinline__ unsigned begin_of_keys(const AttentionShape& s, std::size_t b, unsigned t) {
   return static_cast<unsigned>(Documents::seen_by(s, b, t).begin);
@@ -238,7 +245,7 @@ __device__ __forceinline__ unsigned end_of_keys(const AttentionShape& s, std::si
   return static_cast<unsigned>(Documents::seen_by(s, b, t).end);
 }
 
-/// Which tile of a block's `rows`, which head and which sequence a block works on.
+/// The tile (of `rows` rows), head and sequence that a block computes.
 struct Place {
   unsigned first;
   std::size_t head, b;
@@ -250,15 +257,15 @@ struct Place {
   }
 };
 
-/// use(i, buffer) for i in [0, steps), while what begin(i + 1, other buffer) has begun to copy comes. What was begun before
-/// this is there at the first step.
+/// Calls use(i, buffer) for i in [0, steps). Meanwhile begin(i + 1, other buffer) starts the copies of the next step. Copies
+/// that were started before this call have arrived at the first step.
 template <class Begin, class Use>
 __device__ __forceinline__ void each_step(unsigned steps, Begin begin, Use use) {
   begin(0, 0);
   commit_copies();
   for (unsigned i = 0; i < steps; ++i) {
     wait_copies<0>();
-    __syncthreads();  // the step's rows are there for all, and nobody uses those of the step before
+    __syncthreads();  // all lanes see the step's rows, and none still uses the rows of the step before
     if (i + 1 < steps) {
       begin(i + 1, (i + 1) % 2);
       commit_copies();
@@ -267,7 +274,7 @@ __device__ __forceinline__ void each_step(unsigned steps, Begin begin, Use use) 
   }
 }
 
-/// Two matrices of `step` rows each, in two buffers behind the 128 rows of the block's own.
+/// The block's shared memory: 128 rows of its own, then two buffers for two matrices of `step` rows each.
 template <class E, unsigned W>
 struct Shared {
   static constexpr unsigned own_rows = 128, step = step_of(W);
@@ -297,7 +304,7 @@ struct TensorForward {
     shared.own.template begin_copy<rows>(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, T, D);
 
     const unsigned row_of_warp = warp_of_block() * strips * strip, query = at.first + row_of_warp;
-    const float scale2 = scale * log2_of_e;  // scores count powers of two
+    const float scale2 = scale * log2_of_e;  // for exponentials with base 2
     Strip<W / 8> sums[strips];
     float top[strips][2], total[strips][2] = {};
     for (auto& of_strip : top) of_strip[0] = of_strip[1] = -__builtin_huge_valf();
@@ -335,7 +342,8 @@ struct TensorForward {
     }
   }
 
-  /// Scores of a strip -> exp(score - the largest seen so far), after dropout; what was summed up before shrinks with it.
+  /// Replaces a strip's scores by exp(score - the largest so far), after dropout, and rescales the earlier sums to the new
+  /// largest score.
   __device__ __forceinline__ void soften(Strip<n>& scores, Strip<W / 8>& sums, float (&top)[2], float (&total)[2], unsigned key,
                                          unsigned query, float scale2, const Place& at) const {
     const bool diagonal = key + step > end_of_keys<Documents>(s, at.b, query),
@@ -353,7 +361,7 @@ struct TensorForward {
         largest = score > largest ? score : largest;
       }
       largest = max_of_row(largest);
-      const float seen = cut && largest == -__builtin_huge_valf() ? 0.0f : largest;  // it may see none of these keys
+      const float seen = cut && largest == -__builtin_huge_valf() ? 0.0f : largest;  // the query may see none of these keys
       const float shrink = exp2_approximate((top[half] - seen) * scale2), down = -seen * scale2;
       top[half] = largest;
       total[half] *= shrink;
@@ -377,7 +385,7 @@ struct TensorForward {
   }
 };
 
-/// The gradients of 64 keys and values: sums over the queries from theirs on, of all heads that share them.
+/// The gradients of 64 keys and values: sums over the queries from the tile's first token on, of all heads that share the keys.
 template <class E, unsigned W, class Documents>
 struct TensorKeyBackward {
   static constexpr unsigned most_threads = threads;
@@ -398,7 +406,8 @@ struct TensorKeyBackward {
     const std::size_t kv = at.b * s.T * s.kv_stride + at.head * s.D, group = s.H / s.K;
     const Shared<E, W> shared;
     const SharedRows<E, W> keys = shared.own, values = shared.own.after(rows);
-    float* const statistics = reinterpret_cast<float*>(dynamic_shared() + Shared<E, W>::bytes);  // lse and delta of the steps
+    float* const statistics =
+        reinterpret_cast<float*>(dynamic_shared() + Shared<E, W>::bytes);  // lse and delta of the two steps
     keys.template begin_copy<rows>(k + kv, s.kv_stride, at.first, T, D);
     values.template begin_copy<rows>(v + kv, s.kv_stride, at.first, T, D);
 
@@ -434,7 +443,7 @@ struct TensorKeyBackward {
                      cut = Documents::some_begin_behind(s, at.b, query, step, key);
           const float *const lses = statistics + 2 * step * buffer, *const deltas = lses + step;
           FSDP_UNROLL
-          for (unsigned j = 0; j < n; ++j) {  // rows of queries beyond T are zeros, and add nothing
+          for (unsigned j = 0; j < n; ++j) {  // rows of queries after T are zeros and add nothing
             SumFragment &weight = weights[0].of[j], &slope = slopes[0].of[j];
             SumFragment factor;
             if (mask.dropped) column_factors(factor, mask, key, query + 8 * j, head, at.b);
@@ -461,7 +470,7 @@ struct TensorKeyBackward {
   }
 };
 
-/// The gradients of 64 queries: sums over the keys up to theirs.
+/// The gradients of 64 queries: sums over the keys up to the tile's last token.
 template <class E, unsigned W, class Documents>
 struct TensorQueryBackward {
   static constexpr unsigned most_threads = threads;
@@ -536,8 +545,8 @@ struct TensorQueryBackward {
   }
 };
 
-/// f.operator()<E, W, Documents>() with the type, and with the smallest width of rows that heads of D fit; what is beyond D is
-/// zero.
+/// Calls f.operator()<E, W, Documents>() with the type, and with W, the smallest compiled row width that is at least D; columns
+/// from D on are zero.
 template <class F>
 cudaError_t with_type_and_width(DType type, const AttentionShape& s, F f) {
   const auto with_width = [&]<class E, class Documents>() {

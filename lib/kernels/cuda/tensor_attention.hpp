@@ -1,4 +1,4 @@
-// Attention on tensor cores, which kernels/cuda/attention.cu chooses where it can.
+// Attention on tensor cores. kernels/cuda/attention.cu uses it for all calls that it supports.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 
 namespace fsdp::kernels {
 
-/// Both are for what tensor_attention_takes() (attention_blocks.hpp).
+/// Both functions require tensor_attention_takes() (attention_blocks.hpp).
 cudaError_t tensor_attention_forward(cudaStream_t stream, const AttentionForwardCall& call);
 /// call.scratch holds delta[B,H,T], the sums of d_out * out over D.
 cudaError_t tensor_attention_backward(cudaStream_t stream, const AttentionBackwardCall& call);

@@ -1,15 +1,14 @@
-// What kernels say to tensor cores, and to the unit that copies into shared memory while lanes compute: a function for each
-// instruction, all of compute capability 8.0 and later. nvcc gets PTX; on the double of CUDA that tests use, the lanes of a
-// warp meet and exchange what they hold (tests/cuda_double/include/cuda_double_tensor_core.h). Only .cu files include this
-// header.
+// The instructions for tensor cores and for asynchronous copies into shared memory, as one function each, all of compute
+// capability 8.0 and later. nvcc compiles them to PTX. On the double of CUDA for tests, the lanes of a warp exchange their
+// fragments (tests/cuda_double/include/cuda_double_tensor_core.h). Only .cu files include this header.
 //
-// A product is of a whole warp. With g = lane / 4 and t = lane % 4, a lane holds these numbers of its operands (PTX ISA,
-// "Matrix Fragments for mma.m16n8k16 with floating point type"), two 16-bit numbers in a register, the first one in its lower
-// half:
-//   left, 16 x 16    rows g, g + 8, g, g + 8 of columns 2t and 2t + 1, the last two 8 columns further on
-//   right, 16 x 8    rows 2t and 2t + 1 of column g, then 8 rows further on
+// A whole warp computes a product together. With g = lane / 4 and t = lane % 4, a lane holds these numbers of the operands (PTX
+// ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"), two 16-bit numbers per register, the first one in its
+// lower half:
+//   left, 16 x 16    rows g, g + 8, g, g + 8 of columns 2t and 2t + 1; for the last two registers, columns 2t + 8 and 2t + 9
+//   right, 16 x 8    rows 2t and 2t + 1 of column g; for the second register, rows 2t + 8 and 2t + 9
 //   sum, 16 x 8      columns 2t and 2t + 1 of row g, then of row g + 8
-// Hence sums of two products beside each other, rounded to 16 bits, are a left operand without any exchange of lanes.
+// So the sums of two adjacent products, rounded to 16 bits, are a left operand, and lanes need not exchange anything.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,7 +35,7 @@ struct SumFragment {
   float part[4] = {};
 };
 
-/// What ldmatrix gives: four 8 x 8 parts.
+/// The result of ldmatrix: four 8 x 8 parts.
 struct FourParts {
   std::uint32_t part[4];
 };
@@ -46,7 +45,7 @@ struct FourParts {
 template <class E>
 inline constexpr cuda_double::Half half_of = std::is_same_v<E, bf16> ? cuda_double::Half::bf16 : cuda_double::Half::f16;
 
-// Each is a barrier of the warp, at the place that calls it.
+// Each function is a barrier of the warp at its call site.
 using Where = cuda_double::Where;
 
 template <class E>
@@ -99,8 +98,8 @@ __device__ __forceinline__ unsigned shared_address(const void* in_shared_memory)
   return static_cast<unsigned>(__cvta_generic_to_shared(in_shared_memory));
 }
 
-/// Reads four 8 x 8 matrices of 16-bit numbers. `row`: for lane 8 i + r, row r of matrix i, 16 bytes of shared memory on a
-/// multiple of 16. Part i has columns 2t and 2t + 1 of row g of matrix i.
+/// Reads four 8 x 8 matrices of 16-bit numbers. Lane 8 i + r passes in `row` the address of row r of matrix i: 16 bytes of
+/// shared memory, aligned to 16. Part i receives columns 2t and 2t + 1 of row g of matrix i.
 __device__ __forceinline__ FourParts ldmatrix(const void* row) {
   FourParts p;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -109,7 +108,7 @@ __device__ __forceinline__ FourParts ldmatrix(const void* row) {
                : "memory");
   return p;
 }
-/// The same of the transposed matrices: rows 2t and 2t + 1 of column g.
+/// The same for the transposed matrices: part i receives rows 2t and 2t + 1 of column g.
 __device__ __forceinline__ FourParts ldmatrix_transposed(const void* row) {
   FourParts p;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -119,27 +118,27 @@ __device__ __forceinline__ FourParts ldmatrix_transposed(const void* row) {
   return p;
 }
 
-/// Begins to copy 4 or 16 bytes from device memory to shared memory, both on a multiple of that; zeros if they are not `there`.
-/// They have come for the lane once it has waited, and for the others of its block after the next barrier.
+/// Starts copying 4 or 16 bytes from device memory to shared memory, both aligned to this size; copies zeros if `there` is
+/// false. The lane sees the bytes after it has waited, and the other lanes of the block after the next barrier.
 template <unsigned bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
   static_assert(bytes == 4 || bytes == 16);
-  if constexpr (bytes == 16)  // past the first cache, which other copies would not find it in
+  if constexpr (bytes == 16)  // bypasses the L1 cache, since no other copy reuses the bytes there
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
                  : "memory");
 }
-/// What this lane has begun to copy since the last call is a group.
+/// Makes a group of the copies that this lane has started since the last call.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits for this lane's groups except the last `groups`.
+/// Waits for all of this lane's groups except the last `groups`.
 template <unsigned groups>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
 
-/// Both numbers, rounded to E, in a register.
+/// Rounds both numbers to E and packs them into a register.
 template <class E>
 __device__ __forceinline__ std::uint32_t pack(float first, float second) {
   std::uint32_t both;

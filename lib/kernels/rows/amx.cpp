@@ -1,5 +1,5 @@
-// Products and attention in bf16 by AMX: compiled for x86-64-v4 and AMX's instructions, as level 5. What rows/cpu.cpp says of
-// names and inlining holds here too.
+// bf16 products and attention on AMX, compiled for x86-64-v4 and AMX's instructions as level 5. The rules of rows/cpu.cpp about
+// names and inlining hold here, too.
 #include <omp.h>
 
 #include "kernels/launch.hpp"

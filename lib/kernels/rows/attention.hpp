@@ -1,9 +1,9 @@
-// Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are taken in blocks of 48 and their
-// scores are held transposed, [key][query]: the softmax then runs along registers without sums across them, and only the
-// block's queries have to be transposed, not the keys. No product touches keys that no query of the block sees. A sequence of
-// several documents is taken document by document, each as a sequence of its own would be. The backward pass
-// makes the probabilities anew from the forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i =
-// sum(dO_i O_i), which dropout of the probabilities does not change.
+// Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are processed in blocks of 48, and their
+// scores are stored transposed, [key][query]. So the softmax needs no sums across a register, and only the block's queries are
+// transposed, not the keys. No product includes keys that no query of the block sees. In a sequence of several documents, each
+// document is processed like a sequence of its own. The backward pass recomputes the probabilities from the forward pass's lse
+// (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i = sum(dO_i O_i), which also holds with dropout of the
+// probabilities.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace fsdp::kernels {
 
-/// Hands out one array after another of a thread's scratch, and counts in floats: the same calls size it and find the way in
-/// it.
+/// Allocates arrays one after another in a thread's scratch, as offsets in floats. The same calls compute the scratch's size
+/// and the arrays' offsets.
 class ScratchArrays {
  public:
   FSDP_INLINE std::size_t floats(std::size_t n) {
@@ -25,7 +25,7 @@ class ScratchArrays {
     end_ += n;
     return begin;
   }
-  /// Of 16-bit numbers; n is even.
+  /// The same for n 16-bit numbers; n is even.
   FSDP_INLINE std::size_t halves(std::size_t n) { return floats(n / 2); }
   FSDP_INLINE std::size_t end() const { return end_; }
 
@@ -33,11 +33,11 @@ class ScratchArrays {
   std::size_t end_ = 0;
 };
 
-/// Sizes of arrays for sequences of T tokens and heads of D. Rows of D floats are padded to whole registers, and arrays to
+/// The sizes of arrays for sequences of T tokens and heads of D. Rows of D floats are padded to whole registers, and arrays to
 /// whole tiles.
 struct AttentionSizes {
-  static constexpr std::size_t block = 48;     // queries at a time: divisible by every tile's rows and by 16
-  static constexpr std::size_t overhang = 12;  // rows that the last tile of an array may reach beyond it
+  static constexpr std::size_t block = 48;     // queries per block: a multiple of every tile's rows and of 16
+  static constexpr std::size_t overhang = 12;  // the most rows by which an array's last tile exceeds the array
   FSDP_INLINE static constexpr std::size_t aligned(std::size_t n) { return (n + 15) / 16 * 16; }
 
   std::size_t T, D;
@@ -46,12 +46,12 @@ struct AttentionSizes {
   FSDP_INLINE std::size_t block_rows() const {
     return (block + overhang) * width();
   }  // an array of one row per query of a block
-  FSDP_INLINE std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the same transposed
+  FSDP_INLINE std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the transpose of block_rows()
   FSDP_INLINE std::size_t scores() const { return (T + overhang) * block; }
   FSDP_INLINE std::size_t panel() const { return (block + overhang) * block; }
 };
 
-/// Where a thread's arrays lie in its scratch, in each of the passes, as offsets.
+/// The offsets of a thread's arrays in its scratch, for the forward and for the backward pass.
 struct ForwardScratch {
   std::size_t keys, values, queries, transposed, probabilities, end;
   FSDP_INLINE explicit ForwardScratch(AttentionSizes size) {
@@ -84,7 +84,7 @@ struct BackwardScratch {
   }
 };
 
-/// T and D in whole tiles of 32, for the bodies of rows/attention_tiles.hpp, and the same offsets for these.
+/// T and D rounded up to whole tiles of 32, for the bodies of rows/attention_tiles.hpp, and the offsets of their arrays.
 struct TileSizes {
   static constexpr std::size_t side = 32;
   std::size_t R, W;
@@ -128,8 +128,8 @@ struct TileBackwardScratch : TileSizes {
   }
 };
 
-/// Floats of one thread, for every instruction set, so that plans do not depend on it: of the forward pass for T keys, and of
-/// both passes.
+/// The number of floats of scratch per thread: for the forward pass over T keys, and for both passes. It is enough for every
+/// instruction set, so that plans do not depend on the machine's.
 inline std::size_t attention_forward_scratch_of_thread(std::size_t T, std::size_t D) {
   return std::max(ForwardScratch({T, D}).end, TileForwardScratch(T, D).end);
 }
@@ -143,8 +143,8 @@ namespace attention_parts {
 
 constexpr std::size_t block = AttentionSizes::block;
 
-/// Asks for row r + 12 of rows that lie pages apart, where the hardware does not foresee them; `write` 1 to store there. Up to
-/// 64 of D.
+/// Prefetches row r + 12 of rows that are pages apart, which the hardware prefetcher does not predict; `write` is 1 if the row
+/// will be written. At most 64 of the D elements are prefetched.
 template <int write, class E>
 FSDP_INLINE void foresee(const E* rows, std::size_t stride, std::size_t r, std::size_t count, std::size_t D) {
   if (r + 12 >= count) return;
@@ -163,7 +163,8 @@ FSDP_INLINE void copy_row(To* to, const From* from, std::size_t D, float factor)
   for (; d < D; ++d) to[d] = To(from[d] * factor);
 }
 
-/// Copies `rows` rows of D floats into rows of `width`, the rest of which becomes 0. `foreseen` rows will be wanted in the end.
+/// Copies `rows` rows of D elements into rows of `width` floats, padded with zeros. Rows up to `foreseen` are prefetched,
+/// because the caller will read them later.
 template <class E>
 FSDP_INLINE void pack(float* to, std::size_t width, const E* from, std::size_t stride, std::size_t rows, std::size_t foreseen,
                       std::size_t D) {
@@ -183,7 +184,7 @@ FSDP_INLINE void unpack(E* to, std::size_t stride, const float* from, std::size_
   }
 }
 
-/// to[d][block] = scale * from[query][width] for 48 queries, in squares of four by four.
+/// to[d][query] = scale * from[query][d] for 48 queries, in squares of four by four. Rows of `from` have `width` floats.
 FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std::size_t D, float scale) {
   const __m128 factor = _mm_set1_ps(scale);
   for (std::size_t d = 0; d < D; d += 4)
@@ -200,7 +201,8 @@ FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std:
     }
 }
 
-/// Packs the queries of a block, or what has a row for each, with zeros up to `columns` rows, and transposes them.
+/// Packs the rows of a block of queries, or of another matrix with a row per query. Fills up to `columns` rows with zeros and
+/// also stores the transpose.
 template <class E>
 FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, const E* from, std::size_t stride,
                             std::size_t rows, std::size_t columns, std::size_t foreseen, std::size_t D, float scale) {
@@ -209,11 +211,11 @@ FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, con
   transpose(transposed, to, width, D, scale);
 }
 
-/// What the queries of a block see, of keys that are counted from their run's first.
+/// The keys that each query of a block sees, as indices from the first key of the block's run.
 struct Seen {
   std::int32_t begin[block], end[block];
 
-  /// Queries from t on of a run, which ends at `run_end`; further ones are as its last one.
+  /// For the queries of a run from t on. The run ends at `run_end`; queries after it count as its last one.
   FSDP_INLINE Seen(const AttentionShape& s, std::size_t b, std::size_t t, std::size_t run_end, std::size_t first_key) {
     for (std::size_t j = 0; j < block; ++j) {
       const Keys keys = s.seen_by(b, t + j < run_end ? t + j : run_end - 1);
@@ -224,12 +226,12 @@ struct Seen {
   FSDP_INLINE std::size_t first() const { return static_cast<std::size_t>(begin[0]); }
   FSDP_INLINE std::size_t last() const { return static_cast<std::size_t>(end[block - 1]); }
   FSDP_INLINE bool by(std::size_t j, std::int32_t key) const { return begin[j] <= key && key < end[j]; }
-  /// By the 16 queries from j on.
+  /// Returns true if each of the 16 queries from j on sees the key.
   FSDP_INLINE bool by_all(std::size_t j, std::int32_t key) const { return begin[j + 15] <= key && key < end[j]; }
 };
 
-/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and `queries` queries; in steps of 16, queries are
-/// left out that see nothing from the key on.
+/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and `queries` queries. Groups of 16 queries are
+/// skipped if they see no key from `key` on.
 template <int level>
 FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const float* right, std::size_t D, std::size_t first,
                         std::size_t end, const Seen& seen, std::size_t queries) {
@@ -245,8 +247,8 @@ FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const 
   }
 }
 
-/// For the 16 queries from j on, a column of scores[key][query] with rows of `block`, of keys [from, end): scores -> exp(score
-/// - top), 0 where a key is not seen. top: the largest score, total: the sum.
+/// Replaces scores by exp(score - top), or 0 if the query does not see the key, for the 16 queries from j on and keys [from,
+/// end). scores[key][query] has rows of `block`. Sets top to the largest score and total to the sum.
 FSDP_INLINE void softmax(float* scores, const Seen& seen, std::size_t j, std::size_t from, std::size_t end, float* top,
                          float* total) {
   const auto first = static_cast<std::int32_t>(from), begin = seen.begin[j], last = seen.end[j + 15];
@@ -294,8 +296,8 @@ FSDP_INLINE void softmax(float* scores, const Seen& seen, std::size_t j, std::si
   }
 }
 
-/// For the 16 queries from j on and keys [from, end), whose rows begin at scores: scores -> probabilities, and the gradients of
-/// the probabilities -> those of the scores.
+/// For the 16 queries from j on and keys [from, end): replaces scores by probabilities, and gradients of the probabilities by
+/// gradients of the scores. Both arrays begin at key `from`.
 FSDP_INLINE void softmax_backward(float* scores, float* gradients, const Seen& seen, std::size_t j, std::size_t from,
                                   std::size_t end, const float* lse, const float* delta, float scale) {
   float shift[16], mean[16];
@@ -324,8 +326,8 @@ FSDP_INLINE void softmax_backward(float* scores, float* gradients, const Seen& s
   }
 }
 
-/// Dropout's factors[key][16] for 16 queries from `query` on and up to 48 keys [from, from + count): where they are in
-/// `memory`, which holds as many for 8 keys more, as they are made in eights.
+/// Computes dropout's factors[key][16] for 16 queries from `query` on and up to 48 keys [from, from + count). Returns a pointer
+/// to the first in `memory`, which has space for 8 more keys because factors are computed in groups of eight.
 template <class Lanes>
 FSDP_INLINE const float* dropout_factors(Lanes lanes, float (&memory)[(block + 8) * 16], DropoutMask mask, std::size_t b,
                                          std::size_t h, std::size_t query, std::size_t from, std::size_t count) {
@@ -348,8 +350,8 @@ FSDP_INLINE void multiply(float* x, const float* factors, std::size_t count) {
   }
 }
 
-/// Calls each(first, n) for the runs of queries of sequence b, [first, first + n), in order: each query of a run sees keys that
-/// the one before it sees. So runs share no keys, and a document is one.
+/// Calls each(first, n) for each run [first, first + n) of queries of sequence b, in order. Within a run each query sees at
+/// least one key that the query before it sees. So two runs share no key, and a document is one run.
 template <class Each>
 FSDP_INLINE void each_run(const AttentionShape& s, std::size_t b, Each each) {
   for (std::size_t first = 0, end = 0; first < s.T; first = end) {
@@ -360,7 +362,7 @@ FSDP_INLINE void each_run(const AttentionShape& s, std::size_t b, Each each) {
 
 }  // namespace attention_parts
 
-/// Row (b, h) of B * H. `scratch`: attention_scratch_of_thread() floats for this thread.
+/// The forward pass. Row (b, h) of B * H. `scratch`: attention_scratch_of_thread() floats for this thread.
 template <class E>
 struct AttentionForward {
   E* out;
@@ -378,7 +380,7 @@ struct AttentionForward {
   }
 
  private:
-  /// `begin`: its first query in the sequence, T: how many it has.
+  /// Processes a run of T queries, of which `begin` is the first in the sequence.
   template <int level>
   FSDP_INLINE void run(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
                        float* scratch) const {
@@ -428,7 +430,8 @@ struct AttentionForward {
   }
 };
 
-/// Row (b, kv) of B * K: all query heads of a key head, in order, so that dk and dv have one writer and one order of sums.
+/// The backward pass. Row (b, kv) of B * K processes all query heads of a key head in order, so that dk and dv have one writer
+/// and one order of sums.
 template <class E>
 struct AttentionBackward {
   E *dq, *dk, *dv;

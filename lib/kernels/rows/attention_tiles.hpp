@@ -1,6 +1,6 @@
-// Causal attention in bf16 on AMX's tiles: what rows/attention.hpp does, for 32 queries at a time. Products take probabilities
-// and gradients of scores rounded to bf16; softmax, sums and what is added up over queries are fp32. The gradients of keys and
-// values are summed transposed, dk^T = q^T ds, so that probabilities need no transposition.
+// Causal attention in bf16 on AMX's tiles: the algorithm of rows/attention.hpp with blocks of 32 queries. Products take
+// probabilities and score gradients rounded to bf16; the softmax and all sums are in fp32. The gradients of keys and values are
+// summed transposed, dk^T = q^T ds, so that probabilities need no transposition.
 #pragma once
 
 #include "kernels/rows/attention.hpp"
@@ -14,7 +14,8 @@ using namespace tiles;
 
 FSDP_INLINE bf16* halves_at(float* scratch, std::size_t offset) { return reinterpret_cast<bf16*>(scratch + offset); }
 
-/// pack() for any number of lanes: panel behind panel. `lane_stride`: elements from one lane to the next.
+/// pack() for any number of lanes: stores one panel after another. `lane_stride`: the number of elements from one lane to the
+/// next.
 template <Operand operand, Trans trans>
 FSDP_INLINE void pack_all(bf16* to, const bf16* from, std::size_t stride, std::size_t lane_stride, std::size_t lanes,
                           std::size_t depth) {
@@ -29,7 +30,7 @@ FSDP_INLINE void multiply_row(std::size_t steps, const bf16* left, const bf16* r
     multiply(steps, left, right, out + column, stride, Write::overwrite);
 }
 
-/// What a query does not see of keys [0, end) has no weight.
+/// Sets the scores of keys in [0, end) that a query does not see to -infinity, so that they get no weight.
 FSDP_INLINE void hide_unseen(float* scores, std::size_t stride, std::size_t end, const attention_parts::Seen& seen) {
   for (std::size_t j = 0; j < side; ++j) {
     float* const of_query = scores + j * stride;
@@ -63,8 +64,8 @@ FSDP_INLINE float dot(const bf16* x, const bf16* y, std::size_t n) {
   return _mm512_reduce_add_ps(total);
 }
 
-/// Dropout's factors for one query and keys [from, from + keys), a multiple of 32: where they are in `memory`, which holds as
-/// many and 8 more.
+/// Computes dropout's factors for one query and keys [from, from + keys), with `keys` a multiple of 32. Returns a pointer to
+/// the first in `memory`, which has space for keys + 8.
 template <class Lanes>
 FSDP_INLINE const float* dropout_factors(Lanes lanes, float* memory, DropoutMask mask, std::size_t b, std::size_t h,
                                          std::size_t query, std::size_t from, std::size_t keys) {
@@ -77,8 +78,8 @@ FSDP_INLINE const float* dropout_factors(Lanes lanes, float* memory, DropoutMask
   return memory + before;
 }
 
-/// to[lanes, depth] = the transpose of from[depth, lanes], rounded; from's rows are `from_stride` floats apart, and there is
-/// room for whole blocks of 32.
+/// to[lanes, depth] = the transpose of from[depth, lanes], rounded. Rows of `from` are `from_stride` floats apart, and its
+/// memory is padded to whole blocks of 32.
 FSDP_INLINE void store_transposed(bf16* to, std::size_t stride, const float* from, std::size_t from_stride, std::size_t lanes,
                                   std::size_t depth) {
   for (std::size_t lane = 0; lane < lanes; lane += 16)
@@ -97,7 +98,7 @@ FSDP_INLINE void store_transposed(bf16* to, std::size_t stride, const float* fro
 
 }  // namespace tile_parts
 
-/// Row (b, h) of B * H.
+/// The forward pass, row (b, h) of B * H.
 struct TileAttentionForward {
   AttentionForward<bf16> call;
 
@@ -159,7 +160,7 @@ struct TileAttentionForward {
   }
 };
 
-/// Row (b, kv) of B * K: all query heads of a key head, in order.
+/// The backward pass. Row (b, kv) of B * K processes all query heads of a key head in order.
 struct TileAttentionBackward {
   AttentionBackward<bf16> call;
 
@@ -250,7 +251,7 @@ struct TileAttentionBackward {
     store_transposed(dv + kv_offset, s.kv_stride, d_values, R, T, D);
   }
 
-  /// sums[W, keys) += left[W, 32] right[32, keys], rows of `stride`.
+  /// sums[W, keys] += left[W, 32] right[32, keys]; rows of sums are `stride` apart.
   FSDP_INLINE static void add_products(float* sums, const bf16* left, const bf16* right, std::size_t stride, std::size_t W,
                                        std::size_t keys) {
     using namespace tile_parts;

@@ -1,4 +1,4 @@
-// Every row body, and the one list from which they are instantiated for each instruction set and for CUDA.
+// Includes every row body, and lists the bodies that are instantiated for each instruction set and for CUDA.
 #pragma once
 
 #include "kernels/rows/cached_attention.hpp"
@@ -15,7 +15,7 @@
 #include "kernels/rows/squares.hpp"
 #include "kernels/rows/statistics.hpp"
 
-/// Updates element by element. On the CPU update_elements() compiles them where it is called: this list is CUDA's.
+/// Element-by-element updates. The list is used only for CUDA: on the CPU, update_elements() compiles its own.
 #define FSDP_ELEMENT_UPDATES(X) \
   FSDP_ELEMENT_UPDATES_OF(X, float) FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>)
 #define FSDP_ELEMENT_UPDATES_OF(X, State)      \
@@ -27,13 +27,13 @@
   X(ElementUpdate<AdafactorVectorRule, State>) \
   X(ElementUpdate<MuonMomentumRule, State>)
 
-/// Those that read and write states of one type.
+/// Bodies that read and write optimizer states of type State.
 #define FSDP_OPTIMIZER_BODIES(X, State) \
   X(LambStatistics<State>)              \
   X(LambUpdate<State>)                  \
   X(VarianceStatistics<State>)
 
-/// Those that no GPU runs.
+/// Bodies that run only on the CPU.
 #define FSDP_CPU_BODIES(X) X(ColumnSquares)
 
 #define FSDP_ROW_BODIES(X)                  \
@@ -75,7 +75,7 @@
   FSDP_ROW_BODIES_OF(X, bf16)               \
   FSDP_ROW_BODIES_OF(X, f16)
 
-/// Those on weights and activations of type E.
+/// Bodies on weights and activations of type E.
 #define FSDP_ROW_BODIES_OF(X, E)                       \
   X(ActivationBackward<GeluActivation<Gelu::erf>, E>)  \
   X(ActivationBackward<GeluActivation<Gelu::tanh>, E>) \

@@ -1,4 +1,4 @@
-// Row bodies of attention of single tokens over a key-value cache. Letters as in kernels.hpp.
+// Row bodies for attention of single tokens over a key-value cache. Letters as in kernels.hpp.
 #pragma once
 
 #include "base/element.hpp"
@@ -7,12 +7,12 @@
 
 namespace fsdp::kernels {
 
-/// Row r of R: what it has to be kept goes to its place in the cache.
+/// Row r of R: copies its keys and values to their place in the cache.
 template <class E>
 struct AppendToCache {
   E* cache;
   const E* kv;
-  std::size_t capacity, n, stride;  // positions of a sequence; elements that are kept, and from one row to the next
+  std::size_t capacity, n, stride;  // positions per sequence; elements per row; elements between rows of kv
   const std::int32_t *sequences, *positions;
 
   template <class Lanes>
@@ -23,7 +23,7 @@ struct AppendToCache {
   }
 };
 
-/// Row (r, h) of R * H. Softmax in three walks over the scores, which lie in scratch.
+/// Row (r, h) of R * H. The softmax makes three passes over the scores, which are in scratch.
 template <class E>
 struct CachedAttention {
   E* out;
@@ -35,7 +35,7 @@ struct CachedAttention {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t row) const {
-    // In 32 bits, as a GPU has few registers.
+    // 32-bit integers, to save registers on a GPU.
     const auto own = static_cast<std::uint32_t>(positions[row / shape.H]);
     const Keys seen = shape.visible_keys(own, own);
     const auto stride = static_cast<std::uint32_t>(2 * shape.K * shape.D), size = static_cast<std::uint32_t>(shape.D),
@@ -59,7 +59,7 @@ struct CachedAttention {
   }
 
  private:
-  /// The keys of this row's head.
+  /// The cached keys of this row's sequence and head, from position 0 on.
   FSDP_INLINE const E* kept(std::size_t row) const {
     const auto& [B, T, H, K, D, q_stride, kv_stride, past, documents] = shape;
     return cache + static_cast<std::size_t>(sequences[row / H]) * capacity * (2 * K * D) + row % H / (H / K) * D;

@@ -1,5 +1,5 @@
-// Row bodies of softmax and cross-entropy over one piece of the vocabulary, a dense matrix whose first column is column `begin`
-// of the logits.
+// Row bodies of softmax and cross-entropy over one piece of the vocabulary. The piece is a dense matrix, whose first column is
+// column `begin` of the logits.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace fsdp::kernels {
 
-/// Row r: takes the piece into the row's statistics (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax");
-/// the last piece gives loss[r].
+/// Row r: updates the row's statistics with the piece (Milakov and Gimelshein 2018, "Online normalizer calculation for
+/// softmax"). The last piece writes loss[r].
 template <class E>
 struct CrossEntropy {
   float* loss;
@@ -37,17 +37,17 @@ struct CrossEntropy {
     s.total = s.total * exp(before - top) + lanes.sum(
                                                 columns, [=](float x) FSDP_LANE { return exp(x - top); }, row);
     s.top = top;
-    const std::size_t hit = static_cast<std::size_t>(target) - begin;  // wraps where the target is in an earlier piece
+    const std::size_t hit = static_cast<std::size_t>(target) - begin;  // wraps if the target is in an earlier piece
     if (hit < columns) s.at_target = row[hit];
     const bool done = last;
     lanes.once([=]() FSDP_LANE {
       *own = s;
-      if (done) *out = s.total == s.total ? log(s.total) + (s.top - s.at_target) : s.total;  // log() takes no NaN
+      if (done) *out = s.total == s.total ? log(s.total) + (s.top - s.at_target) : s.total;  // log() does not support NaN
     });
   }
 };
 
-/// Row r: its logits become their gradients.
+/// Row r: replaces its logits by their gradients.
 template <class E>
 struct LogitGradient {
   E* logits;

@@ -10,12 +10,12 @@ namespace {
 
 constexpr std::size_t most_blocks = std::size_t{1} << 20;
 #if defined(FSDP_CUDA_DOUBLE)
-constexpr unsigned threads = 64;  // each costs time there; two warps have all that eight have
+constexpr unsigned threads = 64;  // the double takes time for each thread, and two warps test the same as eight
 #else
 constexpr unsigned threads = 256;
 #endif
 
-/// Of a block: what the body says, or else what suits rows of some hundred numbers and more.
+/// The number of threads of a block: the body's cuda_threads, or the default, which suits rows of a hundred elements and more.
 template <class Body>
 inline constexpr unsigned threads_of = threads;
 template <class Body>

@@ -1,4 +1,4 @@
-// The row bodies on CUDA: what run_rows() is on the CPU.
+// Starts row bodies on CUDA, as run_rows() does on the CPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,8 @@
 
 namespace fsdp::kernels {
 
-/// Queues body(lanes, row) for row in [0, rows), a thread block per row. The body's pointers are to device memory. Instantiated
-/// in rows/cuda.cu for the bodies of rows/bodies.hpp.
+/// Queues body(lanes, row) for row in [0, rows), one thread block per row. The body's pointers are to device memory.
+/// Instantiated in rows/cuda.cu for the bodies of rows/bodies.hpp.
 template <class Body>
 cudaError_t run_rows_cuda(cudaStream_t stream, const Body& body, std::size_t rows);
 

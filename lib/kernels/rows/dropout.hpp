@@ -1,5 +1,6 @@
-// Dropout (Srivastava et al. 2014) with masks that are never stored: a Philox counter decides eight elements of a row, 16 bits
-// each. Integers, and one product per element: the same bits on every instruction set and on CUDA.
+// Dropout (Srivastava et al. 2014) with masks that are never stored: a Philox counter decides eight elements of a row, with 16
+// bits each. The masks are computed in integers, and each element takes one product, so every instruction set and CUDA give the
+// same bits.
 #pragma once
 
 #include <array>
@@ -12,13 +13,14 @@
 
 namespace fsdp::kernels {
 
-/// The factors of eight elements: 0 or 1 / (share that is kept).
+/// The dropout factors of eight elements: 0, or 1 / (1 - rate).
 struct DropoutFactors {
   std::array<std::uint32_t, 4> words;
   std::int32_t dropped;
   float scale;
 
-  /// `group` of the elements, `position` of the row in sequence `b` of this call; `head` where a sequence has several masks.
+  /// `group` is the index of the eight elements in their row, and `position` that of the row in sequence `b` of this call.
+  /// `head` distinguishes several masks of a sequence.
   FSDP_INLINE DropoutFactors(const DropoutMask& mask, std::size_t group, std::size_t position, std::size_t head, std::size_t b)
       : words(philox({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(head),
                       mask.first_sequence + static_cast<std::uint32_t>(b)},
@@ -32,8 +34,8 @@ struct DropoutFactors {
   }
 };
 
-/// f(c, factor) for every element of row r. Counter g decides elements g, g + groups, ..., g + 7 groups: lanes beside each
-/// other touch elements beside each other.
+/// Calls f(c, factor) for every element c of row r. Counter g decides elements g, g + groups, ..., g + 7 groups, so that
+/// adjacent lanes access adjacent elements.
 template <class Lanes, class F>
 FSDP_INLINE void each_with_dropout(Lanes lanes, const DropoutMask& of_rows, std::size_t r, std::size_t C, F f) {
   const DropoutMask mask = of_rows;
@@ -46,7 +48,7 @@ FSDP_INLINE void each_with_dropout(Lanes lanes, const DropoutMask& of_rows, std:
   });
 }
 
-/// Row r of R. y may be x.
+/// Dropout of row r of R. y may be x.
 template <class E>
 struct DropoutBody {
   E* y;

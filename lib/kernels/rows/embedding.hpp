@@ -7,8 +7,8 @@
 
 namespace fsdp::kernels {
 
-/// Row r of R, whose token stands at positions[r], or, without them, at r mod T. At most one of position_table and sinusoids
-/// is there.
+/// Row r of R. Its token's position is positions[r], or r mod T if `positions` is null. At most one of position_table and
+/// sinusoids is given.
 template <class E>
 struct EmbeddingForward {
   E* x;
@@ -36,8 +36,8 @@ struct EmbeddingForward {
   }
 };
 
-/// d_table += scale dx. "Row" = one block of columns, which walks all R rows in order: no two blocks write the same element,
-/// and the sum's order is r's.
+/// d_table += scale dx. A "row" is a block of columns, which adds all R rows in order. So no two blocks write the same element,
+/// and each sum has the order of r.
 template <class E>
 struct EmbeddingBackward {
   static constexpr std::size_t block = 256;
@@ -46,7 +46,7 @@ struct EmbeddingBackward {
   const std::int32_t* tokens;
   std::size_t R, C;
   float scale = 1;
-  std::int32_t skipped = -1;  // this token's rows are left out
+  std::int32_t skipped = -1;  // rows of this token are left out
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
@@ -64,8 +64,8 @@ struct EmbeddingBackward {
   }
 };
 
-/// The same sums in the same order for a device with many blocks: row r adds up for its token what all rows of this token have,
-/// if it is the first of them, and else returns at once. So the most frequent token decides how long it takes.
+/// The same sums in the same order, for a device with many blocks. Row r adds up all rows of its token if it is the first of
+/// them, and else returns at once. So the most frequent token determines the run time.
 template <class E>
 struct EmbeddingBackwardByToken {
   float* d_table;
@@ -89,7 +89,7 @@ struct EmbeddingBackwardByToken {
   }
 };
 
-/// Row t of the position table: the sum over sequences, in order.
+/// Row t of the position table: the sum over the sequences, in order.
 template <class E>
 struct PositionBackward {
   float* d_table;

@@ -1,5 +1,6 @@
-// Body of the initial weights: numbers made of Philox words, normal ones by Box and Muller (1958). Plain products and sums
-// only: the same bits on every instruction set, so that a model does not depend on the machine that made it.
+// Row bodies that fill initial weights with numbers computed from Philox words; normal numbers by Box and Muller (1958). They
+// use only plain products and sums, which give the same bits on every instruction set, so that a model does not depend on the
+// machine that initialised it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,10 @@
 
 namespace fsdp::kernels {
 
-/// Independent standard normal numbers.
+/// Computes independent standard normal numbers from Philox words.
 struct NormalNumbers {
   FSDP_INLINE static void pair(std::uint32_t radius_word, std::uint32_t angle_word, float& first, float& second) {
-    // Uniform in (0, 1]: the word's conversion rounds, 0 becomes 2^-33.
+    // Uniform in (0, 1]: the conversion of the word rounds, and the word 0 becomes 2^-33.
     const float uniform = (static_cast<float>(static_cast<std::int32_t>(radius_word >> 1)) + 0.25f) * 0x1p-31f;
     const float radius = square_root(-2.0f * log(uniform));
     const SinCos angle = sincos_turn(angle_word);
@@ -25,7 +26,7 @@ struct NormalNumbers {
   }
 };
 
-/// Uniform in [-1, 1], the nearest floats of multiples of 2^-31.
+/// Computes uniform numbers in [-1, 1]: multiples of 2^-31, rounded to float.
 struct UniformNumbers {
   FSDP_INLINE static void from(const std::array<std::uint32_t, 4>& words, float (&z)[4]) {
     FSDP_UNROLL
@@ -34,8 +35,8 @@ struct UniformNumbers {
   }
 };
 
-/// x = mean + spread z. "Row" b = counters first_counter + [b * block, ...); counter c makes elements 4c .. 4c + 3 of the
-/// tensor.
+/// x = mean + spread z. "Row" b processes `block` counters, from global_begin / 4 + b * block on. Counter c defines elements 4c
+/// to 4c + 3 of the tensor.
 template <class Numbers>
 struct RandomFill {
   static constexpr std::size_t block = 256;
@@ -50,7 +51,7 @@ struct RandomFill {
         philox({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}, {seed, tensor}), z);
   }
 
-  /// The elements of a counter that are wanted.
+  /// Writes those elements of a counter that are in [global_begin, global_begin + n).
   FSDP_INLINE void part(std::uint64_t counter) const {
     float z[4];
     quadruple(counter, z);
@@ -65,7 +66,7 @@ struct RandomFill {
     const std::size_t global_end = global_begin + n, last = (global_end + 3) / 4;
     const std::size_t begin = global_begin / 4 + b * block, end = last - begin < block ? last : begin + block;
     const RandomFill k = *this;
-    // Counters all of whose elements are wanted; at most the first and the last of the tensor's part are not.
+    // The counters whose four elements are all needed. Only the first and the last counter may have others.
     const std::size_t whole_begin = 4 * begin < global_begin ? begin + 1 : begin;
     const std::size_t whole_end = 4 * end > global_end ? end - 1 : end;
     if (whole_begin < whole_end) {

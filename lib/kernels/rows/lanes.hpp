@@ -1,27 +1,28 @@
-// What a row body is written over. A body is a plain struct with `template <class Lanes> void operator()(Lanes, row) const`;
-// `lanes` walks the elements of that row:
+// The interface between row bodies and processors. A row body is a plain struct with `template <class Lanes> void
+// operator()(Lanes, row) const`. On the CPU one thread processes a row with vector code; on CUDA a thread block does. `lanes`
+// has these functions on the elements of the row:
 //   each(n, f)  calls f(i) for i in [0, n), in any order;
-//   sum(n, f)   the sum of f(i), in an order that depends on n (float, double or integer), and on CUDA with arrays also on
-//               their types and on where their multiples of 16 bytes are, which is the same on all ranks;
-//   sums(n, f, g[, h])  two or three sums in one walk (the compiler finds what f and g have in common);
-//   max(n, lowest, f)   the largest f(i), at least `lowest`;
-//   each, sum, sums and max with arrays behind the functions, as in each(n, f, x, y): functions get the arrays' elements
-//               instead of i, as in f(x[i], y[i]), and CUDA moves 16 bytes of an array at a time. An array is a pointer to
-//               const, which is read, a pointer, whose elements are read and written, or writes(pointer). An array that is
-//               written may be the same memory as one that is read if functions read the element before they write it;
+//   sum(n, f)   returns the sum of f(i), of float, double or integers. The order depends on n, and on CUDA with arrays also on
+//               the arrays' types and alignments to 16 bytes, which are the same on all ranks;
+//   sums(n, f, g[, h])  returns two or three sums in one pass (the compiler shares common parts of f and g);
+//   max(n, lowest, f)   returns the largest f(i), at least `lowest`;
+//   each, sum, sums and max with arrays after the functions, for example each(n, f, x, y): functions receive the arrays'
+//               elements instead of i, here f(x[i], y[i]), and CUDA accesses 16 bytes of an array at a time. A pointer to const
+//               is read, another pointer is read and written, and writes(pointer) is only written. An array that is written may
+//               be the same memory as one that is read if functions read an element before they write it;
 //   grid(rows, n, f, x, ...)  calls f(x.row(r)[i], ...) for r in [0, rows) and i in [0, n), in any order; x is RowsOf{array,
-//               stride}. CUDA moves 16 bytes of a row at a time where all rows are multiples of 16 bytes and lie on them;
-//   rows(rows, n, f, g)  calls g(r, sum) with the sum of f(r, i) over i in [0, n), for r in [0, rows), in orders as sum()'s;
+//               stride}. CUDA accesses 16 bytes of a row at a time if all rows' lengths and addresses are multiples of it;
+//   rows(rows, n, f, g)  calls g(r, sum) with the sum of f(r, i) over i in [0, n), for r in [0, rows); the order of each sum
+//               depends on n;
 //   columns(n, rows, f, g)  calls g(c, sum) with the sum of f(r, c) over r in [0, rows), for c in [0, n): the CPU adds in the
-//               order of r, CUDA in an order that depends on n and rows alone;
-//   find(begin, end, f)  the first i in [begin, end) with f(i), or `end`;
-//   copy(n, to, from)  n floats, `to` on a multiple of 64 bytes;
+//               order of r, CUDA in an order that depends only on n and rows;
+//   find(begin, end, f)  returns the first i in [begin, end) for which f(i) is true, or `end`;
+//   copy(n, to, from)  copies n floats; `to` is aligned to 64 bytes;
 //   once(f)     calls f on one lane;
-//   add(to, value)  *to += value, of integers, to which other rows may add at the same time;
-//   sync()      what lanes wrote before it, others read after it; without it not even what each() wrote and the next each()
-//               reads, since another lane may take the element then. sum, sums and max imply it, and columns and find of a
-//               range that is not empty; rows does behind its walk, not before it.
-// On the CPU one thread walks a row with vector code; on CUDA a thread block does.
+//   add(to, value)  *to += value, for integers, atomically: other rows may add to it at the same time;
+//   sync()      is a barrier: lanes see what other lanes wrote before it. Without it, an each() may not see what the each()
+//               before it wrote, since another lane may process the element. sum, sums and max include a barrier, and so do
+//               columns and find of a range that is not empty; rows has one at its end, but not at its start.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +38,7 @@
 
 namespace fsdp::kernels {
 
-/// What sums() returns.
+/// The result of sums().
 template <class T, int count>
 struct Several {
   T value[count];
@@ -80,7 +81,7 @@ struct RowsOf {
 template <class A>
 RowsOf(A, std::size_t) -> RowsOf<A>;
 
-/// What lanes call for element i: f(i), or with arrays f of their elements.
+/// Calls f for element i: f(i), or f of the arrays' elements.
 template <class F, Array... A>
 FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
   if constexpr (sizeof...(A) == 0)
@@ -91,11 +92,12 @@ FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
 
 #if !defined(FSDP_GPU)
 
-/// `level`: 2, 3, 4 for x86-64-v2, -v3, -v4. It makes the names of all instantiations differ, so that the linker never merges
-/// code of two instruction sets.
+/// The lanes of a CPU. `level` is 2, 3, 4 for x86-64-v2, -v3, -v4, or 5 for AMX. It is part of the names of all instantiations,
+/// so that the linker never merges code of two instruction sets.
 template <int level>
 struct CpuLanes {
-  // Independent partial sums: enough for two AVX-512 registers, and the same number on every level, hence the same order.
+  // The number of independent partial sums: enough for two AVX-512 registers, and equal on every level, so that the order of
+  // sums is the same.
   static constexpr std::size_t width = 32;
 
   template <class F, Array... A>
@@ -116,7 +118,7 @@ struct CpuLanes {
 
   template <class F, class G>
   FSDP_INLINE static void columns(std::size_t n, std::size_t rows, F f, G g) {
-    constexpr std::size_t block = 2 * width;  // whose sums stay in registers while rows go by
+    constexpr std::size_t block = 2 * width;  // columns whose sums stay in registers over all rows
     std::size_t c = 0;
     for (; c + block <= n; c += block) {
       decltype(f(n, n)) total[block];
@@ -215,7 +217,7 @@ struct CpuLanes {
     return part[0];
   }
 
-  /// Past the caches, without reading what is overwritten.
+  /// Bypasses the caches, so that the overwritten memory is not read.
   FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
     std::size_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -242,12 +244,12 @@ struct CpuLanes {
 
 #else
 
-/// What is loaded and stored at once.
+/// The unit of loads and stores.
 struct alignas(16) Bytes16 {
   std::uint32_t words[4];
 };
 
-/// `count` elements of an array, in registers. The array lies on a multiple of 16 bytes.
+/// `count` elements of an array, in registers. The array is aligned to 16 bytes.
 template <class A, std::size_t count>
 class Pack {
  public:
@@ -276,7 +278,7 @@ class Pack {
   };
 };
 
-/// Elements of a pack: 16 bytes of the narrowest of these arrays.
+/// The number of elements of a pack: 16 bytes of the array with the smallest elements.
 template <class... A>
 inline constexpr std::size_t pack_of = [] {
   std::size_t least = sizeof(Bytes16);
@@ -309,7 +311,7 @@ struct CudaLanes {
     }
   }
 
-  /// A warp takes a row.
+  /// Each warp processes a row.
   template <class F, class G>
   FSDP_INLINE static void rows(std::size_t rows, std::size_t n, F f, G g) {
     using T = decltype(f(rows, n));
@@ -323,7 +325,7 @@ struct CudaLanes {
     __syncthreads();
   }
 
-  /// Lanes beside each other take columns beside each other, as many as there are, at most 32.
+  /// Adjacent lanes process adjacent columns, up to 32 at a time.
   template <class F, class G>
   FSDP_INLINE static void columns(std::size_t n, std::size_t rows, F f, G g) {
     using T = decltype(f(rows, n));
@@ -424,8 +426,9 @@ struct CudaLanes {
   FSDP_INLINE static void sync() { __syncthreads(); }
 
  private:
-  /// This lane's share of [0, n): by packs of 16 bytes of the narrowest array from where all arrays lie on multiples of 16
-  /// bytes, if there is such a place, and one by one what is before and behind.
+  /// Calls f for this lane's share of [0, n). If there is an index at which all arrays are aligned to 16 bytes, f runs on packs
+  /// from there on, and one by one on the elements before and after. A pack has 16 bytes of the array with the smallest
+  /// elements.
   template <class F, Array... A>
   FSDP_INLINE static void walk(std::size_t n, F f, A... arrays) {
     std::size_t lead = 0, packed = 0;  // elements
@@ -442,7 +445,7 @@ struct CudaLanes {
   FSDP_INLINE static bool is_on_16(A array) {
     return reinterpret_cast<std::uintptr_t>(&array[0]) % sizeof(Bytes16) == 0;
   }
-  /// Elements of the first array that lie before a multiple of 16 bytes.
+  /// The number of elements of the first array before its next multiple of 16 bytes.
   template <class First, class... A>
   FSDP_INLINE static std::size_t before_16(First first, A...) {
     return -reinterpret_cast<std::uintptr_t>(&first[0]) % sizeof(Bytes16) / sizeof(typename ElementOf<First>::type);
@@ -458,7 +461,7 @@ struct CudaLanes {
   FSDP_INLINE static T reduce(T value, Combine combine) {
     return reduce(Several<T, 1>{{value}}, combine).value[0];
   }
-  /// Each by itself, over all lanes.
+  /// Reduces each value over all lanes.
   template <class T, int count, class Combine>
   FSDP_INLINE static Several<T, count> reduce(Several<T, count> values, Combine combine) {
     __shared__ T part[count][32];

@@ -1,6 +1,6 @@
-// Rounding to 16 bits. States of optimizers are rounded to bf16 at random: an average over many updates would not move if each
-// small step were rounded to nearest. Integers and selects, so that loops become vector code and every instruction set gives
-// the same bits.
+// Rounding to 16 bits. bf16 optimizer states are rounded stochastically: with rounding to nearest, a moving average would not
+// change if each update's step were too small. The code uses integers and selects, so that loops become vector code and every
+// instruction set gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace fsdp::kernels {
 
-/// Up or down, so that the expected value is `value`: `noise` is uniform in [0, 2^16). What is not finite stays so, and what is
-/// finite, too.
+/// Rounds up or down such that the expected value is `value`; `noise` is uniform in [0, 2^16). Infinities and NaNs are
+/// unchanged, and finite numbers stay finite.
 FSDP_INLINE std::uint16_t round_to_bf16(float value, std::uint32_t noise) {
   const std::uint32_t bits = element_parts::bits_of(value);
   const bool down = (bits & 0x7fff0000u) >= 0x7f7f0000u;  // the largest finite number and what lies above
@@ -19,7 +19,7 @@ FSDP_INLINE std::uint16_t round_to_bf16(float value, std::uint32_t noise) {
   return static_cast<std::uint16_t>(((bits + (down ? 0u : noise)) >> 16) | nan);
 }
 
-/// to[offset + i] = from[i], to the nearest number of the type.
+/// to[offset + i] = from[i], rounded to the nearest number of the type.
 template <class Lanes>
 FSDP_INLINE void write_halves(Lanes lanes, Halves to, std::size_t offset, const float* from, std::size_t count) {
   std::uint16_t* const out = to.data + offset;

@@ -1,4 +1,4 @@
-// Bodies of the elementwise parts of a Newton-Schulz step.
+// Row bodies of the elementwise parts of a Newton-Schulz step.
 #pragma once
 
 #include "kernels/exact_sum.hpp"
@@ -6,7 +6,7 @@
 
 namespace fsdp::kernels {
 
-/// Row r of the square matrix x2 = a I + b x + c x2.
+/// Row r of the square matrices: x2 = a I + b x + c x2.
 struct SquarePolynomial {
   float* x2;
   const float* x;
@@ -22,7 +22,7 @@ struct SquarePolynomial {
   }
 };
 
-/// x /= the root of `squares`, or `least` if that is more.
+/// x /= max(sqrt(squares), least).
 struct DivideByNorm {
   float* x;
   std::size_t n;

@@ -1,6 +1,6 @@
-// Row bodies of the norms and of sums over rows. Sums over rows are made in two steps: partition p of P adds its share of the
-// rows to a row of scratch, then ColumnFinish adds the P rows up. P depends on R and the kind of device alone, so the result
-// does not depend on threads.
+// Row bodies of the norms and of sums over rows. Sums over rows have two steps: partition p of P adds its share of the rows to
+// a row of scratch, then ColumnFinish adds the P rows. P depends only on R and the kind of device, so the result does not
+// depend on the number of threads.
 #pragma once
 
 #include "base/element.hpp"
@@ -65,7 +65,7 @@ struct RmsNormForward {
   }
 };
 
-/// Partition p: its rows' dx, and their sums of dy * xhat (d_gain) and dy (d_bias) in scratch[p][2][C].
+/// Partition p: computes dx of its rows, and their sums of dy * xhat (d_gain) and dy (d_bias) in scratch[p][2][C].
 template <class E>
 struct LayerNormBackward {
   E* dx;
@@ -146,7 +146,7 @@ struct RmsNormBackward {
   }
 };
 
-/// "Row" r: head r mod heads of row r / heads of x.
+/// "Row" r is head r mod heads of row r / heads of x.
 template <class E>
 struct HeadNormForward {
   static constexpr unsigned cuda_threads = 32;  // heads are short
@@ -161,7 +161,7 @@ struct HeadNormForward {
     E *row = x + r / heads * stride + r % heads * D, *kept = before + r * D;
     float* stat = stats + r;
     const E* g = gain;
-    const E* in = row;  // the sum reads it alone
+    const E* in = row;  // const, because the sum only reads
     const float mean_square = lanes.sum(
                                   D, [](float x_c) FSDP_LANE { return x_c * x_c; }, in) /
                               static_cast<float>(D);
@@ -177,7 +177,7 @@ struct HeadNormForward {
   }
 };
 
-/// As RmsNormBackward over the R * heads rows of HeadNormForward, in place.
+/// Like RmsNormBackward, over the R * heads rows of HeadNormForward, in place.
 template <class E>
 struct HeadNormBackward {
   static constexpr unsigned cuda_threads = 32;
@@ -200,7 +200,7 @@ struct HeadNormBackward {
       const E* in = before + r * D;
       E* d = dx + r / heads * stride + r % heads * D;
       const float rstd = stats[r];
-      const E* d_in = d;  // the sum reads it alone
+      const E* d_in = d;  // const, because the sum only reads
       const float b = lanes.sum(
                           D, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * (x_c * rstd); }, d_in, g, in) *
                       inverse;
@@ -216,7 +216,7 @@ struct HeadNormBackward {
   }
 };
 
-/// Partition p: the sum of its rows of dy[R,C] in scratch[p][C]. Walks by rows, four at a time.
+/// Partition p: stores the sum of its rows of dy[R,C] in scratch[p][C]. Adds four rows at a time.
 template <class E>
 struct ColumnSum {
   float* scratch;
@@ -246,7 +246,7 @@ struct ColumnSum {
   }
 };
 
-/// "Row" = one block of columns: out[c] (=, +=) sum over p of scratch[p * stride + c].
+/// A "row" is a block of columns: out[c] (=, +=) sum over p of scratch[p * stride + c].
 struct ColumnFinish {
   float* out;
   const float* scratch;

@@ -1,8 +1,8 @@
-// Bodies of optimizers that work element by element: one pass over a rank's part of a parameter. A rule is the arithmetic of
-// one element: it has the number of its states, and gives the new parameter from the old one, the gradient and the states.
-// ElementUpdate walks it over memory, reads and writes states in fp32 or bf16, and writes a 16-bit copy of the new parameters
-// if one is wanted. On the CPU, update_elements() compiles any rule; those of the library stand here because nvcc must see
-// them.
+// Row bodies of optimizers that work element by element, in one pass over a rank's part of a parameter. A rule is the
+// arithmetic of one element: it defines its number of states, and computes the new parameter from the old one, the gradient and
+// the states. ElementUpdate applies the rule to memory: it reads and writes states in fp32 or bf16, and writes a 16-bit copy of
+// the new parameters if requested. On the CPU, update_elements() compiles any rule. The library's rules are in this header
+// because nvcc must see them.
 #pragma once
 
 #include <utility>
@@ -15,7 +15,7 @@
 
 namespace fsdp::kernels {
 
-/// Adam (Kingma and Ba 2015, Algorithm 1) with decay of either kind; amsgrad: Reddi et al. 2018, Algorithm 2.
+/// Adam (Kingma and Ba 2015, Algorithm 1) with L2 or decoupled weight decay; amsgrad: Reddi et al. 2018, Algorithm 2.
 template <bool amsgrad>
 struct AdamRule {
   static constexpr int states = amsgrad ? 3 : 2;
@@ -37,7 +37,7 @@ struct SgdRule {
   FSDP_INLINE float operator()(float p, float g, float*) const { return p * decay - learning_rate * (g + l2 * p); }
 };
 
-/// of_gradient, of_momentum: 0, 1; Nesterov's form: 1, momentum.
+/// SGD with momentum. (of_gradient, of_momentum) is (0, 1), or (1, momentum) for Nesterov's form.
 struct MomentumRule {
   static constexpr int states = 1;
   float l2, learning_rate, momentum, of_gradient, of_momentum;
@@ -48,7 +48,7 @@ struct MomentumRule {
   }
 };
 
-/// Duchi et al. 2011, figure 1, the diagonal form.
+/// Adagrad: Duchi et al. 2011, figure 1, the diagonal form.
 struct AdagradRule {
   static constexpr int states = 1;
   float l2, learning_rate, eps;
@@ -59,7 +59,7 @@ struct AdagradRule {
   }
 };
 
-/// Chen et al. 2023, "Symbolic discovery of optimization algorithms", Algorithm 2.
+/// Lion: Chen et al. 2023, "Symbolic discovery of optimization algorithms", Algorithm 2.
 struct LionRule {
   static constexpr int states = 1;
   float decay, learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2;
@@ -70,8 +70,8 @@ struct LionRule {
   }
 };
 
-/// For ElementUpdate with the direction in the parameter's place: moves the momentum towards the gradient, and takes Nesterov's
-/// form of it. The two are mixed, as torch.optim.Muon does, not added.
+/// For an ElementUpdate that writes the direction to `parameter`: updates the momentum and returns its Nesterov form. As in
+/// torch.optim.Muon, momentum and gradient are interpolated, not added.
 struct MuonMomentumRule {
   static constexpr int states = 1;
   float momentum, one_minus_momentum;
@@ -81,7 +81,7 @@ struct MuonMomentumRule {
   }
 };
 
-/// The number in the parameter's place is kept as the state, or added to it.
+/// Stores the number in `parameter` as the state, or adds it to the state.
 struct KeepRule {
   static constexpr int states = 1;
   bool add;
@@ -91,7 +91,7 @@ struct KeepRule {
   }
 };
 
-/// The memory of a rank's part of a parameter, and how states lie in it: as float, or as bf16 in std::uint16_t.
+/// The memory of a rank's part of a parameter. States are stored as float, or as the bits of bf16 in std::uint16_t.
 template <class State, int states>
 struct ElementMemory {
   static constexpr std::size_t block = flat_block;
@@ -99,22 +99,22 @@ struct ElementMemory {
   State* state[states > 0 ? states : 1];
   const float* gradient;
   std::size_t n;
-  const GradientNorm* norm;  // null: the gradient is finite, and as it should be
-  bool scales;               // whether the gradient is still to be multiplied by norm->scale
+  const GradientNorm* norm;  // null: the gradient is finite and needs no scaling
+  bool scales;               // true if the gradient must still be multiplied by norm->scale
   RoundingNoise noise;
-  Halves copy;  // of the new parameters
+  Halves copy;  // for the new parameters
 
   template <std::size_t>
   using StateOf = State;
 
-  /// Whether anything may change.
+  /// Returns false if the update is skipped.
   FSDP_INLINE bool applies() const { return !norm || norm->finite; }
   FSDP_INLINE float gradient_scale() const { return norm && scales ? static_cast<float>(norm->scale) : 1.0f; }
 
-  /// Elements of the first block that come before this part. The blocks of bf16 states are those of the whole parameter, since
-  /// the noise goes by them.
+  /// The number of elements of the first block that are before this part. With bf16 states, blocks are those of the whole
+  /// parameter, because the random bits are drawn by block.
   FSDP_INLINE std::size_t lead() const { return sizeof(State) == 2 ? noise.first_element % block : 0; }
-  /// The elements of row b.
+  /// The elements of row b: [begin(b), end(b)).
   FSDP_INLINE std::size_t begin(std::size_t b) const { return b == 0 ? 0 : b * block - lead(); }
   FSDP_INLINE std::size_t end(std::size_t b) const {
     const std::size_t next = (b + 1) * block - lead();
@@ -127,11 +127,11 @@ struct ElementMemory {
     else
       return element_parts::float_of(static_cast<std::uint32_t>(state) << 16);
   }
-  /// State k of the elements of row b, to be read: value_of() each.
+  /// State k of the elements of row b, for reading; value_of() converts each.
   FSDP_INLINE const State* state_of_row(int k, std::size_t b) const { return state[k] + begin(b); }
 
-  /// f(s, x...) for the elements x of row b of these arrays, which are as long as the part, with their states in s[] before and
-  /// after.
+  /// Calls f(s, x...) for the elements x of row b of `arrays`, which are as long as the part. s has the element's states and
+  /// receives the new ones.
   template <class Lanes, class F, Array... A>
   FSDP_INLINE void each(Lanes lanes, std::size_t b, F f, A... arrays) const {
     const std::size_t first = begin(b);
@@ -156,9 +156,9 @@ struct ElementMemory {
         state[k] + first..., arrays...);
   }
 
-  /// Counter j of a block of the parameter has the noise of its elements j, j + quarter, ...: a word each, half for each of two
-  /// states. Lanes beside each other touch elements beside each other, one number at a time: a lane with 16 bytes of an array
-  /// would have the noise of as many counters to keep.
+  /// Counter j of a block of the parameter has the random bits of elements j, j + quarter, ...: a word for each, with 16 bits
+  /// for each of two states. Adjacent lanes process adjacent elements, one at a time: a lane that processed 16 bytes of an
+  /// array at once would have to keep the random bits of several counters.
   template <bool whole, class Lanes, class F, Array... A>
   FSDP_INLINE void each_rounded(Lanes lanes, std::size_t b, F f, A... arrays) const {
     constexpr std::size_t quarter = block / 4;
@@ -172,7 +172,7 @@ struct ElementMemory {
       if constexpr (states > 2) more = philox({low, high, 1, 0}, {m.noise.key[0], m.noise.key[1]});
       FSDP_UNROLL
       for (std::size_t w = 0; w < 4; ++w) {
-        const std::size_t at = b * block + w * quarter + j;  // from the start of the first block
+        const std::size_t at = b * block + w * quarter + j;  // from the start of the part's first block
         if (!whole && (at < before || at >= before + m.n)) continue;
         const std::size_t i = at - before;
         float s[states];
@@ -188,7 +188,7 @@ struct ElementMemory {
     });
   }
 
-  /// Behind a walk over row b that wrote parameters, while they are in the first-level cache.
+  /// Writes the 16-bit copy of row b. Called after an update of the row, while its parameters are in the first-level cache.
   template <class Lanes>
   FSDP_INLINE void write_copy(Lanes lanes, std::size_t b) const {
     if (!copy.data) return;
@@ -197,8 +197,8 @@ struct ElementMemory {
   }
 };
 
-/// A rule whose numbers the host does not know, because kernels have computed them, has a function resolve() that gives the
-/// rule with its numbers; it is called once for each row.
+/// A rule may depend on numbers that kernels have computed and the host does not know. It then has a function resolve(), called
+/// once per row, which returns the rule with these numbers.
 template <class Rule>
 FSDP_INLINE auto with_device_numbers(const Rule& rule) {
   if constexpr (requires { rule.resolve(); })
@@ -209,7 +209,7 @@ FSDP_INLINE auto with_device_numbers(const Rule& rule) {
 
 template <class Rule, class State>
 struct ElementUpdate {
-  // States of an unused embedding row decay into denormals, which cost ten times as much: they count as 0.
+  // States of an unused embedding row decay into denormals, which are ten times as slow: they count as 0.
   static constexpr bool flush_denormals = true;
   Rule rule;
   ElementMemory<State, Rule::states> memory;

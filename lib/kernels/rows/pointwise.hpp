@@ -1,4 +1,5 @@
-// Bodies without sums. Those on flat arrays take "row" b to be elements [b * flat_block, ...) of n.
+// Row bodies without sums. For flat arrays of n elements, "row" b is the elements from b * flat_block on, up to flat_block of
+// them.
 #pragma once
 
 #include "base/element.hpp"
@@ -8,19 +9,19 @@
 
 namespace fsdp::kernels {
 
-/// Elements per "row" of a flat array: 16 kB, a share of the first-level cache.
+/// The number of elements per "row" of a flat array: 16 kB of floats, which fit into the first-level cache.
 inline constexpr std::size_t flat_block = 4096;
 
-/// How many "rows" an array of n has.
+/// The number of "rows" of an array of n elements.
 FSDP_INLINE_ANYWHERE constexpr std::size_t flat_blocks(std::size_t n) { return (n + flat_block - 1) / flat_block; }
 
-/// f(i) for the elements i of "row" b of an array of n.
+/// Calls f(i) for the elements i of "row" b of an array of n.
 template <class Lanes, class F>
 FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f) {
   const std::size_t begin = b * flat_block;
   lanes.each(n - begin < flat_block ? n - begin : flat_block, [=](std::size_t i) FSDP_LANE { f(begin + i); });
 }
-/// f(x[i], ...) for arrays of n.
+/// Calls f(x[i], ...) for the elements of "row" b of arrays of n.
 template <class Lanes, class F, Array... A>
 FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f, A... arrays) {
   const std::size_t begin = b * flat_block;
@@ -66,7 +67,7 @@ struct AddResidual {
   }
 };
 
-/// Piece b of an array.
+/// Copies piece b of an array.
 struct CopyPieces {
   float* to;
   const float* from;
@@ -104,7 +105,7 @@ FSDP_INLINE float gelu_slope(float x) {
   }
 }
 
-/// An activation: its value, and what becomes of the gradient of its result.
+/// An activation: value() computes it, and backward() the gradient of its input from that of its result.
 template <Gelu form>
 struct GeluActivation {
   FSDP_INLINE static float value(float x) { return gelu<form>(x); }
@@ -136,7 +137,7 @@ struct BiasActivation {
       lanes.each(
           F,
           [](E& out_c, E& pre_c, float b_c) FSDP_LANE {
-            const float value = E(pre_c + b_c);  // as it is stored: backward and selective recomputation find the same
+            const float value = E(pre_c + b_c);  // rounded as stored: backward and recomputation use the same value
             pre_c = E(value);
             out_c = E(Activation::value(value));
           },
@@ -240,7 +241,7 @@ struct Add {
   }
 };
 
-/// No element beyond -most and most.
+/// Limits each element to [-most, most].
 struct ClipValues {
   float* x;
   std::size_t n;
@@ -255,7 +256,7 @@ struct ClipValues {
   }
 };
 
-/// to = from in another element type; they are not the same memory.
+/// to = from, converted to another element type; the two must not be the same memory.
 template <class To, class From>
 struct Convert {
   To* to;

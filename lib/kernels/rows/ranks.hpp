@@ -1,13 +1,13 @@
-// What ranks add up, where a library brings their numbers side by side: rounding before the way, and the sum after it. "Row" b
-// is a block of elements, as in pointwise.hpp.
+// Row bodies of sums over ranks if a library such as NCCL gathers the ranks' numbers: rounding before the transfer, and the sum
+// after it. "Row" b is a block of elements, as in pointwise.hpp.
 #pragma once
 
 #include "kernels/rows/pointwise.hpp"
 
 namespace fsdp::kernels {
 
-/// out[i] (=, +=) the sum over ranks of element i, adjacent ranks paired at stride 1, 2, 4, ... as comm/tree_sum.hpp has it.
-/// The other ranks' numbers are rows of `received`, `stride` apart, in order of ranks.
+/// out[i] (=, +=) the sum of element i over ranks; adjacent ranks are paired at strides 1, 2, 4, ... as defined in
+/// comm/tree_sum.hpp. The other ranks' numbers are rows of `received`, `stride` apart, in order of ranks.
 template <class T, class In>
 struct SumRanks {
   T* out;
@@ -24,7 +24,8 @@ struct SumRanks {
     });
   }
 
-  /// Sums of subtrees wait until their right neighbours are there: after rank r, one for each 1 in the binary digits of r + 1.
+  /// `part` has the sums of subtrees whose right neighbours have not been added yet: after rank r, one for each 1 in the binary
+  /// digits of r + 1.
   FSDP_INLINE T sum_of(std::size_t i) const {
     T part[24];  // ranks are below 2^24
     int parts = 0;
@@ -40,15 +41,15 @@ struct SumRanks {
   }
 };
 
-/// Elements [begin, begin + n) of each rank's share of `whole`, which is cut into `ranks` shares, rounded to In and `stride`
-/// apart. A share ends where the next one begins; elements beyond it are left out.
+/// Copies elements [begin, begin + n) of each rank's share of `whole`, rounded to In, to rows of `out` that are `stride` apart.
+/// `whole` is divided into `ranks` shares. Elements after a share's end are not written.
 template <class In>
 struct RoundShares {
   In* out;
   const float* whole;
   std::size_t total, begin, n, stride, ranks;
 
-  /// A "row" is a block of one rank's.
+  /// A "row" is a block of one rank's elements.
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
     const std::size_t blocks = flat_blocks(n), r = b / blocks;
@@ -63,7 +64,7 @@ struct RoundShares {
   }
 };
 
-/// Each to the nearest number of type E, in place.
+/// Rounds each element to the nearest number of type E, in place.
 template <class E>
 struct RoundValues {
   float* x;

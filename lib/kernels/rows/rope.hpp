@@ -1,4 +1,4 @@
-// Row body of the rotary positions.
+// Row body of rotary position embeddings.
 #pragma once
 
 #include "base/element.hpp"
@@ -6,7 +6,7 @@
 
 namespace fsdp::kernels {
 
-/// Row r = (b, t); with `positions`, its token stands at positions[r].
+/// Row r = (b, t). Its token's position is positions[r], or t if `positions` is null.
 template <class E>
 struct RopeBody {
   E* x;

@@ -1,7 +1,7 @@
-// Products with few rows on the left, as when one token for each of some sequences goes through a model. They take about as
-// long as it takes to read the matrix on the right: so that is read once, as it lies, and each thread reads a part that is
-// contiguous or has long rows. oneDNN's gemm packs it first. The sum of an element has an order that depends on the sizes of
-// the right matrix alone, so that a row's result is the same however many rows there are.
+// Products with few rows on the left, as when a model processes one token of each of several sequences. Their run time is about
+// the time to read the right matrix. So that matrix is read once and is not packed, in contrast to oneDNN's gemm, and each
+// thread reads a part that is contiguous or has long rows. The order of an element's sum depends only on the right matrix's
+// size, so that a row's result does not depend on the number of rows.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ namespace fsdp::kernels {
 
 namespace skinny_parts {
 
-/// As many numbers as a register has floats.
+/// Loads numbers from p into one register of floats.
 template <int level, class E>
 FSDP_INLINE typename Simd<level>::Vector upcast(const E* p) {
   using S = Simd<level>;
   if constexpr (dtype_of<E> == DType::f32) {
     return S::load(p);
   } else if constexpr (dtype_of<E> == DType::bf16) {
-    if constexpr (level == 4)  // with masks: g++ 12 warns of its own headers else (bug 105593)
+    if constexpr (level == 4)  // with masks, because otherwise g++ 12 warns about its own headers (bug 105593)
       return (typename S::Vector)_mm512_maskz_slli_epi32(
           0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16);
     else if constexpr (level == 3)
@@ -39,7 +39,7 @@ FSDP_INLINE typename Simd<level>::Vector upcast(const E* p) {
   }
 }
 
-/// The sum of a register's floats, halves by halves.
+/// The sum of a register's floats: its upper half is added to its lower half until one float is left.
 template <int level, class V>
 FSDP_INLINE float fold(V x) {
   if constexpr (level == 4) {
@@ -54,7 +54,7 @@ FSDP_INLINE float fold(V x) {
   }
 }
 
-/// The sums of four registers, each as fold() makes it.
+/// The sums of four registers, each in the order of fold().
 template <int level, class V>
 FSDP_INLINE void fold(const V (&x)[4], float (&sums)[4]) {
   if constexpr (level == 4) {  // with masks as in widen()
@@ -76,8 +76,8 @@ FSDP_INLINE void fold(const V (&x)[4], float (&sums)[4]) {
 
 }  // namespace skinny_parts
 
-/// out[m,n] (=, +=) a[m,k] op(b): "row" i has columns [i * block, (i + 1) * block) of the result. b is [n,k] if `transposed`,
-/// else [k,n].
+/// out[m,n] (=, +=) a[m,k] op(b). "Row" i computes columns [i * block, (i + 1) * block) of the result. b is [n,k] if
+/// `transposed`, else [k,n].
 template <class E, class Out, bool transposed>
 struct FewRowsProduct {
   static constexpr std::size_t most_columns = transposed ? 4 : 256;  // of a block
@@ -114,14 +114,13 @@ struct FewRowsProduct {
     to = Out(add ? static_cast<float>(to) + sum : sum);
   }
 
-  /// The columns of a whole block. Its part of b is read once from memory and stays in a near cache for all rows of a, which go
-  /// in tiles. Meanwhile the tiles ask for what comes later: in the order in which it lies, as memory is fastest then, and each
-  /// for a share of it, so that it comes while they compute. Three rows wait for memory alone, and want it in the nearest
-  /// cache. More would be held up by the few requests that this cache can have open, so that they ask for it to be in the next
-  /// one.
+  /// The columns of a whole block. The block's part of b is read from memory once and then stays in a near cache while all rows
+  /// of a are processed in tiles. Meanwhile each tile prefetches a share of the next blocks in memory order, which is the
+  /// fastest. Up to three rows only wait for memory, so they prefetch into the nearest cache. That cache can have few requests
+  /// open, which would delay tiles with more rows, so these prefetch into the next cache.
   template <int level>
   FSDP_INLINE void dots(std::size_t column) const {
-    constexpr std::size_t most_rows = level == 4 ? 6 : 3;  // whose sums registers hold
+    constexpr std::size_t most_rows = level == 4 ? 6 : 3;  // the number of rows whose sums fit into registers
     constexpr std::size_t step_bytes = most_columns * Simd<level>::width * sizeof(E);
     const std::size_t tiles = (m + most_rows - 1) / most_rows,
                       share = step_bytes / (tiles < 2   ? 1
@@ -158,7 +157,7 @@ struct FewRowsProduct {
     }
   }
 
-  /// What a tile asks for: `share` bytes each time that it goes on by a register's numbers. They need not be there.
+  /// A tile's prefetches: `share` bytes for each register of b that it processes. The memory need not exist.
   struct Ahead {
     std::uintptr_t begin;
     std::size_t share;
@@ -199,7 +198,7 @@ struct FewRowsProduct {
       }
   }
 
-  /// An element of columns that are no whole block.
+  /// One element, for columns that do not fill a block.
   template <int level>
   FSDP_INLINE float dot(std::size_t row, std::size_t column) const {
     using S = Simd<level>;
@@ -211,13 +210,13 @@ struct FewRowsProduct {
     return with_rest(skinny_parts::fold<level>(total), l, row, column);
   }
 
-  /// sum and the products from l on, which fill no register.
+  /// Adds the products from l on, which do not fill a register, to `sum`.
   FSDP_INLINE float with_rest(float sum, std::size_t l, std::size_t row, std::size_t column) const {
     for (; l < k; ++l) sum += a[row * k + l] * static_cast<float>(b[column * ldb + l]);
     return sum;
   }
 
-  /// Sums of whole rows of b, four at a time, in memory that stays in the nearest cache.
+  /// Adds multiples of rows of b to the sums of `rows` rows, four rows of b at a time. The sums stay in the nearest cache.
   template <int level, int rows>
   FSDP_INLINE void rank_updates(std::size_t row, std::size_t begin, std::size_t end) const {
     using namespace skinny_parts;

@@ -1,5 +1,5 @@
-// Products of small matrices that lie packed in the cache, for attention on the CPU: what oneDNN's sgemm reaches half of the
-// peak on, because each call packs its operands anew. One tile of the result is held in registers.
+// Products of small packed matrices in the cache, for attention on the CPU. oneDNN's sgemm reaches only half of the peak on
+// them, because each call packs its operands again. One tile of the result is held in registers.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace fsdp::kernels {
 
-/// A register of floats. A level's registers are used only in the translation unit that is compiled for it.
+/// A register of floats. A level's registers are used only in the source file that is compiled for the level.
 template <int level>
 struct Simd {
   static constexpr int width = level == 4 ? 16 : level == 3 ? 8 : 4, registers = level == 4 ? 32 : 16;
@@ -24,7 +24,7 @@ struct Simd {
   }
   FSDP_INLINE static void store(float* p, Vector x) { __builtin_memcpy(p, &x, sizeof(x)); }
   FSDP_INLINE static Vector all(float x) { return x - Vector{}; }
-  template <class V>  // a template, so that only the level's own branch is looked at
+  template <class V>  // a template, so that the compiler checks only the branch of its own level
   FSDP_INLINE static V multiply_add(V a, V b, V c) {
     if constexpr (level == 4)
       return _mm512_fmadd_ps(a, b, c);
@@ -35,7 +35,7 @@ struct Simd {
   }
 };
 
-/// The left operand a[m, k] of a product: element (i, l) at data[i * row + l * step], so that it may be transposed.
+/// The left operand a[m, k] of a product. Element (i, l) is at data[i * row + l * step], so that the matrix may be transposed.
 struct LeftOperand {
   const float* data;
   std::size_t row, step;
@@ -71,17 +71,17 @@ FSDP_INLINE void gemm_tile(std::size_t depth, LeftOperand a, const float* b, std
       S::store(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width), total[r][v]);
 }
 
-/// Rows of a tile: as many as leave registers for the right operand and one broadcast. All divide 48.
+/// The number of rows of a tile: it leaves registers for the right operand and one broadcast. All divide 48.
 template <int level, int vectors>
 inline constexpr int tile_rows = Simd<level>::registers == 32 ? (vectors == 4   ? 6
                                                                  : vectors == 3 ? 8
                                                                                 : 12)
                                                               : (vectors == 1 ? 12 : 6);
-/// Columns of a tile, in registers.
+/// The most columns of a tile, in registers.
 template <int level>
 inline constexpr int most_vectors = Simd<level>::registers == 32 ? 4 : 2;
 
-/// One strip of `vectors` registers of columns.
+/// Computes one strip of columns, `vectors` registers wide.
 template <int level, int vectors>
 FSDP_INLINE void gemm_strip(std::size_t m, std::size_t depth, LeftOperand a, const float* b, std::size_t ldb, float* out,
                             std::size_t ldo, bool add) {
@@ -91,12 +91,12 @@ FSDP_INLINE void gemm_strip(std::size_t m, std::size_t depth, LeftOperand a, con
 }
 
 /// out[m, n] (=, +=) a[m, depth] b[depth, n]. m is rounded up to whole tiles, of at most 12 rows, and n to whole registers, of
-/// at most 16 floats: a, b and out must have room, and what lies there only reaches the rounding.
+/// at most 16 floats. The memory of a, b and out must be padded to this; the padding affects only padding.
 template <int level>
 __attribute__((noinline)) void small_gemm(std::size_t m, std::size_t n, std::size_t depth, LeftOperand a, const float* b,
                                           std::size_t ldb, float* out, std::size_t ldo, bool add) {
   constexpr std::size_t width = Simd<level>::width, most = most_vectors<level>;
-  constexpr std::size_t slab = 64;  // of depth, so that a strip of b stays in the first-level cache from tile to tile
+  constexpr std::size_t slab = 64;  // the depth of a slab: a strip of b then stays in the first-level cache from tile to tile
   for (std::size_t l = 0; l < depth; l += slab) {
     const std::size_t d = depth - l < slab ? depth - l : slab;
     const LeftOperand left = {a.data + l * a.step, a.row, a.step};

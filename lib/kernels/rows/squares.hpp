@@ -1,5 +1,5 @@
-// Bodies of the exact sum of squares (exact_sum.hpp), whose arithmetic is exact, so that order and instruction set do not
-// matter, and of what an update makes of it (update_sums.hpp).
+// Row bodies of the exact sum of squares (exact_sum.hpp) and of an update's norm and loss (update_sums.hpp). The arithmetic of
+// the sums is exact, so that neither the order nor the instruction set matters.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace fsdp::kernels {
 
-/// Squares that belong to one digit and the two below it, not yet added to a sum: one lane keeps them while the digit is the
-/// same, and then adds them all at once.
+/// Sums of squares for one digit and the two below it that have not been added to the ExactSum yet. One lane collects them
+/// while the digit stays the same, and then adds them all at once.
 class PendingSquares {
  public:
   FSDP_INLINE explicit PendingSquares(ExactSum* to) : to_(to) {}
 
-  /// Of a block whose largest square is in `digit`.
+  /// Adds the digits of a block whose largest square is in `digit`.
   template <class Lanes>
   FSDP_INLINE void add(Lanes lanes, std::int64_t digit, const Several<double, 3>& digits) {
     if (digit != digit_) flush(lanes);
@@ -48,14 +48,14 @@ class PendingSquares {
   std::int64_t digit_ = 0, blocks_ = 0, first_ = 0, second_ = 0, third_ = 0;
 };
 
-/// Row r adds its blocks to `sum`, of which several rows may be at work at the same time.
+/// Row r adds its blocks to `sum`; several rows may run at the same time.
 struct Squares {
   static constexpr std::size_t block = 4096;
-  /// Digits are integers of 63 bits, and those of a square have 32.
+  /// A digit is an integer of 63 bits, and each square adds up to 32 bits to it.
   static constexpr std::size_t most_before_normalizing = std::size_t{1} << 30;
   ExactSum* sum;
   const float* x;
-  std::size_t n, row;  // elements in all, and in a "row"
+  std::size_t n, row;  // elements in total and per "row"
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
@@ -66,7 +66,7 @@ struct Squares {
     pending.flush(lanes);
   }
 
-  /// A block alone.
+  /// Adds one block.
   template <class Lanes, class Value, Array... A>
   FSDP_INLINE static void add(Lanes lanes, ExactSum* to, std::size_t count, Value value_of, A... arrays) {
     PendingSquares pending(to);
@@ -78,11 +78,12 @@ struct Squares {
     FSDP_INLINE float operator()(float x) const { return x; }
   };
 
-  /// The bits without the sign: they are in the order of |x|.
+  /// The bits without the sign, which have the same order as |x|.
   FSDP_INLINE static std::int32_t magnitude(float value) { return __builtin_bit_cast(std::int32_t, value) & 0x7fffffff; }
 
-  /// The squares of the numbers value_of() makes of `count` elements of the arrays, or, without arrays, of 0, ... count - 1,
-  /// the same each time; at most `block` of them. Arrays are read.
+  /// Adds the squares of the numbers that value_of() returns for `count` elements of the arrays, or, without arrays, for 0 to
+  /// count - 1. `count` is at most `block`. value_of() is called several times per element and must return the same number each
+  /// time. Arrays are only read.
   template <class Lanes, class Value, Array... A>
   FSDP_INLINE static void add_block(Lanes lanes, PendingSquares& pending, std::size_t count, Value value_of, A... arrays) {
     constexpr std::int32_t infinity = 0x7f800000;
@@ -103,11 +104,11 @@ struct Squares {
     if (top == 0) return;
 
     const double largest = static_cast<double>(__builtin_bit_cast(float, top));
-    // Exponent of its square, read from the double's bits; the square is at least 2^-298, so it is normal.
+    // The exponent of its square, from the double's bits; the square is at least 2^-298, so it is normal.
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, largest * largest) >> 52) - 1023;
     const std::int64_t digit = (exponent + 320) / 32;
     const double scale = power_of_two(320 - 32 * digit);  // 1 / unit of that digit
-    // The first three digits of a square. At most 4096 digits below 2^32 are added: exact in double.
+    // The first three digits of a square. At most 4096 numbers below 2^32 are added, which is exact in double.
     auto first = [=](auto... x) FSDP_LANE {
       const float x_i = value_of(x...);
       const double value = static_cast<double>(x_i);
@@ -122,7 +123,7 @@ struct Squares {
   }
 };
 
-/// Row r brings sum r into the form of ExactSum::normalize().
+/// Row r: normalizes sum r.
 struct NormalizeSums {
   ExactSum* sums;
 
@@ -133,7 +134,7 @@ struct NormalizeSums {
   }
 };
 
-/// One row: what follows from an update's sums.
+/// One row: computes an update's norm, scale and finiteness from its sums.
 struct FinishNorm {
   UpdateSums* sums;
   UpdateRules rules;
@@ -152,7 +153,7 @@ struct FinishNorm {
   }
 };
 
-/// One row: the sum of n losses is added to `total`.
+/// One row: adds the sum of n losses to `total`.
 struct AddLosses {
   LossSum* total;
   const float* losses;

@@ -1,5 +1,5 @@
-// Bodies of the optimizers that need sums over whole tensors: LAMB and Adafactor. All sums are of integers or exact, so that no
-// partition over threads and ranks changes a bit; what is computed from them is the same everywhere.
+// Row bodies of the optimizers that need sums over whole tensors: LAMB and Adafactor. All sums are sums of integers or exact,
+// so that no partition over threads and ranks changes a bit, and every rank computes the same values from them.
 #pragma once
 
 #include "kernels/rows/optimizer.hpp"
@@ -7,7 +7,7 @@
 
 namespace fsdp::kernels {
 
-/// The update of LAMB before it is scaled: You et al. 2020, "Large batch optimization for deep learning", Algorithm 2.
+/// The direction of LAMB's update: You et al. 2020, "Large batch optimization for deep learning", Algorithm 2.
 struct LambDirection {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_correction1, inverse_sqrt_correction2, eps, weight_decay;
   FSDP_INLINE float operator()(float p, float m, float v) const {
@@ -15,7 +15,7 @@ struct LambDirection {
   }
 };
 
-/// Block b moves its moments on, and adds the squares of the weights and of their directions.
+/// Block b: updates the moments, and adds the squares of the weights and of the directions.
 template <class State>
 struct LambStatistics {
   static constexpr bool flush_denormals = true;
@@ -40,14 +40,14 @@ struct LambStatistics {
     const std::size_t first = m.begin(b), count = m.end(b) - first;
     const float* const p = m.parameter + first;
     const State *const momentum = m.state_of_row(0, b), *const variance = m.state_of_row(1, b);
-    // By number: packs of arrays of two kinds would spill registers.
-    Squares::add(lanes, weights, count, [=](std::size_t i) FSDP_LANE { return p[i]; });  // its sums bring the lanes together
+    // Accessed by index, because packs of arrays of two types would spill registers.
+    Squares::add(lanes, weights, count, [=](std::size_t i) FSDP_LANE { return p[i]; });  // its sums are a barrier
     Squares::add(lanes, directions, count,
                  [=](std::size_t i) FSDP_LANE { return d(p[i], m.value_of(momentum[i]), m.value_of(variance[i])); });
   }
 };
 
-/// p -= learning_rate |weights| / |directions| direction, each norm that of a whole tensor, and the ratio 1 where one is 0.
+/// p -= learning_rate |weights| / |directions| direction. The norms are of the whole tensor; if one is 0, the ratio is 1.
 template <class State>
 struct LambUpdate {
   static constexpr bool flush_denormals = true;
@@ -73,24 +73,24 @@ struct LambUpdate {
   }
 };
 
-/// A contiguous part [begin, begin + n) of a matrix of `columns` columns, and walks over its rows.
+/// A contiguous part [begin, begin + n) of a matrix of `columns` columns, and the ranges of its rows.
 struct MatrixPart {
   std::size_t begin, n, columns;
   std::size_t first_row() const { return begin / columns; }
   std::size_t row_count() const { return n == 0 ? 0 : (begin + n - 1) / columns + 1 - begin / columns; }
-  /// The elements of row r that are in the part: [first, last) of the matrix.
+  /// The elements of row r that are in the part, as the range [first, last) of the matrix.
   FSDP_INLINE std::size_t first(std::size_t r) const { return r * columns < begin ? begin : r * columns; }
   FSDP_INLINE std::size_t last(std::size_t r) const { return (r + 1) * columns > begin + n ? begin + n : (r + 1) * columns; }
 };
 
-/// Squares of the elements of a gradient with this norm, each as two integers: in units of 2^-52 of `whole()`, which all
-/// squares together do not reach, and of 2^-84 of it. The sum of the first is below 2^52, that of the second below 2^53 for up
-/// to 2^21 numbers: sums in double are exact.
+/// Represents the square of an element of a gradient with this norm by two integers: a high one in units of 2^-52 whole(), and
+/// a low one in units of 2^-84 whole(). All squares together are below whole(). The sum of the high integers is below 2^52, and
+/// that of up to 2^21 low ones below 2^53: so sums in double are exact.
 struct SquareDigits {
   double scale;  // 2^52 / whole
 
   FSDP_INLINE explicit SquareDigits(double norm) : scale(0x1p52 / whole(norm)) {}
-  /// A power of two above norm^2, and twice that, since the norm is rounded. 1 if there is none.
+  /// A power of two that is at least twice norm^2, because the norm is rounded; 1 if the norm is not positive.
   FSDP_INLINE static double whole(double norm) {
     if (!(norm > 0)) return 1;
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, norm) >> 52) - 1022;  // norm < 2^exponent, and is normal
@@ -100,12 +100,12 @@ struct SquareDigits {
   FSDP_INLINE static double low(double s) { return floor((s - floor(s)) * 0x1p32); }
 };
 
-/// Row r of the part: the two sums of its squares go to words[2 r], words[2 r + 1] of the whole matrix's.
+/// Row r of the part: stores the two sums of its squares in words[2 r] and words[2 r + 1] of the whole matrix.
 struct RowSquares {
   const GradientNorm* norm;
   MatrixPart part;
   std::size_t first_row;
-  const float* gradient;  // of the part
+  const float* gradient;  // the part's gradient
   std::int64_t* words;
 
   template <class Lanes>
@@ -125,8 +125,8 @@ struct RowSquares {
   }
 };
 
-/// Strip s of the columns, all rows: first digits go to words[c], second ones to words[columns + c]. While rows are added the
-/// words hold the bits of doubles. For CPUs, which are quickest along rows.
+/// Strip s of the columns, all rows: the sums of high integers go to words[c], those of low ones to words[columns + c]. While
+/// rows are added, the words hold the bits of doubles. For CPUs, which are fastest along rows.
 struct ColumnSquares {
   static constexpr std::size_t strip = 512;
   const GradientNorm* norm;
@@ -161,8 +161,8 @@ struct ColumnSquares {
   }
 };
 
-/// The same sums for a device with many blocks, added to words that are zero: block b has strip b % strips of the columns, and
-/// of the rows partition b / strips. A lane keeps a column's sums to itself until it adds them; integers may be added in any
+/// The same sums for a device with many blocks, added to words that are zero. Block b has strip b % strips of the columns and
+/// partition b / strips of the rows. A lane adds a column's sums to the words only at the end; integers may be added in any
 /// order.
 struct ColumnSquaresOfRows {
   static constexpr std::size_t strip = 256;
@@ -195,8 +195,8 @@ struct ColumnSquaresOfRows {
   }
 };
 
-/// Block b of `n` factors moves to the mean of the `count` squares that each one's words say: f += weight (mean - f). `stride`:
-/// from one factor's first word to the next one's; `low`: from its first word to its second.
+/// Block b of `n` factors: f += weight (mean - f), where the mean is that of the `count` squares whose sum is in f's two words.
+/// `stride`: the distance from one factor's first word to the next one's; `low`: from its first word to its second.
 struct FactorUpdate {
   static constexpr bool flush_denormals = true;
   float* factor;
@@ -219,9 +219,8 @@ struct FactorUpdate {
   }
 };
 
-/// One row: 1 / mean of the rows' factors, which counts as `least` where it is less, as two words. A sum of such words over
-/// ranks, which all have the same factors, still says the same: the first one has the bits of the float, the second one counts
-/// ranks.
+/// One row: stores 1 / max(mean of the row factors, least) as two words. The first has the bits of the float, the second is 1.
+/// If ranks with the same factors add their words, the second counts ranks, and read() still returns the same value.
 struct InverseMean {
   const float* row_var;
   std::size_t rows;
@@ -244,11 +243,11 @@ struct InverseMean {
   }
 };
 
-/// The update of Adafactor before it is clipped and scaled, from the factors of the second moment (Shazeer and Stern 2018,
-/// "Adafactor", Algorithm 4).
+/// The direction of Adafactor's update, before clipping and scaling, from the factors of the second moment (Shazeer and Stern
+/// 2018, "Adafactor", Algorithm 4).
 struct FactoredDirection {
   const float *row, *column;
-  float inverse_mean, least;  // 1 / mean of the rows' factors; of the second moment
+  float inverse_mean, least;  // 1 / mean of the row factors; the smallest second moment
   float gradient_scale;
   FSDP_INLINE float operator()(float g, float row_factor, std::size_t c) const {
     const float v = row_factor * column[c] * inverse_mean;
@@ -256,7 +255,7 @@ struct FactoredDirection {
   }
 };
 
-/// Where the numbers of a FactoredDirection lie.
+/// Pointers to the numbers of a FactoredDirection, which read() loads.
 struct FactoredNumbers {
   const float *row, *column;
   const std::int64_t* inverse_mean;
@@ -267,14 +266,14 @@ struct FactoredNumbers {
   }
 };
 
-/// How far a tensor's parameters go along its directions (Shazeer and Stern 2018, Algorithms 4 and 5).
+/// The step size of a tensor (Shazeer and Stern 2018, Algorithms 4 and 5).
 FSDP_INLINE float step_size(const AdafactorScale& s) {
   const double weights = square_root(s.weights->value() / s.numel), directions = square_root(s.directions->value() / s.numel);
   const double excess = directions / s.clipping_threshold;
   return static_cast<float>((weights > s.least_scale ? weights : s.least_scale) * s.relative / (excess > 1 ? excess : 1.0));
 }
 
-/// Row i of the part adds the squares of its directions.
+/// Row i of the part: adds the squares of its directions.
 struct FactoredSquares {
   static constexpr bool flush_denormals = true;
   FactoredNumbers numbers;
@@ -328,13 +327,13 @@ struct FactoredUpdate {
   }
 };
 
-/// The same of a vector, whose second moment is not factored.
+/// The direction for a vector, whose second moment is not factored.
 struct VarianceDirection {
   float least;
   FSDP_INLINE float operator()(float g, float v) const { return g / square_root(v > least ? v : least); }
 };
 
-/// Block b moves its second moment on, and adds the squares of the directions.
+/// Block b: updates its second moment, and adds the squares of the directions.
 template <class State>
 struct VarianceStatistics {
   static constexpr bool flush_denormals = true;
@@ -364,7 +363,7 @@ struct VarianceStatistics {
   }
 };
 
-/// Leaves the state as it is, which in bf16 rounding does, too.
+/// Updates the parameter and leaves the state unchanged; rounding to bf16 does not change it, either.
 struct VarianceRule {
   static constexpr int states = 1;
   VarianceDirection direction;
@@ -372,7 +371,7 @@ struct VarianceRule {
   FSDP_INLINE float operator()(float p, float g, const float* s) const { return p * decay - step_size * direction(g, s[0]); }
 };
 
-/// The same, whose step size kernels have computed.
+/// The same with a step size that kernels have computed.
 struct AdafactorVectorRule {
   static constexpr int states = 1;
   VarianceDirection direction;

@@ -1,6 +1,6 @@
 // Large products of bf16 matrices on AMX's tiles, by one thread. As in Goto and van de Geijn, "Anatomy of High-Performance
-// Matrix Multiplication" (2008), both operands are packed block by block, so that the innermost product, of 32 rows and 32
-// columns over a stretch of the depth, finds the right operand in the first-level cache and the left one in the second.
+// Matrix Multiplication" (2008), both operands are packed block by block. The innermost product has 32 rows and 32 columns over
+// a stretch of the depth: its right operand is in the first-level cache and its left one in the second-level cache.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace tile_parts {
 
 using namespace tiles;
 
-/// A block of an operand: panels of 32 lanes, cut along the depth into stretches of `stretch` steps. Of each stretch all panels
-/// lie one behind the other.
+/// A block of an operand: panels of 32 lanes, cut along the depth into stretches of `stretch` steps. For each stretch, the
+/// parts of all panels are stored one after another.
 struct PackedBlock {
   bf16* data;
   std::size_t panels, steps, stretch;
@@ -25,12 +25,12 @@ struct PackedBlock {
   FSDP_INLINE std::size_t length(std::size_t first_step) const {
     return steps - first_step < stretch ? steps - first_step : stretch;
   }
-  /// The panel's part of the stretch that begins at `first_step`.
+  /// Returns the panel's part of the stretch that begins at `first_step`.
   FSDP_INLINE bf16* at(std::size_t first_step, std::size_t panel) const {
     return data + (first_step * panels + panel * length(first_step)) * step;
   }
 
-  /// op(from)'s lanes [0, lanes) and `depth`; rows in memory are walked along their length.
+  /// Packs lanes [0, lanes) and `depth` of op(from). Stored rows are read along their length.
   template <Operand operand, Trans trans>
   FSDP_INLINE void fill(const bf16* from, std::size_t stride, std::size_t lanes, std::size_t depth) const {
     constexpr bool rows_are_lanes = (operand == Operand::left) == (trans == Trans::no);
@@ -50,8 +50,8 @@ struct PackedBlock {
   }
 };
 
-/// n cut into the fewest parts of at most `most`, a multiple of `grain`, as even as multiples of `grain` allow: the length of a
-/// part.
+/// Divides n into the fewest parts of at most `most`, a multiple of `grain`, as evenly as multiples of `grain` allow. Returns
+/// the length of a part.
 FSDP_INLINE std::size_t even_part(std::size_t n, std::size_t most, std::size_t grain) {
   const std::size_t parts = (n + most - 1) / most, part = (n + parts - 1) / parts;
   return (part + grain - 1) / grain * grain;
@@ -73,8 +73,8 @@ FSDP_INLINE Row load(const bf16* from, std::size_t columns) {
 }
 FSDP_INLINE Row operator+(Row a, Row b) { return {_mm512_add_ps(a.left, b.left), _mm512_add_ps(a.right, b.right)}; }
 
-/// Whether rows of 32 columns are whole cache lines: then they are written past the caches, which need not read them first.
-/// The result of a product is too large to stay in the caches.
+/// Returns true if rows of 32 columns are whole cache lines. Such rows are written with stores that bypass the caches, so that
+/// they are not read first. A product's result is too large to stay in the caches.
 template <class Out>
 FSDP_INLINE bool whole_lines(const Out* to, std::size_t stride, std::size_t columns) {
   return columns >= side && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && stride * sizeof(Out) % 64 == 0;
@@ -95,7 +95,7 @@ FSDP_INLINE void store(bf16* to, Row x, std::size_t columns, bool past_caches) {
     store_rounded(to, x.left, x.right, columns);
 }
 
-/// f of each of the 32 numbers.
+/// Applies f to each of the 32 numbers.
 template <class F>
 FSDP_INLINE Row each(Row x, F f) {
   alignas(64) float values[side];
@@ -105,7 +105,7 @@ FSDP_INLINE Row each(Row x, F f) {
   return {_mm512_load_ps(values), _mm512_load_ps(values + 16)};
 }
 
-/// Asks for what finish() will read at (row, column), and for what it will write without filling whole lines.
+/// Prefetches the memory that finish() reads at (row, column), and the memory that it writes without filling whole lines.
 template <class T>
 FSDP_INLINE void ask_for(const T* from, std::size_t stride, std::size_t rows) {
   for (std::size_t r = 0; r < rows; ++r, from += stride) {
@@ -126,7 +126,7 @@ FSDP_INLINE void foresee(const StoreGeluGradient<form>& to, std::size_t row, std
   ask_for(to.pre + row * to.n + column, to.n, rows);
 }
 
-/// rows x columns of sums[32,32] to where (row, column) lies.
+/// Stores rows x columns of sums[32,32] to the result at (row, column).
 template <class Out>
 FSDP_INLINE void finish(const StoreSums<Out>& to, std::size_t row, std::size_t column, const float* sums, std::size_t rows,
                         std::size_t columns) {
@@ -146,7 +146,7 @@ FSDP_INLINE void finish(const StoreGelu<form>& to, std::size_t row, std::size_t 
   const bool past_caches = whole_lines(out, to.n, columns) && whole_lines(pre, to.n, columns);
   const Row bias = to.bias ? load(to.bias + column, columns) : Row{};
   for (std::size_t r = 0; r < rows; ++r, out += to.n, pre += to.n, sums += side) {
-    // The value is rounded as it is stored, so that backward and selective recomputation find the same.
+    // Rounded as stored, so that the backward pass and recomputation use the same value.
     const Row x = each(load(sums, side) + bias, [](float value) FSDP_LANE { return static_cast<float>(bf16(value)); });
     store(pre, x, columns, past_caches);
     store(out, each(x, [](float value) FSDP_LANE { return gelu<form>(value); }), columns, past_caches);

@@ -1,9 +1,9 @@
-// Products of bf16 matrices on AMX's tiles (Intel 64 and IA-32 manual, volume 1, chapter "Programming with Intel AMX"): what
-// gemm() and attention have in common. A tile is 16 rows of 64 bytes. One instruction adds to a tile of 16 x 16 floats the
-// product of a tile of 16 x 32 numbers by one of 32 x 16, which lies as 16 rows of pairs.
+// Products of bf16 matrices on AMX's tiles (Intel 64 and IA-32 manual, volume 1, chapter "Programming with Intel AMX"): the
+// building blocks that gemm() and attention share. A tile is 16 rows of 64 bytes. One instruction adds to a tile of 16 x 16
+// floats the product of a tile of 16 x 32 numbers and one of 32 x 16, which is stored as 16 rows of pairs.
 //
 // Operands are packed: 32 rows of a left operand, or 32 columns of a right one, make a panel, which is cut along the depth into
-// steps of 32. A step is two tiles, one behind the other. What lies beyond a matrix is 0.
+// steps of 32. A step is two tiles, one after the other. Elements outside the matrix are 0.
 #pragma once
 
 #include <immintrin.h>
@@ -16,12 +16,12 @@
 
 namespace fsdp::kernels::tiles {
 
-inline constexpr std::size_t side = 32;           // rows, columns and depth of what is multiplied at once
-inline constexpr std::size_t step = side * side;  // numbers of one step of a panel
+inline constexpr std::size_t side = 32;           // rows, columns and depth of the innermost product
+inline constexpr std::size_t step = side * side;  // numbers per step of a panel
 inline constexpr std::size_t tile = step / 2;
 inline constexpr std::size_t aligned(std::size_t n) { return (n + side - 1) / side * side; }
 
-/// This thread's tile registers, all of 16 x 64 bytes, while it lives.
+/// Configures this thread's tile registers, all of 16 x 64 bytes, while it exists.
 class Registers {
  public:
   FSDP_INLINE Registers() {
@@ -40,7 +40,7 @@ class Registers {
 
 FSDP_INLINE __mmask32 first(std::size_t count) { return count >= 32 ? ~0u : (1u << count) - 1; }
 
-/// 16 x 16 numbers of 32 bits, in place.
+/// Transposes 16 x 16 numbers of 32 bits, in place.
 FSDP_INLINE void transpose(__m512i (&row)[16]) {
   __m512i pairs[16], fours[16];
 #pragma GCC unroll 8
@@ -68,7 +68,7 @@ FSDP_INLINE void transpose(__m512i (&row)[16]) {
   }
 }
 
-/// Two rows of 32 numbers as pairs, for columns [0, 16) and [16, 32).
+/// Interleaves two rows of 32 numbers as pairs: `left` has columns [0, 16), `right` has columns [16, 32).
 FSDP_INLINE void pair_up(__m512i upper, __m512i lower, __m512i& left, __m512i& right) {
   const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4,
                                        35, 3, 34, 2, 33, 1, 32, 0);
@@ -79,8 +79,8 @@ FSDP_INLINE void pair_up(__m512i upper, __m512i lower, __m512i& left, __m512i& r
 
 enum class Operand { left, right };
 
-/// One panel of a left operand [lanes, depth] or a right one [depth, lanes], `lanes` at most 32, whose stored rows are `stride`
-/// elements apart: `trans` as in gemm().
+/// Packs one panel of a left operand [lanes, depth] or of a right one [depth, lanes], with at most 32 lanes. Stored rows are
+/// `stride` elements apart; `trans` as in gemm().
 template <Operand operand, Trans trans>
 FSDP_INLINE void pack(bf16* to, const bf16* from, std::size_t stride, std::size_t lanes, std::size_t depth) {
   constexpr bool rows_are_lanes = (operand == Operand::left) == (trans == Trans::no);
@@ -113,7 +113,7 @@ FSDP_INLINE void pack(bf16* to, const bf16* from, std::size_t stride, std::size_
   }
 }
 
-/// The panel of the left operand that 32 rows of floats are, rounded: depth is a multiple of 32.
+/// Rounds 32 rows of floats to a panel of the left operand; depth is a multiple of 32.
 FSDP_INLINE void round_left(bf16* to, const float* from, std::size_t stride, std::size_t depth) {
   for (std::size_t row = 0; row < side; ++row)
     for (std::size_t l = 0; l < depth; l += side) {
@@ -123,7 +123,7 @@ FSDP_INLINE void round_left(bf16* to, const float* from, std::size_t stride, std
     }
 }
 
-/// The panels of the right operand [32, columns], of one step each; columns is a multiple of 32.
+/// Rounds a right operand [32, columns] to panels of one step each; columns is a multiple of 32.
 FSDP_INLINE void round_right(bf16* to, const float* from, std::size_t stride, std::size_t columns) {
   const __m512i in_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
                                             20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -135,12 +135,12 @@ FSDP_INLINE void round_right(bf16* to, const float* from, std::size_t stride, st
     }
 }
 
-/// The first `columns` of 32 floats, rounded.
+/// Stores the first `columns` of 32 floats, rounded.
 FSDP_INLINE void store_rounded(bf16* to, __m512 left, __m512 right, std::size_t columns) {
   _mm512_mask_storeu_epi16(to, first(columns), (__m512i)_mm512_cvtne2ps_pbh(right, left));
 }
 
-/// out[32,32] (=, +=) the product of two panels of `steps` steps; its rows are `stride` floats apart.
+/// out[32,32] (=, +=) the product of two panels of `steps` steps; rows of out are `stride` floats apart.
 FSDP_INLINE void multiply(std::size_t steps, const bf16* left, const bf16* right, float* out, std::size_t stride, Write write) {
   const std::size_t bytes = stride * sizeof(float);
   float* const below = out + 16 * stride;
