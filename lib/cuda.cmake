@@ -1,5 +1,5 @@
-# libfsdp_cuda: all that needs CUDA's libraries, which libfsdp loads when a GPU is asked for (device/cuda_library.hpp). The tests compile
-# the same sources against a double of these libraries (tests/cuda_double).
+# libfsdp_cuda has all code that needs CUDA's libraries; libfsdp loads it when a GPU is requested (device/cuda_library.hpp). The tests
+# compile the same sources with a double of these libraries (tests/cuda_double).
 file(GLOB FSDP_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/device/cuda/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/*.cpp)
 file(GLOB FSDP_CUDA_KERNELS CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/kernels/rows/*.cu)
 file(GLOB FSDP_NCCL_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/comm/nccl/nccl_groups.cpp)
@@ -9,15 +9,16 @@ set(FSDP_CUDA_KERNELS ${FSDP_CUDA_KERNELS} PARENT_SCOPE)
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/device/cuda_library.cpp PROPERTIES COMPILE_DEFINITIONS
   "FSDP_VERSION=\"${PROJECT_VERSION}\"")
 target_link_libraries(fsdp PRIVATE ${CMAKE_DL_LIBS})
-# It knows the row bodies by name, whose loops it does not compile.
+# row_functions.cpp includes the row bodies, but does not compile their loops.
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/row_functions.cpp PROPERTIES COMPILE_OPTIONS -fopenmp-simd)
 
 if(FSDP_HAVE_CUDA)
-  # The kernels by themselves, too: the test kernels.cuda_twin holds them to the CPU's.
+  # The kernels are a library of their own, because the test kernels.cuda_twin compares them with the CPU's.
   add_library(fsdp_kernels_cuda OBJECT ${FSDP_CUDA_KERNELS})
   target_include_directories(fsdp_kernels_cuda PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
   target_compile_definitions(fsdp_kernels_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FSDP_GPU>)
-  # No products fused behind our back: initial weights have the CPU's bits. Architectures are compiled side by side.
+  # -fmad=false: no fused products that the code does not ask for, so that initial weights have the same bits as on the CPU. --threads=0:
+  # architectures are compiled in parallel.
   target_compile_options(fsdp_kernels_cuda PRIVATE --expt-relaxed-constexpr -fmad=false --threads=0)
   target_link_libraries(fsdp_kernels_cuda PUBLIC CUDA::cudart_static fmt::fmt PRIVATE fsdp_flags)
   set_target_properties(fsdp_kernels_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)

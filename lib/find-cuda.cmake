@@ -1,5 +1,6 @@
-# Looks for CUDA and NCCL: what is missing is said, and what it means, and nothing is downloaded. Included at the top, where a language is
-# switched on. Gives FSDP_HAVE_CUDA, FSDP_HAVE_NCCL, and FSDP_CUDA_SUMMARY for the last line of the configuration.
+# Looks for CUDA and NCCL. If one is missing, a message reports it and the consequence; nothing is downloaded. Included by the top-level
+# CMakeLists.txt, because it enables a language. Sets FSDP_HAVE_CUDA, FSDP_HAVE_NCCL, and FSDP_CUDA_SUMMARY for the last line of the
+# configuration.
 set(FSDP_CUDA_SUMMARY "no CUDA")
 if(NOT FSDP_WITH_CUDA)
   return()
@@ -18,8 +19,8 @@ if(nvcc_says MATCHES "release ([0-9]+\\.[0-9]+)" AND CMAKE_MATCH_1 VERSION_LESS 
   return()
 endif()
 
-# Machine code for the GPUs of data centres that the toolkit knows (A100, H100 and H200, B200, RTX 50 and RTX PRO), and PTX of the newest,
-# which the driver compiles for whatever comes later. CMAKE_CUDA_ARCHITECTURES says another list.
+# By default, machine code for the GPUs that the toolkit supports out of A100, H100 and H200, B200, RTX 50 and RTX PRO, and PTX for the
+# newest, which the driver compiles for later GPUs. CMAKE_CUDA_ARCHITECTURES overrides the list.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known_architectures ERROR_QUIET)
   foreach(architecture 80 90 100 120)

@@ -1,10 +1,10 @@
-# `cmake --install`: programs (apps/), libfsdp, its headers, and what find_package(fsdp) reads. The targets are fsdp::fsdp and
+# `cmake --install`: the programs (apps/), libfsdp, its headers, and the files that find_package(fsdp) reads. The targets are fsdp::fsdp and
 # fsdp::testing.
 #
 # Programs include <fsdp/fsdp.hpp> (docs/api.md), and their tests <fsdp/check_gradients.hpp>. All other headers are in
-# include/fsdp/internal/, and are included as in here, "fsdp/plan.hpp". Those that need another library's headers (mpi.h, dnnl.hpp,
-# cuda_runtime.h) or the flags of one instruction set are left out, and no other header includes them: the test "install" compiles all
-# that are installed. Of the row kernels there is what an optimizer of one's own is compiled with (docs/extending-optimizer.md).
+# include/fsdp/internal/, and have the same paths as here, for example "fsdp/plan.hpp". Headers that need another library's headers (mpi.h,
+# dnnl.hpp, cuda_runtime.h) or the flags of one instruction set are not installed, and no installed header includes them: the test "install"
+# compiles all that are. Of the row kernels, only the headers for user-defined optimizers are installed (docs/extending-optimizer.md).
 include(CMakePackageConfigHelpers)
 set_target_properties(fsdp PROPERTIES INSTALL_RPATH $ORIGIN)
 install(TARGETS fsdp fsdp_testing EXPORT fsdp-targets)

@@ -1,5 +1,5 @@
-# Writes OUT, a header with the commit of SOURCE, if the commit has changed. Runs at every build: cmake -DSOURCE=... -DOUT=...
-# -P this.
+# Writes OUT, a header with the commit of SOURCE, if the commit has changed. Every build runs it: cmake -DSOURCE=... -DOUT=... -P
+# git-version.cmake.
 cmake_minimum_required(VERSION 3.25)
 set(FSDP_GIT "unknown")
 find_program(GIT git)

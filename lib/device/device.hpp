@@ -14,8 +14,8 @@ namespace fsdp {
 
 enum class DeviceKind { cpu, cuda };
 
-/// Whether it is the host's processors, on the host's memory. Other devices have memory that the host does not reach and
-/// kernels of their own, which run while the host goes on: code above this folder asks no more of a kind.
+/// Returns true for the CPU. Other devices have memory that the host cannot access, and their kernels run asynchronously. Code
+/// outside this folder makes no other distinction between kinds.
 constexpr bool is_host(DeviceKind kind) { return kind == DeviceKind::cpu; }
 
 /// Memory of one device; freed by its destructor. Aligned to at least 64 bytes; filled with zeros.

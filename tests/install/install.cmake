@@ -1,5 +1,5 @@
-# cmake -DBUILD=... -P install.cmake: installs the build, moves the prefix, trains from there, and builds a user's project against it.
-# The build folder's library must not be used by anything that runs here.
+# cmake -DBUILD=... -P install.cmake: installs the build, moves the prefix, trains from there, and builds a user's project with it. Nothing
+# that runs here may use the build folder's library.
 cmake_minimum_required(VERSION 3.25)
 
 function(run folder)
@@ -23,13 +23,13 @@ run(${FOLDER} ${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/first)
 file(RENAME ${FOLDER}/first ${FOLDER}/moved)
 set(bin ${FOLDER}/moved/${BIN})
 
-# Programs use the library beside them.
+# Programs use the library of their own prefix.
 file(GLOB programs ${bin}/fsdp-*)
 list(LENGTH programs count)
 if(count LESS 9)
   message(FATAL_ERROR "${count} programs were installed: ${programs}")
 endif()
-if(CUDA)  # what libfsdp loads where there are GPUs
+if(CUDA)  # the library that libfsdp loads for GPUs
   list(APPEND programs ${FOLDER}/moved/${LIB}/libfsdp_cuda.so)
 endif()
 foreach(program IN LISTS programs)
@@ -44,7 +44,7 @@ endforeach()
 run(${FOLDER} ${bin}/fsdp-train --version)
 expect_text("fsdp-train ${VERSION} (")
 
-# A run from there.
+# A training run from the moved prefix.
 file(WRITE ${FOLDER}/job/text.txt "The quick brown fox jumps over the lazy dog, and twenty bytes more follow.")
 run(${FOLDER}/job ${bin}/fsdp-tokenize text.txt --out tokens.bin)
 run(${FOLDER}/job ${MPIRUN} -np 2 ${bin}/fsdp-train tokens.bin --arch gpt2 --vocab-size 256 --decoder-layers 1 --decoder-embed-dim 16
@@ -55,7 +55,7 @@ expect_text("transformer.wte.weight")
 run(${FOLDER}/job ${MPIRUN} -np 2 ${bin}/fsdp-doctor --device cpu)
 expect_text(" ok       training ")
 
-# A user's project: with the headers that were installed, each of which compiles by itself, and with the library.
+# A user's project with the installed library and headers; it compiles each header by itself.
 file(GLOB public RELATIVE ${FOLDER}/moved/${INCLUDE} ${FOLDER}/moved/${INCLUDE}/* ${FOLDER}/moved/${INCLUDE}/fsdp/*)
 if(NOT public STREQUAL "fsdp;fsdp/check_gradients.hpp;fsdp/fsdp.hpp;fsdp/internal")
   message(FATAL_ERROR "besides <fsdp/fsdp.hpp>, <fsdp/check_gradients.hpp> and what is internal, programs can include: ${public}")
@@ -69,7 +69,7 @@ file(COPY ${PROJECT}/ DESTINATION ${FOLDER}/user)
 run(${FOLDER}/user ${CMAKE_COMMAND} -S . -B build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} "-DCMAKE_CXX_FLAGS=${FLAGS}"
   "-DCMAKE_PREFIX_PATH=${FOLDER}/moved;${PREFIX_PATH}")
 run(${FOLDER}/user ${CMAKE_COMMAND} --build build)
-# Another version than this one is refused.
+# A project that requests another version is refused.
 foreach(version 99 1.0)
   file(WRITE ${FOLDER}/other/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(other LANGUAGES CXX)\nfind_package(fsdp ${version} REQUIRED)\n")
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${FOLDER}/other -B ${FOLDER}/other/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
@@ -82,7 +82,7 @@ run(${FOLDER}/user ${MPIRUN} -np 2 build/user)
 expect_text("fsdp ${VERSION}")
 expect_text("2 ranks add up to 3")
 
-# The programs of docs/tutorial and docs/examples, as their readers build them.
+# The programs of docs/tutorial and docs/examples, built as their readers do.
 function(build_programs folder)
   run(${FOLDER} ${CMAKE_COMMAND} -S ${DOCS}/${folder} -B ${FOLDER}/${folder} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
     "-DCMAKE_CXX_FLAGS=${FLAGS} -Wall -Wextra -Werror" "-DCMAKE_PREFIX_PATH=${FOLDER}/moved;${PREFIX_PATH}")
@@ -105,7 +105,7 @@ foreach(ranks RANGE 1 4)
   endforeach()
 endforeach()
 
-# A plain MPI program, with and without the lines that are ours.
+# A plain MPI program, with and without the lines for fsdp.
 build_programs(examples/own-loop)
 run(${FOLDER} ${MPIRUN} -np 3 ${FOLDER}/examples/own-loop/own-loop)
 string(REGEX MATCHALL "way [0-9.]+" with "${said}")

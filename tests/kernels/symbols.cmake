@@ -1,5 +1,6 @@
-# The objects of the row kernels may define only symbols whose names carry their level: a function of a shared header, compiled
-# there with AVX-512, could be taken by the linker for the whole program.  cmake -DNM=nm -DLEVEL=4 -DOBJECT=file -P symbols.cmake
+# Checks that the objects of the row kernels define only symbols with their level in the name: if a function of a shared header were
+# compiled there with AVX-512, the linker could use it for the whole program.
+# Usage: cmake -DNM=nm -DLEVEL=4 -DOBJECT=file -P symbols.cmake
 execute_process(COMMAND ${NM} --defined-only --demangle ${OBJECT} OUTPUT_VARIABLE text RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
   message(FATAL_ERROR "${NM} failed on ${OBJECT}")

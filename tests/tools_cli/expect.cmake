@@ -1,7 +1,7 @@
-# Runs one command line and holds it to its exit code and to what it says:
+# Runs one command line and checks its exit code and output:
 #   cmake -DCODE=2 -DSAYS=a|b -DCOMMAND=program|--option|value -P expect.cmake
-# The bars separate items; every item of SAYS must be part of stdout and stderr together; LACKS must not. One message, no more: with ONCE,
-# that text occurs exactly once. The command runs in FOLDER, which is emptied first. INPUT is a file for stdin.
+# The bars separate items. Every item of SAYS must be part of stdout and stderr together, and no item of LACKS may be. ONCE is a text that
+# must occur exactly once. The command runs in FOLDER, which is emptied first. INPUT is a file for stdin.
 cmake_minimum_required(VERSION 3.25)
 string(REPLACE "|" ";" command "${COMMAND}")
 string(REPLACE "|" ";" says "${SAYS}")

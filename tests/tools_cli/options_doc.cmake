@@ -1,4 +1,4 @@
-# Holds docs/options.md to what PROGRAM says of its options.
+# Compares docs/options.md with the options that PROGRAM prints.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${PROGRAM} --help-markdown OUTPUT_VARIABLE section COMMAND_ERROR_IS_FATAL ANY)
 file(READ ${DOC} doc)
