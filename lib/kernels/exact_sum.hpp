@@ -21,9 +21,8 @@ struct ExactSum {
   std::array<std::int64_t, count> digits{};
   std::array<std::int64_t, count> carries{};  // in units of 2^32 digits. A carry stays with its digit: if some
                                               // partition dropped the digit, its carry must not reach one that counts
-  std::array<std::int64_t, count>
-      tops{};                   // blocks whose largest square was in this digit; value() reads the highest and two below
-  std::int64_t non_finite = 0;  // infinities and NaNs seen; they are not in digits
+  std::array<std::int64_t, count> tops{};     // the number of blocks with their largest square in this digit; see value()
+  std::int64_t non_finite = 0;                // infinities and NaNs seen; they are not in digits
 
   FSDP_INLINE_ANYWHERE ExactSum& operator+=(const ExactSum& other) {
     for (std::size_t i = 0; i < count; ++i) {

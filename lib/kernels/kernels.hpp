@@ -24,7 +24,7 @@ namespace fsdp::kernels {
 template <class E>
 using Nullable = std::type_identity_t<const E*>;
 
-/// Whether a kernel replaces its output or adds to it: the first contribution to a gradient overwrites, later ones add.
+/// Selects whether a kernel replaces its output or adds to it: the first contribution to a gradient overwrites, later ones add.
 enum class Write { overwrite, add };
 
 // --- gemm.cpp ----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ FSDP_INLINE void pack_all(bf16* to, const bf16* from, std::size_t stride, std::s
     pack<operand, trans>(to, from + lane * lane_stride, stride, lanes - lane < side ? lanes - lane : side, depth);
 }
 
-/// out[32, columns] = left[32, 32 steps] right, whose panels have `right_steps` steps; columns is a multiple of 32.
+/// out[32, columns] = left[32, 32 * steps] right. Each panel of `right` has `right_steps` steps; columns is a multiple of 32.
 FSDP_INLINE void multiply_row(std::size_t steps, const bf16* left, const bf16* right, std::size_t right_steps, float* out,
                               std::size_t stride, std::size_t columns) {
   for (std::size_t column = 0; column < columns; column += side, right += right_steps * step)

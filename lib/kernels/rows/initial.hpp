@@ -66,7 +66,7 @@ struct RandomFill {
     const std::size_t global_end = global_begin + n, last = (global_end + 3) / 4;
     const std::size_t begin = global_begin / 4 + b * block, end = last - begin < block ? last : begin + block;
     const RandomFill k = *this;
-    // The counters whose four elements are all needed. Only the first and the last counter may have others.
+    // Counters with four needed elements. Only the first and the last counter may have fewer.
     const std::size_t whole_begin = 4 * begin < global_begin ? begin + 1 : begin;
     const std::size_t whole_end = 4 * end > global_end ? end - 1 : end;
     if (whole_begin < whole_end) {

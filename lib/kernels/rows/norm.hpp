@@ -232,7 +232,7 @@ struct ColumnSum {
     std::size_t r = p * R / partitions;
     const std::size_t end = (p + 1) * R / partitions;
     for (; r + 4 <= end;
-         r += 4) {  // no sync(): rows beside each other lie alike only where all do, so lanes keep their elements
+         r += 4) {  // no sync(): adjacent rows have the same alignment if all rows do, so lanes keep their elements
       const E *d0 = dy + r * stride, *d1 = d0 + stride, *d2 = d1 + stride, *d3 = d2 + stride;
       lanes.each(
           C, [](float& sum, float a, float b, float c, float d) FSDP_LANE { sum += (a + b) + (c + d); }, total, d0, d1, d2, d3);

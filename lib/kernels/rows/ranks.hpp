@@ -1,5 +1,5 @@
-// Row bodies of sums over ranks if a library such as NCCL gathers the ranks' numbers: rounding before the transfer, and the sum
-// after it. "Row" b is a block of elements, as in pointwise.hpp.
+// Row bodies for sums over ranks after a library such as NCCL has gathered the ranks' numbers, and for rounding these numbers
+// before they are sent. "Row" b is a block of elements, as in pointwise.hpp.
 #pragma once
 
 #include "kernels/rows/pointwise.hpp"

@@ -195,8 +195,8 @@ struct ColumnSquaresOfRows {
   }
 };
 
-/// Block b of `n` factors: f += weight (mean - f), where the mean is that of the `count` squares whose sum is in f's two words.
-/// `stride`: the distance from one factor's first word to the next one's; `low`: from its first word to its second.
+/// Block b of `n` factors: f += weight (mean - f). f's two words have a sum of `count` squares, which gives the mean. `stride`:
+/// the distance from one factor's first word to the next one's; `low`: from its first word to its second.
 struct FactorUpdate {
   static constexpr bool flush_denormals = true;
   float* factor;
