@@ -1,5 +1,5 @@
-// The formats of token files. Each format has a file with its row, and a line in formats.cpp. docs/extending-format.md shows
-// how to add one.
+// The formats of token files. Each format has a file with its row, and a line in formats.cpp. docs/extending-token-format.md
+// shows how to add one.
 #pragma once
 
 #include <filesystem>

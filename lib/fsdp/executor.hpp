@@ -78,8 +78,8 @@ class Executor {
 
   /// This rank's shard of each unit: Layout::shard_numel() numbers of type UnitTypes::master or gradient. They are valid during
   /// the executor's lifetime. Units that are not trained have no gradients and no optimizer state: theirs are empty. Gradients
-  /// are those of the last update, before clipping, multiplied by its loss scale. A caller that changes parameters must call
-  /// publish_parameters() before the next computation.
+  /// are those of the last update, before clipping by norm, multiplied by its loss scale. A caller that changes parameters must
+  /// call publish_parameters() before the next computation.
   ShardState parameters();
   ShardState gradients();
   /// The optimizer's states. Each state covers all units.

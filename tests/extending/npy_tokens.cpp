@@ -58,7 +58,10 @@ class NpyTokens : public Tokens {
 /// Has another name until it is whole, and cannot be resumed.
 class NpyWriter : public TokenWriter {
  public:
-  explicit NpyWriter(fs::path path) : path_(std::move(path)) { file_.emplace(path_.string() + ".tmp"); }
+  explicit NpyWriter(fs::path path) : path_(std::move(path)) {
+    fs::remove(path_.string() + ".tmp");  // a killed run may have left it
+    file_.emplace(path_.string() + ".tmp");
+  }
   ~NpyWriter() override {
     if (file_) fs::remove(file_->path());
   }
