@@ -61,7 +61,7 @@ says one "waiting until an earlier start of this job, process [0-9]+ on node1, S
 grep -q '"reason":"a later start of this job waits for one"' home/one.jsonl || fail "the earlier start was not asked to stop"
 says one "^Slurm itself has put the job back into the queue"
 [[ $(updates one | cut -d ' ' -f 1 | uniq -d) == "" ]] || fail "one has done updates twice"
-says two "a node has died or was given back|Slurm itself has put the job back"
+says two "a node has died or was released|Slurm itself has put the job back"
 
 step "done"
 exit $((failures > 0))
