@@ -16,25 +16,25 @@ namespace fsdp {
 
 std::span<const std::string_view> options_that_keep_results() {
   static constexpr std::string_view names[] = {
-      // The position in the data compares the tokens of texts, whatever made them.
+      // These are compared by their effect: the position in the data has checksums of the texts' tokens.
       "valid", "valid-mask", "tokenizer", "json-field", "skip-invalid",
-      // A checkpoint of another model is refused.
+      // Options of the model: a checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
       "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
       "activation-fn",
-      // How the sequences of --total-batch-size are divided.
+      // How the sequences of --total-batch-size are divided among ranks and micro-batches.
       "batch-size", "update-freq",
       // The end of the run.
       "max-update", "stop-before",
-      // Which rank holds and computes what, and when.
+      // Which rank stores and computes what, and when.
       "sharding-strategy", "shard-group-size", "wrap-policy", "wrap-layers", "min-num-params", "wrap-units",
       "backward-prefetch", "forward-prefetch", "limit-all-gathers", "accumulate-unsharded", "invariant", "ignore-params",
       "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "offload-params", "offload-optimizer", "device",
       "comm", "sum-order", "collective-timeout", "comm-thread", "threads",
-      // Checkpoints, and where this run begins.
+      // Checkpoints, and the starting point of this run.
       "save-dir", "no-save", "save-interval-updates", "save-interval", "no-async-save", "compress", "keep-last", "keep-every",
       "restore", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader", "no-verify",
-      // What is printed.
+      // Output.
       "log-interval", "log-format", "log-file", "log-group-norms", "validate-interval-updates", "sample-interval-updates",
       "sample-prompt", "trace", "trace-updates", "dry-run"};
   return names;
@@ -60,7 +60,7 @@ std::string text_of(const nlohmann::json& value) {
   return value.is_null() ? "unset" : value.is_string() ? excerpt(value.get<std::string>()) : json_text(value);
 }
 
-/// The schedule of options in JSON; nothing if its length is not known.
+/// The schedule in the JSON form of options; empty if its length is unknown.
 std::optional<Schedule> schedule_of(const nlohmann::json& options) {
   std::vector<std::string> words = {"fsdp-train"};
   for (const char* name : of_schedule)
@@ -80,7 +80,7 @@ std::optional<Schedule> schedule_of(const nlohmann::json& options) {
 
 std::string rate_text(double rate) { return rate == 0 ? "0" : format("{:.2e}", rate); }
 
-/// " (the rate was 0 at update 6 and is 3.71e-04 at update 7)", if it is known.
+/// Returns " (the rate was 0 at update 6 and is 3.71e-04 at update 7)"; empty if the rates are unknown.
 std::string effect_on_rate(const nlohmann::json& before, const nlohmann::json& now, std::uint64_t update) {
   const std::optional<Schedule> earlier = schedule_of(before), later = schedule_of(now);
   if (!earlier || !later || update == 0) return "";

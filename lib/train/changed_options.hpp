@@ -13,11 +13,11 @@
 namespace fsdp {
 
 /// The options that are not compared: they change no result except the rounding of sums, or other code compares their effect.
-/// All other options are compared, also new ones.
+/// Every other option is compared, so a new option is compared unless it is added here.
 std::span<const std::string_view> options_that_keep_results();
 
-/// A warning with every compared option whose value differs from that in `before`, the to_json() of the run that wrote the
-/// checkpoint after `update`. Empty if there is none. Options that `before` does not have are not compared.
+/// Returns a warning that lists every compared option whose value differs from that in `before`, the to_json() of the run that
+/// wrote the checkpoint after `update`. Returns "" if no option differs. Options that `before` does not have are not compared.
 std::string describe_changed_options(const nlohmann::json& before, const TrainOptions& now, std::uint64_t update);
 
 }  // namespace fsdp

@@ -125,14 +125,14 @@ void add_precision_options(OptionTable& table, DType& precision) {
   struct Spellings {
     bool bf16 = false, fp16 = false;
   };
-  const auto spelled = std::make_shared<Spellings>();  // as long as the table has rows over it
+  const auto spelled = std::make_shared<Spellings>();  // the rows keep it alive
   table
       .choice<DType>("precision", precision, dtype_names(),
                      "Type of the numbers that are gathered, computed with and kept as activations. The optimizer works on "
                      "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see "
                      "--reduce-dtype.")
       .alias("param-dtype")
-      .follows("fp32");  // so that a printed configuration leaves it open to other spellings
+      .follows("fp32");  // a printed configuration has the default as a comment only, so other spellings can set it
   table.flag("bf16", spelled->bf16, "fairseq's spelling of --precision bf16.").spelling();
   table.flag("fp16", spelled->fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.").spelling();
   table.then([&precision, spelled](const OptionTable& given) {
@@ -210,7 +210,7 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
                     "The same for gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters. "
                     "Parameters as they are computed with stay on the GPU.")
       .follows("none; cpu with --offload-params cpu");
-  const auto spelled = std::make_shared<bool>(false);  // as long as the table has a row over it
+  const auto spelled = std::make_shared<bool>(false);  // the row keeps it alive
   table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu, which goes with --bf16 or --fp16.")
       .spelling();
   table.then([&sharding, spelled](const OptionTable& given) {
@@ -312,7 +312,7 @@ std::optional<std::string> answer(const OptionTable& table, Request request) {
 
 namespace {
 
-/// "2 GPUs", or why there is none.
+/// Returns "2 GPUs", or why no GPU can be used.
 std::string gpus_of_this_machine() {
   std::string why;
   const CudaLibrary* const library = find_cuda_library(&why);

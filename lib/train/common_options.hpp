@@ -1,4 +1,4 @@
-// Rows that several programs have in their tables of options: the same names, help and checks wherever they are.
+// Option rows that several programs share, so that names, help and checks are the same in each.
 #pragma once
 
 #include <optional>
@@ -19,18 +19,18 @@ namespace fsdp {
 
 /// --batch-size, --tokens-per-sample and --update-freq.
 void add_batch_options(OptionTable& table, ShardingOptions& sharding);
-/// --break-mode, --document-attention, and --eos-token-id, which goes with them; of every program that cuts data.
+/// --break-mode, --document-attention and --eos-token-id, for every program that cuts data into sequences.
 void add_document_options(OptionTable& table, BreakMode& break_mode, bool& document_attention,
                           std::optional<std::size_t>& end_of_document);
-/// --decoder-layers and the others that change the model that --arch or --model names.
+/// --decoder-layers and the other options that change the model chosen by --arch or --model.
 void add_size_options(OptionTable& table, ConfigOverrides& sizes);
 /// --sharding-strategy.
 void add_strategy_option(OptionTable& table, std::string& strategy);
-/// --shard-group-size, which goes with some of them.
+/// --shard-group-size, which applies to the hybrid strategies.
 void add_group_option(OptionTable& table, int& shard_group_size);
-/// fp32, bf16 and fp16 by the names of fairseq, PyTorch and Hugging Face ("bf16", "bfloat16", "torch.bfloat16").
+/// The dtypes fp32, bf16 and fp16 by their names in fairseq, PyTorch and Hugging Face ("bf16", "bfloat16", "torch.bfloat16").
 std::vector<std::pair<std::string, DType>> dtype_names(bool with_fp16 = true);
-/// --precision, and fairseq's spellings of it.
+/// --precision and its fairseq spellings, --bf16 and --fp16.
 void add_precision_options(OptionTable& table, DType& precision);
 /// --checkpoint-activations.
 void add_recomputation_option(OptionTable& table, bool& checkpoint_activations);
@@ -38,26 +38,26 @@ void add_recomputation_option(OptionTable& table, bool& checkpoint_activations);
 void add_state_type_option(OptionTable& table, DType& type);
 /// --master-dtype, --grad-dtype; behind those of the precision, which they go with.
 void add_kept_type_options(OptionTable& table, UnitTypes& types);
-/// --invariant, which some of the others contradict.
+/// --invariant; some of the other options contradict it.
 void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm);
-/// --offload-params, --offload-optimizer and --cpu-offload; behind the precision.
+/// --offload-params, --offload-optimizer and --cpu-offload. Add them after the precision options.
 void add_offload_options(OptionTable& table, ShardingOptions& sharding);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
-/// --device, of every program that computes. `more`: sentences behind what it says.
+/// --device, for every program that computes. `more`: sentences to append to its help.
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
-/// --json-field and --skip-invalid, of every program that reads text.
+/// --json-field and --skip-invalid, for every program that reads text.
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid);
-/// --threads, of every program that computes.
+/// --threads, for every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
-/// --no-verify, of every program that reads checkpoints.
+/// --no-verify, for every program that reads checkpoints.
 void add_no_verify_option(OptionTable& table, bool& no_verify);
 
-/// What --version prints: the program, its version, MPI, HDF5, oneDNN, what is off.
+/// The text of --version: the program, its version, MPI, HDF5, oneDNN, and the features that are off.
 std::string full_version_text(std::string_view program);
-/// The text that answers --help, --version and the like; none for a run.
+/// Returns the text to print for --help, --version and similar requests; nothing if the program is to run.
 std::optional<std::string> answer(const OptionTable& table, Request request);
 
 }  // namespace fsdp

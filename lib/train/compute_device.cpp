@@ -12,8 +12,8 @@ namespace fsdp {
 
 namespace {
 
-/// What says that the launcher has given this job GPUs, as "SLURM_JOB_GPUS=0,1"; empty if nothing does. The first two list
-/// their numbers, of which 0 is one; the last one counts them.
+/// The environment variable by which the launcher says that it gave this job GPUs, as "SLURM_JOB_GPUS=0,1"; empty if there is
+/// none. The first two variables list GPU numbers, so "0" is a GPU; the last one is a count.
 std::string given_gpus() {
   for (const std::string_view name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"}) {
     const char* const value = std::getenv(name.data());

@@ -1,4 +1,4 @@
-// Which device a run computes on, and how a rank gets its own.
+// Chooses the kind of device that a run computes on, and gives each rank its device.
 #pragma once
 
 #include <memory>
@@ -10,28 +10,30 @@
 
 namespace fsdp {
 
-/// What users ask for.
+/// The value of --device.
 enum class DeviceChoice { automatic, cpu, cuda };
 
-/// A device of this kind, which need not be there; on a CPU with so many threads.
+/// The traits of a device of this kind, which need not exist on this machine. A CPU device has `threads` threads.
 DeviceTraits traits_of(DeviceKind kind, int threads);
 
-/// What `--device` comes to on this machine: `automatic` is a GPU where this process sees one. Throws UserError where GPUs are
-/// asked for, or were given to the job, and none can be used.
+/// Resolves --device on this machine: `automatic` is a GPU if this process sees one, else the CPU. Throws UserError if no GPU
+/// is usable although --device asks for GPUs or the launcher gave the job some.
 DeviceKind choose_device(DeviceChoice choice);
 
-/// The kind that a plan without a run is for, whatever there is on this machine: `automatic` is the CPU.
+/// The kind of device for a plan that is not run, independent of this machine: `automatic` is the CPU.
 DeviceKind kind_to_plan_for(DeviceChoice choice);
 
-/// The options as a device of this kind takes them: a CPU has the host's memory, so that nothing is offloaded.
+/// Returns `options` adjusted to the kind of device: offloading is turned off on a CPU, because its memory already is the
+/// host's.
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
 
-/// Throws UserError if these options of CPUs are given for another kind of device.
+/// Throws UserError if options that apply only to CPUs are given for another kind of device.
 void check_cpu_options(DeviceKind kind, const CpuDeviceOptions& cpu);
 
-/// This rank's device. GPUs go to the ranks of a node in turn: where the launcher shows each task its own alone, that is the
-/// one; where it shows all, rank r of the node takes GPU r, and ranks share GPUs if there are more of them. Collective over
-/// world, of which `node` is the part on this node; throws CollectiveError if the ranks have different kinds.
+/// Makes this rank's device. GPUs are assigned round-robin: rank r of the node takes GPU r modulo the number of GPUs that it
+/// sees. If the launcher shows each task only its own GPU, the rank takes that one; if there are more ranks than GPUs, ranks
+/// share GPUs. Collective over world; `node` is the communicator of world's ranks on this node. Throws CollectiveError if the
+/// ranks have different kinds of devices.
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
                                             Communicator& node);
 

@@ -28,11 +28,11 @@ std::string read_line(const fs::path& path) {
 
 }  // namespace
 
-/// NVIDIA's management library, which comes with the driver: no header of it is needed for four functions (nvml.h says their
-/// types; a result of 0 is success).
+/// NVIDIA's management library (NVML), which comes with the driver. Its four functions are declared here, so that nvml.h is
+/// not needed; a result of 0 means success.
 class EnergyMeter::Nvml {
  public:
-  /// Null if there is no such library, or it does not tell the energy of the GPU at this place.
+  /// Returns null if the library is missing, or does not report the energy of the GPU with PCI bus id `place`.
   static std::unique_ptr<Nvml> open(const std::string& place) {
     std::unique_ptr<Nvml> nvml(new Nvml);
     nvml->library_ = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -79,14 +79,14 @@ EnergyMeter::EnergyMeter(const Device& device, Group& node, const fs::path& powe
   if (reads_processors_) {
     std::error_code ignored;
     for (fs::directory_iterator at(powercap, ignored), end; at != end; at.increment(ignored)) {
-      // A package is a processor with all that is in it; its parts (core, uncore) and the whole board (psys) would count twice.
+      // A package is a whole processor. Its parts (core, uncore) and the whole board (psys) would be counted twice.
       if (!read_line(at->path() / "name").starts_with("package-")) continue;
       const auto now = read_number(at->path() / "energy_uj"), range = read_number(at->path() / "max_energy_range_uj");
       if (now && range) processors_.push_back({at->path() / "energy_uj", *now, *range});
     }
   }
   if (node.all(!has_gpu_)) return;
-  // Ranks of one GPU have the same place: the first of them reads.
+  // Ranks that share a GPU have the same place(); the first of them reads the GPU.
   const std::vector<std::string> places = node.gather(device.place());
   reads_gpu_ = has_gpu_ && std::find(places.begin(), places.end(), device.place()) == places.begin() + node.rank();
   if (reads_gpu_) nvml_ = Nvml::open(device.place());
@@ -98,7 +98,7 @@ void EnergyMeter::add_up() {
   since_look_.restart();
   for (auto counter = processors_.begin(); counter != processors_.end();) {
     const auto now = read_number(counter->file);
-    if (!now) {  // better nothing than half
+    if (!now) {  // a partial sum would mislead, so nothing is reported
       processors_.clear();
       return;
     }

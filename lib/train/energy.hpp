@@ -1,6 +1,6 @@
-// How much energy a job's processors and GPUs have taken, where the machine tells: processors through Linux's powercap (Intel's
-// RAPL, also on AMD; on most machines only root may read it), GPUs through NVML. Counters are those of whole processors and
-// GPUs: what else runs there counts, too.
+// Measures the energy that a job's processors and GPUs consume, if the machine reports it: processors through Linux's powercap
+// (Intel's RAPL, also on AMD; on most machines only root may read it), GPUs through NVML. The counters cover whole processors
+// and GPUs, so other programs on them are included.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,21 @@
 
 namespace fsdp {
 
-/// Joules; nothing where some node or GPU does not tell.
+/// Joules; empty if a node or GPU of the job does not report its energy.
 struct Energy {
   std::optional<double> processors, gpus;
 };
 
 class EnergyMeter {
  public:
-  /// The first rank of each node reads its processors, the first of each GPU that GPU. Collective over node.
+  /// The first rank on each node reads its processors, and the first rank on each GPU reads that GPU. Collective over node.
   EnergyMeter(const Device& device, Group& node, const std::filesystem::path& powercap = "/sys/class/powercap");
   ~EnergyMeter();
   EnergyMeter(const EnergyMeter&) = delete;
-  /// Call it after each update: counters wrap, some after half a minute at full load. Looks every 10 s at most.
+  /// Reads the processors' counters, at most every 10 s. Call it after each update: counters wrap around, some after half a
+  /// minute at full load.
   void look();
-  /// Since construction, of all nodes. Collective over world.
+  /// The energy since construction, summed over all nodes. Collective over world.
   Energy total(Group& world);
 
  private:
@@ -43,7 +44,7 @@ class EnergyMeter {
   bool reads_processors_, reads_gpu_ = false, has_gpu_;
   std::vector<Counter> processors_;
   double processors_j_ = 0;
-  std::unique_ptr<Nvml> nvml_;  // null: not told
+  std::unique_ptr<Nvml> nvml_;  // null: this rank reads no GPU, or NVML does not report its energy
   Timer since_look_;
 };
 

@@ -62,8 +62,8 @@ std::int64_t wall_ns() {
 std::string file_name(int rank, int size) { return format("rank-{:05}-of-{:05}.flight", rank, size); }
 bool is_flight_file(const std::string& name) { return name.starts_with("rank-") && name.ends_with(".flight"); }
 
-/// Whether stores to a mapped file of this file system go to memory, and never wait for anybody or fail for want of space once
-/// it has been reserved. Those that are not known count as if they did not.
+/// Returns true if stores to a mapped file of this file system go to memory, never wait for a server, and cannot fail for lack
+/// of space that has been reserved. Returns false for unknown file systems.
 bool is_of_the_node(int fd) {
   struct statfs info {};
   if (::fstatfs(fd, &info) != 0) return false;
@@ -74,7 +74,7 @@ bool is_of_the_node(int fd) {
 
 }  // namespace
 
-/// The whole file.
+/// The contents of the file.
 struct FlightContents {
   Header header;
   FlightLanes lanes;
@@ -82,9 +82,9 @@ struct FlightContents {
 
 namespace {
 
-// A store to a mapped file that somebody has truncated raises SIGBUS. So that training continues, memory of this process then
-// replaces the file's.
-std::array<std::atomic<std::byte*>, 8> mapped_records;  // more are not mapped
+// A store to a mapped file that somebody has truncated raises SIGBUS. The handler replaces the mapping by private memory, so
+// that training continues.
+std::array<std::atomic<std::byte*>, 8> mapped_records;  // at most this many records are mapped
 struct sigaction before_records {};
 
 extern "C" void replace_truncated_record(int, siginfo_t* info, void*) {
@@ -95,7 +95,7 @@ extern "C" void replace_truncated_record(int, siginfo_t* info, void*) {
         MAP_FAILED)
       return;
   }
-  ::sigaction(SIGBUS, &before_records, nullptr);  // the access is repeated, and ends as it did without records
+  ::sigaction(SIGBUS, &before_records, nullptr);  // the access is repeated with the previous handler
 }
 
 bool watch_record(std::byte* begin) {
@@ -119,7 +119,7 @@ void forget_record(std::byte* begin) {
 
 FlightFile::FlightFile(const fs::path& folder, int rank, int size, DeviceKind device, FlightMemory memory)
     : path_(folder / file_name(rank, size)) {
-  std::error_code ignored;  // opening the file says so
+  std::error_code ignored;  // opening the file reports the error
   fs::create_directory(folder, ignored);
   record_ = open(memory);
   Header& header = record_->header;
@@ -135,7 +135,7 @@ FlightFile::FlightFile(const fs::path& folder, int rank, int size, DeviceKind de
   }
 }
 
-/// Memory for the record: the file's, or this process's.
+/// Returns the memory of the record: the mapped file, or memory of this process.
 FlightContents* FlightFile::open(FlightMemory memory) {
   const auto failed = [&](const char* what) {
     problem_ = format("{} {}: {}", what, path_.string(), std::strerror(errno));
@@ -143,7 +143,7 @@ FlightContents* FlightFile::open(FlightMemory memory) {
   };
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd_ < 0) failed("make");
-  // Blocks that are there already: a store to a page without one could find the disk full.
+  // Allocates the disk blocks now: a store to a page without a block would raise SIGBUS on a full disk.
   if (fd_ >= 0) {
     errno = ::posix_fallocate(fd_, 0, sizeof(FlightContents));
     if (errno != 0) failed("reserve space for");
@@ -179,7 +179,8 @@ FlightFile::~FlightFile() {
 
 FlightLanes& FlightFile::lanes() { return record_->lanes; }
 
-/// What is being written meanwhile may be torn: readers leave such an entry out. A disk that fails has been told by others.
+/// An entry that is being written meanwhile may be torn; readers skip it. Write errors are ignored, because other code reports
+/// a failing disk.
 void FlightFile::copy_now() noexcept { static_cast<void>(::pwrite(fd_, own_.get(), sizeof(FlightContents), 0)); }
 
 void FlightFile::copy_each_second() {
@@ -205,7 +206,7 @@ void FlightFile::remove() noexcept {
   if (fd_ < 0) return;
   const std::lock_guard lock(mutex_);
   try {
-    if (is_file_at(fd_, path_)) ::unlink(path_.c_str());  // else it is another run's
+    if (is_file_at(fd_, path_)) ::unlink(path_.c_str());  // otherwise the file belongs to another run
   } catch (const CallError&) {
   }
 }
@@ -240,7 +241,7 @@ bool put_flight_records_aside(const fs::path& save_dir) {
   bool all = true;
   for (const fs::path& file : flight_files(folder)) {
     if (::rename(file.c_str(), (old / file.filename()).c_str()) == 0) continue;
-    ::unlink(file.c_str());  // the new run needs their names
+    ::unlink(file.c_str());  // the new run needs this file name
     all = false;
   }
   remove_flight_folder(save_dir);
@@ -287,14 +288,15 @@ int with_flight_record(const RunContext& run, DeviceKind device, const std::func
 
 namespace {
 
-/// The entries of a lane that are whole, in order. `unreadable` counts the others, but for the one that was being written.
+/// Returns the complete entries of a lane, in order. `unreadable` counts the incomplete ones, except the one that was being
+/// written.
 std::vector<FlightEntry> entries_of(const FlightLane& lane, std::uint64_t begun, std::size_t& unreadable) {
   std::vector<FlightEntry> entries;
   const std::uint64_t size = FlightLane::size;
   for (std::uint64_t number = begun > size ? begun - size + 1 : 1; number <= begun; ++number) {
     const FlightEntry& entry = lane.entries[number % size];
     const bool whole = entry.number == number && entry.what.back() == '\0' && entry.what.front() != '\0';
-    // The oldest one's place is that of the entry which is being written.
+    // The slot of the oldest entry is the one being overwritten, so it does not count as unreadable.
     if (!whole) unreadable += begun > size && number == begun - size + 1 ? 0 : 1;
     if (whole) entries.push_back(entry);
   }

@@ -1,4 +1,4 @@
-// generation_config.json: how a model is to generate, in the words of transformers' generate().
+// Reads generation_config.json, the defaults of a model for transformers' generate().
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// Which numbers an option of sampling takes, on the command line and in the file.
+/// The numbers that a sampling option accepts, on the command line and in the file.
 struct SamplingRule {
   const char* accepts;
   bool (*ok)(double);
@@ -19,22 +19,21 @@ inline constexpr SamplingRule temperature_rule = {"0 or more", [](double x) { re
                               repetition_penalty_rule = {"above 0", [](double x) { return x > 0; }};
 inline constexpr double most_top_k = 1e9;
 
-/// How a model generates, as far as somebody has said so.
+/// The settings for generation; an unset one was given neither by the user nor by the file.
 struct GenerationWishes {
   std::optional<double> temperature, top_p, repetition_penalty;
   std::optional<std::size_t> top_k;
-  std::vector<std::string> stop;  // texts that end a text; empty: not said
+  std::vector<std::string> stop;  // strings that end the generation; empty: not set
 };
 
-/// What a file added to the wishes.
+/// What add_generation_config() found in the file.
 struct AddedWishes {
   std::vector<std::string> taken;    // "temperature 0.6"
-  std::vector<std::string> unknown;  // keys that change the text in transformers, or are unknown, and have no effect here
+  std::vector<std::string> unknown;  // keys without effect here: they change the text in transformers, or are unknown
 };
 
-/// Wishes for what is not set, from the file in the model's folder, if there is one: temperature (0 if it says do_sample
-/// false), top_k, top_p, repetition_penalty and stop_strings. Throws UserError for a value of these that generate() would not
-/// take.
+/// Fills unset settings from the file in the model's folder, if there is one: temperature (0 if do_sample is false), top_k,
+/// top_p, repetition_penalty and stop_strings. Throws UserError if one of these has a value that generate() would not accept.
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes);
 
 }  // namespace fsdp

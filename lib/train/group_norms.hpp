@@ -1,5 +1,6 @@
-// The gradient's norm by group of parameters: those that the optimizer treats alike (rule, weight decay, learning rate). Exact
-// sums, as for the norm of the whole, so that neither ranks nor strategy change a bit; the squares of all groups add up to it.
+// The gradient's norm by group of parameters. A group holds the parameters that the optimizer treats alike (rule, weight
+// decay, learning rate). The sums are exact, as for the global norm, so the bits depend on neither the number of ranks nor the
+// strategy; the squared norms of all groups add up to the squared global norm.
 #pragma once
 
 #include <string>
@@ -13,11 +14,11 @@ namespace fsdp {
 
 class GroupNorms {
  public:
-  /// `sharded` must outlive it, and its optimizer is `options`.
+  /// `sharded` must outlive this object; `options` are those of its optimizer.
   GroupNorms(ShardedModel& sharded, const OptimizerOptions& options);
 
-  /// The name of each group, such as "decay", "no decay" or "decay, lr x 0.1", and the norm of its gradient in the last update,
-  /// before clipping. Collective over the shard axis; the same on every rank. Valid until the next call.
+  /// Returns each group's name ("decay", "no decay", "decay, lr x 0.1") and the norm of its gradient in the last update,
+  /// before clipping. Valid until the next call. Collective over the shard axis; every rank gets the same result.
   const std::vector<std::pair<std::string, double>>& measure(double loss_scale);
 
  private:

@@ -13,7 +13,8 @@ namespace {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-/// How Slurm's programs call this job; empty if there is none. The number of one job of an array may mean the whole array.
+/// The job's id for Slurm's commands; empty if there is no Slurm job. A task of an array needs ARRAY_TASK, because
+/// SLURM_JOB_ID may stand for the whole array.
 std::string job_name() {
   const char *const job = std::getenv("SLURM_JOB_ID"), *const array = std::getenv("SLURM_ARRAY_JOB_ID"),
                     *const task = std::getenv("SLURM_ARRAY_TASK_ID");
@@ -22,7 +23,7 @@ std::string job_name() {
 
 struct SlurmsAnswer {
   bool known = false;
-  std::optional<double> end_s;  // nothing: never
+  std::optional<double> end_s;  // seconds since 1970; empty: the job has no time limit
 };
 
 SlurmsAnswer end_in(const std::string& text) {
@@ -33,7 +34,7 @@ SlurmsAnswer end_in(const std::string& text) {
   return is_number && seconds > 0 ? SlurmsAnswer{true, seconds} : SlurmsAnswer{};
 }
 
-/// What squeue says now. The format of times is set to seconds since 1970, whatever the user prefers.
+/// Asks squeue for the end time, in seconds since 1970 whatever time format the user has set.
 SlurmsAnswer ask_squeue() {
   const std::optional<ProgramAnswer> squeue =
       ask_program({"env", "SLURM_TIME_FORMAT=%s", "squeue", "-h", "-o", "%e", "-j", job_name()}, 10);

@@ -1,4 +1,4 @@
-// When the Slurm job of a run ends, so that the run can save and stop in time, without being told by a signal.
+// Finds out when the Slurm job of a run ends, so that the run can save and stop in time without a signal.
 #pragma once
 
 #include <optional>
@@ -6,23 +6,25 @@
 
 namespace fsdp {
 
-/// The end of this process's Slurm job. It asks squeue, which may take some seconds: one rank has it, and tells the others.
+/// The end time of this process's Slurm job. Asking squeue may take some seconds, so only rank 0 has this object and tells the
+/// other ranks.
 class JobEnd {
  public:
-  /// The run shall stop `lead_s` seconds before the end. Throws UserError where there is no job, where Slurm does not say when
-  /// it ends, and where less than `lead_s` is left.
+  /// The run is to stop `lead_s` seconds before the job ends. Throws UserError if there is no Slurm job, if Slurm does not
+  /// report its end, or if less than `lead_s` seconds are left.
   explicit JobEnd(double lead_s);
 
-  /// Whether the run shall stop. When the time has come Slurm is asked again, as somebody may have given the job more.
+  /// Returns true if the run is to stop now. Before it returns true it asks Slurm again, because the job's time limit may have
+  /// been raised.
   bool is_near();
-  /// Nothing if the job has no end.
+  /// Empty if the job has no time limit.
   std::optional<double> seconds_left() const;
-  /// Why the run stops, in words.
+  /// The reason for the stop, for the log.
   std::string reason() const;
 
  private:
   double lead_s_;
-  std::optional<double> end_s_;  // since 1970; nothing: never
+  std::optional<double> end_s_;  // seconds since 1970; empty: the job has no time limit
 };
 
 }  // namespace fsdp

@@ -26,7 +26,7 @@ namespace fsdp {
 
 namespace {
 
-/// One small file per host, since home folders are shared between hosts.
+/// The file with the stored rates of this host. Each host has its own, because hosts may share home folders.
 std::filesystem::path note_of_this_host() {
   const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
   if (cache == nullptr && home == nullptr) return {};
@@ -51,7 +51,7 @@ CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
     return value ? std::max(0, std::atoi(value)) : 0;
   };
   int cpus = static_cast<int>(cores + 1e-9);
-  // Where Slurm does not bind tasks to their cores, this says what was asked for.
+  // If Slurm does not bind tasks to cores, this variable still holds the number that was requested.
   if (const int asked = number_in("SLURM_CPUS_PER_TASK"); asked > 0) cpus = std::min(cpus, asked);
   int threads = std::max(1, cpus - kept_free);
   if (const int asked = number_in("OMP_NUM_THREADS"); asked > 0) threads = asked;
@@ -91,7 +91,7 @@ nlohmann::json read_note(const std::filesystem::path& path) {
   nlohmann::json note;
   try {
     if (kind_of(path) == PathKind::file) note = read_json_file(path);
-  } catch (const std::exception&) {  // then it is measured again
+  } catch (const std::exception&) {  // the rate is then measured again
   }
   return note.is_object() && note.contains("flops_per_core") && note["flops_per_core"].is_object() ? note["flops_per_core"]
                                                                                                    : nlohmann::json::object();
@@ -107,12 +107,12 @@ std::optional<double> peak_in(const nlohmann::json& peaks, DType type) {
 void note_peak_per_core(DType type, double flops) {
   const std::filesystem::path path = note_of_this_host();
   nlohmann::json peaks = read_note(path);
-  if (flops <= peak_in(peaks, type).value_or(0)) return;  // other work was in its way
+  if (flops <= peak_in(peaks, type).value_or(0)) return;  // a lower rate means that other work was running
   peaks[std::string(name_of(type))] = flops;
   try {
     std::filesystem::create_directories(path.parent_path());
     write_text_file_durably(path, json_text(nlohmann::json{{"flops_per_core", peaks}}) + "\n");
-  } catch (const std::exception&) {  // it is but a note
+  } catch (const std::exception&) {  // without the file, the next start measures again
   }
 }
 

@@ -1,4 +1,4 @@
-// What a rank may use of its machine.
+// The share of its machine that a rank uses: threads, cores and a device, and how fast they are.
 #pragma once
 
 #include <cstddef>
@@ -13,50 +13,50 @@
 
 namespace fsdp {
 
-/// This rank's part of its node.
+/// This rank's share of its node's cores.
 struct CpuShare {
   int threads = 1;   // OpenMP threads of this rank
-  double cores = 1;  // that they keep busy: fewer than threads where ranks share cores
+  double cores = 1;  // cores that the threads keep busy: fewer than `threads` if ranks share cores
 };
 
-/// Threads are `wanted` if that is not 0, else OMP_NUM_THREADS if that is set, else this rank's part of the cores that it may
-/// run on (a core that n ranks may use counts 1/n), SLURM_CPUS_PER_TASK at most, without the `kept_free` ones, at least 1.
-/// Collective over the ranks of a node.
+/// The number of threads is `wanted` if that is not 0, else OMP_NUM_THREADS if that is set. Otherwise it is this rank's share
+/// of the cores that it may run on (a core that n ranks may use counts 1/n), at most SLURM_CPUS_PER_TASK, minus `kept_free`,
+/// and at least 1. Collective over the ranks of a node.
 CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free = 0);
 
-/// What a rank computes with.
+/// The communicator of a rank's node, its share of the cores, and its device.
 struct ComputingRank {
   std::unique_ptr<Communicator> node;
   CpuShare cpus;
   std::unique_ptr<Device> device;
 };
-/// Chooses threads and device of this rank, and sets the kernels' threads; `threads` as `wanted` in share_of_rank(), where a
-/// thread of `cpu` that communicates has a core. Collective over world. Throws CollectiveError.
+/// Chooses this rank's threads and device, and sets the kernels' number of threads. `threads` is `wanted` of share_of_rank();
+/// a communication thread of `cpu` gets a core of its own. Collective over world. Throws CollectiveError.
 ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
-/// The same without a device, for a plan that does not run. Collective over world.
+/// The same without a device, for a plan that is not run. Collective over world.
 ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
-/// Makes the model of `source` as `sharding` says, takes its memory on the rank's device and loads its weights into it: ready
+/// Makes the model of `source` with `sharding`, allocates it on the rank's device and loads its weights, so that it is ready
 /// for forward passes. Collective over world. Throws CollectiveError.
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution = {});
 
-/// Stores FLOP/s of one core of this host in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp, unless a higher rate is stored: a lower one
-/// means that other work was running. If it cannot be written, nothing happens.
+/// Stores FLOP/s of one core of this host in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp, unless a higher rate is stored: a lower
+/// one means that other work was running. Write errors are ignored.
 void note_peak_per_core(DType type, double flops);
-/// Deletes what is stored of this host, so that the next start measures again.
+/// Deletes the stored rates of this host, so that the next start measures again.
 void forget_peak_per_core();
 
 struct CorePeak {
-  double flops = 0;       // of the cores of all ranks together
-  bool measured = false;  // now; else it was stored on all hosts
+  double flops = 0;       // the sum over the cores of all ranks
+  bool measured = false;  // true: measured by this call; false: stored on all hosts
 };
-/// The rate of the CPUs of all ranks as their hosts have stored it. If a host has none, all ranks multiply at once for about a
-/// third of a second, and the hosts store the result. Collective over world. Throws CollectiveError if a rank lacks the
-/// memory.
+/// The total rate of the CPUs of all ranks, as stored on their hosts. If a host has no stored rate, all ranks run matrix
+/// products at the same time for about a third of a second, and the hosts store the result. Collective over world. Throws
+/// CollectiveError if a rank lacks the memory for that.
 CorePeak peak_of_cores(DType type, const ComputingRank& rank, Communicator& world);
 
-/// FLOP/s of the GPUs of all ranks by their datasheets (device/gpu_figures.hpp), one for each rank; none where a rank's device
-/// is no GPU that is known. Collective over world.
+/// The sum of FLOP/s of the ranks' GPUs by their datasheets (device/gpu_figures.hpp), counting one GPU per rank. Empty if a
+/// rank's device is not a known GPU. Collective over world.
 std::optional<double> peak_of_gpus(const Device& device, DType type, Group& world);
 
 }  // namespace fsdp

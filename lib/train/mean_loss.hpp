@@ -11,14 +11,14 @@
 
 namespace fsdp {
 
-/// Mean loss over all targets of `batches`, the same on every rank. Collective over world: where a rank cannot read its data,
-/// all throw the same CollectiveError, in the end. `progress` is called after each batch, with how many are done. `stop` is
-/// asked before each batch: nothing is returned where a rank says yes.
+/// Returns the mean loss over all targets of `batches`, the same on every rank. `progress` is called after each batch with the
+/// number of finished batches. `stop` is called before each batch; if it returns true on any rank, nothing is returned.
+/// Collective over world. If a rank cannot read its data, all ranks throw the same CollectiveError after the last batch.
 std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
                                 const std::function<void(std::size_t done)>& progress = {},
                                 const std::function<bool()>& stop = {});
 
-/// Throws RunError if it is not: who evaluates a model wants to know that it is broken.
+/// Throws RunError if the loss is not finite, so that whoever evaluates a broken model learns of it.
 void require_finite_loss(double loss);
 
 }  // namespace fsdp

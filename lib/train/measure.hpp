@@ -1,4 +1,4 @@
-// Measurements that several programs make: how long work of a stream takes, and how fast a device multiplies.
+// Measurements that several programs make: the time of calls on a stream, and the rate of matrix products.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@
 
 namespace fsdp {
 
-/// The upper one of two in the middle. There must be one at least.
+/// For an even number of values, the upper of the two middle ones. There must be at least one value.
 double median(std::vector<double> values);
 
-/// Seconds of each call of `work`, which gives work to the stream, by the stream's own marks: of at least 3 calls, that
-/// together fill about `seconds`, after one that does not count. The stream must be idle.
+/// Returns the seconds of each call of `work`, which enqueues work on the stream, measured with the stream's own time marks.
+/// Makes at least 3 calls and goes on for about `seconds`, after one call that is not timed. The stream must be idle.
 std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work);
 
-/// FLOP/s of this rank for out[m,n] = op(a) op(b) in numbers of `type`, while all ranks of `group` run it at once for about
-/// `seconds`. A rank without the memory fails all. Collective over group.
+/// Returns this rank's FLOP/s for out[m,n] = op(a) op(b) with elements of `type`, while all ranks of `group` run it at the
+/// same time for about `seconds`. Collective over group: if a rank lacks the memory, all throw CollectiveError.
 double product_rate(DType type, Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
                     std::size_t m, std::size_t n, std::size_t k, double seconds);
 
-/// Batches of random tokens, the same in each update, others on each rank.
+/// Batches of random tokens: the same for every update, different on each rank.
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank);
 
 }  // namespace fsdp

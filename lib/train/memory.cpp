@@ -16,7 +16,7 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
-/// The shard axis has one communicator for gathers and one for reductions. An axis of one rank needs none.
+/// The shard axis has two communicators, one for gathers and one for reductions. An axis of one rank needs none.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
   const DeviceBackend* const backend = find_backend(comm.kind).device_backend;
   const std::size_t communicators =
@@ -25,7 +25,7 @@ std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
 }
 
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
-  std::array<std::size_t, 4> most{};  // by axis; gathers have a group of their own
+  std::array<std::size_t, 4> most{};  // bytes by axis; the last one is for gathers, which have their own group
   for (const Operation& op : plan.update) {
     const auto use = collective_of(op);
     if (!use) continue;

@@ -1,4 +1,4 @@
-// What a rank of a training run holds, in bytes: a pure account of plan, batch and options, before anything is allocated.
+// The memory of a rank of a training run, in bytes, computed from plan, batch and options before anything is allocated.
 #pragma once
 
 #include <array>
@@ -12,43 +12,45 @@
 namespace fsdp {
 
 struct MemoryAccount {
-  std::array<std::size_t, role_count> by_role{};  // the plan's buffers: they add up to its peak
+  std::array<std::size_t, role_count> by_role{};  // the plan's buffers, by role: the sum is the plan's peak
   std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
 
-  std::size_t plan = 0;     // the peak of the plan
-  std::size_t staging = 0;  // of the communicators
-  std::size_t gemm = 0;     // about what matrix products take beside the plan
-  std::size_t context = 0;  // an allowance for what driver and libraries take of a GPU
+  std::size_t plan = 0;     // the plan's peak
+  std::size_t staging = 0;  // staging buffers of the communicators
+  std::size_t gemm = 0;     // estimated workspace of matrix products, which the plan does not contain
+  std::size_t context = 0;  // allowance for the memory that driver and libraries take on a GPU
 
-  // The host has these, whatever the device:
-  std::size_t offloaded = 0;     // what the plan keeps there
-  std::size_t through_host = 0;  // what a GPU's collectives are copied to, where they go through the host
-  std::size_t batch = 0;         // tokens of an update, and of the next one that is read meanwhile
-  std::size_t snapshot = 0;      // what a save that goes on writes from
+  // In host memory on every kind of device:
+  std::size_t offloaded = 0;     // the offloaded buffers of the plan
+  std::size_t through_host = 0;  // staging buffers of a GPU's collectives that go through the host
+  std::size_t batch = 0;         // tokens of the current update, and of the next one, which is read ahead
+  std::size_t snapshot = 0;      // the copy that an asynchronous save writes
   std::size_t trace = 0;
 
   DeviceKind device = DeviceKind::cpu;
-  const DeviceBackend* backend = nullptr;  // what moves the memory of a GPU
-  /// What counts against the memory of the device that computes. If that is a CPU, the host's parts count, too.
+  const DeviceBackend* backend = nullptr;  // the backend of GPU collectives; null: they go through the host
+  /// The memory of the device that computes. On a CPU this includes the host's parts.
   std::size_t total() const { return plan + staging + gemm + context + (is_host(device) ? on_host() : 0); }
   std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
 };
 
-/// What communicators take of a GPU where the row's backend connects the ranks of the mesh. If memory of the host is asked for,
-/// it is there.
+/// The GPU memory that communicators take if the backend of `comm` connects the ranks of the mesh by GPU collectives; 0 if its
+/// collectives go through the host.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
-/// What collectives of a GPU's memory are copied to, where they go through the host: of each group what its largest one moves.
+/// The host memory to which a GPU's collectives are copied if they go through the host: for each group, the size of its
+/// largest collective.
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh);
-/// `staging` is the communicators' own number, or staging_on_gpu(); the model knows its device.
+/// The account of rank `rank`. `staging` is the number that the communicators report, or staging_on_gpu(). The kind of device
+/// is that of `model`.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging);
-/// Of a model whose ranks are connected, `node` being those of this rank's node.
+/// The account of this rank of a model with connected ranks; `node` is the communicator of this rank's node.
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node);
-/// The parts beside the plan, as a line, or as three for a GPU.
+/// Describes the parts outside the plan: one line on a CPU, four on a GPU.
 std::string describe_beside_plan(const MemoryAccount& memory);
 
-/// About how much memory matrix products of this type take beside the plan.
+/// The estimated workspace of matrix products of this type, outside the plan.
 std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type);
 
 }  // namespace fsdp

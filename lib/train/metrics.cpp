@@ -16,7 +16,7 @@ namespace fsdp {
 
 namespace {
 
-/// Seconds since 1970, to a millisecond.
+/// Seconds since 1970, with a resolution of one millisecond.
 double wall_s() {
   using namespace std::chrono;
   return 1e-3 * static_cast<double>(duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count());
@@ -53,23 +53,23 @@ void Metrics::write(nlohmann::json line) {
   if (!file_.is_open()) return;
   line["time"] = wall_s();
   if (!line.contains("process_s")) line["process_s"] = 1e-3 * std::round(1e3 * (age_s_ + since_made_.seconds()));
-  if (!file_.append(json_text(line) + "\n"))  // training is worth more than its log
+  if (!file_.append(json_text(line) + "\n"))  // training continues without the file
     bar_.line(format("warning: cannot write to {} any more; going on without it", file_.path().string()));
 }
 
-/// A line of the metrics for people, in the format that they want.
+/// Prints a line of the metrics on stderr in the format that the user chose.
 void Metrics::print(const nlohmann::json& line, const std::string& text) {
   if (format_ == LogFormat::none) return;
   bar_.line(format_ == LogFormat::json ? json_text(line) : text);
 }
 
-/// Of all starts.
+/// The time spent in all starts, including this one.
 TimeSpent Metrics::spent() const {
   TimeSpent all = before_;
   all += here_;
   const double age_s = age_s_ + since_made_.seconds();
   all.running_s += age_s;
-  if (here_.startup_s == 0) all.startup_s += age_s;  // it came to no update
+  if (here_.startup_s == 0) all.startup_s += age_s;  // this start has had no update
   return all;
 }
 

@@ -1,4 +1,5 @@
-// A run's reports on itself: one JSON object per line in --log-file, and a line per step for people on stderr. Rank 0 only.
+// The metrics of a run: one JSON object per line in --log-file, and a readable line per step on stderr. Written by rank 0
+// only.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +19,10 @@
 
 namespace fsdp {
 
-/// What the plan says that an update sends.
+/// The traffic of one update according to the plan.
 struct NodeTraffic {
   int nodes = 1;
-  std::uint64_t sent = 0, out_of_node = 0;  // bytes of the rank that sends most; of the node that sends most, to other nodes
+  std::uint64_t sent = 0, out_of_node = 0;  // bytes that the busiest rank sends, and that the busiest node sends to other nodes
 };
 
 struct StartMetrics {
@@ -31,40 +32,40 @@ struct StartMetrics {
   const nlohmann::json* options = nullptr;  // to_json(TrainOptions)
   std::size_t parameters = 0;
   std::size_t plan_peak_bytes = 0;
-  std::uint64_t step = 0, max_step = 0;  // updates done, and to do in all
-  int shard_ranks = 1;                   // that have a unit's shards among them
-  std::optional<NodeTraffic> traffic;    // where each node has as many ranks, consecutive ones
-  std::uint64_t sequences = 0;           // of data used up
+  std::uint64_t step = 0, max_step = 0;  // updates that are done, and the total
+  int shard_ranks = 1;                   // the number of ranks that a unit is sharded over
+  std::optional<NodeTraffic> traffic;    // empty unless all nodes have the same number of consecutive ranks
+  std::uint64_t sequences = 0;           // sequences consumed so far
 };
 
-/// The rank that computed longest in an update; what it waited for others does not count.
+/// The rank that computed longest in an update; its waits for other ranks do not count.
 struct Straggler {
   int rank = 0;
   std::string host;
-  double ms = 0, median_ms = 0;  // its computing; that of the ranks in the middle
+  double ms = 0, median_ms = 0;  // its time for computing, and the median of all ranks
 };
 
 struct TrainMetrics {
   std::uint64_t step = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0;
-  std::uint64_t tokens = 0;                                          // so far
-  double tokens_per_second = 0;                                      // all ranks, tokens that count in the loss
-  double ms = 0;                                                     // of this update
-  std::optional<double> mfu;                                         // null until the device's peak is known
-  std::optional<double> loss_scale = {};                             // of fp16
-  std::optional<double> comm_exposed_ms = {};                        // where it is known
-  double data_wait_ms = 0;                                           // for the next batch, the rank that waited longest
-  std::size_t mem_peak_bytes = 0;                                    // most of all ranks
-  std::span<const std::pair<std::string, double>> group_norms = {};  // of groups of parameters, if asked for
-  std::optional<Straggler> straggler = {};                           // every log_interval updates, where it is known
-  double positions_per_second = 0;                                   // all that are computed; 0: as many as count in the loss
+  std::uint64_t tokens = 0;                                          // total since update 1
+  double tokens_per_second = 0;                                      // of all ranks; only tokens that count in the loss
+  double ms = 0;                                                     // duration of this update
+  std::optional<double> mfu;                                         // empty if the device's peak is not known
+  std::optional<double> loss_scale = {};                             // fp16 only
+  std::optional<double> comm_exposed_ms = {};                        // empty if it is not known
+  double data_wait_ms = 0;                                           // wait for the next batch, on the rank that waited longest
+  std::size_t mem_peak_bytes = 0;                                    // maximum over all ranks
+  std::span<const std::pair<std::string, double>> group_norms = {};  // by group of parameters, with --log-group-norms
+  std::optional<Straggler> straggler = {};                           // every log_interval updates, if it is known
+  double positions_per_second = 0;  // of all ranks, all computed tokens; 0: the same as tokens_per_second
 };
 
-/// An update that was left out: it overflowed in fp16, or it was a spike.
+/// An update that was left out because it overflowed in fp16 or was a spike.
 struct SkipMetrics {
-  std::uint64_t step = 0;  // that of the next one
+  std::uint64_t step = 0;  // the number of the update, which the next update gets, too
   double ms = 0;
-  std::uint64_t sequences = 0;  // of data used up, its own among them
+  std::uint64_t sequences = 0;  // sequences consumed so far, including its own
   struct Overflow {
     double scale, next_scale;
   };
@@ -78,7 +79,7 @@ struct SkipMetrics {
 struct ValidMetrics {
   std::uint64_t step = 0;
   double loss = 0;
-  std::uint64_t tokens = 0;  // targets that counted
+  std::uint64_t tokens = 0;  // targets that count in the loss
   double ms = 0;
 };
 
@@ -86,43 +87,44 @@ struct EndMetrics {
   std::uint64_t step = 0, tokens = 0;
   double tokens_per_second = 0;
   std::size_t mem_peak_bytes = 0;
-  std::string next;               // how to go on
-  std::uint64_t tokens_here = 0;  // since this start
-  Energy energy = {};             // likewise
+  std::string next;               // what to do next
+  std::uint64_t tokens_here = 0;  // tokens since this start
+  Energy energy = {};             // energy since this start
 };
 
-/// What people see of updates and validations: a bar on a terminal and lines (automatic), lines, the metrics' own lines of
-/// JSON, or nothing. Whatever else is said, is said in each.
+/// The form of updates and validations on stderr: a progress bar on a terminal and lines (automatic), lines (simple), the JSON
+/// lines of the metrics file (json), or nothing (none). All other messages appear in each of them.
 enum class LogFormat { automatic, simple, json, none };
 
-/// Numbers are written with enough digits to read back exactly; numbers that are not finite as null.
+/// Numbers are written with enough digits to read back exactly; NaN and infinity as null.
 class Metrics {
  public:
-  /// Appends to `file`, flushed line by line; an empty path writes none. `log_interval`: every how many updates a line is
-  /// printed (the file has them all). Throws UserError if the file cannot be opened. An inactive writer (ranks other than 0)
-  /// does nothing.
+  /// Appends to `file`, line by line; an empty path writes no file. A line is printed every `log_interval` updates; the file
+  /// gets all updates. An inactive object (on ranks other than 0) does nothing. Throws UserError if the file cannot be opened.
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr,
           LogFormat format = LogFormat::automatic);
 
-  /// Lines of updates that are done again from here on become lines of type lost: take_up_metrics(). Throws CallError.
+  /// Writes the start line. First gives older lines of updates that this run repeats the type lost: take_up_metrics(). Throws
+  /// CallError.
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
   void skip(const SkipMetrics& m);
-  /// The bar shows how far a validation is. Without a bar, a validation that has taken more than ten seconds says so once.
+  /// Shows the progress of a validation in the bar. Without a bar, prints one line for a validation that has taken more than
+  /// ten seconds.
   void validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds);
   void valid(const ValidMetrics& m);
-  /// `stall_ms`: of `ms`, how long training stood still.
+  /// `stall_ms`: the part of `ms` during which training waited.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
-  /// Before a save counts: all lines of its updates are on the disk. Any thread may call it.
+  /// Waits until all lines are on the disk. A save calls it before its checkpoint becomes valid. Any thread may call it.
   void sync() { file_.sync(); }
-  /// `bytes_read`: of tensors, by the rank that read most; `file_bytes`: of the whole source.
+  /// `bytes_read`: bytes of tensors read by the rank that read most; `file_bytes`: the size of the whole source.
   void restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read, std::size_t file_bytes);
-  /// `reason`: "SIGUSR1", "stop file".
+  /// `reason`: "SIGUSR1" or "the file checkpoints/stop", for example.
   void stop(std::uint64_t step, const std::string& reason);
   void end(const EndMetrics& m);
-  /// A line for people alone.
+  /// Prints a line on stderr; the metrics file does not get it.
   void say(const std::string& text);
-  /// The same of a warning, whose quantities get the names of options.
+  /// Prints a warning, with the names of options in place of the library's quantities.
   void warn(const std::string& text);
 
  private:
@@ -137,12 +139,12 @@ class Metrics {
   LogFormat format_;
   MetricsFile file_;
   ProgressBar bar_;
-  TimeSpent before_, here_{.starts = 1};  // of earlier starts; of this one
-  double age_s_;                          // of the process when since_made_ began
+  TimeSpent before_, here_{.starts = 1};  // the time of earlier starts, and of this one
+  double age_s_;                          // age of the process when since_made_ began
   Timer since_made_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
-  std::uint64_t last_validating_ = 0;  // the step whose validation has said that it takes long
-  double spent_ms_ = 0;                // on the steps of this run
+  std::uint64_t last_validating_ = 0;  // the step for which validating() has printed its line
+  double spent_ms_ = 0;                // milliseconds in updates of this start
 };
 
 /// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min". If only some tokens count in the

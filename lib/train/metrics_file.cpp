@@ -62,9 +62,9 @@ MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
   require_no_foreign_link(path_);
   const PathKind kind = kind_of(path_);
   const bool mid_line = ends_in_mid_line(path_);
-  std::error_code ignored;  // opening it says so
+  std::error_code ignored;  // opening the file reports the error
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
-  // A pipe that nobody reads would wait for somebody.
+  // Without O_NONBLOCK, opening a pipe would wait for a reader.
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd_ < 0)
     throw UserError(format("cannot write --log-file '{}' ({}); {}", path_.string(), why_not_opened(path_, errno),
@@ -97,10 +97,10 @@ void MetricsFile::sync() noexcept {
 
 namespace {
 
-/// Calls `look` with place and text of each line, from the last one on, until it says that it has seen enough.
+/// Calls `look` with the offset and text of each line, from the last line backwards, until it returns false.
 void look_backwards(const InputFile& file, const std::function<bool(std::uint64_t place, std::string_view line)>& look) {
   constexpr std::uint64_t block = 65536;
-  std::string tail;  // from `begin` on, up to the lines that have been seen
+  std::string tail;  // the text from `begin` to the lines that `look` has seen
   for (std::uint64_t begin = file.size(); begin > 0 && tail.size() < longest_text;) {
     const std::uint64_t n = std::min(begin, block);
     std::string read(n, '\0');
@@ -121,17 +121,17 @@ double number(const nlohmann::json& line, const char* key) {
   return line.contains(key) && line[key].is_number() ? line[key].get<double>() : 0;
 }
 
-constexpr double clock_step_s = 1;  // shorter ones do not matter
+constexpr double clock_step_s = 1;  // smaller clock steps are ignored
 
-/// One start of the run, whose lines are seen from the last one on.
+/// One start of the run. Its lines are visited from the last one backwards.
 struct Segment {
   TimeSpent spent{.starts = 1};
-  bool came_to_update = false;                                    // that is not repeated
-  double last_time = 0, time_behind = 0, first_update_began = 0;  // by the wall clock
-  double last_age = 0, first_update_age = 0;                      // of the process; 0 in lines of older versions
+  bool came_to_update = false;                                    // it has an update that is not repeated
+  double last_time = 0, time_behind = 0, first_update_began = 0;  // wall clock; time_behind: of the later line
+  double last_age = 0, first_update_age = 0;                      // age of the process in seconds; 0 in lines of older versions
   bool clock_went_back = false;
-  std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // where which text takes the place of a type
-  double marked_s = 0;                                            // of train lines among them
+  std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // offset and new text of each type to replace
+  double marked_s = 0;                                            // seconds of the train lines among them
 
   void see(const std::string& type, const nlohmann::json& line, bool lost) {
     const double time = number(line, "time"), seconds = 1e-3 * number(line, "ms");
@@ -147,7 +147,7 @@ struct Segment {
     if (lost && type == "train") marked_s += seconds;
     came_to_update = came_to_update || (type == "train" && !lost);
   }
-  /// At the line of its start.
+  /// Call it at the start line, the last one visited.
   void end(const nlohmann::json& start) {
     const double began = number(start, "time") - number(start, "process_s");
     const double parts = spent.useful_s + spent.lost_s + spent.skipped_s + spent.saves_s + spent.validation_s;
@@ -159,7 +159,7 @@ struct Segment {
   }
 };
 
-/// The text in which a line of ours says its type, and what takes its place, as long.
+/// The text of a type in a line, and the text of the same length that replaces it.
 struct Mark {
   const char *type, *text, *lost;
 };
@@ -167,7 +167,8 @@ constexpr Mark mark_rows[] = {{"train", "\"type\":\"train\"", "\"type\":\"lost\"
                               {"valid", "\"type\":\"valid\"", "\"type\":\"lost\" "},
                               {"skip", "\"type\":\"skip\"", "\"type\":\"lost\""}};
 
-/// Whether a line of type start is of the run that saves in this folder. Lines before "save_folder" was there have the option.
+/// Returns true if a start line belongs to the run that saves in this folder. Lines of older versions have no "save_folder",
+/// only the option --save-dir.
 bool is_start_of(const nlohmann::json& line, const std::string& save_dir) {
   const nlohmann::json none;
   const auto at = [&](const nlohmann::json& object, const char* key) -> const nlohmann::json& {
@@ -178,11 +179,12 @@ bool is_start_of(const nlohmann::json& line, const std::string& save_dir) {
   return option.is_string() && option.get<std::string>() == save_dir;
 }
 
-/// Whether a line tells of something that the run will do again.
+/// Returns true if the run repeats what a line reports.
 bool will_be_repeated(const std::string& type, const nlohmann::json& line, const GoesOnAt& at) {
   const auto step = static_cast<std::uint64_t>(std::max(0.0, number(line, "step")));
   if (type == "train" || type == "valid") return step > at.update;
-  // An update that was left out has the number of the next one. Its batch is used up where the data's position says so.
+  // An update that was left out has the number of the next update. It is not repeated if the position in the data is already
+  // past its sequences.
   return type == "skip" &&
          (step > at.update + 1 || (step == at.update + 1 && number(line, "sequences") > static_cast<double>(at.sequences)));
 }
@@ -191,7 +193,7 @@ bool will_be_repeated(const std::string& type, const nlohmann::json& line, const
 
 TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
   TakenUp taken;
-  if (kind_of(path) != PathKind::file) return taken;  // a terminal, a pipe
+  if (kind_of(path) != PathKind::file) return taken;  // a terminal or a pipe has no older lines
   std::vector<std::pair<std::uint64_t, std::string_view>> marks;
   Segment segment;
   bool came_to_start = false;
@@ -206,7 +208,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
       if (const std::size_t where = text.find(mark.text); lost && type == mark.type && where != text.npos)
         segment.marks.emplace_back(place + where, mark.lost);
     if (type != "start") return true;
-    if (!is_start_of(line, at.save_dir)) {  // another run has written these lines
+    if (!is_start_of(line, at.save_dir)) {  // these lines belong to another run
       segment = {};
       return true;
     }
@@ -219,7 +221,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
         taken.before.between_s += std::max(0.0, at.start_time - segment.last_time);
         taken.clock_went_back = taken.clock_went_back || at.start_time < segment.last_time - clock_step_s;
       }
-    } else {  // what `so_far` has counted as useful
+    } else {  // `so_far` has counted these updates as useful
       taken.before.useful_s -= segment.marked_s;
       taken.before.lost_s += segment.marked_s;
     }
@@ -228,7 +230,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
   });
   taken.lost = marks.size();
   if (marks.empty()) return taken;
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);  // what is opened for appending writes nowhere else
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);  // a file opened with O_APPEND can only be written at its end
   if (fd < 0) {
     taken.problem = std::strerror(errno);
     return taken;

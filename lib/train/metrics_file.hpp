@@ -1,5 +1,4 @@
-// The file of metrics: lines of JSON that are appended, and what a run that goes on does about those of updates that it will do
-// again.
+// The metrics file, to which lines of JSON are appended. When a run resumes, it marks the lines of updates that it repeats.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +11,15 @@
 
 namespace fsdp {
 
-/// The same for all names of a folder, which need not be there.
+/// The canonical absolute path of a folder, without links and final "/". The folder need not exist.
 std::string whole_path(const std::filesystem::path& path);
 
-/// A file that lines are appended to. Rank 0 has it.
+/// A file that lines are appended to. Only rank 0 opens one.
 class MetricsFile {
  public:
-  MetricsFile() = default;  // none
-  /// Makes the file, and its folder, if they are not there. A line that was cut off is ended, so that it does not spoil the
-  /// next one. Throws UserError, also for a file that holds something else.
+  MetricsFile() = default;  // no file: append() does nothing
+  /// Opens the file; creates it and its folder if they do not exist. If its last line is incomplete, ends that line so that
+  /// the next one can be read. Throws UserError if the file cannot be opened or is not a metrics file.
   explicit MetricsFile(std::filesystem::path path);
   MetricsFile(MetricsFile&& other) noexcept { *this = std::move(other); }
   MetricsFile& operator=(MetricsFile&& other) noexcept;
@@ -28,9 +27,9 @@ class MetricsFile {
 
   bool is_open() const { return fd_ >= 0 && !failed_; }
   const std::filesystem::path& path() const { return path_; }
-  /// False if it could not be written; nothing is written after that.
+  /// Returns false if the write fails; later calls write nothing and return true.
   [[nodiscard]] bool append(std::string_view line);
-  /// Waits until all lines are on the disk, as far as that is possible. Another thread may append.
+  /// Waits until all lines are on the disk; errors are ignored. Another thread may append meanwhile.
   void sync() noexcept;
 
  private:
@@ -39,24 +38,23 @@ class MetricsFile {
   bool failed_ = false;
 };
 
-/// Where a run goes on.
+/// The point at which a run starts or resumes.
 struct GoesOnAt {
-  std::string save_dir;         // tells the run from others that write to the same file
-  std::uint64_t update = 0;     // done
-  std::uint64_t sequences = 0;  // of data used up
-  double start_time = 0;        // of this start, in seconds since 1970
+  std::string save_dir;         // identifies the run among those that write to the same file
+  std::uint64_t update = 0;     // updates that are done
+  std::uint64_t sequences = 0;  // sequences consumed so far
+  double start_time = 0;        // the begin of this process, in seconds since 1970
 };
 struct TakenUp {
-  TimeSpent before;              // of all earlier starts
-  std::size_t lost = 0;          // lines that this call has marked
-  bool clock_went_back = false;  // the wall clock does not give the times between lines
-  std::string problem;           // why they could not be marked; empty if they could
+  TimeSpent before;              // time of all earlier starts
+  std::size_t lost = 0;          // the number of lines to mark
+  bool clock_went_back = false;  // the wall clock was set back, so times between lines are unknown
+  std::string problem;           // why the lines could not be marked; empty if they were
 };
-/// Lines of types train, valid and skip that tell of what lies behind the place where the run goes on become lines of type
-/// lost, in place: so a reader that takes lines of type train sees each update once. A start that dies in the midst of it
-/// leaves the rest to the next one. Looks at lines from the last one back to the update at which the run goes on, and to the
-/// last start of the run; what other runs wrote between them, before or behind, stays. Throws CallError if the file
-/// cannot be read.
+/// Gives lines of types train, valid and skip the type lost, in place, if the run repeats what they report: a reader of train
+/// lines then sees each update once. If the process dies while it marks lines, the next start marks the rest. Reads backwards
+/// from the last line to the latest start of this run with an update that is not repeated, or to the beginning of the file.
+/// Lines of other runs stay unchanged. Throws CallError if the file cannot be read.
 TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at);
 
 }  // namespace fsdp

@@ -24,7 +24,7 @@ bool not_negative(double x) { return x >= 0; }
 bool above_0(double x) { return x > 0; }
 bool below_1(double x) { return x >= 0 && x < 1; }
 
-/// Refuses an option that is read only together with others where those are not there.
+/// Throws UserError if an option is given without the option or setting that it needs.
 void require(bool changed, const char* option, bool there, const char* other) {
   if (changed && !there)
     throw UserError(format("--{} changes nothing (it goes with {}); give that, too, or leave it out", option, other));
@@ -67,7 +67,7 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
              "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
 }
 
-/// Which of the rows that change a model is given; else null.
+/// Returns the first given option that changes a model; null if none is given.
 const char* given_override(const OptionTable& table) {
   for (const char* name :
        {"decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads", "decoder-kv-heads",
@@ -84,7 +84,7 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
   if (!o.finetune_from.empty() && asked && o.init == InitFrom::pretrained)
     throw UserError(
         "--finetune-from and --init pretrained are both given (each says where the first weights come from); leave one out");
-  if (!o.arch.empty()) arch_config(o.arch);  // unknown names are told now
+  if (!o.arch.empty()) arch_config(o.arch);  // throws for unknown names
   if (!asked)
     o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
   else if (o.init == InitFrom::pretrained && o.model.empty())
@@ -135,7 +135,8 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   table.then([&o](const OptionTable& read) { settle_model(read, o); });
 }
 
-/// G = B K ranks; `max_tokens` is fairseq's way to say B, or 0.
+/// Checks that --total-batch-size = --batch-size x --update-freq x ranks, and computes --update-freq or --total-batch-size if
+/// it is missing. `max_tokens` gives the batch size in tokens, as in fairseq; 0: not given.
 void settle_batch(const OptionTable& table, TrainOptions& o, std::size_t max_tokens, int ranks) {
   expect(ranks > 0, "a job has ranks");
   if (max_tokens > 0) {
@@ -182,7 +183,7 @@ void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<
       .integer("total-batch-size", "G", o.total_batch_size, {1, 1e12},
                "Sequences per update over all ranks; must equal B x K x ranks.")
       .follows("B x K x ranks");
-  const auto max_tokens = std::make_shared<std::size_t>(0);  // as long as the table has a row over it
+  const auto max_tokens = std::make_shared<std::size_t>(0);  // the row keeps it alive
   table
       .integer(
           "max-tokens", "N", *max_tokens, {1, 1e12},
@@ -194,11 +195,11 @@ void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<
 
 std::string number_text(double x) {
   std::string text = format("{}", x);
-  if (const std::size_t zero = text.find("e-0"); zero != std::string::npos) text.erase(zero + 2, 1);  // 1e-08
+  if (const std::size_t zero = text.find("e-0"); zero != std::string::npos) text.erase(zero + 2, 1);  // 1e-08 becomes 1e-8
   return text;
 }
 
-/// "a", "a and b", "a, b and c".
+/// Returns "a", "a and b" or "a, b and c".
 std::string listed(const std::vector<std::string_view>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size(); ++i)
@@ -215,13 +216,14 @@ std::vector<std::string_view> optimizers_where(const OptimizerFlag& is) {
   return names;
 }
 
-/// Who reads an option, for its help: "sgd and muon", or "all but sgd" where that is shorter.
+/// The optimizers that read an option, for its help: "sgd and muon", or "all but sgd" if that is shorter.
 std::string readers(const OptimizerFlag& reads) {
   const auto those = optimizers_where(reads), others = optimizers_where(std::not_fn(reads));
   return those.size() <= others.size() ? listed(those) : "all but " + listed(others);
 }
 
-/// The defaults of those that read an option: the first one's, and which others differ, as in "1e-8; lamb 1e-6".
+/// The defaults of the optimizers that read an option: the default of the first one, then the others that differ, as in "1e-8;
+/// lamb 1e-6".
 std::string defaults_text(const OptimizerFlag& reads, const std::function<std::string(const Optimizer&)>& value) {
   std::vector<std::pair<std::string, std::vector<std::string_view>>> by_value;
   for (const Optimizer* optimizer : optimizers()) {
@@ -251,7 +253,7 @@ std::string optimizer_help() {
   return help;
 }
 
-/// The optimizer's own defaults, and options that it does not read.
+/// Sets the optimizer's own defaults, and refuses options that it does not read.
 void settle_optimizer(const OptionTable& table, TrainOptions& o) {
   OptimizerOptions& optimizer = o.sharding.optimizer;
   const Optimizer& row = *optimizer.kind;
@@ -373,9 +375,9 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   });
 }
 
-/// fairseq's names of strategies.
+/// fairseq's options for the sharding strategy.
 struct StrategySpellings {
-  std::string ddp_backend;  // the strategy that is meant
+  std::string ddp_backend;  // the strategy that this value of --ddp-backend means
   bool no_reshard_after_forward = false;
 };
 
@@ -406,10 +408,10 @@ void check_wrap(const OptionTable& table, const WrapPolicy& wrap) {
 }
 
 void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm) {
-  const auto spelled = std::make_shared<StrategySpellings>();  // as long as the table has rows over it
+  const auto spelled = std::make_shared<StrategySpellings>();  // the rows keep it alive
   table.group("Sharding");
   add_strategy_option(table, sharding.strategy);
-  table.row("sharding-strategy").follows("full");  // so that a printed configuration leaves it open to other spellings
+  table.row("sharding-strategy").follows("full");  // printed as a comment only, so that other spellings can set it
   table
       .choice<std::string>(
           "ddp-backend", spelled->ddp_backend,
@@ -471,7 +473,7 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
   });
 }
 
-/// What goes with fp16 only.
+/// Sets and checks the options of the loss scale, which need fp16.
 void settle_loss_scale(const OptionTable& table, TrainOptions& o, int ranks) {
   LossScalerOptions& scaler = o.loss_scaler;
   const DType precision = o.sharding.types.parameter;
@@ -669,7 +671,7 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
   add_checkpoint_options(table, options);
   add_run_options(table, options);
   add_options_of_other_programs(table);
-  // What the library calls the quantities that these options set, beside those of common_options.cpp.
+  // The options that set the quantities which the library names in its messages; common_options.cpp has the others.
   const std::pair<const char*, const char*> quantities[] = {{"arch", "architecture"},
                                                             {"list-archs", "list of architectures"},
                                                             {"model", "model folder"},
@@ -755,7 +757,7 @@ nlohmann::json to_json(const TrainOptions& options) {
   TrainOptions copy = options;
   nlohmann::json out;
   for (const auto& [name, value] : train_option_table(copy, 1).values()) {
-    // Numbers and truth values as such, all else as text.
+    // Numbers and booleans become JSON numbers and booleans, everything else text.
     const auto parsed = parse_json(value);
     out[name] = value.empty() ? nlohmann::json() : parsed.is_number() || parsed.is_boolean() ? parsed : nlohmann::json(value);
   }

@@ -1,5 +1,5 @@
-// All options of fsdp-train: the structs that the library uses, and the table that fills them. Names come from fairseq,
-// PyTorch, Hugging Face and llm.c; they end in parsing. Only what depends on files is decided later, in setup.hpp.
+// All options of fsdp-train: the structs that the library uses, and the table that fills them. The names come from fairseq,
+// PyTorch, Hugging Face and llm.c, and are not used after parsing. Values that depend on files are set later, by setup.hpp.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +30,15 @@ enum class InitFrom { random, pretrained };
 
 struct TrainOptions {
   // data
-  std::string data, valid;       // open_data.hpp; valid is empty: what belongs to the data, or no validation
-  std::string mask, valid_mask;  // which tokens count; empty: what the data say, or all
+  std::string data, valid;       // names for open_data.hpp; valid empty: the data's own valid split, or no validation
+  std::string mask, valid_mask;  // masks of the tokens that count in the loss; empty: the data's own masks, or all count
   BreakMode break_mode = BreakMode::none;
   std::optional<std::size_t> end_of_document;
   bool shuffle = false;
-  std::string tokenizer;   // of texts, samples and the model; empty: that of the model, or bytes
-  std::string json_field;  // of texts, as TextSource::json_field() takes it
+  std::string tokenizer;   // for texts and samples; empty: the tokenizer of the model, or bytes
+  std::string json_field;  // field of JSON lines that holds the text: TextSource::json_field()
   bool skip_invalid = false;
-  // model: one of arch and model, or neither where a checkpoint is resumed, which has its own configuration
+  // model: arch or model; neither if a checkpoint is resumed, which has its own configuration
   std::string arch;
   std::filesystem::path model;
   bool list_archs = false;
@@ -47,22 +47,22 @@ struct TrainOptions {
   double dropout = 0, attention_dropout = 0;
   // batch, sharding, precision, recomputation, optimizer
   ShardingOptions sharding = {.batch = {.B = 1, .T = 1024}};
-  std::size_t total_batch_size = 0;           // B K ranks
-  Schedule schedule;                          // its total is 0 where passes over the data are the only end
+  std::size_t total_batch_size = 0;           // sequences per update: B x micro-batches x ranks
+  Schedule schedule;                          // total is 0 if only max_epoch ends the run
   double clip_norm = 0, clip_value = 0;       // 0: no clipping
-  double skip_spikes = 0;                     // standard deviations; 0: no update is left out
-  std::size_t max_update = 0, max_epoch = 0;  // 0: no such end; both only with dry_run
-  LossScalerOptions loss_scaler;              // of fp16
+  double skip_spikes = 0;                     // threshold in standard deviations; 0: no update is left out as a spike
+  std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both are 0 only with dry_run
+  LossScalerOptions loss_scaler;              // fp16 only
   // checkpoints
   SaveOptions save;
-  double stop_before_s = 0;                 // the end of the Slurm job; 0: do not
-  std::filesystem::path finetune_from;      // empty: nothing
-  std::vector<std::string> ignore_missing;  // name patterns
+  double stop_before_s = 0;                 // stop this long before the Slurm job ends; 0: do not stop early
+  std::filesystem::path finetune_from;      // empty: no fine-tuning
+  std::vector<std::string> ignore_missing;  // patterns of parameter names
   std::string restore = "latest";           // "latest", "none" or a path
   bool reset_optimizer = false, reset_dataloader = false;
   bool no_verify = false;
   // run
-  std::string task = "language_modeling", criterion = "cross_entropy";  // there is no other
+  std::string task = "language_modeling", criterion = "cross_entropy";  // the only accepted values, for fairseq command lines
   DeviceChoice device = DeviceChoice::automatic;
   CommOptions comm = {.kind = "auto"};
   CpuDeviceOptions cpu;
@@ -73,38 +73,38 @@ struct TrainOptions {
   std::filesystem::path log_file;  // empty: no metrics file
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
-  std::size_t sample_interval_updates = 0;    // 0: the model says nothing
+  std::size_t sample_interval_updates = 0;    // 0: no samples
   std::string sample_prompt = "\n";
   TraceOptions trace;
   bool dry_run = false;
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores
 };
 
-/// The rows over `options`, for every program that takes them, and the rules between them. `ranks` says how many ranks the run
-/// has, once options are read.
+/// Adds the rows that fill `options`, and the checks between them, for every program that accepts them. `ranks` returns the
+/// number of ranks of the run; it is called after the options are read.
 void add_train_options(OptionTable& table, TrainOptions& options, std::function<int()> ranks);
-/// fsdp-train's own table.
+/// The table of fsdp-train.
 OptionTable train_option_table(TrainOptions& options, int ranks);
-/// Checks that nothing is missing for a run: data, a model or a checkpoint to restore, a number of updates. Throws UserError.
+/// Throws UserError if something that a run needs is missing: data, a model or a checkpoint to restore, a number of updates.
 void require_complete(const TrainOptions& options);
 
 /// A parsed command line.
 struct TrainCommand {
-  TrainOptions options;  // complete, unless there is an answer
+  TrainOptions options;  // complete if `answer` is empty
   std::optional<std::string>
       answer;  // text to print on stdout instead of training: help, version, configuration, list of models
 };
-/// Throws UserError: the same on every rank, unless a rank cannot read the --config file.
+/// Throws UserError. It is the same on every rank, unless a rank cannot read the --config file.
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
 
-/// A message of the library in the words of fsdp-train: OptionTable::name_options().
+/// Returns a message of the library with the option names of fsdp-train: OptionTable::name_options().
 std::string with_option_names(const std::string& message);
 
-/// Throws UserError if warm-up and decay do not fit into the updates.
+/// Throws UserError if warm-up and decay do not fit into the number of updates.
 void check_schedule(const Schedule& schedule);
-/// Every option by name, as effective: for the metrics' start line and the checkpoint's header.
+/// Every option by name with its effective value, for the start line of the metrics and the header of the checkpoint.
 nlohmann::json to_json(const TrainOptions& options);
-/// What --list-archs prints.
+/// The text of --list-archs.
 std::string list_of_archs();
 
 }  // namespace fsdp

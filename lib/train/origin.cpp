@@ -22,7 +22,7 @@ namespace {
 void require_same_model(const TransformerConfig& wanted, const CheckpointReader& checkpoint) {
   const nlohmann::json a = config_to_json(wanted), b = config_to_json(checkpoint.config());
   std::string differences;
-  const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // else hardly any field is the same
+  const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // otherwise nearly all fields differ
   for (const auto& [key, value] : a.items())
     if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
       differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, json_excerpt(value),
@@ -33,7 +33,7 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
                checkpoint.description(), differences));
 }
 
-/// The optimizer's state means something to the same optimizer alone.
+/// Throws UserError if the checkpoint's optimizer state is not that of this run's optimizer.
 void require_same_optimizer(const TrainOptions& options, const CheckpointReader& checkpoint) {
   constexpr const char* remedy =
       "give the optimizer that it was written with, or --reset-optimizer to go on with its weights and fresh state";
@@ -42,7 +42,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
     throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}); {}", checkpoint.description(),
                            found, wanted, remedy));
   const auto& there = checkpoint.states();
-  // Only parameters that were trained count: the checkpoint has no state of others, whatever updates them now.
+  // Only trained parameters have optimizer state in the checkpoint, even if this run trains others.
   std::vector<Parameter> trained = checkpoint.model().parameters();
   std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
   for (const std::string& state : states_of(options.sharding.optimizer, trained))
@@ -53,7 +53,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
 
 Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verify::no : Verify::yes; }
 
-/// Rates that the model's folder asks for are for whoever trained it.
+/// Warns of dropout rates in the model's config.json: they are not used.
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
   const nlohmann::json config = read_json_object(options.model / "config.json");
@@ -67,7 +67,7 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
                               fmt::join(rates, ", ")));
 }
 
-/// What is named now goes before what an earlier run knew.
+/// The folder that the model came from. Options of this run take precedence over what a checkpoint recorded.
 std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
   for (const std::filesystem::path& path : {options.model, options.finetune_from})
     if (!path.empty() && kind_of(path / "config.json") == PathKind::file) return std::filesystem::absolute(path).string();
@@ -75,7 +75,7 @@ std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
   return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
 }
 
-/// Whether some of the data are text. What is wrong with them is said when they are opened.
+/// Returns true if some of the data are text. Errors in their names are reported later, when they are opened.
 bool has_text(const TrainOptions& options) {
   try {
     return (!options.data.empty() && !texts_in(options.data, Split::train).empty()) ||
@@ -85,7 +85,8 @@ bool has_text(const TrainOptions& options) {
   }
 }
 
-/// The tokenizer that is named, or that of what the run begins with, and the vocabulary of that.
+/// The tokenizer: --tokenizer, or that of the starting point; empty if there is none. In the second case sets `vocab_size` to
+/// the vocabulary size of the model that it belongs to.
 std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std::size_t& vocab_size) {
   if (!options.tokenizer.empty()) return options.tokenizer;
   const CheckpointReader *const resumed = origin.checkpoint.get(), *const tuned = dynamic_cast<const CheckpointReader*>(
@@ -107,7 +108,7 @@ std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std:
   return "";
 }
 
-/// Nothing if there is none to continue from. Reads files only; may differ by rank.
+/// Opens the checkpoint to resume; null if there is none. Only reads files; the result may differ between ranks.
 std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.restore == "none") return nullptr;
   if (options.restore != "latest") return open_checkpoint(options.restore, &warnings, verify_of(options));
@@ -115,7 +116,7 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
   return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
-/// The rest, with the checkpoint or without. Reads files only; may differ by rank.
+/// Completes `origin`, whose checkpoint is opened or null. Only reads files; the result may differ between ranks.
 void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
   if (tuned && origin.checkpoint)
@@ -127,7 +128,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
-  std::size_t vocabulary = 0;  // of the model that had the tokenizer
+  std::size_t vocabulary = 0;  // of the model that the tokenizer belongs to
   std::optional<TransformerConfig> source;
   if (origin.checkpoint) source = origin.checkpoint->config();
   if (!origin.checkpoint && tuned) source = origin.pretrained->config();
@@ -136,7 +137,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   note_dropout(options, origin.warnings);
   if (!options.model.empty())
     if (auto doubt = keys::doubt_config(options.model)) origin.warnings.push_back(std::move(*doubt));
-  if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // this model is another one
+  if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // it is another model's tokenizer
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
     origin.tokenizer = "bytes";
@@ -176,7 +177,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
   origin.model_folder = model_folder_of(options, origin);
-  // The run would come to a step that is there already, and its work since the save before would be lost.
+  // This run would reach steps that already exist and could not save them, so the work since its last save would be lost.
   if (const auto newest = latest_update(options.save.folder);
       newest > origin.update() && !options.dry_run && !options.save.none)
     throw UserError(
@@ -185,13 +186,14 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
                options.save.folder.string(), *newest, origin.update()));
 }
 
-/// Steps after this update that are damaged, in whose place the run would save. Rank 0.
+/// Renames damaged steps after `update`, because the run would save under their names. On rank 0.
 void set_aside_damaged(const TrainOptions& options, std::uint64_t update, std::vector<std::string>& said) {
   for (const std::filesystem::path& folder : damaged_checkpoints(options.save.folder, update))
     said.push_back(format("{} is damaged, and was renamed to {}", folder.string(), set_aside(folder).string()));
 }
 
-/// A run that finds no checkpoint begins anew, but not where there are some that are damaged. Throws RunError. Rank 0.
+/// Throws RunError if there are damaged checkpoints and no complete one, so that a run does not start over unnoticed. On rank
+/// 0.
 void require_nothing_to_lose(const TrainOptions& options, std::vector<std::string> damaged) {
   set_aside_damaged(options, 0, damaged);
   const auto aside = steps_set_aside(options.save.folder);
@@ -222,7 +224,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   }
   TransformerConfig config = override_config(base, sizes);
   config.validate();
-  // A new model has as many positions as can be trained, as in fairseq.
+  // The positions of a new model are limited to the tokens per sample, as in fairseq.
   if (!options.arch.empty() && config.positions != Positions::rotary)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
   return config;
@@ -246,12 +248,12 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     try {
       agree(world, [&] { origin.checkpoint = look_for_checkpoint(options, origin.warnings); });
     } catch (const CollectiveError& damage) {
-      if (!damage.all) throw;  // all ranks read the index: it is the fault of one of them
+      if (!damage.all) throw;  // all ranks read the index; if only some fail, the file is not damaged
       pass_over_latest(damage);
       continue;
     }
     agree(world, [&] { complete_origin(options, origin); });
-    // A shared file system may show one rank a checkpoint that another one does not see yet.
+    // On a shared file system, one rank may see a checkpoint that another rank does not see yet.
     const std::int64_t update = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
     const std::vector<std::int64_t> updates = world.gather(std::span(&update, 1));
     if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
@@ -268,7 +270,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
       pass_over_latest(damage);
       continue;
     }
-    // Steps in whose place the run will save.
+    // Moves damaged steps out of the way of later saves, and refuses other steps there.
     if (!options.dry_run && !options.save.none)
       agree(world, [&] {
         if (world.rank() != 0) return;

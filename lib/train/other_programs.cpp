@@ -11,8 +11,8 @@ namespace fsdp {
 
 namespace {
 
-/// Names, separated by spaces, of options that mean the same in other programs. "name=value" is a value of an option that is
-/// here, "name=N,N" a list for an option that takes one number.
+/// Option names of other programs with the same meaning, separated by spaces. "name=value" stands for one value of an option
+/// that fsdp-train also has, "name=N,N" for a list given to an option that takes one number.
 struct Row {
   std::string_view names, instead, why = "another program's name for it";
 };
@@ -174,7 +174,7 @@ void add_options_of_other_programs(OptionTable& table) {
       "(it is a configuration of Hugging Face's accelerate, in YAML); give lines 'name = value' with the options "
       "of --help");
   table.config_elsewhere(
-      // Not [model], [training] and the like, which are in files of ours, too.
+      // [model], [training] and similar sections are missing here, because configuration files of fsdp-train have them, too.
       {"[parallelism]", "[activation_checkpoint]", "[lr_scheduler]", "[job]", "[profiling]", "[experimental]"},
       "(it is a configuration of torchtitan, in TOML); give lines 'name = value' with the options of --help");
 }

@@ -1,4 +1,4 @@
-// Options that other programs have under another name or in another form, and what to give fsdp-train instead.
+// Option names of other programs, with the option of fsdp-train to use instead.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace fsdp {
 
-/// Whoever gives one of them, or a configuration file of another program, is told what to give instead.
+/// Adds these names to the table: parsing one of them, or a configuration file of another program, gives an error that names
+/// the replacement.
 void add_options_of_other_programs(OptionTable& table);
 
-/// The same as a table for docs/options.md.
+/// The same names as a table for docs/options.md.
 std::string names_of_other_programs();
 
 }  // namespace fsdp

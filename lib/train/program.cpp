@@ -13,7 +13,7 @@ namespace fsdp {
 
 namespace {
 
-/// One write per message, so that the lines of several ranks do not mix.
+/// Prints with one write, so that the lines of several ranks do not mix.
 void print_problem(const std::string& program, const std::string& where, const std::string& message, const Wording& wording) {
   std::fflush(stdout);
   const std::string text = format("{}: {}{}\n", program, where, printable(wording ? wording(message) : message));
@@ -59,14 +59,15 @@ int run_mpi_program(int argc, char** argv,
         print(where, "cannot write to standard output (the disk is full or the reader is gone); send it elsewhere");
         code = exit_code::failed;
       }
-      // mpirun ends the others as soon as one rank exits with an error: nobody may leave before all have printed and saved.
+      // mpirun ends the other ranks as soon as one exits with an error, so no rank may leave before all have printed and
+      // saved.
       std::fflush(nullptr);
       world->barrier();
       return code;
     } catch (...) {
       end_job(session, program, wording);
     }
-  } catch (...) {  // MPI itself did not start or end
+  } catch (...) {  // starting or ending MPI failed
     const auto [message, code, damage] = describe_current_exception();
     print("", message);
     return code;

@@ -1,6 +1,5 @@
-// What the mains of programs have in common: reading options, answering --help and the like, and the one `try`: who prints an
-// error, and how a whole job ends with one exit code. In what they print, quantities that the library names are the options
-// that set them.
+// The common part of all main() functions: reads options, answers --help and similar requests, catches every exception, prints
+// the error, and ends a whole job with one exit code. Error messages name options in place of the library's quantities.
 #pragma once
 
 #include <functional>
@@ -13,8 +12,8 @@
 
 namespace fsdp {
 
-/// Prints the exception that is being handled as "PROGRAM: rank 2 on node7: MESSAGE" and ends all processes of the job: with 2
-/// for a UserError, else with 1.
+/// Prints the exception that is being handled as "PROGRAM: rank 2 on node7: MESSAGE" and ends all processes of the job, with
+/// exit code 2 for a UserError, else 1.
 [[noreturn]] void end_job(MpiSession& session, const std::string& program, const Wording& wording = nullptr);
 
 /// Starts MPI, runs `body` on every rank and returns its value. On an exception:
@@ -23,10 +22,10 @@ namespace fsdp {
 int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording = nullptr);
-/// The same, and reads the options of `table` first: `body` runs unless they ask for help or the like.
+/// Reads the options of `table` first, then does the same; `body` does not run if the options ask for help or similar.
 int run_mpi_program(int argc, char** argv, OptionTable& table,
                     const std::function<int(MpiSession& session, Communicator& world)>& body);
-/// An offline program: the same without MPI.
+/// The same without MPI, for an offline program.
 int run_program(int argc, char** argv, OptionTable& table, const std::function<int()>& body);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What a run measures of its updates, and reports: time, MFU, energy, norms of groups of parameters, memory and the trace.
+// Measures and reports the updates of a run: time, MFU, energy, norms of groups of parameters, memory and the trace.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,23 @@ namespace fsdp {
 
 class Reporter {
  public:
-  /// `trace` is rank 0's, null if there is none. Collective; throws CollectiveError.
+  /// `trace` is the trace file on rank 0; null on other ranks or without --trace. Collective; throws CollectiveError.
   Reporter(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, const BatchSource& batches,
            TraceFile* trace);
 
-  /// An update begins, and ends, which has not been refused. after_update() says that it was left out. Collective.
+  /// Call before_update() before each update, and after_update() after each one that was not refused. If the update was left
+  /// out, after_update() reports that. Collective.
   void before_update();
   void after_update(const UpdateScalars& scalars, const UpdateResult& result, Verdict verdict);
-  /// How long this rank has computed in the last update, without waiting for others; 0: unknown (a GPU).
+  /// The time that this rank computed in the last update, without waits for other ranks; 0: unknown (a GPU whose update was
+  /// not recorded).
   std::int64_t computing_ns() const;
-  /// Of the last update that was done, in seconds; negative before the first.
+  /// The duration of the last update that counted, in seconds; negative before the first.
   double last_update_s() const { return last_update_s_; }
-  /// Writes the metrics of the last update, which was done. `computing_ns`: of all ranks; `data_wait_ns`: of the one that
-  /// waited longest for the next batch. Not collective.
+  /// Writes the metrics of the last update, which must have counted. `computing_ns`: computing_ns() of each rank;
+  /// `data_wait_ns`: the wait for the next batch on the rank that waited longest. Not collective.
   void report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns);
-  /// The closing lines: how it went, planned beside measured memory, how to go on. Collective.
+  /// Prints the closing lines: rates, planned and measured memory, and `next`, which tells what to do next. Collective.
   void finish(const std::string& next);
 
  private:
@@ -44,14 +46,14 @@ class Reporter {
   const BatchSource& batches_;
   TraceFile* trace_;
   const std::uint64_t start_tokens_;
-  const std::vector<std::string> hosts_;  // of all ranks
-  std::optional<double> peak_flops_;      // until the run exceeds it
+  const std::vector<std::string> hosts_;  // by rank
+  std::optional<double> peak_flops_;      // empty if unknown, or once the run has exceeded it
   const std::unique_ptr<GroupNorms> group_norms_;
-  std::unique_ptr<Recorder> recorder_;  // until its updates are written
+  std::unique_ptr<Recorder> recorder_;  // null without --trace, and once the trace is written
   EnergyMeter energy_;
-  TrainMetrics last_;  // the last update
+  TrainMetrics last_;  // metrics of the last update that counted
   Timer since_update_;
-  double updating_s_ = 0;  // computing updates, those that were left out among them
+  double updating_s_ = 0;  // total time of updates, including those that were left out
   double last_update_s_ = -1;
 };
 

@@ -1,4 +1,4 @@
-// What the parts of a training run are given. All that is named outlives them.
+// The objects that the parts of a training run share. Everything referenced outlives those parts.
 #pragma once
 
 #include <optional>
@@ -15,14 +15,15 @@
 
 namespace fsdp {
 
-/// What is asked for, who takes part, and where the run reports on itself.
+/// The options, the ranks and the log of a run.
 struct RunContext {
   const TrainOptions& options;
   Communicator& world;
   Metrics& log;
 };
 
-/// Agrees, over run.world, on something that is made, as agree() does, and returns it.
+/// Calls `make` on every rank and returns its result. If it throws on any rank, all ranks throw, as in agree(). Collective
+/// over run.world.
 template <class Make>
 std::invoke_result_t<Make&> agree(const RunContext& run, Make make) {
   std::optional<std::invoke_result_t<Make&>> made;
@@ -30,7 +31,7 @@ std::invoke_result_t<Make&> agree(const RunContext& run, Make make) {
   return *std::move(made);
 }
 
-/// RunContext for the parts of the loop: where the run stands, what it trains, and where what it does is noted.
+/// RunContext plus the objects of the training loop: its progress, its model, and the flight record of this rank.
 struct LoopContext : RunContext {
   Progress& progress;
   ShardedModel& model;

@@ -32,7 +32,7 @@ void Saver::save(bool wait) {
     save_ = std::make_unique<CheckpointSave>(options_.folder, header_, loop_.model.layout(), states, loop_.world, snapshot,
                                              options_.compression, [this] {
                                                if (lock_) lock_->require_held();
-                                               loop_.log.sync();  // the file then has every update of the checkpoint
+                                               loop_.log.sync();  // the metrics file then has every update of the checkpoint
                                              });
     announced_ = false;
     last_ = progress.update;

@@ -1,4 +1,4 @@
-// When a run saves, where, which of its checkpoints stay, and the save that goes on while training does.
+// Saves a run: when and where, which checkpoints are kept, and asynchronous saves, which are written while training continues.
 #pragma once
 
 #include <cstddef>
@@ -18,39 +18,39 @@ struct LoopContext;
 
 struct SaveOptions {
   std::filesystem::path folder = "checkpoints";
-  bool none = false;                 // nothing is ever saved
-  std::size_t interval_updates = 0;  // 0: at the end and on request only
-  double interval_s = 0;             // likewise
+  bool none = false;                 // true: never save
+  std::size_t interval_updates = 0;  // updates between saves; 0: save only at the end and on request
+  double interval_s = 0;             // seconds between saves; 0: likewise
   bool training_waits = false;
   h5::Compression compression = h5::Compression::none;
-  std::size_t keep_last = 0, keep_every = 0;  // 0: all; none beside the last
-  /// Whether saves are written while training goes on: those by interval; those on request alone are not worth the memory.
+  std::size_t keep_last = 0, keep_every = 0;  // keep_last 0: keep all; keep_every 0: keep only the last ones
+  /// Returns true if saves are asynchronous. They need a snapshot in memory, which is worth it only for saves at intervals.
   bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_s > 0); }
 };
 
 class Saver {
  public:
-  /// Saves say of themselves what `header` says, whose update needs no save. A save that goes on while training does writes
-  /// from `snapshot`, snapshot_bytes() long; it is empty where training waits for every save. `lock` is rank 0's, null on the
-  /// others; a save fails once it is lost.
+  /// `header` is the header of each checkpoint, apart from its progress; the update in it needs no save. Asynchronous saves
+  /// write from `snapshot`, which has snapshot_bytes() bytes; it is empty if training waits for every save. `lock` is the lock
+  /// of the save folder on rank 0, null on other ranks; a save fails once the lock is lost.
   Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, const SaveLock* lock);
 
-  /// Saves the update where the run stands, unless that has been done; a save that goes on is finished first. The new one goes
-  /// on while its caller computes, unless `wait`. Collective over world.
+  /// Saves the current update, unless it is already saved. First finishes a save that is under way. Returns before the new
+  /// save is complete, unless `wait` is true or there is no snapshot. Collective over world.
   void save(bool wait);
   /// Waits until the save under way is complete, then removes older ones. Collective over world.
   void finish();
-  /// Reports the save under way if it is complete, possibly long before finish(). Not collective.
+  /// Reports the save under way if it is complete, which may be long before finish(). Not collective.
   void announce();
 
-  /// Whether a save is under way, and the stage of this rank's part of it.
+  /// saving() returns true if a save is under way; stage() is the stage of this rank's part of it.
   bool saving() const { return save_ != nullptr; }
   CheckpointSave::Stage stage() const { return save_ ? save_->stage() : CheckpointSave::Stage::done; }
-  /// Whether the interval by the clock has passed on this rank since the last save.
+  /// Returns true if interval_s has passed on this rank since the last save.
   bool is_due() const { return options_.interval_s > 0 && since_save_.seconds() >= options_.interval_s; }
-  /// The update that was saved last, or where the run began.
+  /// The update of the last save, or at which the run began.
   std::uint64_t last_update() const { return last_; }
-  /// How long the last save took that this run has finished, in seconds; negative before.
+  /// The duration of the last finished save of this run, in seconds; negative before the first.
   double last_duration_s() const { return last_duration_s_; }
 
  private:
@@ -61,10 +61,10 @@ class Saver {
   const SaveLock* lock_;
   std::uint64_t last_;
   std::unique_ptr<CheckpointSave> save_;
-  bool announced_ = false;  // the present save
+  bool announced_ = false;  // the save under way was reported
   Timer since_began_, since_save_;
   double last_duration_s_ = -1;
-  double stall_s_ = 0;  // how long training has stood still for the present save
+  double stall_s_ = 0;  // how long training has waited for the save under way
 };
 
 }  // namespace fsdp

@@ -24,7 +24,8 @@ namespace fsdp {
 
 namespace {
 
-/// An invariant run has the same bits as before if products have, and its micro-batches are the same.
+/// Warns if a resumed run with --invariant will have other bits than a run that was never stopped: if matrix products,
+/// --invariant or --batch-size changed.
 void note_arithmetic(const RunContext& run, const CheckpointHeader& before, const Machine& machine) {
   if (!run.options.sharding.plan.invariant || run.options.dry_run) return;
   const std::string made = arithmetic_of(machine);
@@ -39,7 +40,7 @@ void note_arithmetic(const RunContext& run, const CheckpointHeader& before, cons
       differs(format("--{} was {} before, and is {} now", key, json_excerpt(then[key]), json_excerpt(now[key])));
 }
 
-/// Warns of files of a tokenizer that differ from those that the checkpoint has kept.
+/// Warns of tokenizer files that differ from the copies in the checkpoint.
 void note_changed_files(const RunContext& run, const Origin& origin, const std::vector<TokenizerFile>& kept,
                         const std::vector<TokenizerFile>& now) {
   std::set<std::string> changed;
@@ -55,7 +56,7 @@ void note_changed_files(const RunContext& run, const Origin& origin, const std::
                         fmt::join(changed, ", "), run.options.model.string(), origin.tokenizer, run.options.model.string()));
 }
 
-/// Collective.
+/// The traffic of an update between nodes; empty unless all nodes have the same number of consecutive ranks. Collective.
 std::optional<NodeTraffic> traffic_of_nodes(const RunContext& run, const Machine& machine, const ShardedModel& model) {
   const Mesh& mesh = model.mesh();
   const Communicator& node = *machine.node;
@@ -77,9 +78,10 @@ std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic&
                 traffic.nodes == 1 ? "" : format(", and a node {} to the others", bytes(traffic.out_of_node)));
 }
 
-/// The system promises memory that it does not have, and kills whoever uses it: better to be told before.
+/// Throws UserError if the node has too little memory. Linux grants more memory than exists and later kills the process that
+/// uses it.
 void require_memory(const RunContext& run, const Machine& machine, const MemoryAccount& memory) {
-  const bool on_cpu = is_host(memory.device);  // a GPU says itself what it has not
+  const bool on_cpu = is_host(memory.device);  // on a GPU, allocation itself fails
   const std::size_t mine = on_cpu ? memory.total() : memory.on_host();
   const std::int64_t together = machine.node->sum(narrow<std::int64_t>(mine));
   agree(run.world, [&] {
@@ -94,7 +96,7 @@ void require_memory(const RunContext& run, const Machine& machine, const MemoryA
   });
 }
 
-/// May fail on this rank alone.
+/// Fills this rank's shard with weights and optimizer state. May fail on this rank only.
 void fill_shard(const LoopContext& loop, const Origin& origin) {
   ShardedModel& model = loop.model;
   Executor& executor = model.executor();
@@ -133,8 +135,8 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
-  // A product brings in oneDNN's code, so that it does not count as memory of the run.
-  std::array<float, 5 * 64> x{};  // more rows than are few
+  // Runs one matrix product, which loads oneDNN's code: that memory then does not count as the run's.
+  std::array<float, 5 * 64> x{};  // enough rows that the product is not a skinny one
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                 kernels::Write::overwrite);
   const DType type = options.sharding.types.parameter;

@@ -1,4 +1,4 @@
-// What a training run finds and decides before its loop: each part by one function, complete when that returns.
+// Sets up a training run before its loop. One function makes each part, which is complete when the function returns.
 #pragma once
 
 #include <memory>
@@ -19,41 +19,44 @@ namespace fsdp {
 
 struct TrainData;
 
-/// What a training run computes with.
+/// The devices of a training run and their speed.
 struct Machine : ComputingRank {  // a dry run has no device
   DeviceKind kind = DeviceKind::cpu;
-  std::optional<double> peak_flops = {};  // of all devices of the job, if it is known
-  bool measured_peak = false;             // now, of CPUs
-  std::size_t start_bytes = 0;            // what the process had used before
+  std::optional<double> peak_flops = {};  // the sum over all devices of the job; empty if unknown
+  bool measured_peak = false;             // true: the peak of CPUs was measured at this start
+  std::size_t start_bytes = 0;            // peak memory of the process before the run allocates
   const char* measured_since = "its start";
 };
 
-// Collective over world if nothing else is said; they throw CollectiveError.
+// All functions below are collective over world and throw CollectiveError, unless their comments say otherwise.
 
-/// As the options say; a dry run asks no device.
+/// Finds the devices that `options` ask for. A dry run uses no device.
 Machine find_machine(const TrainOptions& options, Communicator& world);
 std::unique_ptr<Metrics> open_log(const TrainOptions& options, Communicator& world);
-/// Rank 0 takes the lock, the others have null, as a dry run does. An earlier start of this job ends once it has saved, or when
-/// a collective that hangs times out; `watch` can stop the waiting.
+/// Rank 0 takes the lock of the save folder. Other ranks get null, and so do all ranks of a dry run. If an earlier start of
+/// this job still holds the lock, waits until that start has saved and ended, or until one of its collectives times out;
+/// `watch` can stop the wait.
 std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& watch);
-/// Rank 0's, if a trace is asked for.
+/// Creates the trace file on rank 0 if --trace is given; else returns null.
 std::unique_ptr<TraceFile> open_trace(const RunContext& run);
-/// Where the run stands as it begins, but for the data.
+/// The progress with which the run begins, except its position in the data: open_train_data() sets that.
 Progress first_progress(const RunContext& run, const Origin& origin, const Machine& machine);
-/// Layout and plan, without memory.
+/// Makes the model with its layout and plan, but allocates no memory for it.
 ShardedModel make_model(const RunContext& run, const Origin& origin, const Machine& machine);
-/// Of the model's tokenizer, on rank 0: they go into checkpoints.
+/// Reads the files of the model's tokenizer on rank 0, to store them in checkpoints. Null on other ranks or without a
+/// tokenizer.
 std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const RunContext& run, const Origin& origin);
 
-/// What makes products there: their bits depend on it. Not collective.
+/// Describes what computes matrix products: the library or device, and the number of threads. The bits of a run depend on it.
+/// Not collective.
 std::string arithmetic_of(const Machine& machine);
-/// What a dry run prints, to stdout. Not collective.
+/// Prints the plan of a dry run to stdout. Not collective.
 void print_plan(const ShardedModel& model, const MemoryAccount& memory);
-/// Says what the run is, and on what it runs.
+/// Logs a description of the run and its devices, and the start line of the metrics.
 void announce(const RunContext& run, const Machine& machine, const ShardedModel& model, const MemoryAccount& memory,
               const Progress& progress, const TrainData* data);
 
-/// Takes the memory of the run, fills it with the weights and the states that belong to them, and closes the files of `origin`.
+/// Allocates the memory of the run, loads or initializes weights and optimizer state, and closes the files of `origin`.
 void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin);
 
 }  // namespace fsdp

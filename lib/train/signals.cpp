@@ -18,8 +18,8 @@ namespace fsdp {
 
 namespace {
 
-// Signals belong to the process, and so do these; several watches (logical ranks of one process) read the same counts.
-std::atomic<int> stops{0}, saves{0}, last_stop{0};  // written by the thread that takes signals
+// Signals are sent to the process, so these counts are global. Several watches (logical ranks of one process) read them.
+std::atomic<int> stops{0}, saves{0}, last_stop{0};  // written by the thread that receives signals
 
 constexpr std::array<std::pair<int, const char*>, 3> stop_signals = {
     {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"}}};
@@ -33,15 +33,15 @@ sigset_t watched() {
 }
 
 std::atomic<int> watches{0};
-std::atomic<int> stops_before{0}, saves_before{0};  // counts when the last watch ended: what came since is for the next one
+std::atomic<int> stops_before{0}, saves_before{0};  // counts at the end of the last watch; the next one starts there
 
-/// What the watch that leads has to say to the first signal that asks to stop, from the thread that takes signals.
+/// The message of the leading watch for the first signal to stop, printed by the thread that receives signals.
 struct Announcement {
   std::FILE* out;
   Outlook outlook;
 };
 std::mutex announcing;
-std::optional<Announcement> announcement;  // nothing while there is no such watch, and once it has been said
+std::optional<Announcement> announcement;  // empty if there is no leading watch, or once it was printed
 
 const char* name_of(int signal) {
   for (const auto& [number, name] : stop_signals)
@@ -58,13 +58,13 @@ void announce_stop(int signal) {
   if (outlook.update_s >= 0) text += format("; the last update took {}", format_duration(outlook.update_s));
   if (outlook.save_s >= 0) text += format("; the last save took {}", format_duration(outlook.save_s));
   text += "\n";
-  if (isatty(fileno(out))) text.insert(0, "\r\x1b[K");  // in the place of a bar, which is drawn again
+  if (isatty(fileno(out))) text.insert(0, "\r\x1b[K");  // overwrites a progress bar, which is drawn again
   std::fwrite(text.data(), 1, text.size(), out);
   std::fflush(out);
   announcement.reset();
 }
 
-/// Ends the process as if the signal had never been held.
+/// Unblocks and raises the signal, so that its default action ends the process.
 void act_by_default(int signal) {
   sigset_t one;
   sigemptyset(&one);
@@ -73,7 +73,7 @@ void act_by_default(int signal) {
   raise(signal);
 }
 
-/// Takes the signals of the process, one at a time, for as long as it lives.
+/// Receives the signals of the process one at a time, until the process ends.
 void wait_for_signals() {
   const sigset_t set = watched();
   bool interrupted = false, terminated = false;
@@ -109,7 +109,7 @@ SignalWatch::SignalWatch(std::filesystem::path save_dir, bool leads, std::FILE* 
     const std::lock_guard lock(announcing);
     announcement = {out, {}};
   }
-  if (stops != stops_at_start_) announce_stop(last_stop);  // it has waited for this watch
+  if (stops != stops_at_start_) announce_stop(last_stop);  // the signal came before this watch
   poll();
 }
 
@@ -131,7 +131,7 @@ SignalWatch::~SignalWatch() {
 }
 
 bool SignalWatch::look_for(const char* name) const {
-  std::error_code ignored;  // an unreadable folder shows when saving
+  std::error_code ignored;  // an unreadable folder is reported by the next save
   return std::filesystem::is_regular_file(save_dir_ / name, ignored);
 }
 

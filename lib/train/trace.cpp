@@ -53,7 +53,7 @@ TraceFile::TraceFile(const std::filesystem::path& path)
   const PathKind kind = kind_of(path);
   const bool replaces = kind == PathKind::missing || kind == PathKind::file;
   if (!replaces) errno = kind == PathKind::folder ? EISDIR : EINVAL;
-  file_ = replaces ? std::fopen(temporary_.c_str(), "wx") : nullptr;  // through no link, over no file
+  file_ = replaces ? std::fopen(temporary_.c_str(), "wx") : nullptr;  // "x": follows no link and overwrites no file
   if (!file_)
     throw UserError(format("cannot write --trace '{}' ({}); give the path of a file in a folder that exists and can be written",
                            path.string(), std::strerror(errno)));
@@ -111,14 +111,15 @@ ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()
 
 namespace {
 
-/// About how many bytes each rank sends in an operation; 0 if it is not a collective.
+/// The approximate number of bytes that each rank sends in an operation; 0 if it is not a collective.
 std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded) {
   const auto use = collective_of(op);
   return use ? use->sent_bytes(static_cast<std::size_t>(sharded.mesh().along(use->axis).size())) : 0;
 }
 
-/// Arrows from operation to operation: from a gather to the first computation that uses what it gathered, and from the last
-/// computation of a gradient to its reduction. Gathers after the optimizer have none: only the next update uses them.
+/// The arrows between operations: from a gather to the first computation that uses the gathered parameters, and from the last
+/// computation of a gradient to its reduction. Gathers after the optimizer have no arrow, because only the next update uses
+/// their result.
 std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<Operation>& operations) {
   const auto has = [](const std::vector<Location>& places, const Location& place) {
     return std::any_of(places.begin(), places.end(), [&](const Location& one) { return one.buffer == place.buffer; });
@@ -138,7 +139,7 @@ std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<O
       for (std::size_t j = i; j-- > 0;) {
         if (!has(writes_of(operations[j]), reads_of(op).front())) continue;
         if (operations[j].stream == StreamId::compute) arrows.emplace_back(j, i);
-        break;  // what a reduction made is reduced further: the arrow to that one is enough
+        break;  // written by another reduction, which has its own arrow
       }
     }
   }
@@ -147,7 +148,7 @@ std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<O
 
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-/// The events of one rank. `shift_ns` makes its times those since the start of the trace.
+/// Adds the events of one rank. `shift_ns` is added to its times, so that they count from the start of the trace.
 void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, const std::vector<std::uint64_t>& updates,
               std::int64_t shift_ns, const std::vector<Json>& titles, const std::vector<Operation>& operations,
               const std::vector<std::pair<std::size_t, std::size_t>>& arrows) {
@@ -180,13 +181,13 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
     }
     for (std::size_t a = 0; a < arrows.size(); ++a) {
       const auto [from, to] = arrows[a];
-      // An arrow starts inside its operation, and ends at the one that encloses its end ("bp": "e").
+      // An arrow starts inside its operation, and ends at the operation that encloses its end point ("bp": "e").
       Json start = base(from, "s", std::max(of_update[from].begin_ns, of_update[from].end_ns - 1)),
            end = base(to, "f", of_update[to].begin_ns);
       end["bp"] = "e";
       for (Json* event : {&start, &end}) {
         (*event)["name"] = (*event)["cat"] = "arrow";
-        (*event)["id"] = format("{}/{}/{}", rank, n, a);  // an update that overflowed has the number of the next
+        (*event)["id"] = format("{}/{}/{}", rank, n, a);  // the number of an update may occur twice
         file.add(*event);
       }
     }
@@ -200,8 +201,8 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
   const auto ranks = static_cast<std::size_t>(world.size());
   const ClockOffset offset = clock_offset(world, now_ns);
 
-  // The table has three numbers of each rank: its offset, the error of that, and when its first operation began, by rank 0's
-  // clock.
+  // The table has three numbers for each rank: its clock offset, the error of the offset, and the begin of its first operation
+  // by rank 0's clock.
   const std::int64_t begin = recorder.times().empty() ? 0 : recorder.times().front().begin_ns + offset.ns;
   const std::vector<std::int64_t> table = world.gather(std::array{offset.ns, offset.error_ns, begin});
   std::int64_t start = table[2], error = 0;
@@ -220,7 +221,7 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
       titles.push_back({{"name", title_of(op, sharded.layout())}, {"cat", name_of(op.stream)}, {"args", std::move(args)}});
     }
   }
-  std::vector<OperationTime> times;  // of one rank at a time
+  std::vector<OperationTime> times;  // the times of one rank at a time
   for (std::size_t r = 0; r < ranks; ++r) {
     times.assign(recorder.times().begin(), recorder.times().end());
     world.broadcast(times.data(), times.size() * sizeof(OperationTime), static_cast<int>(r));

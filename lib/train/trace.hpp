@@ -1,6 +1,6 @@
-// What --trace writes: when every operation of a few updates ran, on all ranks, in the Trace Event Format that ui.perfetto.dev
-// and chrome://tracing read (JSON; times in microseconds). A process is a rank, a thread one of its streams. All ranks run the
-// same plan, so that a rank records two times per operation and nothing else.
+// Writes the file of --trace: the times of every operation of a few updates on all ranks, in the Trace Event Format that
+// ui.perfetto.dev and chrome://tracing read (JSON; times in microseconds). A process in it is a rank, and a thread is one of
+// its streams. All ranks run the same plan, so a rank only records two times per operation.
 #pragma once
 
 #include <cstddef>
@@ -29,16 +29,16 @@ void add_trace_options(OptionTable& table, TraceOptions& options);
 /// Throws UserError.
 void check(const TraceOptions& options);
 
-/// This rank's times. Allocates when it is made, and not while updates run.
+/// The recorded times of this rank. Its memory is allocated at construction, not while updates run.
 class Recorder {
  public:
   Recorder(const Plan& plan, std::size_t updates);
-  /// Where update number `update`, which is about to run, is to be recorded: Executor::record(). Nowhere for the first update,
-  /// in which libraries prepare themselves, and once all are recorded.
+  /// Returns the buffer for the times of `update`, which is about to run, for Executor::record(). Returns an empty buffer for
+  /// the first update, in which libraries initialize themselves, and once all updates are recorded.
   std::span<OperationTime> next(std::uint64_t update);
   bool full() const { return numbers_.size() == updates_; }
   const std::vector<std::uint64_t>& updates() const { return numbers_; }
-  /// One after another, of each update that was recorded.
+  /// The times of the recorded updates, one update after the other.
   std::span<const OperationTime> times() const { return std::span(times_).first(numbers_.size() * operations_); }
   static std::size_t bytes(const Plan& plan, std::size_t updates) {
     return plan.update.size() * updates * sizeof(OperationTime);
@@ -51,17 +51,17 @@ class Recorder {
   std::vector<OperationTime> times_;
 };
 
-/// The file, under a temporary name until it is whole. Rank 0 has it.
+/// The trace file, which has a temporary name until it is complete. Only rank 0 has one.
 class TraceFile {
  public:
   /// Creates FILE.tmp-PID. Throws UserError.
   explicit TraceFile(const std::filesystem::path& path);
   TraceFile(const TraceFile&) = delete;
-  /// Removes what is not finished.
+  /// Removes the file if it is not finished.
   ~TraceFile();
   const std::filesystem::path& path() const { return path_; }
   void add(const nlohmann::json& event);
-  /// Closes the list of events, waits for the disk, renames. Throws RunError for any write that failed.
+  /// Closes the list of events, syncs the file to disk and renames it. Throws RunError if any write failed.
   void finish(const nlohmann::json& about);
 
  private:
@@ -72,17 +72,17 @@ class TraceFile {
   int error_ = 0;  // errno of the first write that failed
 };
 
-/// What to add to this rank's clock so that it shows rank 0's time, and how far off that can be.
+/// The time to add to this rank's clock to get rank 0's time, and the maximum error of that.
 struct ClockOffset {
   std::int64_t ns = 0, error_ns = 0;
 };
-/// Ranks on rank 0's node share its clock. Of the others: nobody leaves a barrier before everyone has entered it, so that a
-/// barrier bounds the offset from both sides; the best bounds of many barriers are taken, and the middle between them.
+/// Ranks on rank 0's node share its clock. For another rank, each barrier bounds the offset from both sides, because no rank
+/// leaves a barrier before all have entered it. The result is the middle between the tightest bounds of many barriers.
 /// Collective over world.
 ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()>& clock_ns);
 
-/// Writes what all ranks have recorded, a rank after another, and finishes the file. `file` is rank 0's, null on others.
-/// Returns on rank 0 why it could not be written; "" if it was. Collective over world.
+/// Writes the recorded times of all ranks, one rank after the other, and finishes the file. `file` is null except on rank 0.
+/// Rank 0 gets the reason if the file could not be written, else ""; other ranks get "". Collective over world.
 std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, Communicator& world, TraceFile* file);
 
 }  // namespace fsdp

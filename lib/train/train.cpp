@@ -27,7 +27,7 @@ namespace {
 
 bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
-/// Every rank parses its own command line: they must say the same before anything depends on it. Collective.
+/// Throws CollectiveError if the options differ between ranks, because every rank parses its own command line. Collective.
 void require_same_options(const TrainOptions& options, Group& world) {
   const std::string told = json_text(to_json(options));
   require_same(world, told, [&](const std::string& first) {
@@ -40,7 +40,7 @@ void require_same_options(const TrainOptions& options, Group& world) {
   });
 }
 
-/// What is told to the person who stopped the run, and to a job that is requeued.
+/// How to continue the run: a hint for the person who stopped it, and for a job that is requeued.
 std::string how_to_continue(const TrainOptions& options) {
   std::vector<std::string> once;
   if (options.restore != "latest") once.push_back("--restore");
@@ -58,29 +58,29 @@ void say_nothing_to_do(Metrics& log, const Progress& progress, const TrainData* 
   log.end({.step = progress.update, .tokens = progress.tokens, .next = next});
 }
 
-/// What a rank tells the others after an update.
+/// The values that a rank sends to the others after an update.
 struct Told {
-  std::int64_t stop, save;    // requests
-  std::int64_t is_due;        // a save, by the clock of rank 0
-  std::int64_t save_stage;    // of the save under way
-  std::int64_t cannot_read;   // its part of the next update
-  std::int64_t computing_ns;  // of the update; 0: unknown
-  std::int64_t data_wait_ns;  // for its part of the next update
+  std::int64_t stop, save;    // the number of requests to stop and to save
+  std::int64_t is_due;        // 1 on rank 0 if a save is due by its clock
+  std::int64_t save_stage;    // stage of the save under way
+  std::int64_t cannot_read;   // 1 if it cannot read its part of the next batch
+  std::int64_t computing_ns;  // time computed in this update; 0: unknown
+  std::int64_t data_wait_ns;  // wait for its part of the next batch
 };
 
 struct Agreed {
   Requests asked;
-  bool due = false;          // a save
-  bool saved = false;        // the save under way is complete, or cannot become so without finish()
-  bool cannot_read = false;  // some rank cannot read its part of the next update
+  bool due = false;          // a save is due by the clock of rank 0
+  bool saved = false;        // the save under way is complete, or only finish() can complete it
+  bool cannot_read = false;  // some rank cannot read its part of the next batch
   bool ends = false;         // on rank 0: the end of the job is near
   bool wanted = false;       // on rank 0: a later start of the job waits for the save folder
 };
 
-/// What all ranks tell each other after an update, in one sum, in memory that is taken once.
+/// The exchange of `Told` between all ranks after an update: one all-reduce (sum), in memory that is allocated once.
 class Agreement {
  public:
-  /// `lock` and `job_end` are rank 0's, or null.
+  /// `lock` and `job_end` are null except on rank 0, and may be null there.
   Agreement(const LoopContext& loop, SignalWatch& watch, JobEnd* job_end, SaveLock* lock)
       : loop_(loop),
         watch_(watch),
@@ -89,7 +89,8 @@ class Agreement {
         words_(fields * static_cast<std::size_t>(loop.world.size())),
         computing_ns_(words_.size() / fields) {}
 
-  /// The most that any rank has been asked, and how long each has computed. The end of the job is known to rank 0. Collective.
+  /// Exchanges the values and returns the result: the largest counts of requests on any rank, and so on. Only rank 0 knows the
+  /// end of the job. Collective.
   Agreed reach(const Saver& saver, const BatchSource& batches, const Reporter& reporter) {
     const FlightNote note(loop_.flight, "agree on requests to stop or save", loop_.progress.update, FlightNote::Kind::exchange);
     const Requests mine = watch_.poll();
@@ -123,9 +124,9 @@ class Agreement {
     agreed.saved = saver.saving() && (stuck || !working);
     return agreed;
   }
-  /// Of each rank in the last update; 0: unknown.
+  /// The time that each rank computed in the last update; 0: unknown.
   const std::vector<std::int64_t>& computing_ns() const { return computing_ns_; }
-  /// How long the rank that waited longest has waited for its next batch.
+  /// The wait for the next batch, on the rank that waited longest.
   std::int64_t data_wait_ns() const { return data_wait_ns_; }
 
  private:
@@ -140,7 +141,7 @@ class Agreement {
   std::int64_t data_wait_ns_ = 0;
 };
 
-/// On rank 0, where the run is to stop before the end of its job: that end. Collective.
+/// Returns the end of the job on rank 0 if --stop-before is given; else null. Collective.
 std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
   const double lead_s = run.options.stop_before_s;
   auto end = agree(run, [&] { return lead_s > 0 && run.world.rank() == 0 ? std::make_unique<JobEnd>(lead_s) : nullptr; });
@@ -148,7 +149,8 @@ std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
   return end;
 }
 
-/// Stopping takes an update and a save. Says so once they have taken longer than the run leaves itself; returns whether it has.
+/// Warns if the last update and the last save together took longer than --stop-before, since a stop needs both. Returns true
+/// if it warned.
 bool warn_of_short_lead(const RunContext& run, const Outlook& outlook) {
   const double needed_s = outlook.update_s + outlook.save_s, lead_s = run.options.stop_before_s;
   if (lead_s == 0 || outlook.save_s < 0 || needed_s <= lead_s) return false;
@@ -222,7 +224,7 @@ int train(const TrainOptions& options, Communicator& world) {
       const UpdateScalars scalars = policy.next_update();
       reporter.before_update();
       batches.load(scalars);
-      executor.forward_backward();  // of every micro-batch, with the gathers and reductions that they need
+      executor.forward_backward();  // for every micro-batch, with its gathers and reductions
       executor.gradient_norm();
       const UpdateResult result = executor.update_parameters();
       const Verdict verdict = policy.judge(scalars, result);
@@ -233,7 +235,7 @@ int train(const TrainOptions& options, Communicator& world) {
       const Agreed agreed = agreement.reach(saver, batches, reporter);
       const bool done = verdict == Verdict::done, asked = agreed.asked.save > saves_honoured, stop = agreed.asked.stop > 0;
       if (done) reporter.report(agreement.computing_ns(), agreement.data_wait_ns());
-      watch.expect(outlook());  // what comes now is honoured after the next update
+      watch.expect(outlook());  // later requests are honoured after the next update
       if (agreed.saved) saver.finish();
       lead_is_short = lead_is_short || warn_of_short_lead(run, outlook());
       const bool wait = asked || stop || agreed.cannot_read;

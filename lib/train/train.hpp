@@ -6,8 +6,9 @@
 
 namespace fsdp {
 
-/// Trains as `options` say (resolved, complete) and returns the exit code: 0 done, 75 stopped on request with everything saved.
-/// Collective over world. Throws CollectiveError for what stops all ranks, anything else for what befell this one.
+/// Trains with `options`, which must be resolved and complete, and returns the exit code: 0 done, 75 stopped on request with
+/// everything saved, 1 stopped on request under --no-save. Collective over world. Throws CollectiveError if an error stops all
+/// ranks, any other exception if it concerns only this rank.
 int train(const TrainOptions& options, Communicator& world);
 
 }  // namespace fsdp

@@ -30,7 +30,7 @@ std::uint32_t largest_token_of(const RunContext& run, const Mixture& mixture, st
   return largest;
 }
 
-/// Sets where the run stands in the data, and returns in which order it reads them.
+/// Sets the position of the run in the data, and returns the order in which it reads them.
 DataOrder find_position(const RunContext& run, const Origin& origin, const Mixture& mixture, const std::vector<TextSet>& texts,
                         Progress& progress) {
   const TrainOptions& options = run.options;
@@ -62,7 +62,7 @@ std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::siz
   return std::make_unique<const ValidData>(std::move(tokens), options, batch_cut(options, run.world), vocab_size);
 }
 
-/// By rank 0, while the others wait.
+/// Tokenizes texts on rank 0, while the others wait. Returns the training texts. Collective.
 std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Machine& machine, SignalWatch& watch) {
   std::vector<TextSet> texts, all;
   agree(run.world, [&] {
@@ -74,7 +74,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
     all = texts;
     if (!run.options.valid.empty())
       for (TextSet& text : texts_in(run.options.valid, Split::valid)) all.push_back(std::move(text));
-    // One that is named goes into checkpoints, whether training needs it or not.
+    // A tokenizer that is named goes into checkpoints, so it must be valid even if training does not need it.
     if (run.world.rank() == 0 && (!run.options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) {
       const auto opened = open_tokenizer(origin.tokenizer);
       for (const std::string& warning : opened->warnings()) run.log.warn(warning);
@@ -120,7 +120,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
   throw CollectiveError(stopped, 0, true, exit_code::stopped);
 }
 
-/// Warns of masks that lie next to the data and are not used, and of a file that is trained on and validated on.
+/// Warns of unused masks next to the data, and of a file that is used for both training and validation.
 void warn_of_files(const RunContext& run) {
   const bool has_valid = !run.options.valid.empty();
   for (const std::string& doubt :
@@ -135,7 +135,7 @@ void warn_of_files(const RunContext& run) {
                both->string()));
 }
 
-/// Warns of what is odd. The ranks look at parts of the data, each at its own. Collective.
+/// Warns of suspicious data. Each rank looks at its part of the data. Collective.
 void doubt_data(const RunContext& run, const Origin& origin, const TrainData& data, const Progress& progress) {
   const std::size_t most = run.world.max(std::size_t{data.largest_token}), vocabulary = origin.config.vocab_size;
   bool doubted = false;

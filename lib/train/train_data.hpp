@@ -1,4 +1,4 @@
-// The data of a training run, and when they and the run end.
+// The data of a training run, and the conditions that end the run.
 #pragma once
 
 #include <cstdint>
@@ -24,47 +24,50 @@ struct ValidData {
 };
 
 struct TrainData {
-  /// Opens all files; `texts` among them have become tokens. The run goes on in them where `progress` says, which gets the
-  /// position of a run that begins. May fail on this rank alone.
+  /// Opens all files. The tokens of `texts` must have been made. Sets the position in `progress`: it is kept if the run
+  /// resumes, else it is the beginning of the data. May fail on this rank only.
   TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Progress& progress);
   TrainData(const TrainData&) = delete;
 
   const Mixture mixture;
-  const std::uint32_t largest_token;  // that this rank has found
+  const std::uint32_t largest_token;  // in the part of the data that this rank has checked
   const TrainBatches batches;
-  const std::unique_ptr<const ValidData> valid;  // null: there are none
+  const std::unique_ptr<const ValidData> valid;  // null: no validation
 };
 
-/// Null if all updates are done: then nobody needs the data. Makes tokens of texts first, which may take long: `watch` can stop
-/// that; `machine` then measures memory from there. Warns of what is odd. Collective over world. Throws CollectiveError, with
-/// the exit code of a stopped run if it was asked to stop.
+/// Opens the data; returns null if all updates are done, because then no data are needed. First tokenizes texts, which may
+/// take long: `watch` can stop it, and `machine` measures memory from its end. Warns of suspicious data. Collective over
+/// world. Throws CollectiveError; if the run was asked to stop, the error has the exit code of a stopped run.
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
                                                  Progress& progress, SignalWatch& watch);
 
-/// All updates or all passes over the data are done. `data` may be null.
+/// Returns true if all updates or all passes over the data are done. `data` may be null.
 bool is_done(const TrainOptions& options, const Progress& progress, const TrainData* data);
-/// The last update, as far as it is known: an overflow in fp16 uses up data without an update. `batches` may be null.
+/// The expected number of the last update. It can fall during the run: an overflow in fp16 or a spike consumes data without an
+/// update. `batches` may be null.
 std::uint64_t last_update(const TrainOptions& options, const Progress& progress, const TrainBatches* batches);
-/// Where passes over the data are the only end, the decay ends with them: a function of the update and the position, so that a
-/// resumed run continues with the same rates.
+/// The learning rate schedule. If only passes over the data end the run, the decay ends with them. It depends only on the
+/// update and the position in the data, so a resumed run continues with the same rates.
 Schedule schedule_of(const TrainOptions& options, const Progress& progress, const TrainBatches& batches);
 
-/// The batches of a run: the next one is read while an update is computed, into the memory from which it goes to the device.
+/// Reads the batches of a run. While an update is computed, a thread reads the next batch into the memory from which it is
+/// copied to the device.
 class BatchSource {
  public:
   /// Reads the batch of the first update. Collective; throws CollectiveError.
   BatchSource(const LoopContext& loop, const TrainData& data);
 
-  /// Begins the update over the batch that has been read, and begins to read the next one. Collective.
+  /// Begins the update with the batch that has been read, and begins to read the next one. Collective.
   void load(const UpdateScalars& scalars);
-  /// Waits for this rank's part of the next update, if there is one: a rank that cannot read says so while all can still save.
-  /// Not collective.
+  /// Waits until this rank's part of the next batch is read, if there is a next update. A read error is stored, not thrown:
+  /// can_read() then returns false, and the ranks can still save. Not collective.
   void await();
-  /// How long that was, and all such waits together since the first update.
+  /// The duration of the last await(), and of all of them since the first update.
   std::int64_t wait_ns() const { return wait_ns_; }
   double waited_s() const { return waited_s_; }
   bool can_read() const { return problem_ == nullptr; }
-  /// Where some rank could not: all throw its CollectiveError. Everything has been saved.
+  /// Call it if can_read() is false on any rank, after everything is saved: all ranks throw the CollectiveError of the rank
+  /// that cannot read.
   [[noreturn]] void refuse();
 
  private:
@@ -72,10 +75,10 @@ class BatchSource {
 
   const LoopContext& loop_;
   const TrainData& data_;
-  std::exception_ptr problem_;  // why the next one could not be read
+  std::exception_ptr problem_;  // why the next batch could not be read; null: it could
   std::int64_t wait_ns_ = 0;
   double waited_s_ = 0;
-  Worker reader_{"fsdp-read"};  // last: it writes into the executor's memory
+  Worker reader_{"fsdp-read"};  // last member, so destroyed first: it writes into the executor's memory
 };
 
 }  // namespace fsdp

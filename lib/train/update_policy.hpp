@@ -1,4 +1,5 @@
-// How large the next update is, and whether it counts: learning rate, loss scale and spikes.
+// Decides the scalars of the next update (learning rate, loss scale, clipping) and whether an update counts (overflows and
+// spikes do not).
 #pragma once
 
 #include <optional>
@@ -15,9 +16,8 @@ namespace fsdp {
 
 enum class Verdict {
   done,
-  left_out,  // it overflowed in fp16 or was a spike: its batch is used up, and nothing else is new but loss scale and
-             // statistics
-  refused    // it is not finite otherwise
+  left_out,  // it overflowed in fp16 or was a spike: its data are consumed, and only loss scale and spike statistics change
+  refused    // it is not finite, and no lower loss scale can help
 };
 
 class UpdatePolicy {
@@ -25,7 +25,8 @@ class UpdatePolicy {
   UpdatePolicy(const LoopContext& loop, const TrainBatches& batches);
 
   UpdateScalars next_update() const;
-  /// The run stands behind the update then, unless that is refused.
+  /// Judges an update that has run. Unless it is refused, advances the position in the data; if it is done, also advances the
+  /// update number and the token count.
   Verdict judge(const UpdateScalars& scalars, const UpdateResult& result);
 
  private:
@@ -35,8 +36,8 @@ class UpdatePolicy {
   std::optional<SpikeFilter> spikes_;
 };
 
-/// Ends the run after an update that is not finite, and says where that began: on the rank that is the first in the order of
-/// the plan to have something that is not finite, of its own. Collective; all throw CollectiveError.
+/// Ends the run after an update that is not finite. The message names the first operation in the plan that produced a
+/// non-finite value, and the first rank where it did. Collective; all ranks throw CollectiveError.
 [[noreturn]] void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& scalars,
                                 const UpdateResult& result);
 

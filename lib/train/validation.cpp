@@ -20,7 +20,7 @@ void validate(const LoopContext& loop, const ValidData* data, Saver& saver, cons
       loop.log.validating(update, batches, data->batches.batches(), timer.seconds());
     };
     loss = mean_loss(loop.model.executor(), data->batches, loop.world, after_batch, stop);
-  } catch (const CollectiveError& error) {  // data that cannot be read: nothing of the training is wrong
+  } catch (const CollectiveError& error) {  // the validation data cannot be read, but the training state is valid
     saver.save(true);
     throw CollectiveError(format("{}; update {} is saved", error.what(), update), error.speaker, error.all, error.exit_code);
   }

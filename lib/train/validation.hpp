@@ -1,4 +1,4 @@
-// What a run does with its model between updates: it validates it, and prints what it says.
+// Validation and text samples between the updates of a run.
 #pragma once
 
 #include <functional>
@@ -12,22 +12,22 @@
 
 namespace fsdp {
 
-/// Reports the mean loss over `data`, which may be null, unless `stop` says on some rank that it is to be left off. If the data
-/// cannot be read, saves first. Collective; throws CollectiveError.
+/// Reports the mean loss over `data`, which may be null. Stops without a result if `stop` returns true on any rank. If the
+/// data cannot be read, saves first. Collective; throws CollectiveError.
 void validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop = {});
 
-/// What samples of what the model says begin with.
+/// The prompt of text samples.
 struct SamplePrompt {
-  std::unique_ptr<Tokenizer> tokenizer;  // null: there are no samples
+  std::unique_ptr<Tokenizer> tokenizer;  // null: no samples
   std::vector<TokenId> tokens, end;
 };
-/// Collective; throws CollectiveError.
+/// Tokenizes --sample-prompt. Collective; throws CollectiveError.
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin);
 
 class TextSampler {
  public:
   TextSampler(const LoopContext& loop, const SamplePrompt& prompt);
-  /// Prints what the model says, if there are samples. Collective.
+  /// Generates and prints a text if there are samples. Collective.
   void run();
 
  private:
