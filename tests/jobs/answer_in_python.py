@@ -13,7 +13,7 @@ import transformers
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 
-# A token is a byte. Weights are large enough for answers to differ from prompt to prompt.
+# Each token is a byte. The initial weights are large enough to give different answers to different prompts.
 sizes = dict(vocab_size=256, bos_token_id=None, eos_token_id=None, initializer_range=0.15, attention_dropout=0.0)
 configurations = {
     "gpt2": transformers.GPT2Config(n_embd=72, n_layer=3, n_head=4, n_positions=160, **sizes),
@@ -26,7 +26,7 @@ random.seed(1)
 words = ["all", "work", "and", "no", "play", "makes", "jack", "a", "dull", "boy"]
 phrase = lambda most: " ".join(random.choices(words, k=random.randint(1, most)))
 prompts = [phrase(14) for _ in range(7)]
-text = phrase(40) * 20  # no multiple of the length of a sequence
+text = phrase(40) * 20  # its length is no multiple of a sequence's
 questions = [{"context": phrase(8), "choices": [" " + phrase(5) for _ in range(3)], "answer": random.randrange(3)}
              for _ in range(25)]
 pathlib.Path("prompts.txt").write_text("\n".join(prompts) + "\n")
@@ -57,7 +57,8 @@ def expected(model):
     for question in questions:
         context = len(question["context"].encode())
         sums = [losses(model, tokens(question["context"] + choice))[context - 1 :].sum().item() for choice in question["choices"]]
-        sizes = [len(choice.encode()) for choice in question["choices"]]  # of tokens; the space in front is no character
+        # Sizes in tokens. acc_norm counts characters without the space in front.
+        sizes = [len(choice.encode()) for choice in question["choices"]]
         for name, of in (("acc", [1] * 3), ("acc_per_token", sizes), ("acc_norm", [size - 1 for size in sizes])):
             shares = [s / n for s, n in zip(sums, of)]
             right[name] += shares.index(min(shares)) == question["answer"]

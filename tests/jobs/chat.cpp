@@ -1,5 +1,5 @@
-// Training on conversations in lines of JSON: they are tokenized by the chat template with a mask, packed into sequences with
-// attention within documents, trained on, resumed and evaluated.
+// Training on conversations in JSON lines. They are tokenized with a chat template and a loss mask, and packed into
+// sequences with attention within documents. The model is trained, resumed and evaluated on them.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -21,7 +21,7 @@ Outcome tokenize(const fs::path& folder, const std::string& words) {
   return run(folder, split(std::string(FSDP_BIN) + "/fsdp-tokenize " + words));
 }
 
-/// Writes a tokenizer's folder with a chat template, and conversations with random questions and predictable answers.
+/// Writes a tokenizer folder with a chat template, and conversations with random questions and predictable answers.
 fs::path prepare() {
   const fs::path folder = fresh_folder();
   fs::create_directory(folder / "model");
@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   BOOST_TEST(one.back()["tokens"] == 8 * counted);
   BOOST_TEST(one.back()["loss"].get<double>() < 0.5);
 
-  // Two ranks, and then three with other micro-batches, which go on half-way.
+  // Two ranks train the first half. Three ranks with another micro-batch size train the second half.
   const auto half = std::to_string(one.size() / 2), all = std::to_string(one.size());
   must(run(folder, mpirun(2, "fsdp-train", options("many", "--batch-size 3 --max-epoch 8 --max-update " + half))));
   must(run(folder, mpirun(3, "fsdp-train", options("many", "--batch-size 2 --max-epoch 8 --max-update " + all))));
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
     BOOST_TEST(std::abs(many[u]["loss"].get<double>() - one[u]["loss"].get<double>()) < (u < 5 ? 1e-5 : 0.05));
   }
 
-  // In HDF5 the masks are in the same files, for which there is nothing to say.
+  // HDF5 files contain their masks, so --mask is not needed.
   must(tokenize(folder, "chat.jsonl --chat --tokenizer model --format hdf5 --out h.h5 --valid-out v.h5 --valid-fraction 0.2"));
   BOOST_TEST(!fs::exists(folder / "h.mask.h5"));
   must(run(folder, mpirun(2, "fsdp-train", options("hdf5", "--batch-size 6 --max-update 2", "h.h5"))));
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
     BOOST_TEST(std::abs(line["loss"].get<double>() - one[u++]["loss"].get<double>()) < 1e-5);
   }
 
-  // A data set without a mask beside one with its own is told, unless masks say what is meant.
+  // If one data set has its own mask and another has none, the run prints a notice, unless --mask names all masks.
   const std::string both = "train:0.5,h.h5:0.5", told = "all tokens of 'train.bin' count in the loss";
   const Outcome half_masked = run(folder, mpirun(1, "fsdp-train", options("both", "--batch-size 12 --max-update 1", both)));
   must(half_masked);
@@ -109,7 +109,8 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   must(masked);
   BOOST_TEST(!masked.says(told), masked.output);
 
-  // What is said of validation is what fsdp-evaluate says; and the questions have not been learned.
+  // The last validation loss is that of fsdp-evaluate with the mask. The model has not learned to predict the
+  // questions.
   const double answers = evaluate(folder, 2, "--mask valid.mask --document-attention --break-mode complete");
   BOOST_TEST(std::abs(metrics(folder / "one.jsonl", "valid").back()["loss"].get<double>() - answers) < 1e-5);
   BOOST_TEST(answers < 0.5);
@@ -117,10 +118,10 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   for (const std::uint32_t counts : tokens_of(folder / "valid.mask.bin")) others.push_back(counts == 1 ? 0 : 1);
   fsdp::write_token_file(folder / "others.bin", others);
   BOOST_TEST(evaluate(folder, 1, "--mask others.bin --document-attention --break-mode complete") > 3);
-  BOOST_TEST(std::abs(evaluate(folder, 1, "--mask valid.mask --break-mode complete") - answers) >
-             1e-4);  // other documents seen
+  // Without --document-attention, tokens also attend to other documents, so the loss differs.
+  BOOST_TEST(std::abs(evaluate(folder, 1, "--mask valid.mask --break-mode complete") - answers) > 1e-4);
 
-  // Lines of other systems are messages as those of this one, and a line of spaces is none.
+  // Lines with CRLF endings are the same messages, and a line of spaces is no message.
   for (const auto& entry : fs::directory_iterator(folder / "one"))
     if (entry.is_directory()) fs::copy(folder / "model", entry.path());
   const auto answers_to = [&](const std::string& lines) {
@@ -132,7 +133,8 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   };
   BOOST_TEST(answers_to("abc\r\n \r\n  \nxyz\r\n") == answers_to("abc\nxyz\n"));
 
-  // An answer ends at the template's token, whatever the base model's file says; and so it does in transformers.
+  // An answer ends at the template's end token, even if the base model's file names another one. The consolidated
+  // folder lists both, so that generation with transformers ends there, too.
   for (const auto& entry : fs::directory_iterator(folder / "one"))
     if (entry.is_directory()) write_file(entry.path() / "generation_config.json", R"({"eos_token_id": 0, "max_length": 99})");
   const auto end = *fsdp::open_tokenizer((folder / "model").string())->find("<|im_end|>");
@@ -176,5 +178,5 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
                                      "\n");
   must(tokenize(folder, "plain.jsonl --chat --append-eos --eos-token <|im_end|> --tokenizer model --out p.bin"));
   const auto mask = tokens_of(folder / "p.mask.bin");
-  BOOST_TEST((mask.size() > 2 && mask.front() == 0u && mask.back() == 1u));  // the end belongs to the completion
+  BOOST_TEST((mask.size() > 2 && mask.front() == 0u && mask.back() == 1u));  // the end token belongs to the completion
 }

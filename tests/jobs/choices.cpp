@@ -1,4 +1,4 @@
-// Multiple-choice questions: fsdp-evaluate uses the same losses as when it evaluates the same tokens as data.
+// Multiple-choice questions: fsdp-evaluate computes the same losses as with the same tokens as its data.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -82,11 +82,11 @@ BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
     lines += json{{"context", question.context}, {"choices", question.choices}, {"answer", question.answer}}.dump() + "\n\n";
     std::vector<double> all, by_token, by_character;
     for (const std::string& choice : question.choices) {
-      // Of what does not fit into 64 tokens and a target, the end counts.
+      // A text longer than 64 tokens and a target is cut at its beginning.
       const std::string whole = question.context + choice;
       const std::string seen = whole.size() > 65 ? whole.substr(whole.size() - 65) : whole;
       const bool ends_in_space = question.context.back() == ' ';
-      const std::size_t tokens = choice.size() + (ends_in_space ? 1 : 0);  // the space is the choice's
+      const std::size_t tokens = choice.size() + (ends_in_space ? 1 : 0);  // the space is scored with the choice
       const double loss = loss_of(folder, seen) - loss_of(folder, seen.substr(0, seen.size() - tokens));
       all.push_back(loss);
       by_token.push_back(loss / static_cast<double>(tokens));
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
     per_token += least(by_token) == question.answer;
     per_character += least(by_character) == question.answer;
   }
-  BOOST_TEST(right != per_token);  // the questions tell them apart
+  BOOST_TEST(right != per_token);  // the metrics differ on these questions
   write_file(folder / "questions.jsonl", "\xef\xbb\xbf{\"id\":NaN," + lines.substr(1));
   const double n = static_cast<double>(questions.size());
   for (const auto& [np, B] : {std::pair<int, int>{1, 8}, {1, 1}, {2, 3}, {3, 8}}) {
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
   BOOST_TEST(table.says("6 questions of questions.jsonl"), table.output);
   BOOST_TEST(table.says("acc_norm       likeliest per character"), table.output);
 
-  // llm.c's form of the same questions, but for those with a space at the end, whose context is cut there.
+  // The same questions in llm.c's format. A space at the end of a context is moved to the beginning of its choices.
   std::string words;
   const auto put = [&](std::size_t word) { words += {static_cast<char>(word & 255), static_cast<char>(word >> 8)}; };
   const auto put_tokens = [&](const std::string& text) {
@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
   BOOST_TEST(found["acc_per_token"].get<double>() == per_token / n);
   BOOST_TEST(!found.contains("acc_norm"));
 
-  // What is wrong is said, by every rank's exit status, and once.
+  // Each mistake is reported once, and the job exits with status 2.
   const auto refused = [&](const std::string& name, const std::string& contents, const std::string& why,
                            const std::string& more = "") {
     write_file(folder / name, contents);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t T = 32;
 
-/// Returns the first tokens of a golden run: 31 sequences and a part of 19 tokens.
+/// Writes the first tokens of a golden run: 31 sequences and a part of 19 tokens.
 void write_tokens(const fs::path& file, std::size_t count = 31 * T + 20) {
   std::ifstream in(golden_folder("gpt2-tied") / "train.bin", std::ios::binary);
   std::vector<char> bytes(1024 + 2 * count);
@@ -56,9 +56,9 @@ BOOST_AUTO_TEST_CASE(two_passes_at_any_number_of_ranks) {
   for (const std::string order : {"", "--shuffle "}) {
     const std::string of = order.empty() ? "file" : "shuffled";
     const auto one = train(folder, 1, of + "-1", 12, order + "--max-epoch 2");
-    BOOST_TEST_REQUIRE(one.size() == 6u);  // 64 sequences by 12: the last update has 4
+    BOOST_TEST_REQUIRE(one.size() == 6u);  // 64 sequences in batches of 12: the last batch has 4
     BOOST_TEST(one.back()["tokens"] == 2 * (31 * T + 19));
-    BOOST_TEST(one.back()["lr"].get<double>() == 0.0);  // the cosine ends with the data
+    BOOST_TEST(one.back()["lr"].get<double>() == 0.0);  // the cosine schedule ends with the data
     for (const auto& [np, B] : {std::pair<int, std::size_t>{2, 2}, {3, 4}, {4, 1}}) {
       const auto many = train(folder, np, of + "-" + std::to_string(np), B, order + "--max-epoch 2");
       BOOST_TEST_REQUIRE(many.size() == one.size());
@@ -79,13 +79,13 @@ BOOST_AUTO_TEST_CASE(a_finished_pass_is_nothing_to_do_and_another_one_goes_on) {
   BOOST_TEST(again.code == 0, again.output);
   BOOST_TEST(again.says("all passes over the data are done; raise --max-epoch"), again.output);
   const auto both = train(folder, 2, "saves", 3, "--max-epoch 2");
-  BOOST_TEST_REQUIRE(both.size() == 6u);  // three each, of 12, 12 and 8 sequences
+  BOOST_TEST_REQUIRE(both.size() == 6u);  // three per epoch, of 12, 12 and 8 sequences
   BOOST_TEST(both[2]["tokens"] == 31 * T + 19);
   BOOST_TEST(both[3]["tokens"] == 31 * T + 19 + 12 * T);
   BOOST_TEST(both[5]["tokens"] == 2 * (31 * T + 19));
-  // MFU counts what is computed, which is as much in an update with fewer tokens in the loss.
+  // MFU counts all computed positions. An update with fewer tokens in the loss computes as many.
   for (std::size_t u = 0; u < both.size(); ++u) {
-    const json &line = both[u], &first = both[u < 3 ? 0 : 3];  // of the same start, for which the peak is the same
+    const json &line = both[u], &first = both[u < 3 ? 0 : 3];  // from the same start, with the same measured peak
     const auto share = [](const json& of) { return of["mfu"].get<double>() / of["positions_per_second"].get<double>(); };
     const double positions = 1e-3 * line["positions_per_second"].get<double>() * line["ms"].get<double>();
     BOOST_TEST(std::abs(positions / (12.0 * T) - 1) < 1e-6, line.dump());
@@ -125,21 +125,23 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
   const auto mmap = train(folder, 3, "saves", 4, "--max-update 4 --shuffle --valid mmap", "mmap.idx");
   for (std::size_t u = 0; u < 4; ++u) {
     BOOST_TEST(std::abs(mmap[u]["loss"].get<double>() - expected[u]["loss"].get<double>()) < 5e-6);
-    BOOST_TEST(mmap[u]["data_wait_ms"].get<double>() <= mmap[u]["ms"].get<double>());  // it is a part of it
+    BOOST_TEST(mmap[u]["data_wait_ms"].get<double>() <= mmap[u]["ms"].get<double>());  // the wait is part of it
   }
-  // As many rows at a time as in training, since other numbers of rows may be summed in another order.
+  // The batch size is that of training, because another batch size may sum in another order.
   const Outcome valid =
       run(folder, mpirun(2, "fsdp-evaluate", split("saves mmap --tokens-per-sample 32 --batch-size 4 --json")));
   BOOST_TEST_REQUIRE(valid.code == 0, valid.output);
   BOOST_TEST(std::abs(json::parse(valid.output.substr(valid.output.find('{')))["loss"].get<double>() -
                       metrics(folder / "saves.jsonl", "valid").back()["loss"].get<double>()) < 1e-9);
 
-  // Documents of 100, 400, 40 and 472 tokens: 4 + 13 + 2 + 15 sequences, and one target less for each document.
+  // Documents of 100, 400, 40 and 472 tokens give 4 + 13 + 2 + 15 sequences. Each document has one target fewer than
+  // tokens.
   const auto whole = train(folder, 2, "eos", 2, "--max-epoch 1 --break-mode eos", "mmap");
   BOOST_TEST(whole.back()["tokens"] == 31 * T + 20 - 4);
-  BOOST_TEST(whole.size() == 3u);  // 34 sequences by 12
+  BOOST_TEST(whole.size() == 3u);  // 34 sequences in batches of 12
 
-  // A mixture: the same sequences at any number of ranks, stopped and gone on with or not; others with other weights.
+  // A mixture has the same sequences at any number of ranks, even if the run is stopped and resumed. If its weights
+  // change, the data are read from the start.
   write_tokens(folder / "few.bin", 5 * T + 1);
   const std::string mixture = "tokens.bin:0.7,few.bin:0.3";
   const auto one = train(folder, 1, "mix-1", 12, "--max-update 6 --total-num-update 6", mixture);
@@ -155,7 +157,8 @@ BOOST_AUTO_TEST_CASE(formats_and_mixtures) {
              other.output);
 }
 
-/// Validation and evaluation by documents give the same losses as each piece alone, at any number of ranks.
+/// Validation and evaluation by documents give the mean loss of all pieces evaluated one by one, at any number of
+/// ranks.
 BOOST_AUTO_TEST_CASE(validation_by_documents) {
   const auto folder = fresh_folder();
   constexpr std::size_t count = 107;
@@ -177,7 +180,8 @@ BOOST_AUTO_TEST_CASE(validation_by_documents) {
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
     return json::parse(outcome.output.substr(outcome.output.find('{')));
   };
-  // A document of 40 tokens takes two sequences; `complete` joins the first two, of 30.
+  // With `eos`, a document of 40 tokens takes two sequences. `complete` joins the first two documents, which have 30
+  // tokens.
   using Ends = std::vector<std::size_t>;
   for (const auto& [mode, ends, ranks] : {std::tuple{std::string("eos"), Ends{20, 30, 60, 100, count}, std::vector{1, 3}},
                                           std::tuple{std::string("complete"), Ends{30, 60, 100, count}, std::vector{2, 4}}}) {
@@ -202,12 +206,13 @@ BOOST_AUTO_TEST_CASE(validation_by_documents) {
       BOOST_TEST(std::abs(found["loss"].get<double>() - loss) < 1e-6);
       BOOST_TEST(std::abs(found["bits_per_byte"].get<double>() - loss / std::log(2) * targets / bytes) < 1e-6);
     }
-    if (mode == "eos") BOOST_TEST(std::abs(evaluate(2, "eos mmap")["loss"].get<double>() - loss) > 1e-4);  // without gap
+    // Without --break-mode, sequences run across documents, so the loss differs.
+    if (mode == "eos") BOOST_TEST(std::abs(evaluate(2, "eos mmap")["loss"].get<double>() - loss) > 1e-4);
   }
 }
 
-/// With attention within documents, the loss is the same for every packing that cuts no document: that of each document alone
-/// (docs/targets.md).
+/// With attention within documents, every packing that cuts no document gives the same loss: that of each document
+/// evaluated by itself (docs/targets.md).
 BOOST_AUTO_TEST_CASE(document_attention_does_not_depend_on_the_packing) {
   const auto folder = fresh_folder();
   write_tokens(folder / "tokens.bin", 41);

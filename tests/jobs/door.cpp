@@ -135,12 +135,12 @@ BOOST_AUTO_TEST_CASE(a_failing_disk_leaves_nothing_of_a_consolidation) {
     const fs::path whole = folder / (out + "-whole");
     fs::rename(folder / out, whole);
     for (long at = 3; at < 7; ++at) {
-      fs::create_directory(folder / (out + ".tmp"));  // for its absolute name
+      fs::create_directory(folder / (out + ".tmp"));  // so that with() can resolve its absolute path
       const Outcome outcome = tool(folder, command, with({.calls = "write", .what = "EIO", .at = at}, folder, out + ".tmp"));
       BOOST_TEST(outcome.code == 1, outcome.output);
       BOOST_TEST(outcome.says("Input/output error"), outcome.output);
       BOOST_TEST(!fs::exists(folder / out));
-      BOOST_TEST(fs::remove(folder / (out + ".tmp")));  // it is empty
+      BOOST_TEST(fs::remove(folder / (out + ".tmp")));  // it must be empty
     }
     const Outcome outcome = tool(folder, command);
     BOOST_TEST(outcome.code == 0, outcome.output);

@@ -1,6 +1,6 @@
-// docs/from-fairseq.md: fairseq's own command runs unchanged on a folder of fairseq-preprocess; with sharding it gives the same
-// bits as with --ddp-backend pytorch_ddp; the page's table of memory on GPUs is computed again; converted checkpoints are
-// evaluated, trained and sampled from.
+// docs/from-fairseq.md: fairseq's own command runs unchanged on a folder of fairseq-preprocess. Sharding gives the same
+// bits as --ddp-backend pytorch_ddp. The page's table of GPU memory is recomputed. Converted checkpoints are evaluated,
+// trained and sampled from.
 #include <algorithm>
 
 #include <boost/test/data/test_case.hpp>
@@ -43,7 +43,7 @@ void write_data_bin(const fs::path& folder, std::size_t words) {
   }
 }
 
-/// Returns the arguments of the first command in docs/from-fairseq.md, which are those of fairseq's example.
+/// Returns the arguments of the first command in docs/from-fairseq.md, which is fairseq's example.
 std::vector<std::string> command_of_the_page() {
   const std::string page = read_file(fs::path(FSDP_TEST_DATA) / "../../docs/from-fairseq.md");
   const std::size_t begin = page.find("    fsdp-train data-bin/wikitext-103-roberta-bpe-bin"), end = page.find("\n\n", begin);
@@ -56,7 +56,7 @@ std::vector<std::string> command_of_the_page() {
   return words;
 }
 
-/// Returns the command with the sizes of a small model, and with the options `sharding`.
+/// Returns that command with the sizes of a small model and with the options in `sharding`.
 std::vector<std::string> small_command(const std::string& sharding, const std::string& more) {
   std::vector<std::string> words = command_of_the_page();
   const auto backend = std::find(words.begin(), words.end(), "--ddp-backend");
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(a_command_of_fairseq_runs) {
   const Outcome outcome = run(folder, mpirun(2, "fsdp-train", small_command("--ddp-backend fully_sharded", "")));
   BOOST_TEST_CONTEXT(outcome.output) {
     BOOST_TEST(outcome.code == 0);
-    BOOST_TEST(outcome.times_said("\"type\":\"train\"") == 10u);  // its --max-update
+    BOOST_TEST(outcome.times_said("\"type\":\"train\"") == 10u);  // the command's --max-update
     BOOST_TEST(outcome.times_said("\"type\":\"valid\"") == 1u);
     BOOST_TEST(outcome.says("done; nothing is saved (--no-save)"));
   }
@@ -106,7 +106,8 @@ BOOST_DATA_TEST_CASE(sharded_is_the_same_as_ddp, boost::unit_test::data::make({1
   if (ranks % 2 == 0) ways.emplace_back("hybrid", "--sharding-strategy hybrid --shard-group-size " + std::to_string(ranks / 2));
   const std::vector<json> ddp = train("ddp", "--ddp-backend pytorch_ddp");
   BOOST_TEST_REQUIRE(ddp.size() == 10u);
-  // As fairseq counts them: 33 words and 4 more, 16 positions and 2 more, blocks, the last norm; the output is the embedding.
+  // fairseq's count: 33 words and 4 special tokens, 16 positions and 2 more, the blocks, and the last norm. The output
+  // weights are those of the embedding.
   const std::size_t C = 24, F = 4 * C, block = 4 * (C * C + C) + (C * F + F) + (F * C + C) + 4 * C;
   BOOST_TEST(metrics(folder / "ddp.jsonl", "start").at(0)["parameters"].get<std::size_t>() ==
              (33 + 4) * C + (16 + 2) * C + 2 * block + 2 * C);
@@ -148,7 +149,7 @@ BOOST_AUTO_TEST_CASE(the_table_of_the_13b_model_is_what_is_planned) {
   }
 }
 
-// Folders made by tools/fairseq-to-hf; python.cpp makes them again if Python has torch.
+// tools/fairseq-to-hf made these folders; python.cpp makes them again if Python has torch.
 BOOST_DATA_TEST_CASE(a_converted_checkpoint_goes_through_the_programs, boost::unit_test::data::make({"learned", "sinusoidal"}),
                      name) {
   const auto folder = fresh_folder();

@@ -1,5 +1,6 @@
-// Each family of models through the programs: a Hugging Face folder is trained with the same results as by transformers, in
-// fp32 and bf16, consolidated, evaluated and sampled from. The models are those of tests/data/families.
+// Runs each model family through the programs. Training from a Hugging Face folder gives the results of transformers in
+// fp32 and bf16, and the model is consolidated, evaluated and sampled from. The models are those of
+// tests/data/families.
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>
@@ -76,7 +77,7 @@ BOOST_DATA_TEST_CASE(a_folder_is_trained_and_written_back, boost::unit_test::dat
   const auto tensors = read_tensors(folder / "out" / "model.safetensors"),
              initial = read_tensors(folder / "model" / "model.safetensors");
   BOOST_TEST_REQUIRE(tensors.size() == initial.size());
-  // Without rotary positions softmax does not see a bias of the keys.
+  // Without rotary positions, a bias of the keys does not change the softmax, so it gets no gradient.
   for (const auto& [name, values] : tensors)
     BOOST_TEST((values != initial.at(name) || name.ends_with("k_proj.bias")), name << " was not trained");
   const std::string rest = " train.bin --json --tokens-per-sample " + std::to_string(T);
@@ -87,8 +88,8 @@ BOOST_DATA_TEST_CASE(a_folder_is_trained_and_written_back, boost::unit_test::dat
   BOOST_TEST(json::parse(of_saves.output)["loss"] == json::parse(of_folder.output)["loss"]);
 }
 
-// With a tied embedding the head trains the row of the padding token. The expected numbers are from transformers
-// (make_references.py, with this pad_token_id).
+// If the embedding is tied, the padding token's row is still trained as a row of the output layer. The expected numbers
+// are from transformers (make_references.py, with this pad_token_id).
 BOOST_AUTO_TEST_CASE(lookups_of_the_padding_token_train_nothing) {
   const json steps[] = {{{{"loss", 3.4418458938598633}, {"gnorm", 1.0688336156010292}},
                          {{"loss", 3.5388071537017822}, {"gnorm", 1.164817261424493}},
@@ -96,7 +97,7 @@ BOOST_AUTO_TEST_CASE(lookups_of_the_padding_token_train_nothing) {
                         {{{"loss", 4.6224684715271}, {"gnorm", 3.3102493797741968}},
                          {{"loss", 4.645071506500244}, {"gnorm", 3.3803218003641575}},
                          {{"loss", 4.439474582672119}, {"gnorm", 2.5423142966750585}}}};
-  const std::pair<const char*, int> models[] = {{"opt", 27}, {"qwen2", 68}};  // tied, and not
+  const std::pair<const char*, int> models[] = {{"opt", 27}, {"qwen2", 68}};  // the first is tied, the second is not
   for (std::size_t i = 0; i < 2; ++i) {
     const auto folder = fresh_folder();
     json one = family_case(models[i].first);
@@ -108,7 +109,7 @@ BOOST_AUTO_TEST_CASE(lookups_of_the_padding_token_train_nothing) {
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
     const auto [loss, norm] = apart(folder, one);
     BOOST_TEST((loss < 1e-5 && norm < 1e-5), models[i].first << ": loss " << loss << ", norm " << norm << " apart");
-    // A run continues with the token that it began with.
+    // A resumed run keeps the pad_token_id that it began with.
     one["config"]["pad_token_id"] = nullptr;
     write_formula_model(folder / "model", one["config"]);
     const Outcome resumed = train(folder, 2, one, "--model model --save-dir saves");
@@ -122,7 +123,7 @@ BOOST_DATA_TEST_CASE(what_is_a_byte_a_token_can_be_sampled, boost::unit_test::da
   json one = family_case(family);
   one["config"]["vocab_size"] = 256;
   write_formula_model(folder / "model", one["config"]);
-  // More than a window of text, which then slides.
+  // The text is longer than the model's longest sequence, so the window slides.
   const Outcome greedy = tool(folder, "fsdp-generate model --prompt ab --temperature 0 --max-new-tokens 40");
   BOOST_TEST_REQUIRE(greedy.code == 0, greedy.output);
   BOOST_TEST(greedy.output.size() >= 42u);

@@ -15,11 +15,12 @@ inline const std::string writing_calls = "create,write,sync,rename,mkdir";
 struct Fault {
   std::string calls = all_calls, what = "kill";
   long at = 0, times = 1;
-  int rank = -1;          // all
-  std::string name = "";  // that the path ends with; empty: any
+  int rank = -1;          // negative: every rank
+  std::string name = "";  // the fault applies only to paths that end with it; empty: to all
 };
 
-/// Returns the words that start a program with this fault below a save folder. Counted calls are logged to `calls` in `folder`.
+/// Returns the words that start a program with this fault for paths below a save folder. The counted calls are logged
+/// to `calls` in `folder`.
 inline std::vector<std::string> with(const Fault& fault, const fs::path& folder, const std::string& save_dir) {
   fs::remove(folder / "calls");
   return {"env",

@@ -1,6 +1,6 @@
-// Jobs that are killed at any moment, also during saves, and disks that fail at any call: complete steps remain complete, and
-// the same command resumes from them. `faults -- ROUNDS SEED`: ROUNDS jobs are killed in each case; with more than 5, every
-// call also fails once.
+// Jobs that are killed at any moment, also during saves, and disks that fail at any call: complete steps stay complete,
+// and the same command resumes from them. Usage: `faults -- ROUNDS SEED`. ROUNDS jobs are killed in each case; if
+// ROUNDS is more than 5, every call also fails once.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -28,7 +28,7 @@ Arguments arguments() {
   return given;
 }
 
-/// One micro-batch on any number of ranks up to 4, so that strategies change no bit.
+/// Returns the options of a run. On up to 4 ranks, each rank has one micro-batch, so that strategies change no bit.
 std::vector<std::string> options(int np, const std::string& save_dir, std::size_t updates, const std::string& more = "") {
   auto words = split(
       "--arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
@@ -48,9 +48,9 @@ Outcome inspect(const fs::path& folder, const std::string& words) {
 }
 
 struct Calls {
-  std::map<int, std::map<std::string, long>> counts;  // of each rank, by kind
-  std::map<int, int> exit_codes;                      // of the ranks that came to their end
-  std::string fault;                                  // the first line of one
+  std::map<int, std::map<std::string, long>> counts;  // of each rank, by kind of call
+  std::map<int, int> exit_codes;                      // of the ranks that exited by themselves
+  std::string fault;                                  // the first line that reports a fault
   long of(int rank) const {
     long sum = 0;
     for (const auto& [kind, count] : counts.at(rank)) sum += count;
@@ -80,7 +80,7 @@ Calls read_calls(const fs::path& folder) {
   return calls;
 }
 
-/// Returns the updates of steps with a marker, without using the tested code.
+/// Returns the updates of the steps that have a marker. Does not use the tested code.
 std::set<std::size_t> complete_steps(const fs::path& saves) {
   std::set<std::size_t> updates;
   if (!fs::exists(saves)) return updates;
@@ -114,15 +114,16 @@ std::vector<pid_t> children_of(pid_t process) {
   return {std::istream_iterator<pid_t>(file), {}};
 }
 
-/// Starts the same run, which has no end, repeatedly, and kills all its processes or one of them each time, from outside or at
-/// a call of a save. Then lets it run two more updates. Returns the jobs and the updates from which they resumed.
+/// Starts the same endless run repeatedly. Each time kills all its processes or one of them, from outside or at a call
+/// during a save. Then lets it run two more updates. Returns the jobs and the updates from which they resumed.
 std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, std::minstd_rand& dice,
                           const std::function<int()>& choose_np) {
   const fs::path log = folder / (save_dir + ".jsonl");
   const auto saves = [&] { return metrics(log, "save"); };
   std::vector<Part> parts;
-  std::map<std::string, int> died;  // at which calls
-  // The first update of the last job, if it came to one, follows the newest that was complete when it started.
+  std::map<std::string, int> died;  // counts by kind of call
+  // If the last job did an update, its first one follows the step that was the newest complete one when the job
+  // started.
   const auto check_went_on = [&](std::size_t from, std::size_t lines_before) {
     const auto lines = metrics(log);
     const auto first = std::find_if(lines.begin() + static_cast<std::ptrdiff_t>(lines_before), lines.end(),
@@ -137,7 +138,8 @@ std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, s
     const auto words = options(np, save_dir, 1'000'000, "--save-interval-updates 1 --keep-last 2 " + strategy);
     Fault fault;
     if (round % 4 != 3) {
-      // Of all calls most are writes: each kind gets its share. Ranks but the first only make and write their files.
+      // Most calls are writes, so each kind is chosen equally often. Ranks other than 0 only create, write and sync
+      // their own files.
       const std::vector<std::pair<std::string, unsigned>> kinds = {{"sync", 25},   {"write", 400}, {"create", 12},
                                                                    {"rename", 12}, {"remove", 30}, {"mkdir", 5}};
       const std::size_t kind = dice() % kinds.size();
@@ -162,7 +164,7 @@ std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, s
     BOOST_TEST((fault.at == 0 || !calls.fault.empty()), "it died where it should");
     ++died[fault.at == 0 ? "from outside" : fault.calls];
     check_went_on(from, lines);
-    // All that was said to be saved is there, but for what --keep-last removes.
+    // Every step that was reported as saved is there, except those that --keep-last has removed.
     const std::size_t now = latest(folder / save_dir);
     BOOST_TEST(now >= from);
     if (saves().size() > before) BOOST_TEST(now >= saves().back()["step"].get<std::size_t>());
@@ -204,7 +206,8 @@ BOOST_AUTO_TEST_CASE(killed_and_continued_on_other_numbers_of_ranks) {
   const auto folder = fresh_folder();
   std::minstd_rand dice(arguments().seed + 1);
   const auto parts = torture(folder, "killed", dice, [&] { return 1 + static_cast<int>(dice() % 4); });
-  // Another number of ranks adds in another order. So the run beside it changes its number at the same updates, in good order.
+  // Another number of ranks sums in another order. So the run to compare with changes its number of ranks at the same
+  // updates, without being killed.
   for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
     if (parts[i + 1].from == parts[i].from) continue;
     const Outcome outcome = train(folder, parts[i].np, "undisturbed", parts[i + 1].from, parts[i].strategy);
@@ -215,14 +218,15 @@ BOOST_AUTO_TEST_CASE(killed_and_continued_on_other_numbers_of_ranks) {
 
 namespace {
 
-/// A run that has saved update 1 resumes with a fault: it saves update 2 during training, and update 3 at its end.
+/// Resumes a run that has saved update 1, with a fault. The run saves update 2 during training, and update 3 at its
+/// end.
 void fail_and_go_on(const fs::path& folder, int np, const Fault& fault, const std::string& more) {
   fs::remove_all(folder / "saves");
   fs::copy(folder / "first", folder / "saves", fs::copy_options::recursive);
   fs::remove(folder / "saves.jsonl");
   auto command =
       mpirun(np, "fsdp-train", options(np, "saves", 3, "--save-interval-updates 1 " + more), with(fault, folder, "saves"));
-  // The launcher lets all ranks end by themselves, so that each has its exit code; its own is 0 then.
+  // This setting lets all ranks exit by themselves, so that each logs its exit code. The launcher then exits with 0.
   command.insert(command.begin(), {"env", "OMPI_MCA_orte_abort_on_non_zero_status=0", "timeout", "--kill-after=5", "60"});
   const Outcome outcome = run(folder, command);
   const Calls calls = read_calls(folder);
@@ -238,11 +242,11 @@ void fail_and_go_on(const fs::path& folder, int np, const Fault& fault, const st
   BOOST_TEST((outcome.says("free some space") || outcome.says("choose another --save-dir")));
   BOOST_TEST(calls.exit_codes.size() == static_cast<std::size_t>(np));
   for (const auto& [rank, code] : calls.exit_codes) BOOST_TEST((code == (outcome.says("cannot be written") ? 2 : 1)));
-  // The first save is as it was, and so is each that was said to be there.
+  // The first save is still complete, and so is each save that was reported.
   const auto steps = complete_steps(folder / "saves");
   BOOST_TEST(steps.contains(1));
   for (const json& save : metrics(folder / "saves.jsonl", "save")) BOOST_TEST(steps.contains(save["step"].get<std::size_t>()));
-  // Unless its marker was there already, and only that was not known to be on the disk.
+  // Step 3 is not complete, unless its marker was already written and only the sync of its folder failed.
   const bool nothing_left = calls.fault.ends_with("sync " + (folder / "saves" / "step-00000003").string()) && steps.contains(3);
   BOOST_TEST((nothing_left || !steps.contains(3)));
   for (const std::size_t step : steps) {
@@ -286,7 +290,7 @@ BOOST_AUTO_TEST_CASE(a_disk_that_fails_at_any_call_ends_the_run_and_loses_nothin
                          {"EIO", "sync", 1, 1, 1},
                          {"EROFS", all_calls, 0, 2, 1'000'000},
                          {"EROFS", "create", 1, 1, 1'000'000}}) {
-    // How many there are, of this rank.
+    // Counts the calls of this rank.
     fs::remove_all(folder / "saves");
     fs::copy(folder / "first", folder / "saves", fs::copy_options::recursive);
     Fault fault{row.calls, row.what, 0, row.times, row.rank};
@@ -294,7 +298,7 @@ BOOST_AUTO_TEST_CASE(a_disk_that_fails_at_any_call_ends_the_run_and_loses_nothin
         run(folder, mpirun(3, "fsdp-train", options(3, "saves", 3, "--save-interval-updates 1"), with(fault, folder, "saves")));
     BOOST_TEST_REQUIRE(dry.code == 0, dry.output);
     const Calls calls = read_calls(folder);
-    // The lock goes last, when all is saved: whether it does, nobody need know.
+    // The last call of rank 0 removes the lock, after everything is saved. Its failure need not be reported.
     const long count = calls.of(row.rank) - (row.rank == 0 && row.calls == all_calls ? 1 : 0);
     BOOST_TEST_MESSAGE(row.what << " at " << row.calls << " on rank " << row.rank << ": " << count << " calls");
     for (const long at : sample(count, all ? static_cast<std::size_t>(count) : row.samples, dice)) {
@@ -324,7 +328,7 @@ BOOST_AUTO_TEST_CASE(a_note_of_a_rank_that_fails_harms_no_save) {
 
 BOOST_AUTO_TEST_CASE(a_save_that_goes_on_is_finished_however_a_run_ends_in_good_order) {
   const auto folder = fresh_folder();
-  const Fault slow{"sync", "wait", 1, 1'000'000, -1};  // saves take seconds, and updates milliseconds
+  const Fault slow{"sync", "wait", 1, 1'000'000, -1};  // a save takes seconds, an update milliseconds
   const auto start = [&](const std::string& save_dir, std::size_t updates, const std::string& more,
                          const std::function<void(pid_t)>& meanwhile = {}) {
     return run(folder, mpirun(2, "fsdp-train", options(2, save_dir, updates, more), with(slow, folder, save_dir)), meanwhile);

@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_is_killed_is_named_with_what_it_did) {
     BOOST_TEST_INFO_SCOPE(described(folder));
     BOOST_TEST(said["ranks"].size() == static_cast<std::size_t>(np));
     BOOST_TEST(said["ranks_to_look_at"] == json::array({np - 1}));
-    // It died where it computed: its last entry there is open.
+    // The rank died during a computation: the last entry of that lane has begun and is not done.
     const json lane = said["ranks"].back()["lanes"]["compute"];
     BOOST_TEST(lane["done"] == lane["begun"].get<int>() - 1);
     const json& last = lane["entries"].back();
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_is_killed_is_named_with_what_it_did) {
         contains(said["verdict"], "is behind: at " + last["what"].get<std::string>() + " of update " + last["update"].dump()));
 
     if (np > 2) continue;
-    // The next run puts the records aside, and a good end leaves none of its own.
+    // The next run sets the records aside. A run that ends well leaves no records.
     const Outcome next = train(folder, np, {}, "--max-update 3");
     BOOST_TEST(next.code == 0, next.output);
     BOOST_TEST(next.says("fsdp-inspect --flight saves/flight.old"), next.output);
@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(an_end_in_good_order_leaves_nothing) {
   BOOST_TEST(refused.code == 1, refused.output);
   BOOST_TEST(refused.says("is not finite"), refused.output);
   BOOST_TEST(!fs::exists(folder / "saves/flight"));
-  // Without a record training goes on.
+  // If a record cannot be created, training continues.
   fs::remove_all(folder / "saves");
   Fault full{.calls = "create", .what = "ENOSPC", .at = 1, .times = 9, .rank = -1, .name = ".flight"};
   const Outcome warned = run(folder, mpirun(2, "fsdp-train", options(2, "--max-update 3"), with(full, folder, "saves")));

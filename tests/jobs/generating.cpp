@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   BOOST_TEST(text.says("--- prompt 1\nall work and n\n--- prompt 2\nno play makes \n--- prompt 3\njack a dull b\n"),
              text.output);
 
-  // What ends a text, and what is said of it.
+  // What ends a text, and the reported reason.
   const auto ending = [&](const std::string& options) {
     return lines(run(folder, program("fsdp-generate", "model --temperature 0 --json --prompts one.txt " + options))).at(0);
   };
@@ -104,13 +104,13 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   BOOST_TEST(one["text"] == "ork and no play makes jack a dull boy");
   BOOST_TEST(one["finish"] == "end_token");
   BOOST_TEST(one["tokens"].back() == 10);
-  // A penalty that nothing outweighs: no token comes twice.
+  // The penalty outweighs every logit, so no token occurs twice.
   one = ending("--repetition-penalty 1e9 --max-new-tokens 30");
   const json unlike = one["tokens"];
   std::vector<int> tokens = unlike;
   std::sort(tokens.begin(), tokens.end());
   BOOST_TEST((std::adjacent_find(tokens.begin(), tokens.end()) == tokens.end()));
-  // The model's own file says what nobody gives, and what it asks for in vain is named.
+  // The model's generation_config.json sets values that no option sets. Settings that are not supported are named.
   write_file(
       folder / "model" / "generation_config.json",
       R"({"repetition_penalty": 1e9, "temperature": 0.5, "stop_strings": "q", "eos_token_id": [300, 10], "num_beams": 1, "min_new_tokens": 3, "my_rule": 1, "max_new_tokens": 9,
@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(prompts_of_a_file_at_any_number_of_ranks) {
   one = lines(run(folder, program("fsdp-generate", "model --json --top-p 1 --prompts one.txt --max-new-tokens 5"))).at(0);
   BOOST_TEST(one["text"] == "ork a");
   fs::remove(folder / "model" / "generation_config.json");
-  // In bf16 it still knows its text by heart.
+  // In bf16 and fp16 the model still knows its text by heart.
   for (const char* const precision : {"--bf16", "--fp16"}) {
     const Outcome low = run(
         folder,
@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(a_model_says_something_while_it_trains) {
 BOOST_AUTO_TEST_CASE(mistakes_are_said_once) {
   const auto folder = fresh_folder();
   write_data(folder);
-  BOOST_TEST_REQUIRE(train(folder, "--save-dir saves --max-update 1").code == 2);  // given twice
+  BOOST_TEST_REQUIRE(train(folder, "--save-dir saves --max-update 1").code == 2);  // train() also sets --max-update
   BOOST_TEST_REQUIRE(
       run(folder, mpirun(1, "fsdp-train",
                          split("train.bin --arch gpt2 --vocab-size 256 --decoder-layers 1 --decoder-embed-dim 32 "

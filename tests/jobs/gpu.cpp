@@ -1,4 +1,5 @@
-// Jobs on one GPU, a real one or the double of CUDA that uses threads (cuda_double/), with the real programs.
+// Jobs on one GPU with the real programs. The GPU is a real one, or the double of CUDA that uses threads
+// (cuda_double/).
 #include <algorithm>
 #include <csignal>
 
@@ -48,7 +49,8 @@ std::vector<double> losses(const fs::path& folder) {
 
 }  // namespace
 
-// Prompts use the attention of whole sequences, in steps of 512 tokens, and new tokens use the attention of single tokens.
+// Prompts use the attention over whole sequences, in steps of 512 tokens. New tokens use the attention of single
+// tokens.
 BOOST_AUTO_TEST_CASE(texts_are_those_of_the_cpu) {
   const auto folder = fresh_folder();
   for (const char* const family : {"opt", "qwen3"}) {
@@ -69,7 +71,7 @@ BOOST_AUTO_TEST_CASE(texts_are_those_of_the_cpu) {
   }
 }
 
-// A checkpoint of a GPU can be resumed on a CPU, and the reverse: the loss continues as if the device had not changed.
+// A checkpoint from a GPU can be resumed on a CPU, and vice versa: the loss continues as if the device had not changed.
 BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
   const auto folder = fresh_folder();
   const Outcome whole = run(folder, job(1, 6, {"--device", "cpu"}, "other"));
@@ -105,7 +107,8 @@ BOOST_AUTO_TEST_CASE(a_run_moves_between_devices) {
   BOOST_TEST(std::abs(evaluate(2, "cuda") - evaluate(1, "cpu")) < 2e-6);
 }
 
-// PyTorch's golden run by one rank with NCCL, and by ranks that share the GPU; its beginning on the double, which is slow.
+// PyTorch's golden run, on one rank with NCCL, and on ranks that share the GPU. The double is slow, so only the
+// beginning runs there.
 BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
   const json golden = read_json(golden_folder(name) / "run.json");
   const int updates = wants_real_gpu() ? 20 : 6;
@@ -165,7 +168,7 @@ BOOST_AUTO_TEST_CASE(more_than_the_memory_is_refused) {
   BOOST_TEST(outcome.says(" are free); use more ranks"), outcome.output);
 }
 
-// The environment can remove features of the double, and set its name.
+// Environment variables remove features of the double and set its name.
 BOOST_AUTO_TEST_SUITE(double_alone)
 
 BOOST_AUTO_TEST_CASE(mfu_is_of_the_datasheets_peak) {
@@ -181,7 +184,8 @@ BOOST_AUTO_TEST_CASE(mfu_is_of_the_datasheets_peak) {
     for (const json& line : lines) {
       BOOST_TEST(line["mfu"].is_null() == product.empty(), line.dump());
       if (product.empty()) continue;
-      // 6 FLOPs for each token and number of a matrix, and a few percent for attention, of the 67 TFLOP/s in fp32.
+      // 6 FLOPs per token and matrix element, and a few percent for attention, relative to a peak of 67 TFLOP/s in
+      // fp32.
       const double of_matrices = 6 * (3 * 12 * 48 * 48 + 211 * 48) * line["wps"].get<double>() / 67e12, mfu = line["mfu"];
       BOOST_TEST((mfu > of_matrices && mfu < 1.1 * of_matrices), line.dump());
     }
@@ -206,14 +210,14 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   const std::string none = "FSDP_CUDA_LIBRARY=/nowhere/libfsdp_cuda.so", no_gpu = "FSDP_CUDA_DOUBLE_DEVICES=0";
   expect({none}, "cuda", {"--device cuda finds no GPU (/nowhere/libfsdp_cuda.so: cannot open", "--device cpu"});
   expect({no_gpu}, "cuda", {"finds no GPU (no CUDA-capable device is detected)"});
-  // A GPU that is too old is none; of several, those that can be used are.
+  // A GPU that is too old cannot be used. If there are several GPUs, those that can be used are.
   const std::string old = "FSDP_CUDA_DOUBLE_CAPABILITIES=75", volta = "FSDP_CUDA_DOUBLE_NAME=Tesla V100";
   expect({old, volta}, "cuda", {"finds no GPU (Tesla V100 has compute capability 7.5, and fsdp needs 8.0 or later"});
   expect({old, volta, "SLURM_JOB_GPUS=0"}, "auto", {"none can be used (Tesla V100 has compute capability 7.5"});
   expect({"FSDP_CUDA_DOUBLE_CAPABILITIES=75,80", "FSDP_CUDA_DOUBLE_DEVICES=2"}, "cuda", {});
   expect({no_gpu, "SLURM_JOB_GPUS=0,1"}, "auto", {"the job was given GPUs (SLURM_JOB_GPUS=0,1)", "no CUDA-capable device"});
-  expect({no_gpu, "SLURM_STEP_GPUS=0"}, "auto", {"the job was given GPUs (SLURM_STEP_GPUS=0)"});  // a number, no count
-  expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                           // on the CPU
+  expect({no_gpu, "SLURM_STEP_GPUS=0"}, "auto", {"the job was given GPUs (SLURM_STEP_GPUS=0)"});  // the number of a GPU
+  expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                           // a count: no GPU
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of the GPU's memory could not be had", "--checkpoint-activations"});
 }
 

@@ -1,5 +1,5 @@
-// Jobs with a GPU for each rank, on the doubles of CUDA and NCCL (tests/cuda_double): their output, their bits, and their end
-// after a rank is lost.
+// Jobs with one GPU per rank, on the doubles of CUDA and NCCL (tests/cuda_double): their output, their bits, and how
+// they end after a rank is lost.
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -17,7 +17,7 @@ std::vector<std::string> options(const std::string& name, const std::string& mor
                name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
 }
 
-/// Runs on `devices` devices, with `environment` set only for the last rank.
+/// Runs on `devices` devices. Only the last rank gets `environment`.
 Outcome train(const fs::path& folder, int np, int devices, const std::string& name, const std::string& more,
               const std::function<void(pid_t)>& meanwhile = {}, const std::string& environment = {}) {
   ::setenv("FSDP_CUDA_LIBRARY", FSDP_CUDA_ON_DOUBLE, 1);
@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
     BOOST_TEST(outcome.says("rank 1 on "), outcome.output);
     BOOST_TEST(outcome.says(" within 5.0 s"), outcome.output);
     BOOST_TEST(outcome.says(" has not arrived at "), outcome.output);
-    // And of which unit. Sums of the whole update belong to none.
+    // The message also names the unit, except for sums over the whole update.
     BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ") || outcome.says("all-reduce within")),
                outcome.output);
     BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)));

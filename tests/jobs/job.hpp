@@ -44,11 +44,11 @@ inline fs::path fresh_folder() {
   return folder;
 }
 
-/// Starts `command` (words) in `folder`, calls `meanwhile` with its process id, waits.
+/// Starts `command` (words) in `folder`, calls `meanwhile` with its process id, and waits for its end.
 inline Outcome run(const fs::path& folder, const std::vector<std::string>& command,
                    const std::function<void(pid_t)>& meanwhile = {}) {
   const fs::path log = folder / "output.txt";
-  std::fflush(nullptr);  // or the child writes again what is buffered
+  std::fflush(nullptr);  // otherwise the child also writes what is buffered
   const pid_t child = fork();
   BOOST_REQUIRE(child >= 0);
   if (child == 0) {
@@ -75,7 +75,8 @@ inline std::vector<std::string> split(const std::string& line) {
 /// Returns the launcher's words for `np` ranks, then the words `before` the program, the program and its arguments.
 inline std::vector<std::string> mpirun(int np, const std::string& program, const std::vector<std::string>& arguments,
                                        const std::vector<std::string>& before = {}) {
-  const char *const launcher = std::getenv("FSDP_TEST_MPIRUN"), *const bin = std::getenv("FSDP_TEST_BIN");  // if it was carried
+  // tools/gpu-check sets these variables to run the tests on another machine than the one that built them.
+  const char *const launcher = std::getenv("FSDP_TEST_MPIRUN"), *const bin = std::getenv("FSDP_TEST_BIN");
   std::vector<std::string> command = split(launcher && *launcher ? launcher : FSDP_MPIRUN);
   command.insert(command.end(), {"-np", std::to_string(np)});
   command.insert(command.end(), before.begin(), before.end());
@@ -84,7 +85,7 @@ inline std::vector<std::string> mpirun(int np, const std::string& program, const
   return command;
 }
 
-/// Returns the lines of a metrics file, all or those of one type.
+/// Returns the lines of a metrics file: all of them, or those of one type.
 inline std::vector<json> metrics(const fs::path& file, const std::string& type = "") {
   std::vector<json> lines;
   std::ifstream in(file);

@@ -1,5 +1,5 @@
-// Users' mistakes: each gives one clear message and a non-zero exit code, no hang, and does not change the last good
-// checkpoint.
+// Users' mistakes: each gives one clear message and a non-zero exit code, does not hang, and does not change the last
+// good checkpoint.
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -20,10 +20,10 @@ const std::vector<std::string> model = split(
     "--arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 24 --decoder-attention-heads 3 --tokens-per-sample 16 "
     "--batch-size 2 --max-update 2");
 
-/// Runs fsdp-train in one process, without a launcher.
+/// Returns the command that runs fsdp-train in one process, without a launcher.
 std::vector<std::string> alone(const std::vector<std::string>& words) { return plus({FSDP_BIN "/fsdp-train"}, words); }
 
-/// Checks the exit code `code`, and that one message contains all of `texts`.
+/// Checks that the exit code is `code`, that the output contains all of `texts`, and that there is one message.
 void expect_failure(int ranks, int code, const fs::path& folder, const std::vector<std::string>& words,
                     const std::vector<std::string>& texts, const std::string& program = "fsdp-train") {
   const Outcome outcome = run(folder, ranks == 1 ? plus({FSDP_BIN "/" + program}, words) : mpirun(ranks, program, words));
@@ -34,8 +34,8 @@ void expect_failure(int ranks, int code, const fs::path& folder, const std::vect
   }
 }
 
-/// Most cases use one process without a launcher, which takes a third of the time of a job. One mistake of each kind is tested
-/// with 3 ranks.
+/// Most cases run one process without a launcher, which takes a third of the time of a job. One mistake of each kind is
+/// tested with 3 ranks.
 void expect_mistake(const fs::path& folder, const std::vector<std::string>& words, const std::vector<std::string>& texts) {
   expect_failure(1, 2, folder, words, texts);
 }
@@ -48,7 +48,7 @@ std::string read_whole(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Runs as another user, so that permissions also apply if the tests run as root.
+/// Runs the command as another user, so that permissions also apply if the tests run as root.
 std::vector<std::string> with_permissions(std::vector<std::string> command) {
   const std::vector<std::string> words = split("setpriv --bounding-set -dac_override");
   if (geteuid() == 0) command.insert(command.begin(), words.begin(), words.end());
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
   expect_mistake(folder, plus({tokens, "--lr", "fast"}, model), {"--lr", "fast"});
   expect_mistake(folder, plus({tokens, "--sharding-strategy", "fulll"}, model),
                  {"fulll", "did you mean full?", "full, grad-op"});
-  // Strategies and units.
+  // Sharding strategies, wrapping and trained parameters.
   expect_one_message(folder, plus({tokens, "--sharding-strategy", "hybrid", "--shard-group-size", "2"}, model),
                      {"groups of 2", "3 ranks"});
   expect_mistake(folder, plus({tokens, "--freeze", "h.9.*"}, model), {"--freeze 'h.9.*' matches no parameter"});
@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
   expect_mistake(folder, plus({tokens, "--train-only", "h.1.*", "--freeze", "h.*"}, model), {"every parameter is frozen"});
   expect_mistake(folder, plus({tokens, "--wrap-policy", "custom", "--wrap-units", "h.0,h.[01]"}, model), {"overlap"});
   expect_mistake(folder, plus({tokens, "--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}, model), {"contradicts"});
-  // Sizes that nobody means are told at once.
+  // Sizes that nobody means are refused at once.
   expect_mistake(folder, plus({tokens, "--update-freq", "100000"}, model), {"--update-freq", "too long"});
   expect_mistake(folder, plus({tokens, "--decoder-kv-heads", "1000000000000"}, model), {"--decoder-kv-heads", "out of range"});
   expect_one_message(folder, {tokens, "--arch", "gpt2-xl", "--batch-size", "1000000", "--max-update", "1"},
@@ -136,13 +136,13 @@ BOOST_AUTO_TEST_CASE(data_that_is_not) {
 
 BOOST_AUTO_TEST_CASE(models_that_are_not) {
   const auto folder = fresh_folder();
-  // What is no folder of Hugging Face's, and what is one of an adapter.
+  // A GGUF file and an adapter's folder are no Hugging Face model folders.
   std::ofstream(folder / "model.gguf") << "GGUF";
   fs::create_directory(folder / "lora");
   std::ofstream(folder / "lora" / "adapter_config.json") << "{}";
   expect_mistake(folder, {tokens, "--model", "model.gguf", "--max-update", "2"}, {"model.gguf is a GGUF file"});
   expect_mistake(folder, {tokens, "--model", "lora", "--max-update", "2"}, {"merge it into that model"});
-  // Tokens of the golden runs reach 210.
+  // The tokens of the golden runs go up to 210.
   expect_mistake(folder,
                  {tokens, "--arch", "gpt2", "--vocab-size", "100", "--decoder-layers", "1", "--decoder-embed-dim", "24",
                   "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--max-update", "2"},
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(models_that_are_not) {
                  {"4096", "1024"});
   expect_mistake(folder, {tokens, "--model", "none", "--max-update", "2", "--tokens-per-sample", "16"}, {"none"});
   const auto golden = golden_folder("gpt2-tied");
-  // One weight, of the share of one rank, is not a number.
+  // One weight in one rank's shard is NaN.
   fs::create_directory(folder / "nan");
   fs::copy(golden / "config.json", folder / "nan");
   std::string weights = read_whole(golden / "model.safetensors");
@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   BOOST_TEST_REQUIRE(first.code == 0, first.output);
   const fs::path step = folder / "saves" / "step-00000002";
   BOOST_TEST_REQUIRE(fs::exists(step));
-  // A dry run needs none of them, and says what a run would meet.
+  // A dry run does not need a checkpoint that fits. It warns of what would stop a run.
   std::vector<std::string> dry = plus({tokens, "--save-dir", "saves", "--dry-run"}, model);
   *std::find(dry.begin(), dry.end(), "24") = "48";
   const Outcome plan = run(folder, mpirun(3, "fsdp-train", dry));
@@ -192,14 +192,14 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   BOOST_TEST(plan.says("operations of one update:"), plan.output);
   dry = plus({tokens, "--save-dir", "saves", "--dry-run", "--restore", "none"}, model);
   BOOST_TEST(run(folder, alone(dry)).code == 0);
-  // A plan for GPUs needs none; a run does.
+  // Planning for GPUs works without a GPU; training does not.
   const std::vector<std::string> on_this = dry;
   dry = plus(dry, {"--device", "cuda"});
   const Outcome for_gpus = run(folder, alone(dry));
   BOOST_TEST(for_gpus.code == 0, for_gpus.output);
   BOOST_TEST(for_gpus.says("of the GPU in all: "), for_gpus.output);
   BOOST_TEST(!for_gpus.says("offloaded"), for_gpus.output);
-  // What is offloaded is another part of the memory; a CPU has only that one.
+  // On a GPU, offloaded memory is shown separately. A CPU has only one memory.
   const Outcome offloaded = run(folder, alone(plus(dry, {"--offload-params", "cpu"})));
   BOOST_TEST(offloaded.code == 0, offloaded.output);
   for (const char* text : {"loaded from host", "and of the host's memory, offloaded:", "load block 0", "unload block 0"})
@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   const Outcome on_cpu = run(folder, alone(plus(on_this, {"--offload-params", "cpu"})));
   BOOST_TEST(on_cpu.says("nothing is offloaded: on CPUs all memory"), on_cpu.output);
   BOOST_TEST(!on_cpu.says("load block 0"), on_cpu.output);
-  // A printed configuration is one that can be read.
+  // The printed configuration can be read back.
   const Outcome printed = run(folder, alone(plus(dry, {"--offload-params", "cpu", "--print-config"})));
   BOOST_TEST(printed.code == 0, printed.output);
   std::ofstream(folder / "printed.cfg") << printed.output;
@@ -217,14 +217,14 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   expect_mistake(folder, plus(dry, {"--comm-thread"}), {"--comm-thread changes nothing on GPUs"});
   expect_mistake(folder, plus({tokens, "--save-dir", "saves", "--device", "cuda"}, model),
                  {"--device cuda", "finds no GPU", "--device cpu"});
-  // Another family: that it is one says all.
+  // If the model family differs, the message names only that.
   const Outcome llama = run(
       folder, alone({tokens, "--save-dir", "saves", "--arch", "llama-7b", "--tokens-per-sample", "16", "--max-update", "4"}));
   BOOST_TEST(llama.says("(model_type: \"llama\" asked for, \"gpt2\" there)"), llama.output);
-  // All updates are done: no rate, no peak.
+  // If all updates are done, the output has no rate and no memory peak.
   const Outcome nothing = run(folder, mpirun(3, "fsdp-train", plus({tokens, "--save-dir", "saves"}, model)));
   BOOST_TEST(nothing.says("tokens\nnothing to do"), nothing.output);
-  // Results whose name says something else than what they would be.
+  // Output names that contradict the output's format.
   for (const char* words :
        {"saves out.safetensors", "saves out.safetensors --format safetensors", "saves out.h5 --format safetensors",
         "saves out.pt", "saves out.PTH", "saves out.bin/", "saves out.gguf", "saves out.npz --format safetensors"}) {
@@ -232,13 +232,13 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
     BOOST_TEST(named.code == 2, named.output);
     BOOST_TEST(named.says("would be a"), named.output);
   }
-  // Another model.
+  // A checkpoint of another model.
   expect_one_message(
       folder,
       {tokens, "--save-dir", "saves", "--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "3", "--decoder-embed-dim",
        "24", "--decoder-attention-heads", "3", "--tokens-per-sample", "16", "--max-update", "4"},
       {"another model", "n_layer"});
-  // Going on from a copy that lost something; the original is still good.
+  // Resuming from a damaged copy fails; the original stays good.
   const auto damage = [&](const std::string& name, const std::string& problem,
                           const std::function<void(const fs::path&)>& what) {
     fs::remove_all(folder / name);
@@ -266,7 +266,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   damage("index-and-marker-of-another", "rank-00000-of-00003.h5 is damaged", [&](const fs::path& f) {
     for (const char* file : {"checkpoint.h5", "complete.json"}) fs::copy_file(others / file, f / file, taken);
   });
-  // From the beginning, where there are steps already, in whatever state.
+  // Starting from the beginning is refused if the folder has steps, in any state.
   fs::copy(folder / "saves", folder / "flipped", fs::copy_options::recursive);
   std::string index = read_whole(folder / "flipped" / "step-00000002" / "checkpoint.h5");
   for (std::size_t i = 0; i < index.size(); i += 64) index[i] = static_cast<char>(~index[i]);
@@ -274,11 +274,11 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   for (const auto& [name, ranks] : {std::pair{"saves", 3}, {"flipped", 1}})
     expect_failure(ranks, 2, folder, plus({tokens, "--save-dir", name, "--restore", "none"}, model),
                    {name, "holds later steps than the run would start from (2 against 0)"});
-  // One that saves nothing loses nothing.
+  // With --no-save the run is allowed, because it overwrites nothing.
   const Outcome unsaved = run(folder, alone(plus({tokens, "--save-dir", "flipped", "--restore", "none", "--no-save"}, model)));
   BOOST_TEST(unsaved.code == 0, unsaved.output);
   BOOST_TEST(fs::exists(folder / "flipped" / "step-00000002"));
-  // Of a newer format: perhaps whole, so neither passed over nor renamed.
+  // A step of a newer format may be intact, so it is neither skipped nor renamed.
   std::string marker = read_whole(others / "complete.json");
   marker.replace(marker.find("\"format_version\": 1"), 19, "\"format_version\": 2");
   std::ofstream(others / "complete.json") << marker;
@@ -322,7 +322,7 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   expect_mistake(folder, plus({tokens, "--save-dir", "link"}, model), {"link (it is a link to a missing folder)"});
   expect_mistake(folder, plus({tokens, "--save-dir", "new", "--log-file", "./new"}, model),
                  {"are both './new' (one is a file"});
-  // What a save would fail for is known before the first update.
+  // Files that would make a save fail are found before the first update.
   const auto in_the_way = [&](const std::string& name, const fs::path& what, bool refused) {
     fs::create_directories((folder / name / what).parent_path());
     std::ofstream(folder / name / what) << "x";
@@ -334,8 +334,8 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   in_the_way("way-1", "step-00000002/.nfs0001", true);
   in_the_way("way-2", "step-00000002", true);
   in_the_way("way-3", "step-00000008.tmp/x", true);
-  in_the_way("way-4", "step-00000002/checkpoint.h5", false);  // a save that was never finished
-  // A second job in the folder of a running one.
+  in_the_way("way-4", "step-00000002/checkpoint.h5", false);  // left by a save that was never finished
+  // A second job in the save folder of a running job.
   std::vector<std::string> words = plus({tokens, "--save-dir", "saves", "--log-file", "log.jsonl"}, model);
   words.back() = "1000000";
   const Outcome first = run(folder, mpirun(2, "fsdp-train", words), [&](pid_t job) {
@@ -435,7 +435,7 @@ BOOST_AUTO_TEST_CASE(members_of_a_group_continue_each_others_runs, *boost::unit_
     if (entry.path().filename() != "text.txt" && entry.path().filename() != "output.txt")
       BOOST_TEST(mode == (entry.is_directory() ? 0775u : 0664u), entry.path());
   }
-  // What is another user's is named with its mode.
+  // The message names the mode of a file or folder of another user.
   const auto as_other = [&](const std::string& text) {
     const Outcome refused = run(folder, as_member("2002", train + "--max-update 1000"));
     BOOST_TEST(refused.code == 2, refused.output);
@@ -460,7 +460,7 @@ BOOST_AUTO_TEST_CASE(members_of_a_group_continue_each_others_runs, *boost::unit_
   fs::permissions(folder / "saves", fs::perms(0755));
   as_other("written to saves (Permission denied; it belongs to another user and has mode 755); choose another --save-dir");
   fs::permissions(folder / "saves", fs::perms(0775));
-  // A file that cannot be written is named, and not its folder.
+  // If a file cannot be written, the message names the file and not its folder.
   fs::permissions(folder / "log.jsonl", fs::perms(0644));
   std::ofstream(folder / "saves" / "lock") << "";
   for (const auto& [member, texts] :
@@ -489,7 +489,7 @@ BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondit
   BOOST_TEST(refused.says("checkpoints cannot be written to saves (Permission denied); choose another --save-dir"),
              refused.output);
   BOOST_TEST(refused.times_said("fsdp-train: ") == 1u);
-  // It is read as any other.
+  // The other programs can read a read-only save folder.
   for (const char* program : {"fsdp-inspect saves --verify", "fsdp-consolidate saves model.h5 --verify"}) {
     const Outcome read = run(folder, with_permissions(split(std::string(FSDP_BIN) + "/" + program)));
     BOOST_TEST(read.code == 0, read.output);
@@ -504,7 +504,7 @@ BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondit
   BOOST_TEST(on.code == 0, on.output);
   BOOST_TEST(fs::exists(folder / "new" / "step-00000004"));
   fs::permissions(saves, fs::perms(0755));
-  // While a run goes on.
+  // The save folder becomes read-only during a run.
   const std::vector<std::string> often = plus({tokens, "--save-dir", "saves", "--save-interval-updates", "1", "--keep-last",
                                                "2", "--max-update", "1000000", "--log-file", "log.jsonl"},
                                               same);
@@ -516,7 +516,7 @@ BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondit
   BOOST_TEST(ended.says("Permission denied"), ended.output);
   BOOST_TEST(ended.times_said("fsdp-train: ") == 1u, ended.output);
   fs::permissions(saves, fs::perms(0755));
-  BOOST_TEST(fs::exists(step));  // --keep-last cannot remove it, and leaves it as it was
+  BOOST_TEST(fs::exists(step));  // --keep-last cannot remove it, and leaves it intact
   const std::size_t saved = metrics(folder / "log.jsonl", "save").back()["step"];
   const Outcome again =
       go(2, "fsdp-train",

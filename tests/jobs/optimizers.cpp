@@ -114,19 +114,19 @@ BOOST_AUTO_TEST_CASE(another_optimizers_state) {
   BOOST_TEST(without.code == 2);
   BOOST_TEST(without.says("holds no max_exp_avg_sq of --optimizer adamw"), without.output);
   BOOST_TEST(go("4", split("--optimizer adamw --amsgrad --weight-decay 0.2")).code == 2);
-  BOOST_TEST(go("4", split("--optimizer adamw")).code == 0);  // the same algorithm
+  BOOST_TEST(go("4", split("--optimizer adamw")).code == 0);  // cpu_adam is the same algorithm
   const Outcome fresh = go("5", split("--optimizer muon --reset-optimizer"));
   BOOST_TEST(fresh.code == 0, fresh.output);
   BOOST_TEST(fresh.says("the optimizer's state starts at zero"));
   BOOST_TEST(fresh.says("step 5/5"));
   BOOST_TEST(go("6", split("--optimizer muon")).code == 0);
-  // What was trained goes on to other programs.
+  // The trained model can be consolidated.
   const Outcome whole = run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate checkpoints model.h5 --verify"));
   BOOST_TEST(whole.code == 0, whole.output);
 }
 
 BOOST_AUTO_TEST_CASE(partial_fine_tuning_goes_on) {
-  // Neither has all states of its kinds of parameters: matrices alone, or vectors alone.
+  // Only matrices or only vectors are trained, so that some states of the optimizer do not exist.
   for (const auto& [name, only] : std::vector<std::pair<std::string, std::string>>{
            {"adafactor", "*.bias"}, {"muon", "*.mlp.c_fc.weight"}, {"adafactor", "*.mlp.c_fc.weight"}}) {
     const auto folder = fresh_folder();

@@ -1,5 +1,5 @@
-// fsdp-train in 16 bits: updates that overflow are skipped, the loss scale is in the checkpoint, and values that are not finite
-// at any scale are named.
+// fsdp-train in 16 bits: updates that overflow are skipped, the loss scale is in the checkpoint, and values that are
+// not finite at any scale are reported with the place where they first occur.
 #include <algorithm>
 #include <cmath>
 
@@ -55,7 +55,8 @@ BOOST_AUTO_TEST_CASE(bf16_and_fp16_follow_fp32_at_any_number_of_ranks) {
     }
 }
 
-// Validation computes in the precision of training, and fsdp-evaluate by default in fp32; both print the precision.
+// Validation computes in the precision of training; fsdp-evaluate computes in fp32 by default. Both print the
+// precision.
 BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_training) {
   const auto folder = fresh_folder();
   setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);
@@ -65,12 +66,12 @@ BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_trainin
   };
   const Outcome first = run(folder, mpirun(2, "fsdp-train", words("saves")));
   BOOST_TEST_REQUIRE(first.code == 0, first.output);
-  // The peak of the cores is measured by the first run on a machine.
+  // The first run on a machine measures the peak rate of the cores.
   BOOST_TEST(first.times_said("MFU refers to ") == 1u, first.output);
   const Outcome second = run(folder, mpirun(2, "fsdp-train", words("again")));
   BOOST_TEST(!second.says("MFU refers to "), second.output);
   BOOST_TEST(second.says("  mfu "), second.output);
-  // A rate that other work had slowed down is forgotten once a run exceeds it.
+  // A stored peak that is too low, because other work was running, is deleted once a run exceeds it.
   const fs::path note = fs::directory_iterator(folder / "cache/fsdp")->path();
   std::ofstream(note) << R"({"flops_per_core": {"bf16": 1000}})";
   const Outcome third = run(folder, mpirun(2, "fsdp-train", words("third")));
@@ -78,7 +79,7 @@ BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_trainin
   BOOST_TEST(third.times_said("warning: the MFU is left out: the stored rate of the cores is lower") == 1u, third.output);
   BOOST_TEST((!third.says("  mfu ") && !fs::exists(note)), third.output);
   unsetenv("XDG_CACHE_HOME");
-  // The rate of the whole run is that of its updates, without its validations.
+  // The rate of the whole run counts the time of updates, and not that of validations.
   const auto lines = metrics(folder / "saves.jsonl", "train");
   double ms = 0, waited_ms = 0;
   for (const json& line : lines) ms += line["ms"].get<double>(), waited_ms += line["data_wait_ms"].get<double>();
@@ -120,7 +121,7 @@ BOOST_AUTO_TEST_CASE(overflows_are_skipped_and_survived) {
   for (std::size_t u = 0; u < whole.size(); ++u) BOOST_TEST(whole[u]["step"] == u + 1);
   BOOST_TEST(whole[0]["loss_scale"].get<double>() < 1e9);
   BOOST_TEST(whole.back()["loss"].get<double>() < whole.front()["loss"].get<double>() - 0.3);
-  // The scale, and what it remembers, are in the checkpoint.
+  // The checkpoint contains the loss scale and its state.
   train(folder, 3, 7, "parts", more);
   const auto parts = train(folder, 3, 25, "parts", more);
   BOOST_TEST(losses(parts) == losses(whole), boost::test_tools::per_element());
@@ -153,7 +154,7 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_never_reaches_the_weights) {
                                                            precision)));
     BOOST_TEST(outcome.code == 1, outcome.output);
     BOOST_TEST(outcome.says(" is not finite"), outcome.output);
-    // The weights that the first update leaves are finite, and what they give is not.
+    // The weights after the first update are finite, but their activations are not.
     BOOST_TEST(outcome.says("update 2 is not finite"), outcome.output);
     BOOST_TEST((outcome.says("first in what the embedding gave on rank ") || outcome.says("gave going forward on rank ")),
                outcome.output);
@@ -198,7 +199,7 @@ BOOST_AUTO_TEST_CASE(rotary_tables_are_rounded_if_asked) {
     BOOST_TEST(fp32[u] != bf16[u]);
     BOOST_TEST(std::abs(fp32[u] - bf16[u]) < 1e-3);
   }
-  BOOST_TEST((losses_with("gpt2", "gpt2", "fp32") == losses_with("gpt2", "gpt2-bf16", "bf16")));  // it has no buffers
+  BOOST_TEST((losses_with("gpt2", "gpt2", "fp32") == losses_with("gpt2", "gpt2-bf16", "bf16")));  // GPT-2 has no buffers
 }
 
 BOOST_AUTO_TEST_CASE(machines_that_do_not_multiply_16_bits) {
@@ -243,7 +244,8 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_goes_on_with_the_same_bits) {
   BOOST_TEST(apart < 0.02);
   start(3, 5, "parts", narrow);
   BOOST_TEST((start(3, 12, "parts", narrow + " --comm-thread") == whole));
-  // Another number of ranks adds up in another order, and goes on from the same weights; so does an fp32 master, and back.
+  // Another number of ranks sums in another order, but resumes from the same weights. So does a run that changes to
+  // fp32 master weights and back.
   start(3, 5, "moved", narrow);
   const auto moved = start(2, 8, "moved", narrow);
   start(2, 10, "moved", bf16);

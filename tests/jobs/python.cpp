@@ -1,6 +1,7 @@
-// Python packages read files of this program: h5py, PyTorch and transformers load them as in docs/checkpoint-format.md,
-// transformers computes the same logits, and PyTorch's optimizer continues from the state. With models of transformers, texts,
-// perplexities and choices are the same. Skipped if the Python named by FSDP_PYTHON, else python3, lacks these packages.
+// Python packages read the files of fsdp. h5py, PyTorch and transformers load them as docs/checkpoint-format.md shows.
+// transformers computes the same logits, and PyTorch's optimizer continues from the state. With models made by
+// transformers, generated texts, perplexities and choices are the same. The tests are skipped if Python (FSDP_PYTHON,
+// else python3) lacks these packages.
 #include <array>
 
 #include <boost/test/unit_test.hpp>
@@ -40,7 +41,7 @@ void write_values(const fs::path& path, const std::vector<T>& values) {
       .write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
 }
 
-/// Writes tokens, and the logits after each, next to a model.
+/// Writes tokens, and the logits after each of them, to the model's folder.
 void write_logits(const fs::path& model, const std::vector<std::int32_t>& tokens) {
   const auto source = fsdp::open_tensor_source(model);
   ModelRun whole(source->config());
@@ -63,7 +64,7 @@ std::vector<std::int32_t> tokens_of(const std::string& golden) {
   return tokens;
 }
 
-/// Trains a model of a family from a folder of tests/data/families, and consolidates it to `family`.
+/// Trains a model of a family from its case in tests/data/families, and consolidates it to the folder `family`.
 void write_family(const fs::path& folder, const std::string& family) {
   const json one = family_case(family);
   const std::size_t V = one["config"]["vocab_size"], T = one["T"];
@@ -95,7 +96,7 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   consolidate(folder, "checkpoints model.h5 --with-optimizer");
   write_logits(folder / "model", tokens_of("gpt2-tied"));
   train(folder, 2, "gpt2-tied", more + "104");
-  // From text, with a tokenizer of our own.
+  // A model trained on text, with a tokenizer made by fsdp-tokenize.
   std::string sentences;
   for (int i = 0; i < 200; ++i) sentences += "In the beginning, " + std::to_string(i) + " times, God cr\u00e9ated the heaven\n";
   write_file(folder / "text.txt", sentences);
@@ -115,7 +116,8 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   BOOST_TEST_MESSAGE(read.output);
 }
 
-// tools/fairseq-to-hf makes the folders of tests/data/fairseq, which other tests read, from fairseq's format.
+// Other tests read the folders of tests/data/fairseq, which tools/fairseq-to-hf made from checkpoints in fairseq's
+// format.
 BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
   const auto folder = fresh_folder();
   const fs::path data = fs::path(FSDP_TEST_DATA) / "fairseq", tool = fs::path(FSDP_TEST_DATA) / "../../tools/fairseq-to-hf";
@@ -165,7 +167,7 @@ BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {
   for (const auto& [name, theirs] : expected["models"].items())
     for (const int np : {1, 3}) {
       BOOST_TEST_CONTEXT(name << " at " << np << " ranks") {
-        // Three texts at a time, so that one takes the place of another.
+        // With three texts at a time, a new text takes the place of each finished one.
         std::istringstream texts(said(np, "fsdp-generate",
                                       name +
                                           " --prompts prompts.txt --temperature 0 --batch-size 3 "

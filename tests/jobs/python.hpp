@@ -1,4 +1,4 @@
-// For tests that compare with Python packages.
+// Support for tests that compare with Python packages.
 #pragma once
 
 #include <cstdio>
@@ -10,15 +10,15 @@
 
 namespace fsdp::test {
 
-/// Returns the Python that FSDP_PYTHON names, else python3.
+/// Returns the Python in FSDP_PYTHON, else python3.
 inline std::string python() {
   const char* const named = std::getenv("FSDP_PYTHON");
   return named ? named : "python3";
 }
-/// Returns the path of a script in the folder of the tests.
+/// Returns the path of a script in tests/jobs.
 inline std::string script_of_jobs(const std::string& name) { return FSDP_TEST_DATA "/../jobs/" + name; }
 
-/// Runs `script --probe` with this Python: it exits with 77 if packages are missing.
+/// Runs `script --probe` with this Python. It exits with 77 if packages are missing.
 inline Outcome probe_python(const std::string& script) {
   const fs::path folder = fs::temp_directory_path() / ("fsdp-probe-" + std::to_string(getpid()));
   fs::create_directories(folder);
@@ -27,7 +27,7 @@ inline Outcome probe_python(const std::string& script) {
   return outcome;
 }
 
-/// Ends the test as skipped if Python lacks the packages of `script`; a Python named by FSDP_PYTHON must exist.
+/// Skips the test if Python lacks the packages of `script`. If FSDP_PYTHON is set, that Python must exist.
 inline void skip_without_python(const std::string& script, const std::string& packages) {
   const Outcome outcome = probe_python(script);
   if (outcome.code == 0) return;

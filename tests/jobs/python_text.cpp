@@ -1,6 +1,7 @@
-// Texts and tokens, both ways, with the Python packages that users have: Hugging Face's tokenizers and SentencePiece give the
-// same ids on a quarter of a megabyte of each kind of text, and Megatron's data sets can be exchanged. Skipped if Python (see
-// FSDP_PYTHON, else python3) lacks tokenizers; parts that need other missing packages are left out.
+// Texts and tokens, in both directions, compared with Python packages. Hugging Face's tokenizers and SentencePiece give
+// the same ids for a quarter of a megabyte of each kind of text, and data sets can be exchanged with Megatron. The
+// tests are skipped if Python (FSDP_PYTHON, else python3) lacks tokenizers; parts that need other missing packages are
+// left out.
 #include <algorithm>
 
 #include <boost/test/unit_test.hpp>

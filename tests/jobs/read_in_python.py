@@ -39,7 +39,7 @@ def sequences(run):
         update += 1
 
 
-# Every consolidated folder: no key too many or too few, and our logits.
+# Every consolidated folder has all expected keys and no others, and gives the logits of fsdp.
 for folder in sorted(path.parent for path in pathlib.Path().glob("*/logits.bin")):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -53,7 +53,7 @@ for folder in sorted(path.parent for path in pathlib.Path().glob("*/logits.bin")
     print(f"{folder}: {tuple(ours.shape)} logits of at most {ours.abs().max():.3g}, apart at most {apart:.2g}")
     assert apart < 1e-4
 
-# A tokenizer of ours, in a consolidated folder: transformers finds it, and gives our ids.
+# transformers finds the tokenizer in a consolidated folder, and gives the ids of fsdp.
 for folder in sorted(path.parent for path in pathlib.Path().glob("*/ids.bin")):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = numpy.fromfile(folder / "ids.bin", dtype=numpy.int32).tolist()
@@ -61,7 +61,7 @@ for folder in sorted(path.parent for path in pathlib.Path().glob("*/ids.bin")):
     assert tokenizer.eos_token_id == transformers.AutoConfig.from_pretrained(folder).eos_token_id == 0
     print(f"{folder}: {len(ids)} ids")
 
-# The snippets of the document, one after another.
+# Runs the snippets of the document in order.
 snippets = re.findall(r"^```python\n(.*?)^```$", pathlib.Path(sys.argv[1]).read_text(), re.DOTALL | re.MULTILINE)
 names = {}
 states = []
@@ -70,7 +70,8 @@ for snippet in snippets:
     if "state_dict" in names:
         states.append(names.pop("state_dict"))
 assert len(snippets) == 4 and len(states) == 2, (len(snippets), len(states))
-expected = {name: data for name, data in names["model"].state_dict().items() if name != "lm_head.weight"}  # it is tied
+# The tied weight is stored once.
+expected = {name: data for name, data in names["model"].state_dict().items() if name != "lm_head.weight"}
 for state in states:
     assert state.keys() == expected.keys(), state.keys() ^ expected.keys()
     assert all(torch.equal(state[name], expected[name]) for name in expected)
@@ -80,7 +81,7 @@ optimizer = names["optimizer"]
 assert len(optimizer.state) == len(expected)
 assert all(torch.equal(optimizer.state[p]["exp_avg"], names["exp_avg"][name]) for name, p in names["model"].named_parameters())
 
-# With the optimizer's state PyTorch goes on as fsdp-train does.
+# With the loaded optimizer state, PyTorch continues training with the losses of fsdp-train.
 model = names["model"]
 model.train()
 ours = [json.loads(line) for line in open("train.jsonl")]

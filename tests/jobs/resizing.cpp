@@ -1,4 +1,4 @@
-// Runs that are resumed at another number of ranks: the same batches, and with --invariant the same bits.
+// Runs that are resumed at another number of ranks train on the same batches, and with --invariant have the same bits.
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -14,7 +14,8 @@ std::vector<std::string> options(const std::string& save_dir, int updates, const
       "--decoder-kv-heads 2 --decoder-ffn-embed-dim 96 --tokens-per-sample 16 --batch-size 2 --lr 3e-3 --clip-norm 1 "
       "--save-dir " +
       save_dir + " --log-file " + save_dir + ".jsonl --max-update " + std::to_string(updates) + " " + more);
-  for (const auto& [option, value] : {std::pair("--total-batch-size", "16"), {"--threads", "1"}})  // unless told otherwise
+  // Unless `more` sets them.
+  for (const auto& [option, value] : {std::pair("--total-batch-size", "16"), {"--threads", "1"}})
     if (more.find(option) == std::string::npos) words.insert(words.end(), {option, value});
   words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
   return words;
@@ -75,7 +76,7 @@ BOOST_AUTO_TEST_CASE(a_total_batch_stays_at_any_number_of_ranks) {
   const auto straight = updates_of(folder, "straight"), moved = updates_of(folder, "moved");
   BOOST_TEST_REQUIRE(moved.size() == straight.size());
   for (std::size_t u = 0; u < straight.size(); ++u) BOOST_TEST(std::abs(moved[u].first - straight[u].first) < 1e-5);
-  const Outcome three = train(folder, 3, "moved", 8, more);  // 16 sequences are no multiple of 3 x 2
+  const Outcome three = train(folder, 3, "moved", 8, more);  // 16 sequences are not a multiple of 3 x 2
   BOOST_TEST(three.code == 2);
   BOOST_TEST(three.says("--total-batch-size 16 is not a multiple of --batch-size 2 x 3 ranks = 6"), three.output);
   BOOST_TEST(three.says("choose another batch size or number of ranks"), three.output);
@@ -99,7 +100,7 @@ BOOST_AUTO_TEST_CASE(what_invariant_contradicts) {
   }
 }
 
-// Products with two threads have other bits than with one: the run prints a warning first.
+// With two threads the bits differ from those with one, so the run prints a warning first.
 BOOST_AUTO_TEST_CASE(other_threads_are_noticed) {
   const auto folder = fresh_folder();
   expect_done(train(folder, 1, "saves", 1, "--invariant"));

@@ -1,5 +1,5 @@
-// The save folder during and after training: which steps are kept, what happens to damaged ones, and what a new run uses of an
-// old one.
+// The save folder during and after training: which steps are kept, how damaged steps are handled, and what a new run
+// takes from an old one.
 #include <algorithm>
 #include <set>
 
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(the_step_before_a_damaged_one_is_used) {
                Names{"step-00000002", "step-00000004.damaged", "step-00000006", "step-00000006.damaged"}));
   BOOST_TEST(metrics(folder / "saves.jsonl", "restore").back()["step"] == 2);
   BOOST_TEST(losses(folder, "saves") == undisturbed, boost::test_tools::per_element());
-  BOOST_TEST(metrics(folder / "saves.jsonl", "lost").size() == 4u);  // as they were done first
+  BOOST_TEST(metrics(folder / "saves.jsonl", "lost").size() == 4u);  // the repeated updates, with their first values
   for (const char* step : {"step-00000002", "step-00000006"}) damage(folder / "saves" / step);
   const Outcome nothing = train(folder, 2, "saves", 8);
   BOOST_TEST(nothing.code == 1, nothing.output);
@@ -150,7 +150,8 @@ BOOST_AUTO_TEST_CASE(a_rank_reads_its_share_at_another_world_size) {
     BOOST_TEST(outcome.code == 0, outcome.output);
     BOOST_TEST(outcome.says("a rank reads "), outcome.output);
     const json restored = metrics(folder / "saves.jsonl", "restore").back();
-    const double share = restored["bytes_read"].get<double>() / (12 * parameters);  // with both moments
+    // 12 bytes: a parameter and both moments in fp32.
+    const double share = restored["bytes_read"].get<double>() / (12 * parameters);
     BOOST_TEST(share >= 1.0 / np);
     BOOST_TEST(share < 1.02 / np);
     BOOST_TEST(restored["file_bytes"].get<double>() > 12 * parameters);
@@ -193,12 +194,12 @@ BOOST_AUTO_TEST_CASE(fine_tuning_takes_the_weights_alone) {
   for (const std::string source : {"saves/step-00000008", "model-hdf5", "model-safetensors"}) {
     const std::string name = "from-" + fs::path(source).filename().string();
     auto words = split("--tokens-per-sample 32 --batch-size 4 --lr 3e-3 --clip-norm 1 --max-update 3 --save-dir " + name +
-                       " --log-file " + name + ".jsonl --finetune-from " + source);  // the model is the source's
+                       " --log-file " + name + ".jsonl --finetune-from " + source);  // this sets the model, too
     words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
     const Outcome outcome = run(folder, mpirun(3, "fsdp-train", words));
     BOOST_TEST(outcome.code == 0, outcome.output);
     BOOST_TEST(losses(folder, name).front() == first);
-    // What there is to continue goes first.
+    // If the save folder has a checkpoint, the run resumes it and does not start from --finetune-from.
     words[std::find(words.begin(), words.end(), "--max-update") - words.begin() + 1] = "5";
     BOOST_TEST(run(folder, mpirun(2, "fsdp-train", words)).code == 0);
     BOOST_TEST(metrics(folder / (name + ".jsonl"), "restore").back()["step"] == 3);
@@ -241,13 +242,13 @@ BOOST_AUTO_TEST_CASE(another_vocabulary_keeps_the_rest) {
   }
   BOOST_TEST(first[0] == first[1], boost::test_tools::tolerance(1e-6));
   BOOST_TEST(first[1] == first[2]);
-  // The blocks are those that were trained: the same but for the two updates.
+  // The blocks are the trained ones, changed only by the two updates.
   const std::string compared = run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect model tuned-0 --json")).output;
-  const json difference = json::parse(compared.substr(compared.find('{')));  // behind its progress
+  const json difference = json::parse(compared.substr(compared.find('{')));  // after the progress lines
   for (const json& tensor : difference["tensors"])
     BOOST_TEST((tensor["why"] == "" ? tensor["relative"].get<double>() < 0.2 : tensor["name"] == "transformer.wte.weight"),
                tensor.dump());
-  // The same command goes on from what it saved, here to nothing.
+  // The same command resumes from its own save. It has nothing left to do.
   BOOST_TEST(tune(2, "tuned-0", larger + "saves --ignore-missing wte.weight").code == 0);
   const Outcome other = tune(2, "tuned-0", "--vocab-size 303 --finetune-from saves --ignore-missing wte.weight");
   BOOST_TEST(other.says("vocab_size: 303 asked for, 301 there"), other.output);
@@ -267,14 +268,14 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_are_remembered) {
     return run(folder, split(std::string(FSDP_BIN) + "/fsdp-consolidate " + words + " --format safetensors"));
   };
   BOOST_TEST(job(2, 1, "--model origin --save-dir a").code == 0);
-  BOOST_TEST(job(3, 2, "--save-dir a").code == 0);  // which names no model any more
+  BOOST_TEST(job(3, 2, "--save-dir a").code == 0);  // without --model
   BOOST_TEST(!job(1, 2, "--model origin --save-dir a").says("differ from"));
   std::ofstream(folder / "origin" / "tokenizer.json") << "{} ";
   std::ofstream(folder / "origin" / "generation_config.json") << "{}";
   const Outcome changed = job(1, 2, "--model origin --save-dir a");
   BOOST_TEST(changed.says("warning: generation_config.json, tokenizer.json of origin differ from those of "), changed.output);
   BOOST_TEST(changed.says("/a/step-00000002, which are used; --tokenizer origin takes the others"), changed.output);
-  BOOST_TEST(job(1, 1, "--finetune-from a --save-dir b").code == 0);  // nor a folder
+  BOOST_TEST(job(1, 1, "--finetune-from a --save-dir b").code == 0);  // without --model
   for (const std::string name : {"a", "b"}) {
     const Outcome outcome = consolidate(name + " model-" + name);
     BOOST_TEST(outcome.says("copied from " + name + "/step-"), outcome.output);
@@ -284,7 +285,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_are_remembered) {
   fs::rename(folder / "origin", folder / "moved");
   const Outcome gone = consolidate("b model");
   BOOST_TEST(gone.code == 0);
-  BOOST_TEST(!gone.says("warning"), gone.output);  // checkpoints have them
+  BOOST_TEST(!gone.says("warning"), gone.output);  // the checkpoint contains the files
   BOOST_TEST(fs::exists(folder / "model" / "tokenizer.json"));
 }
 
@@ -293,7 +294,8 @@ BOOST_AUTO_TEST_CASE(data_from_the_start) {
   BOOST_TEST(train(folder, 2, "saves", 4).code == 0);
   BOOST_TEST(train(folder, 2, "saves", 5, "--reset-dataloader --lr-scheduler fixed").code == 0);
   BOOST_TEST(train(folder, 2, "straight", 5).code == 0);
-  // The first batch once more: other tokens than the fifth, and learned already.
+  // The fifth update repeats the first batch: its tokens are not those of the fifth batch, and they are already
+  // learned.
   BOOST_TEST(losses(folder, "saves").back() != losses(folder, "straight").back());
   BOOST_TEST(losses(folder, "saves").back() < losses(folder, "saves").front());
 }
@@ -317,7 +319,7 @@ BOOST_AUTO_TEST_CASE(a_save_that_goes_on_has_the_same_bits) {
     const auto saves = metrics(folder / ("meanwhile-" + name + ".jsonl"), "save");
     BOOST_TEST_REQUIRE(saves.size() == 4u);
     for (const json& save : saves) BOOST_TEST(save["stall_ms"].get<double>() <= save["ms"].get<double>());
-    // The optimizer's state, too: a run that goes on from it is the same.
+    // The optimizer's state is the same, too: a resumed run has the same losses.
     const auto whole = losses(folder, "waiting-" + name);
     const Outcome resumed = train(folder, 4, "again-" + name, 7, more + " --restore meanwhile-" + name + "/step-00000004");
     BOOST_TEST(resumed.code == 0, resumed.output);
@@ -337,7 +339,7 @@ BOOST_AUTO_TEST_CASE(compressed_saves_are_the_same_and_smaller) {
     const Outcome same = run(folder, split(std::string(FSDP_BIN) + "/fsdp-inspect plain/" + step + " gzip/" + step));
     BOOST_TEST(same.says("are the same, bit for bit"), same.output);
   }
-  for (const std::string name : {"plain", "gzip"}) BOOST_TEST(train(folder, 3, name, 6).code == 0);  // from either
+  for (const std::string name : {"plain", "gzip"}) BOOST_TEST(train(folder, 3, name, 6).code == 0);  // resume both
   BOOST_TEST(losses(folder, "gzip") == losses(folder, "plain"), boost::test_tools::per_element());
 }
 
@@ -383,7 +385,7 @@ BOOST_AUTO_TEST_CASE(what_is_in_a_checkpoint_is_shown) {
   BOOST_TEST(held == 48u * 192u);
   for (const char* state : {"parameters", "exp_avg", "exp_avg_sq"}) {
     BOOST_TEST(tensor[state]["saved_norm"] == tensor[state]["norm"]);
-    tensor[state].erase("saved_norm");  // consolidated models have none
+    tensor[state].erase("saved_norm");  // consolidated models have no saved norm
   }
 
   for (const std::string words : {"model.h5", "model --format safetensors"}) {
@@ -398,7 +400,7 @@ BOOST_AUTO_TEST_CASE(what_is_in_a_checkpoint_is_shown) {
              0);
   BOOST_TEST(inspect("saves model").says("the parameters, 28 tensors, are the same, bit for bit"),
              inspect("saves model").output);
-  const std::string compared = inspect("saves low --json").output;  // behind its progress
+  const std::string compared = inspect("saves low --json").output;  // after the progress lines
   const json low = json::parse(compared.substr(compared.find('{')));
   BOOST_TEST(low["different"].get<int>() > 0);
   for (const json& one : low["tensors"]) BOOST_TEST(one["relative"].get<double>() < 0.004);

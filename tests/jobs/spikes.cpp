@@ -1,4 +1,4 @@
-// --skip-spikes: only the update with the bad batch is skipped, with any strategy, and also after a resume.
+// --skip-spikes skips only the update with the bad batch, with any strategy, and also after a resume.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int T = 16, sequences_per_update = 4, bad_update = 80, last_update = 90;
 
-/// Writes a sequence with a period of 13 tokens, which is learned at once, with random tokens in the batch of `bad_update`.
+/// Writes a sequence with a period of 13 tokens, which is learned quickly. The batch of `bad_update` has random tokens.
 void write_data(const fs::path& path) {
   std::minstd_rand dice(5);
   const int of_update = T * sequences_per_update;
@@ -51,7 +51,7 @@ std::vector<json> updates(const fs::path& folder, const std::string& name) {
 BOOST_AUTO_TEST_CASE(a_bad_batch_is_left_out_and_nothing_else) {
   const auto folder = fresh_folder();
   write_data(folder / "train.bin");
-  const std::string skip = "--skip-spikes 2 ";  // the loss still falls, so that its deviation is large
+  const std::string skip = "--skip-spikes 2 ";  // the loss still falls, so its standard deviation is large
   const Outcome whole = train(folder, 2, "whole", last_update, skip);
   const auto skipped = metrics(folder / "whole.jsonl", "skip");
   BOOST_TEST_REQUIRE(skipped.size() == 1u, whole.output);
@@ -59,21 +59,21 @@ BOOST_AUTO_TEST_CASE(a_bad_batch_is_left_out_and_nothing_else) {
   BOOST_TEST(line["step"] == bad_update);
   BOOST_TEST(line["reason"] == "spike");
   BOOST_TEST(line["loss"].get<double>() > line["most_loss"].get<double>());
-  BOOST_TEST(line["sequences"] == bad_update * sequences_per_update);  // the batch is used up
+  BOOST_TEST(line["sequences"] == bad_update * sequences_per_update);  // the batch counts as read
   BOOST_TEST(whole.says("step 80 is a spike and is left out"), whole.output);
   BOOST_TEST(metrics(folder / "whole.jsonl", "train").size() == static_cast<std::size_t>(last_update));
 
-  // A run that stops before and goes on decides the same: the statistics are in the checkpoint.
+  // A run that is stopped and resumed skips the same update, because the statistics are in the checkpoint.
   train(folder, 2, "parts", 72, skip);
   train(folder, 2, "parts", last_update, skip);
   BOOST_CHECK(updates(folder, "parts") == updates(folder, "whole"));
-  // So does each strategy; with a thread for communication, too.
+  // Each strategy, and a communication thread, skips the same update.
   for (const std::string strategy : {"none", "grad-op", "full --comm-thread"}) {
     const std::string name = strategy.substr(0, 4);
     train(folder, 2, name, last_update, skip + "--sharding-strategy " + strategy);
     BOOST_CHECK(updates(folder, name) == updates(folder, "whole"));
   }
-  // Without the option the update is done.
+  // Without the option the bad update is not skipped.
   train(folder, 2, "all", bad_update, "");
   BOOST_TEST(metrics(folder / "all.jsonl", "skip").empty());
 }

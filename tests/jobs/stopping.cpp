@@ -13,7 +13,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Returns the options of a run of `updates` of 40 updates with 12 sequences each, for any number of ranks.
+/// Returns the options of a run that does `updates` of 40 updates, each of 12 sequences, on any number of ranks.
 std::vector<std::string> options(int np, int updates, const std::string& save_dir, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = split(
       "--arch gpt2 --vocab-size 211 --decoder-layers 3 --decoder-embed-dim 48 --decoder-attention-heads 4 --tokens-per-sample "
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
     const Outcome again = run(folder, mpirun(3, "fsdp-train", options(3, 12, "parts-" + strategy, more)));
     expect_code(again, 0);
     BOOST_TEST(again.says("nothing to do"));
-    BOOST_TEST(!again.says("memory per rank:"));  // there was none
+    BOOST_TEST(!again.says("memory per rank:"));  // no update was done
     const auto lines = metrics(folder / ("parts-" + strategy + ".jsonl"));
     BOOST_TEST(lines[lines.size() - 2]["type"] == "start");
     BOOST_TEST(lines.back()["type"] == "end");
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(resuming_changes_no_bit_at_the_same_number_of_ranks) {
   }
 }
 
-// The end time of the job is in the environment, as in newer versions of Slurm, or comes from a script named squeue.
+// The environment has the job's end time, as in newer versions of Slurm, or a script named squeue prints it.
 BOOST_AUTO_TEST_CASE(a_run_stops_before_the_end_of_its_job) {
   const auto folder = fresh_folder();
   const auto now = [] { return std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()); };
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_run_stops_before_the_end_of_its_job) {
   const Outcome endless = train(2, 2, "3s", {"SLURM_JOB_ID=7"});
   expect_code(endless, 0);
   BOOST_TEST(endless.times_said("this job has no end") == 1u);
-  // The job is given three seconds more while it runs. In an array it is asked about by another name.
+  // The job gets three more seconds while it runs. For an array job, squeue is asked about JOB_TASK, here 7_3.
   const auto end = now() + 8;
   squeue_says("echo " + std::to_string(end));
   const Outcome stopped = train(2, 1'000'000, "2s", {"SLURM_JOB_ID=7", "SLURM_JOB_END_TIME=" + std::to_string(end - 3)});
@@ -110,7 +110,8 @@ BOOST_AUTO_TEST_CASE(a_run_stops_before_the_end_of_its_job) {
   BOOST_TEST(stopped.says("the same command continues (mpirun reports exit code 75 as an abort; all is saved)"));
   const std::size_t done = metrics(folder / "saves.jsonl", "stop").back()["step"];
   squeue_says("echo " + std::to_string(now() + 100), "7_3");
-  const std::size_t more = (done / 50 + 1) * 50 + 1;  // so that it saves, which takes longer than what it leaves itself
+  // The run saves once before its end. The save takes longer than the time that --stop-before leaves.
+  const std::size_t more = (done / 50 + 1) * 50 + 1;
   const Outcome again =
       train(1, static_cast<int>(more), "0.000001s", {"SLURM_JOB_ID=9", "SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=3"});
   BOOST_TEST(again.times_said("may be too short (the last update and the last save took ") == 1u);
@@ -159,7 +160,7 @@ BOOST_AUTO_TEST_CASE(what_is_trained_may_change_from_run_to_run) {
   const Outcome other = run(folder, mpirun(3, "fsdp-train", options(3, 5, "saves", {"--train-only", "h.*"})));
   expect_code(other, 0);
   BOOST_TEST(other.times_said("12 parameter tensors were not trained before") == 1u);
-  // What was frozen throughout has not changed: consolidated at both ends, the embeddings are the same.
+  // The embeddings were frozen in both runs, so the consolidated embeddings are the same.
   const auto consolidated = [&](const std::string& step) {
     expect_code(run(folder, {std::string(FSDP_BIN) + "/fsdp-consolidate", "saves/step-0000000" + step, "model" + step,
                              "--format", "safetensors"}),
@@ -191,7 +192,7 @@ BOOST_AUTO_TEST_CASE(sigusr1_to_the_launcher_saves_and_stops) {
 
 BOOST_AUTO_TEST_CASE(a_validation_does_not_keep_a_run_from_stopping) {
   const auto folder = fresh_folder();
-  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // takes minutes
+  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // validates for minutes
   const auto validated = options(2, 40, "long", {"--valid", "long.bin", "--validate-interval-updates", "1"});
   std::chrono::steady_clock::time_point asked;
   const Outcome outcome = run(folder, mpirun(2, "fsdp-train", validated), [&](pid_t launcher) {
@@ -209,7 +210,7 @@ BOOST_AUTO_TEST_CASE(a_validation_does_not_keep_a_run_from_stopping) {
 
 BOOST_AUTO_TEST_CASE(a_save_counts_whatever_training_does_after_it) {
   const auto folder = fresh_folder();
-  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // takes minutes
+  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // validates for minutes
   for (const std::string more : {"", " --no-async-save"}) {
     const std::string name = more.empty() ? "meanwhile" : "waiting", log = name + ".jsonl";
     const auto words =
@@ -278,7 +279,7 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
   expect_code(resumed, 0);
   const int from = metrics(folder / "saves.jsonl", "restore").back()["step"].get<int>();
   BOOST_TEST(from >= 10);
-  // The metrics have each update once, and say what has been lost.
+  // The metrics have each update once, and list the lost ones.
   const auto trained = metrics(folder / "saves.jsonl", "train");
   for (std::size_t u = 0; u < trained.size(); ++u) BOOST_TEST(trained[u]["step"].get<std::size_t>() == u + 1);
   const auto lost = metrics(folder / "saves.jsonl", "lost");
@@ -296,7 +297,7 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
   BOOST_TEST(end["goodput"].get<double>() > 0);
   BOOST_TEST(end["goodput"].get<double>() < 1);
   BOOST_TEST(resumed.says("goodput "), resumed.output);
-  // At the intervals of the log, with several ranks, the slowest of them.
+  // At each log interval, the metrics name the slowest rank.
   for (const json& line : trained) {
     BOOST_TEST(line.contains("straggler") == (line["step"].get<int>() % 10 == 0));
     if (!line.contains("straggler")) continue;
@@ -316,8 +317,9 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
       wait_until([&] { return steps_done(folder, "saves") >= 2; });
       const auto ranks = ranks_of(launcher);
       BOOST_TEST_REQUIRE(ranks.size() == 4u);
-      if (!comm.ends_with(
-              "--comm-thread")) {  // all are suspended for longer than the time-out, while three wait for the fourth
+      // Without --comm-thread, first suspend all ranks for longer than the time-out, while three ranks wait for the
+      // fourth.
+      if (!comm.ends_with("--comm-thread")) {
         kill(ranks[2], SIGSTOP);
         ::usleep(100'000);
         for (const pid_t rank : ranks) kill(rank, SIGSTOP);
@@ -331,7 +333,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
     BOOST_TEST(outcome.code == 1, outcome.output);
     BOOST_TEST(outcome.says("rank 2 on "), outcome.output);
     BOOST_TEST(outcome.says("within 2.0 s"), outcome.output);
-    // And of which unit. Sums of the whole update belong to none, and what the loop agrees on neither.
+    // The message also names the unit, except for sums over the whole update and what the training loop exchanges.
     BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ") || outcome.says("all-reduce within")),
                outcome.output);
   }

@@ -66,7 +66,7 @@ def cjk():
 def broken():
     data = bytearray((prose()[: size // 2] + emoji()[: size // 2] + cjk())[: size * 5 // 4])
     for _ in range(size // 40):
-        data[random.randrange(256, len(data))] = random.randrange(1, 256)  # else it is no text
+        data[random.randrange(256, len(data))] = random.randrange(1, 256)  # without bytes of 0, which no text has
     return bytes(data)
 
 
@@ -84,7 +84,7 @@ def write_ids(folder):
     for kind in (prose, code, chess, emoji, cjk, broken, every):
         data = kind()
         assert len(data) > size, (kind.__name__, len(data))
-        data = data if kind is every else data[:size]  # the last character may be cut
+        data = data if kind is every else data[:size]  # this may cut the last character
         texts[kind.__name__] = data
         pathlib.Path("texts", kind.__name__ + ".txt").write_bytes(data)
 

@@ -1,4 +1,5 @@
-// Large texts through fsdp-tokenize: little memory, the tokens of the whole text, and the same files after kills.
+// Large texts with fsdp-tokenize: it needs little memory, gives the tokens of the whole text, and writes the same files
+// after it was killed.
 #include <boost/test/unit_test.hpp>
 
 #include <random>
@@ -25,7 +26,7 @@ Outcome tokenize(const fs::path& folder, const std::string& arguments, const std
   return run(folder, words, meanwhile);
 }
 
-/// Returns about `bytes` of the sample's lines in random order.
+/// Writes about `bytes` bytes of the sample's lines in random order.
 void write_text(const fs::path& path, std::size_t bytes, unsigned seed) {
   const std::string sample = read_file(tokenizers + "sample.txt");
   std::vector<std::string> lines;
@@ -66,7 +67,7 @@ BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_text) {
     BOOST_TEST(done.code == 0, done.output);
     rusage children{};
     getrusage(RUSAGE_CHILDREN, &children);
-    BOOST_TEST(children.ru_maxrss < 120 << 10);  // KiB; the text alone would be half of it, and its words as much again
+    BOOST_TEST(children.ru_maxrss < 120 << 10);  // KiB; the text and a list of its words are 60 MB each
   }
 }
 
@@ -74,7 +75,7 @@ BOOST_AUTO_TEST_CASE(the_tokens_are_those_of_the_whole_text) {
   const auto folder = fresh_folder();
   write_text(folder / "a", 1'500'000, 1);
   {
-    std::ofstream out(folder / "b", std::ios::binary);  // without a place to cut it
+    std::ofstream out(folder / "b", std::ios::binary);  // no place where it may be cut
     for (int i = 0; i < 60'000; ++i) out << "\u5929\u5730\u7384\u9ec4\uff0c\u5b87\u5b99\u3002";
   }
   const std::string a = read_file(folder / "a"), b = read_file(folder / "b");
@@ -85,7 +86,8 @@ BOOST_AUTO_TEST_CASE(the_tokens_are_those_of_the_whole_text) {
     const auto whole = tokenizer->encode(a + b);
     const bool same = ids_of(folder / "t.bin") == whole;
     BOOST_TEST(same);
-    // Through a pipe it is the same, also where a part is held out, which its end decides.
+    // A pipe gives the same tokens. So does a pipe with a held-out part (below), although its size is not known in
+    // advance.
     BOOST_TEST_REQUIRE(
         run(folder, {"bash", "-c", "cat a b | " FSDP_BIN "/fsdp-tokenize - --out p.bin --threads 1" + with}).code == 0);
     const bool same_by_pipe = read_file(folder / "p.bin") == read_file(folder / "t.bin");
@@ -166,11 +168,11 @@ BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
       fs::remove(folder / name);
       fs::remove(folder / ("t" + name.substr(4)));
     }
-    BOOST_TEST(files_in(folder).size() == 4u);  // the texts and what was said
+    BOOST_TEST(files_in(folder).size() == 4u);  // the texts and the program's output
   }
 }
 
-/// Kills runs in all cases of written tokens and files.
+/// Kills a run at each of its renames. The same command then completes it.
 BOOST_AUTO_TEST_CASE(a_run_that_is_killed_while_it_learns_a_tokenizer_completes) {
   const auto folder = fresh_folder();
   write_text(folder / "a", 20'000, 1);
@@ -196,7 +198,7 @@ BOOST_AUTO_TEST_CASE(a_run_that_is_killed_while_it_learns_a_tokenizer_completes)
     }
     BOOST_TEST(!killed);
   }
-  // A tokenizer that was there before, and one that was changed since, are left alone.
+  // An existing tokenizer is not overwritten.
   const Outcome there = tokenize(folder, "a --train-bpe 300 --tokenizer out/own --out out/t.bin");
   BOOST_TEST(there.code == 2);
   BOOST_TEST(there.says("tokenizer.json' exists already"), there.output);
@@ -236,7 +238,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
   kill_one();
   write_text(folder / "a", 6'000'000, 2);
   check(command, "it differs in texts");
-  // One that lives is left alone.
+  // If the first process is still alive, a second one leaves its files alone.
   tokenize(folder, command, [&](pid_t pid) {
     wait_until([&] { return fs::exists(folder / "t.bin.resume"); });
     kill(pid, SIGSTOP);

@@ -1,4 +1,4 @@
-// --trace of whole jobs, and the same options of fsdp-bench.
+// --trace with whole jobs, and the same options of fsdp-bench.
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -33,7 +33,7 @@ json read_trace(const fs::path& file) {
   return json::parse(in);
 }
 
-/// Returns the titles of a drawing's boxes, in order and without times: "backward block 1".
+/// Returns the titles of the boxes in a drawing, in order and without times: "backward block 1".
 std::vector<std::string> titles_of(const std::string& svg) {
   std::vector<std::string> titles;
   const std::string begin = "<title>", end = ", ";
@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(a_job_is_traced) {
       BOOST_TEST(updates.size() == 2u);
       BOOST_TEST(updates.contains(2));
       BOOST_TEST(updates.contains(3));
-      BOOST_TEST(updates == counts.at({0, track.second}));  // every rank does the same
+      BOOST_TEST(updates == counts.at({0, track.second}));  // every rank has the same operations
     }
     const std::string draw = std::string(FSDP_TEST_DATA) + "/../../tools/draw";
     const Outcome drawn = run(folder, {draw, "timeline", "trace.json", "--update", "3", "--ranks", "9"});
@@ -88,8 +88,9 @@ BOOST_AUTO_TEST_CASE(a_job_is_traced) {
     }
     BOOST_TEST(run(folder, {draw, "timeline", "trace.json", "--update", "4"}).code == 2);
     BOOST_TEST(counts.at({0, 2}).at(2) == 2 * (1 + 2 + 1));  // gathers: the root, both blocks, and one of them again
-    BOOST_TEST(counts.at({0, 3}).at(2) ==
-               2 * 3 + 3 + 3);  // reductions of three units, their squares; two sums over the ranks, the norm
+    // Per micro-batch, a reduction of each of the three units. Then three sums of squares, two sums over the ranks, and
+    // the norm.
+    BOOST_TEST(counts.at({0, 3}).at(2) == 2 * 3 + 3 + 3);
   }
 }
 
@@ -98,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_run_that_ends_early_writes_what_it_has) {
   const Outcome outcome = run(folder, mpirun(2, "fsdp-train", training({"--trace", "trace.json", "--trace-updates", "100"})));
   BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
   BOOST_TEST(read_trace(folder / "trace.json")["otherData"]["updates"] == json({2, 3, 4, 5}));
-  // There is nothing left to do.
+  // All updates are done.
   const Outcome again = run(folder, mpirun(2, "fsdp-train", training({"--trace", "again.json"})));
   BOOST_TEST(again.code == 0, again.output);
   BOOST_TEST(!fs::exists(folder / "again.json.tmp"));
@@ -141,7 +142,7 @@ BOOST_AUTO_TEST_CASE(bench_traces_and_tells_exposed_communication) {
 BOOST_AUTO_TEST_CASE(the_drawings_in_the_documentation_are_what_is_printed) {
   const auto folder = fresh_folder();
   const std::string page = read_page("docs/schedule.md");
-  // The first drawing stands for what does not change it, too.
+  // The first drawing also shows the options that do not change it.
   const std::vector<std::vector<std::string>> choices = {{},
                                                          {"--backward-prefetch", "none", "--forward-prefetch=false"},
                                                          {"--backward-prefetch", "post"},
@@ -158,7 +159,7 @@ BOOST_AUTO_TEST_CASE(the_drawings_in_the_documentation_are_what_is_printed) {
     words.insert(words.end(), choice.begin(), choice.end());
     const Outcome outcome = run(folder, mpirun(2, "fsdp-train", words));
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
-    // The rule above the picture is shown once.
+    // The legend above the picture is printed once.
     const std::size_t rule = outcome.output.find("timeline of one update"), picture = outcome.output.find("gather   ", rule);
     BOOST_TEST_REQUIRE(picture != std::string::npos);
     std::istringstream lines(outcome.output.substr(choice.empty() ? rule : picture));
@@ -181,7 +182,8 @@ BOOST_AUTO_TEST_CASE(the_figure_in_the_documentation_is_of_the_command_beside_it
   for (std::string word; all >> word;) words.push_back(word);
   const Outcome outcome = run(folder, mpirun(2, "fsdp-train", words));
   BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
-  // The figure has the operations of the trace, of each rank's streams in this order, but those that are too short to be seen.
+  // The figure has the operations of the trace in this order, by rank and stream, except those that are too short to
+  // see.
   std::vector<std::string> names;
   const json events = read_trace(folder / "trace.json")["traceEvents"];
   for (const int rank : {0, 1})

@@ -1,4 +1,4 @@
-// fsdp-train under mpirun: the golden runs, bit-identity, memory as planned, evaluation of trained models.
+// fsdp-train under mpirun: the golden runs, identical bits, the planned memory, and evaluation of trained models.
 #include <algorithm>
 #include <cmath>
 
@@ -70,8 +70,8 @@ std::vector<std::pair<double, double>> curve(const std::vector<json>& lines) {
 struct Golden {
   const char* name;
   std::vector<int> ranks;
-  int strategies;  // ranks that train with all of them; fsdp.golden has all strategies of all models
-  int one_by_one;  // ranks with micro-batches of one sequence
+  int strategies;  // at this number of ranks all strategies run; fsdp.golden runs them for all models
+  int one_by_one;  // at this number of ranks micro-batches of one sequence run, too
 };
 const Golden goldens[] = {{"gpt2-tied", {1, 3}, 3, 1}, {"llama-gqa", {1, 2, 4}, 4, 4}, {"llama3-tied", {2, 3, 4}, 2, 3}};
 std::ostream& operator<<(std::ostream& out, const Golden& golden) { return out << golden.name; }
@@ -139,8 +139,8 @@ BOOST_AUTO_TEST_CASE(memory_is_as_planned) {
 }
 
 BOOST_AUTO_TEST_CASE(a_model_larger_than_a_rank_may_hold_is_trained_and_saved) {
-  // 31 M parameters with gradients and moments: 473 MiB. Each rank may have 322 MiB of data by the operating system's leave, of
-  // which the plan of four sharded ranks is 242.
+  // 31 M parameters with gradients and moments take 473 MiB. The operating system limits each rank to 322 MiB of data.
+  // The plan of four sharded ranks needs 242 MiB.
   const auto folder = fresh_folder();
   const auto limited = [&](const std::string& strategy) {
     auto command = mpirun(

@@ -1,5 +1,5 @@
-// fsdp-bench tuning: its memory is that of fsdp-plan, batches double until one does not fit, and it recommends the fastest
-// measured setting.
+// fsdp-bench tuning: its memory is that of fsdp-plan, batch sizes double until one does not fit, and it recommends the
+// fastest measured setting.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -19,7 +19,7 @@ Outcome tune(const fs::path& folder, const std::string& options) {
   return run(folder, mpirun(2, "fsdp-bench", split("tuning --arch transformer_lm_gpt2_tiny --steps 1 " + options)));
 }
 
-/// Returns the output of a program that ends with `code`; if `code` is not 0, the launcher also prints a message.
+/// Returns the report of a program that exits with `code`. If `code` is not 0, the launcher prints a message after it.
 json report_of(const Outcome& outcome, int code = 0) {
   BOOST_TEST_REQUIRE(outcome.code == code, outcome.output);
   if (code == 0) return json::parse(outcome.output);
@@ -32,7 +32,7 @@ json report_of(const Outcome& outcome, int code = 0) {
 
 BOOST_AUTO_TEST_CASE(memory_is_that_of_the_plan) {
   const auto folder = fresh_folder();
-  // Nothing fits: so nothing is measured, either.
+  // Nothing fits, so nothing is measured.
   const std::string sizes = " --batch-size 3 --tokens-per-sample 1024 --threads 1 --decoder-layers 3";
   const json report = report_of(tune(folder, "--json --memory-limit 1MiB" + sizes), 1);
   const json table = report_of(plan(folder, "--json --ranks-per-node 2 --save-interval-updates 1" + sizes));
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(memory_is_that_of_the_plan) {
         BOOST_TEST(setting["fits"] == false);
         ++compared;
       }
-  BOOST_TEST(compared == 8u);  // hybrid is full on one node
+  BOOST_TEST(compared == 8u);  // with two ranks on one node, hybrid is the same as full
   BOOST_TEST(report["fastest"].is_null());
 }
 
@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(batches_double_until_one_does_not_fit) {
   const json report = report_of(tune(folder, "--json " + options));
   const std::size_t limit = std::size_t{160} << 20;
   BOOST_TEST(report["memory_limit_bytes"] == limit);
-  std::map<bool, std::size_t> next = {{false, 1}, {true, 1}};  // the batch size that comes next, by recomputation
+  std::map<bool, std::size_t> next = {{false, 1}, {true, 1}};  // the next batch size, without and with recomputation
   std::map<bool, std::size_t> too_large;
   double fastest = 0;
   for (const json& setting : report["settings"]) {
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(batches_double_until_one_does_not_fit) {
     const std::size_t batch = setting["batch_size"];
     BOOST_TEST_CONTEXT(setting.dump()) {
       BOOST_TEST(setting["strategy"] == "grad-op");
-      BOOST_TEST((batch == next[recompute] || (!fits && batch > next[recompute])));  // those between fit, and do not pay
+      BOOST_TEST((batch == next[recompute] || (!fits && batch > next[recompute])));  // sizes in between fit, but do not pay
       next[recompute] = 2 * batch;
       BOOST_TEST(fits == (setting["memory_bytes"].get<std::size_t>() <= limit));
       BOOST_TEST(fits == setting["ms"].is_number());
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(batches_double_until_one_does_not_fit) {
       if (!fits) too_large[recompute] = batch;
     }
   }
-  BOOST_TEST(too_large.size() == 2u);  // the last of each
+  BOOST_TEST(too_large.size() == 2u);  // the last batch size of each
   BOOST_TEST(report["fastest"]["tokens_per_second"].get<double>() == fastest);
 }
 
