@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cluster_test.sh REPOSITORY: tests/slurm/cluster brings up a Slurm that runs, preempts and requeues jobs and notices dead
-# nodes, and leaves nothing behind, however it ends. Exit status 77: this machine cannot have such a cluster.
+# cluster_test.sh REPOSITORY: tests/slurm/cluster starts a Slurm that runs, preempts and requeues jobs and notices dead
+# nodes. It leaves nothing behind, however it ends. Exit status 77: this machine cannot have such a cluster.
 # shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -24,7 +24,7 @@ is() { [[ $(cat "$work/output") == "$1" ]] || fail "is not: $1"; }
 list_interfaces() { ip -brief link | awk '{print $1}'; }
 interfaces=$(list_interfaces)
 mounts=$(wc -l </proc/self/mounts)
-# Every process of a cluster sees its /etc mounted from the folder of the cluster.
+# Counts the processes whose /etc is mounted from the cluster's folder.
 count_processes() { { grep -lF "$FSDP_CLUSTER_STATE/etc" /proc/[0-9]*/mountinfo 2>/dev/null || true; } | wc -l; }
 is_clean() {
   [[ ! -e $FSDP_CLUSTER_STATE ]] || fail "$1: its folder is left"
@@ -127,7 +127,7 @@ run 2 "$cluster" fail node2
 run 2 at_head --on node2 true
 run 0 "$cluster" status
 says "node2   off"
-# The question is about all nodes, because Slurm answers those about a single one from numbers that may be old.
+# Asks about all nodes, because Slurm answers questions about a single node from data that may be old.
 is_down() { [[ $(at_head sinfo --noheader --Node --partition=cpu --format='%N %T') == *"node2 down"* ]]; }
 wait_for 60 "Slurm notices" is_down
 step "and is back"
@@ -151,10 +151,11 @@ run 0 "$cluster" down
 run 1 "$cluster" status
 
 step "interrupted starts"
-# interrupt EXPECTED_STATUS SIGNAL FILE: sends it to all processes of `up`, as a terminal does, once the cluster has FILE.
+# interrupt EXPECTED_STATUS SIGNAL FILE: starts `up`, and sends SIGNAL to all its processes once the cluster has FILE,
+# as a terminal would.
 interrupt() {
   local pid status=0
-  set -m  # Else a process in the background ignores SIGINT, and has no group of its own.
+  set -m  # Otherwise a background process ignores SIGINT and has no process group of its own.
   "$cluster" up --work "$work/other" >"$work/output" 2>&1 &
   pid=$!
   set +m

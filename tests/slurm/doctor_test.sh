@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# doctor_test.sh REPOSITORY BIN: fsdp-doctor in a real Slurm, in correct jobs, and in jobs with the mistakes that it must find. Exit status 77: this
-# machine cannot have such a cluster.
+# doctor_test.sh REPOSITORY BIN: fsdp-doctor in a real Slurm, in correct jobs and in jobs with the mistakes that it must
+# find. Exit status 77: this machine cannot have such a cluster.
 # shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -14,7 +14,7 @@ fail() {
   if [[ -e $work/output ]]; then sed 's/^/  | /' "$work/output"; fi
   failures=$((failures + 1))
 }
-# examine STATUS COMMAND...: its output is for `says`.
+# examine STATUS COMMAND...: runs COMMAND and stores its output for `says`.
 examine() {
   local wanted=$1 status=0
   shift

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# jobs_test.sh REPOSITORY BIN: the other scripts of slurm/ in a real Slurm, and other uses of Slurm: an array, a job that depends on another, a
-# terminal on a node, scancel during a save. Exit status 77: this machine cannot have such a cluster.
+# jobs_test.sh REPOSITORY BIN: the other scripts of slurm/ in a real Slurm, and other uses of Slurm: an array, a job
+# that depends on another, a terminal on a node, scancel during a save. Exit status 77: this machine cannot have such a
+# cluster.
 # shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -19,7 +20,7 @@ training=$(submit trained train.sbatch CUDA_VISIBLE_DEVICES= "${two_ranks[@]}" -
 submit model consolidate.sbatch CHECKPOINT=trained OUT=model --dependency=afterok:"$training" >/dev/null
 
 step "training on the GPUs of a node"
-# Slurm's are pretended; the program's are the double of CUDA, which takes two.
+# Slurm's GPUs are pretended. The program uses the double of CUDA, which needs two libraries.
 cp "$2"/../lib/libfsdp_cuda_double.so "$2"/../tests/cuda_double/libfsdp_cuda.so lib
 submit gpus train-gpu.sbatch FSDP_CUDA_LIBRARY="$work/lib/libfsdp_cuda.so" LD_LIBRARY_PATH="$work/lib" FSDP_CUDA_DOUBLE_DEVICES=2 \
   RANKS_PER_NODE=2 "${two_ranks[@]}" --gpus-per-node=2 -- --max-update 10 --save-dir gpus --log-file gpus.jsonl >/dev/null
@@ -52,11 +53,11 @@ done
 says empty "job 3 of the array has no value [(]VALUES has 1[)]; submit with --array=0-0"
 
 step "fine-tuning of that model"
-# On CPUs, since the GPUs are pretended. Slurm's part is as it is.
+# Trains on CPUs, because the GPUs are pretended. Slurm's part of the script is unchanged.
 sed 's/--device cuda --bf16 --checkpoint-activations --tokens-per-sample 1024/--device cpu --tokens-per-sample 64/' finetune.sbatch >finetune-cpu.sbatch
 grep -q -- "--device cpu" finetune-cpu.sbatch || fail "finetune.sbatch has other options than this test thinks"
 finetune() { # finetune NAME TOTAL_BATCH_SIZE
-  # Two tasks, for two GPUs of one node, are what the script asks for.
+  # The script asks for two tasks, for the two GPUs of one node.
   submit "$1" finetune-cpu.sbatch TOTAL_BATCH_SIZE="$2" BATCH_SIZE_PER_DEVICE=2 MODEL=model DATA=train.bin SAVE_DIR="$1" \
     --error="$1.out" --cpus-per-task=1 --time=10 -- --max-update 25 >/dev/null
 }
@@ -70,7 +71,7 @@ grep -q '"update-freq":3' home/tuned.jsonl || fail "12 sequences on 2 ranks, 2 a
 says untuned "total-batch-size 10 is not a multiple of --batch-size 2 x 2 ranks = 4"
 
 step "scancel in the midst of a save"
-# With 24 MB for each of two ranks the save takes long enough to be met.
+# With 24 MB for each of two ranks, a save takes long enough that scancel hits it.
 larger=(--decoder-layers 4 --decoder-embed-dim 256)
 submit_training cancelled "${two_ranks[@]}" -- "${larger[@]}" --save-interval-updates 5 --keep-last 2
 saves() { compgen -G "home/cancelled/step-*.tmp" >/dev/null; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# links_test.sh REPOSITORY BIN: two nodes with two ranks each. The network traffic of an update, by the counters of the nodes' interfaces, is that
-# of fsdp-plan; a suspended job continues; a rank that hangs ends the job on both nodes, and no process is left. Exit status 77: this machine cannot
-# have such a cluster.
+# links_test.sh REPOSITORY BIN: two nodes with two ranks each. The interface counters of the nodes show the network
+# traffic per update that fsdp-plan predicts. A suspended job continues. A rank that hangs ends the job on both nodes,
+# and no process is left. Exit status 77: this machine cannot have such a cluster.
 # shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -15,7 +15,8 @@ two_each=(RANKS_PER_NODE=2 STOP_BEFORE=0 --nodes=2 --mincpus=2 --cpus-per-task=1
 model=(--arch gpt2 --vocab-size 256 --decoder-layers 4 --decoder-embed-dim 128 --decoder-attention-heads 4 --tokens-per-sample 32 --batch-size 1)
 printf '%s\n' "data = train.bin" "max-update = 40" "log-interval = 1000" >home/wide.cfg
 
-# sent NODE: bytes that have left it so far. planned STRATEGY: bytes that leave a node for an update.
+# sent NODE: prints the bytes that the node has sent so far. planned STRATEGY: prints the planned bytes that a node
+# sends per update.
 sent() { at_head --on "$1" --as root ip -s -j link show eth0 | grep -oE '"tx":\{"bytes":[0-9]+' | grep -oE '[0-9]+$'; }
 planned() {
   bin/fsdp-plan "${model[@]}" --nodes 2 --ranks-per-node 2 --json | sed "s|[{,]|\n|g" | awk -F '[:" ]+' -v wanted="$1" '

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# nodes_test.sh REPOSITORY BIN: slurm/train.sbatch with a changing number of nodes. A job of one or two nodes resumes with the free nodes, and with
-# --invariant to the same bits; a job that loses a node continues with the other, in the same allocation, and finishes. Exit status 77: this machine
-# cannot have such a cluster.
+# nodes_test.sh REPOSITORY BIN: slurm/train.sbatch with a changing number of nodes. A job of one or two nodes resumes on
+# the free nodes, and with --invariant it has the same bits. A job that loses a node continues on the other node, in the
+# same allocation, and finishes. Exit status 77: this machine cannot have such a cluster.
 # shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -12,7 +12,7 @@ step "up"
 cluster_up --nodes 2 --cpus 2 --gpus 0 --slurmd-timeout 5
 small_run
 sed -i 's/^max-update.*/max-update = 400/' home/small.cfg
-echo "lr = 1e-4" >>home/small.cfg # At larger rates differences in rounding, of one rank and two, grow from update to update.
+echo "lr = 1e-4" >>home/small.cfg # At larger rates, rounding differences grow with each update.
 node_is_idle() { [[ $(at_head sinfo --noheader --nodes="$1" --partition=cpu --format=%T) == idle ]]; }
 ranks_of_starts() { sed -nE 's/.*"type":"start".*"world_size":([0-9]+).*/\1/p' "home/$1.jsonl" | paste -sd ' '; }
 one_each=(RANKS_PER_NODE=1 STOP_BEFORE=0 --cpus-per-task=1 --mincpus=1 --time=10)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# starts_test.sh REPOSITORY BIN: jobs that Slurm stops while slurm/train.sbatch starts them, and jobs that it starts again although their ranks are
-# running, because slurmd of a node has died. All jobs resume; none reports that it is done. Exit status 77: this machine cannot have such a cluster.
+# starts_test.sh REPOSITORY BIN: Slurm stops jobs while slurm/train.sbatch starts them, and starts jobs again although
+# their ranks are still running, because slurmd of a node has died. All jobs resume; none reports that it is done. Exit
+# status 77: this machine cannot have such a cluster.
 # shellcheck source=tests/slurm/support.sh disable=SC2317 # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -17,7 +18,7 @@ begin() { # begin NAME OPTION...: two ranks on each node; prints the number of t
 }
 
 step "jobs are preempted while they start"
-# Nothing in a job's name counts as what Slurm says of it.
+# The job's name looks like output of Slurm, and must not be read as such.
 odd_name="run UserId=a(1) Reason=TimeLimit Restarts=9"
 for k in 1 2 3; do
   (
@@ -56,7 +57,8 @@ for name in one two; do
   says $name "^job [0-9]+, start 2, on node[24]:"
   ! grep -E "^done$|failed with exit code" home/$name.out || fail "$name says the wrong thing"
 done
-# Ranks that hang may end before the next start. Where nobody hangs the earlier one saves for the later one, after srun, which printed for it.
+# The ranks of `two` may hang and end before the next start. The ranks of `one` do not hang, so its earlier start saves
+# for the later one. The message of that save is lost, because the srun that would print it has ended.
 says one "waiting until an earlier start of this job, process [0-9]+ on node1, Slurm job [0-9]+, has saved to one and ended"
 grep -q '"reason":"a later start of this job waits for one"' home/one.jsonl || fail "the earlier start was not asked to stop"
 says one "^Slurm itself has put the job back into the queue"

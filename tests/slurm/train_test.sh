@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# train_test.sh REPOSITORY BIN: slurm/train.sbatch in a real Slurm. Jobs whose time ends, or that are preempted, are requeued and resume, to the
-# same bits as an undisturbed one; jobs that a user stops are not requeued. Exit status 77: this machine cannot have such a cluster.
+# train_test.sh REPOSITORY BIN: slurm/train.sbatch in a real Slurm. Jobs whose time ends, or that are preempted, are
+# requeued and resume with the same bits as an undisturbed job. Jobs that a user stops are not requeued. Exit status 77:
+# this machine cannot have such a cluster.
 # shellcheck source=tests/slurm/support.sh disable=SC2317  # Many functions are called through others here.
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
@@ -49,7 +50,7 @@ at_head scancel --name=undisturbed
 wait_for 20 "it ends" is_over undisturbed
 says undisturbed "stopped with everything saved"
 says undisturbed "this was asked for"
-sleep 8 # A job that had gone back into the queue would start now.
+sleep 8 # A requeued job would start during this time.
 for name in limited undisturbed preempted; do
   starts=$(grep -c '"type":"start"' "home/$name.jsonl")
   wanted=2
