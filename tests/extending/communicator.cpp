@@ -1,5 +1,5 @@
-// A communicator that is added from outside the library, as docs/extending-communicator.md shows: slow_network.cpp. A model is
-// trained over it, and has the bits of a run over threads.
+// Adds the communicator of docs/extending-communicator.md (slow_network.cpp) from outside the library. A model trained
+// over it has the bits of a run with threads.
 #include "mpi_main.hpp"
 
 #include "base/timer.hpp"
@@ -22,7 +22,7 @@ constexpr std::size_t B = 2, T = 8;
 
 struct Result {
   std::vector<double> losses, norms;
-  std::vector<std::vector<float>> weights;  // this rank's, by unit
+  std::vector<std::vector<float>> weights;  // of this rank, by unit
   bool operator==(const Result&) const = default;
 };
 
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(it_is_slow) {
   std::vector<float> data(2'000'000);
   const Timer timer;
   slow->all_reduce(*stream, data.data(), data.size(), DType::f32);
-  // The latency, and 8 MB times 2 (n-1)/n at 1.25 GB/s; sleeps are never too short.
+  // The latency, and the time for 8 MB times 2 (n-1)/n at 1.25 GB/s. A sleep is never shorter than asked for.
   BOOST_TEST(timer.seconds() >= (slow->size() > 1 ? 0.0064 : 20e-6));
 }
 
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(training_over_it_gives_the_bits_of_threads) {
   }
 }
 
-// The document shows this folder's file as it is compiled here.
+// The page contains the compiled file.
 BOOST_AUTO_TEST_CASE(the_document_shows_the_whole_code) {
   const std::filesystem::path tests = std::filesystem::path(FSDP_TEST_DATA).parent_path();
   const std::string document = read_file(tests.parent_path() / "docs" / "extending-communicator.md");

@@ -1,5 +1,5 @@
-// A device that is added from outside the library, as docs/extending-device.md shows: support/threaded_device.cpp. A model is
-// trained on it, and has the bits of a run on the CPU.
+// Adds the device of docs/extending-device.md (support/threaded_device.cpp) from outside the library. A model trained
+// on it has the bits of a run on the CPU.
 #include <vector>
 
 #include <boost/test/unit_test.hpp>
@@ -16,7 +16,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Losses, norms and, at the end, all weights, of each rank.
+/// Returns the losses, the norms and finally all weights, by rank.
 std::vector<std::vector<double>> train(int ranks, bool on_threads) {
   std::vector<std::vector<double>> all(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& world) {

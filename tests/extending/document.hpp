@@ -1,4 +1,4 @@
-// Pages of docs/ whose code is in the files that they name.
+// Checks that pages of docs/ contain the code of the files that they name.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,8 @@
 
 namespace fsdp::test {
 
-/// Each of the page's `count` blocks of code is in the file whose name ends the line before it.
+/// Checks that the page has `count` code blocks. The line before a block ends with the name of the file that contains
+/// it.
 inline void check_code_of(const std::string& page, std::size_t count) {
   const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
   const std::string document = read_file(root / "docs" / page), begin = ":\n\n```cpp\n";

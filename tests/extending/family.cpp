@@ -1,4 +1,4 @@
-// A family of models that is added from outside the library, as docs/extending-family.md shows: StarCoder 2, in starcoder2.cpp.
+// Adds the model family of docs/extending-family.md from outside the library: StarCoder 2, in starcoder2.cpp.
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
@@ -17,7 +17,7 @@ BOOST_AUTO_TEST_CASE(a_family_is_known_once_it_is_added) {
   CHECK_CONTAINS(message_of([] { config_from_json({{"model_type", "starcoder2"}}); }), "\"starcoder2\" is not supported");
   add_family(starcoder2_family());
   const TransformerConfig config = config_from_json({{"model_type", "starcoder2"}});
-  BOOST_TEST(parameter_count(config) == 3030371328u);  // StarCoder 2 3B, whose config.json has the defaults
+  BOOST_TEST(parameter_count(config) == 3030371328u);  // StarCoder 2 3B; its config.json has the defaults
   BOOST_CHECK(config_from_json(config_to_json(config)) == config);
   BOOST_CHECK_THROW(add_family(starcoder2_family()), InternalError);
 }
@@ -36,7 +36,7 @@ BOOST_AUTO_TEST_CASE(its_folders_are_read) {
   }
 }
 
-// The document shows this folder's file as it is compiled here.
+// The page contains the compiled file.
 BOOST_AUTO_TEST_CASE(the_document_shows_the_whole_code) {
   const std::filesystem::path tests = std::filesystem::path(FSDP_TEST_DATA).parent_path();
   const std::string document = read_file(tests.parent_path() / "docs" / "extending-family.md");

@@ -1,4 +1,4 @@
-// A format of whole models that is added from outside the library, as docs/extending-format.md shows: numpy_folder.cpp.
+// Adds the whole-model format of docs/extending-format.md from outside the library: numpy_folder.cpp.
 #include <boost/test/unit_test.hpp>
 
 #include "checkpoint/inspect.hpp"
@@ -40,7 +40,7 @@ BOOST_AUTO_TEST_CASE(a_model_is_written_and_read) {
   }
 }
 
-// What numpy.save() of NumPy 2.4 writes for zeros((37, 12), float32) and zeros(12, float32), byte for byte.
+// The bytes that numpy.save() of NumPy 2.4 writes for zeros((37, 12), float32) and zeros(12, float32).
 BOOST_AUTO_TEST_CASE(its_files_are_those_of_numpy) {
   const TemporaryFolder folder;
   consolidate(*CheckpointReader::open(save(folder / "saves", Run{})), folder / "model", as_numpy);
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(damage_is_found) {
   other[500] ^= 1;
   CHECK_CONTAINS(complaint(other), "transformer.wte.weight.npy");
   other = whole;
-  other[61] = '9';  // of the shape
+  other[61] = '9';  // in the shape
   CHECK_CONTAINS(complaint(other, Verify::no), "is no array of float32 and shape [37, 12]");
   CHECK_CONTAINS(complaint(whole.substr(0, 700), Verify::no), "transformer.wte.weight.npy");
   remove(path);
@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(what_it_cannot_hold_is_refused) {
   BOOST_TEST(!exists(folder / "model.tmp"));
 }
 
-// The document shows this folder's file as it is compiled here.
+// The page contains the compiled file.
 BOOST_AUTO_TEST_CASE(the_document_shows_the_whole_code) {
   const std::filesystem::path tests = std::filesystem::path(FSDP_TEST_DATA).parent_path();
   const std::string document = read_file(tests.parent_path() / "docs" / "extending-format.md");

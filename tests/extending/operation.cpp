@@ -1,5 +1,5 @@
-// docs/extending-operation.md: what its example, clipping by value, does to a run, whatever the strategy; and that the page
-// shows the lines that are compiled.
+// The example of docs/extending-operation.md, clipping by value: its effect on a run with any strategy. The page shows
+// the compiled lines.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -20,14 +20,14 @@ using namespace fsdp::test;
 
 namespace {
 
-constexpr std::size_t micro_batches = 1;  // of several, strategies add up in different orders
+constexpr std::size_t micro_batches = 1;  // strategies sum several in different orders
 
 struct Trained {
   std::vector<double> losses, norms;
-  std::vector<std::vector<float>> gradients;  // of the first update, by unit: this rank's
+  std::vector<std::vector<float>> gradients;  // of the first update: this rank's, by unit
 };
 
-/// By rank. `clip_value` 0: no clipping; `step`: the learning rate.
+/// Returns the results by rank. With a `clip_value` of 0 nothing is clipped; `step` is the learning rate.
 std::vector<Trained> train(const char* strategy, int ranks, double clip_value, double step = 1e-2, DType type = DType::f32) {
   std::vector<Trained> all(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& world) {
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(no_element_is_larger) {
       const auto before = train(strategy, ranks, 0), after = train(strategy, ranks, most);
       std::size_t changed = 0, same = 0;
       for (std::size_t r = 0; r < before.size(); ++r) {
-        BOOST_TEST(after[r].norms[0] == before[r].norms[0]);  // that before clipping
+        BOOST_TEST(after[r].norms[0] == before[r].norms[0]);  // the norm before clipping
         for (std::size_t u = 0; u < before[r].gradients.size(); ++u)
           for (std::size_t i = 0; i < before[r].gradients[u].size(); ++i) {
             const float g = before[r].gradients[u][i], limit = static_cast<float>(most);
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(every_strategy_gives_the_same_bits) {
   }
 }
 
-// With a step of 0 the gradient is that of the same weights: the loss scale is in it, and in the limit.
+// With a learning rate of 0 the weights do not change. Both the gradient and the limit contain the loss scale.
 BOOST_AUTO_TEST_CASE(the_limit_is_that_of_the_gradient_without_the_loss_scale) {
   float largest = 0;
   for (const Trained& rank : train("full", 2, most, 0, DType::f16))
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(an_option_clips) {
 
 BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) { check_code_of("extending-operation.md", 6); }
 
-// Without kernel and option, a kind of operation is in the files that the page lists.
+// Apart from its kernel and its option, a kind of operation is only in the files that the page lists.
 BOOST_AUTO_TEST_CASE(no_other_file_knows_the_kind) {
   const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
   std::set<std::string> files;

@@ -1,4 +1,4 @@
-// An optimizer that is added from outside the library, as docs/extending-optimizer.md shows: RMSprop, in rmsprop.cpp.
+// Adds the optimizer of docs/extending-optimizer.md from outside the library: RMSprop, in rmsprop.cpp.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -36,18 +36,19 @@ struct Job {
   int ranks = 1;
   std::string strategy = "full";
   std::size_t updates = 4;
-  std::filesystem::path from = {}, to = {};  // a step folder to go on from; a save folder
+  std::filesystem::path from = {}, to = {};  // the step folder to resume from; the save folder
 };
 
 using Tensors = std::map<std::string, std::vector<float>>;  // by parameter
 
 struct Outcome {
   std::vector<Tensors> weights, gradients;  // before each update and after the last; of each update
-  std::map<std::string, Tensors> states;    // in the end, by name
+  std::map<std::string, Tensors> states;    // after the last update, by name
   std::filesystem::path step;
 };
 
-/// Each rank puts what it has of a state into the whole tensors; where several have the same, they take turns.
+/// Copies this rank's parts of a state into the whole tensors. Ranks take turns, because several may have the same
+/// part.
 void collect(Tensors& whole, const ShardedModel& sharded, const ShardState& state) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -128,7 +129,7 @@ BOOST_AUTO_TEST_CASE(an_optimizer_is_known_once_it_is_added) {
   BOOST_TEST(&find_optimizer("rmsprop") == &rmsprop_optimizer());
   BOOST_TEST(find_rule("rmsprop_momentum")->states.size() == 2u);
   BOOST_CHECK_THROW(add_optimizer(rmsprop_optimizer()), InternalError);
-  // Another one may not take a rule's name.
+  // Another optimizer may not use an existing rule's name.
   static const Rule impostor = {.name = "adam",
                                 .update = [](Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&) {}};
   static const Optimizer other = {.name = "other", .rules = {&impostor}};
@@ -153,7 +154,7 @@ BOOST_AUTO_TEST_CASE(options_and_their_help_follow_from_its_row) {
   CHECK_CONTAINS(help, "sgd, muon and rmsprop");
 }
 
-// By PyTorch's formulas in double, from the gradients that the run had.
+// Computes PyTorch's formulas in double, from the gradients of the run.
 BOOST_AUTO_TEST_CASE(it_is_what_pytorch_documents) {
   for (const double momentum : {0.0, 0.8}) {
     const OptimizerOptions options = rmsprop(momentum);
@@ -171,7 +172,8 @@ BOOST_AUTO_TEST_CASE(it_is_what_pytorch_documents) {
           buffer = momentum * buffer + step;
           p -= rate * (momentum == 0 ? step : buffer);
           const double mine = double{run_of_one.weights[u + 1].at(parameter.name)[i]};
-          // A gradient that is nearly nothing is rounding, and its root, too: there a step is anything up to its full size.
+          // A gradient near 0 is only rounding error, and so is its root mean square. The step then may have any size
+          // up to the full one.
           if (std::abs(g) < 1e-5) break;
           largest = std::max(largest, std::abs(mine - p));
           ++compared;
@@ -206,7 +208,7 @@ BOOST_AUTO_TEST_CASE(its_state_goes_through_checkpoints) {
     const Outcome rest = run({.optimizer = options, .ranks = 3, .updates = 2, .from = half.step});
     BOOST_TEST((rest.weights.back() == whole.weights.back()));
     BOOST_TEST((rest.states == whole.states));
-    // At another number of ranks the state is the same.
+    // The state is the same at another number of ranks.
     const Outcome loaded = run({.optimizer = options, .ranks = 2, .strategy = "optim", .updates = 0, .from = half.step});
     BOOST_TEST((loaded.states == half.states));
     BOOST_TEST((loaded.weights.back() == half.weights.back()));
@@ -216,7 +218,7 @@ BOOST_AUTO_TEST_CASE(its_state_goes_through_checkpoints) {
   }
 }
 
-// The document shows this folder's file as it is compiled here.
+// The page contains the compiled file.
 BOOST_AUTO_TEST_CASE(the_document_shows_the_whole_code) {
   const std::filesystem::path tests = std::filesystem::path(FSDP_TEST_DATA).parent_path();
   const std::string document = read_file(tests.parent_path() / "docs" / "extending-optimizer.md");

@@ -1,4 +1,4 @@
-// The model and the tokens that the tests of a strategy and of an operation train on.
+// The small model and its tokens, on which several tests of extensions train.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace fsdp::test {
 
-/// Sequences of a rank and micro-batch, and their tokens.
+/// The number of sequences per rank and micro-batch, and the tokens of a sequence.
 constexpr std::size_t B = 2, T = 8;
 
 inline TransformerConfig small_model() {
@@ -18,7 +18,7 @@ inline TransformerConfig small_model() {
   return config;
 }
 
-/// The tokens of a micro-batch of a rank, the same in each update.
+/// Writes the tokens of a rank's micro-batch, which are the same in each update.
 inline void read_small_batch(int rank, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) {
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(B * T); ++i) {
     inputs[i] = (i * i + 3 * static_cast<std::int32_t>(micro) + rank) % 61;

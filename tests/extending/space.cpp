@@ -1,4 +1,5 @@
-// docs/extending-space.md: what its example, state in a mapped file, does to a run; and that the page shows what is compiled.
+// The example of docs/extending-space.md, state in a mapped file: its effect on a run. The page shows the compiled
+// code.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdlib>
@@ -44,7 +45,7 @@ struct Trained {
   std::size_t offloaded = 0, in_files = 0;
 };
 
-/// `space`: where everything that can be offloaded is; null: nothing is.
+/// Everything that can be offloaded is in `space`; if it is null, nothing is offloaded.
 Trained train(const char* strategy, int ranks, const Space* space) {
   Trained trained;
   run_ranks(ranks, [&](Communicator& world) {
@@ -92,7 +93,7 @@ BOOST_AUTO_TEST_CASE(state_in_files_gives_the_same_bits) {
 
 BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) { check_code_of("extending-space.md", 1); }
 
-// A place for state is in the files that the page lists: these name the one that the library offloads to.
+// Apart from these files, which the page lists, no file names the place that the library offloads to.
 BOOST_AUTO_TEST_CASE(no_other_file_knows_the_place) {
   const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
   const std::string page = read_file(root / "docs" / "extending-space.md");
@@ -101,7 +102,7 @@ BOOST_AUTO_TEST_CASE(no_other_file_knows_the_place) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "lib")) {
     const std::string file = entry.path().lexically_relative(root).string();
     if (!entry.is_regular_file() || file == "lib/fsdp/spaces.cpp" || file == "lib/fsdp/plan.hpp") continue;
-    // The builder puts what operations reach, the batch and the results, there in any case.
+    // Every plan has host buffers: the batch, the results and what operations access on the host.
     if (file == "lib/fsdp/build/plan_builder.cpp") continue;
     BOOST_TEST(read_file(entry.path()).find("spaces::host") == std::string::npos, file);
   }

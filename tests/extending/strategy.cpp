@@ -1,4 +1,4 @@
-// docs/extending.md, "A strategy": one more row, and it trains.
+// The example of docs/extending.md, "A strategy": a model trains with one more row of the table.
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
@@ -36,7 +36,7 @@ ShardingOptions options_of(const char* strategy) {
 
 struct Trained {
   std::vector<double> losses, norms;
-  std::size_t peak_bytes = 0, gathers = 0, reductions = 0;  // of rank 0; of an update
+  std::size_t peak_bytes = 0, gathers = 0, reductions = 0;  // peak and counts of one update, on rank 0
 };
 
 Trained train(const char* strategy, int ranks) {
@@ -83,19 +83,19 @@ BOOST_AUTO_TEST_CASE(a_row_is_a_strategy) {
   BOOST_TEST(find_placement("zero-2").name == "zero-2");
   for (const int ranks : {1, 2, 3, 4}) {
     const Trained full = train("full", ranks), ours = train("zero-2", ranks), optim = train("optim", ranks);
-    BOOST_TEST(ours.losses == full.losses, boost::test_tools::per_element());  // the same bits: sums nest alike
+    BOOST_TEST(ours.losses == full.losses, boost::test_tools::per_element());  // the sums have the same order
     BOOST_TEST(ours.norms == full.norms, boost::test_tools::per_element());
     if (ranks == 1) continue;
-    // A gather of each unit after its update, and a reduction of each in every micro-batch.
+    // Each unit is gathered after its update, and reduced in every micro-batch.
     BOOST_TEST(ours.gathers == 4u);
     BOOST_TEST(ours.reductions == 4 * micro_batches);
-    BOOST_TEST(ours.peak_bytes < optim.peak_bytes);  // whole gradients do not stay
+    BOOST_TEST(ours.peak_bytes < optim.peak_bytes);  // whole gradients are not kept
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_row_that_cannot_be_is_refused) {
   BOOST_CHECK_THROW(add_placement(zero_2), InternalError);
-  // Nothing sharded, over ranks: nobody would know which part is whose to update.
+  // If nothing is sharded over the ranks, it is not known which rank updates which part.
   BOOST_CHECK_THROW(add_placement({"copies", ShardAxis::world, Place::whole, Place::whole, Place::whole, Place::whole}),
                     InternalError);
   Placement row = zero_2;

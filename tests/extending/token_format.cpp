@@ -1,4 +1,4 @@
-// A format of token files that is added from outside the library, as docs/extending-token-format.md shows: npy_tokens.cpp.
+// Adds the token format of docs/extending-token-format.md from outside the library: npy_tokens.cpp.
 #include <boost/test/unit_test.hpp>
 
 #include <fstream>
@@ -34,7 +34,7 @@ BOOST_AUTO_TEST_CASE(tokens_are_written_and_read) {
   BOOST_TEST(&find_token_format("npy") == &npy_tokens());
   std::vector<TokenId> tokens(1000);
   std::iota(tokens.begin(), tokens.end(), 70'000);
-  for (const TokenFormat* format : token_formats()) {  // all alike
+  for (const TokenFormat* format : token_formats()) {  // the test is the same for all formats
     const auto writer = format->make_writer(folder / "data", 100'000, nullptr, 1'000'000);
     writer->add(std::span(tokens).first(300));
     writer->add(std::span(tokens).subspan(300));
@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(tokens_are_written_and_read) {
   BOOST_TEST(std::filesystem::is_empty(std::filesystem::path(folder / "x").parent_path()));
 }
 
-// What numpy.save writes, and what is not taken for tokens.
+// Files that numpy.save() writes, and arrays that are not accepted as tokens.
 BOOST_AUTO_TEST_CASE(arrays_of_numpy_are_read) {
   const TemporaryFolder folder;
   const auto write = [&](const std::string& dictionary, std::string_view numbers) {
@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(the_document_shows_this) {
   const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
   const std::string page = read_file(root / "docs" / "extending-token-format.md");
   BOOST_TEST(page.find("```cpp\n" + read_file(root / "tests/extending/npy_tokens.cpp") + "```\n") != std::string::npos);
-  // In the library a format is in the two files that the page names; nothing else asks for one by its row.
+  // In the library, a format is only in the two files that the page names. No other file names its row.
   BOOST_TEST(page.find("`lib/data/formats.cpp`") != std::string::npos);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "lib"))
     if (entry.is_regular_file() && entry.path().filename() != "formats.cpp" && entry.path().filename() != "llmc_tokens.cpp")
