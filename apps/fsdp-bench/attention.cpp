@@ -55,8 +55,7 @@ std::array<double, 2> measure(const kernels::AttentionShape& shape, const Device
 }  // namespace
 
 std::string bench_attention(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
-  TransformerConfig config;
-  agree(world, [&] { config = config_of(options); });
+  const TransformerConfig config = agree(world, [&] { return config_of(options); });
   const DType type = options.sharding.types.parameter;
   const BatchShape batch = options.sharding.batch;
   const std::size_t width = (config.heads + 2 * config.kv_heads) * config.head_size;

@@ -40,8 +40,7 @@ nlohmann::json json_of(std::optional<double> flops) { return flops ? nlohmann::j
 
 std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
                        Stream& stream) {
-  TransformerConfig config;
-  agree(world, [&] { config = config_of(options); });
+  const TransformerConfig config = agree(world, [&] { return config_of(options); });
   const DType type = options.sharding.types.parameter;
   const bool on_gpu = !is_host(device.kind());
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;

@@ -9,8 +9,7 @@ int main(int argc, char** argv) {
   BenchOptions options;
   OptionTable table = bench_option_table(options);
   return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator& world) {
-    std::unique_ptr<Communicator> comm;
-    agree(world, [&] { comm = session.world(options.comm); });
+    const std::unique_ptr<Communicator> comm = agree(world, [&] { return session.world(options.comm); });
     const std::string text = bench(options, *comm);
     if (world.rank() == 0) std::fputs(text.c_str(), stdout);
     return exit_code::done;

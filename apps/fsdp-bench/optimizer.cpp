@@ -123,8 +123,7 @@ struct Figure {
 }  // namespace
 
 std::string bench_optimizer(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
-  std::vector<Parameter> parameters;
-  agree(world, [&] { parameters = list_parameters(config_of(options)).parameters; });
+  const std::vector<Parameter> parameters = agree(world, [&] { return list_parameters(config_of(options)).parameters; });
   std::size_t numel = 0;
   for (const Parameter& parameter : parameters) numel += fsdp::numel(parameter.shape);
 

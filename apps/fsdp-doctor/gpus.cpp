@@ -139,8 +139,7 @@ std::optional<Finding> check_gpus(DoctorJob& job) {
     mine.why_none = "--device cpu";
   }
   // Throws the same error as fsdp-train, if GPUs were allocated to the job but none can be used.
-  DeviceKind kind = DeviceKind::cpu;
-  agree(*job.world, [&] { kind = choose_device(job.options.device); });
+  const DeviceKind kind = agree(*job.world, [&] { return choose_device(job.options.device); });
   const bool everywhere = job.world->all(!is_host(kind));
   if (everywhere) {
     gpu = make_device_of_rank(kind, {}, *job.world, *job.node);
@@ -158,9 +157,9 @@ std::optional<Finding> check_gpus(DoctorJob& job) {
 }
 
 std::optional<Finding> check_nccl(DoctorJob& job) {
-  if (job.device->kind() != nccl_backend.device) return std::nullopt;
+  if (job.device->kind() != nccl_device_backend.device) return std::nullopt;
   std::string why;
-  const DeviceLibrary* const nccl = nccl_backend.find(&why);
+  const DeviceLibrary* const nccl = nccl_device_backend.find(&why);
   const std::vector<std::string> versions = of_leaders(job, job.world->gather(nccl ? nccl->version() : std::string())),
                                  problems = of_leaders(job, job.world->gather(nccl ? std::string() : why));
   return judge_nccl(job.nodes, versions, problems);

@@ -16,14 +16,12 @@ int main(int argc, char** argv) {
   const auto hold = [](int, char**) { return hold_signals(), exit_code::done; };  // must come before any thread starts
   if (const int code = run_program(argc, argv, hold)) return code;
   const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {
-    TrainCommand command;
-    agree(world, [&] { command = parse_train_command(count, words, world.size()); });
+    const TrainCommand command = agree(world, [&] { return parse_train_command(count, words, world.size()); });
     if (command.answer) {
       if (world.rank() == 0) std::fputs(command.answer->c_str(), stdout);
       return exit_code::done;
     }
-    std::unique_ptr<Communicator> comm;
-    agree(world, [&] { comm = session.world(command.options.comm); });
+    const std::unique_ptr<Communicator> comm = agree(world, [&] { return session.world(command.options.comm); });
     return train(command.options, *comm);
   };
   return run_mpi_program(argc, argv, body, with_option_names);

@@ -199,9 +199,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
 namespace {
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
-  TrainOptions agreed;
-  agree(*job.world, [&] { agreed = train_options_of(options, job.rank.device->kind()); });
-  return agreed;
+  return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind()); });
 }
 
 }  // namespace
@@ -425,8 +423,7 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill) {
 
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
   require_same_path(folder);
-  std::unique_ptr<CheckpointReader> checkpoint;
-  agree(world, [&] { checkpoint = open_checkpoint(folder); });
+  const std::unique_ptr<CheckpointReader> checkpoint = agree(world, [&] { return open_checkpoint(folder); });
   const std::string update = format("{}", checkpoint->header().progress.update);
   require_same(world, update, [&](const std::string& first) {
     throw RunError(

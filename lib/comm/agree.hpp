@@ -3,7 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "base/error.hpp"
 #include "comm/communicator.hpp"
@@ -14,6 +17,13 @@ namespace fsdp {
 /// that failed. Use it for steps that may fail on some ranks only, such as reading a file or allocating memory. `step` itself
 /// must not communicate over `comm`. Collective over comm.
 void agree(Group& comm, const std::function<void()>& step);
+/// The same for a step that returns something, which agree() returns.
+template <class Step>
+requires(!std::is_void_v<std::invoke_result_t<Step&>>) std::invoke_result_t<Step&> agree(Group& comm, Step step) {
+  std::optional<std::invoke_result_t<Step&>> made;
+  agree(comm, [&] { made.emplace(step()); });
+  return *std::move(made);
+}
 
 /// Checks that all ranks have the same text. A rank with another text than rank 0 calls `refuse` with rank 0's text; `refuse`
 /// throws, and the error reaches all ranks as in agree(). Collective over comm.

@@ -35,8 +35,8 @@ std::unique_ptr<Communicator> share_nodes(std::unique_ptr<MessageGroup> group, b
   if (of_each <= 1) return group;
   auto intra_node_by_messages = group->split_messages(group->rank() / of_each, group->rank());
   auto inter_node = group->split_messages(group->rank() % of_each, group->rank());
-  std::unique_ptr<Communicator> intra_node;
-  agree(*group, [&] { intra_node = share_node(std::move(intra_node_by_messages), required); });  // can fail on one node only
+  // This can fail on one node only.
+  auto intra_node = agree(*group, [&] { return share_node(std::move(intra_node_by_messages), required); });
   return std::make_unique<NodesCommunicator>(std::move(group), std::move(intra_node), std::move(inter_node));
 }
 
@@ -61,7 +61,7 @@ const Backend messages = {.name = "mpi",
                           .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
 
 std::vector<const Backend*>& table() {
-  static std::vector<const Backend*> rows = {&automatic_connection, &nccl_connection, &shared_memory, &messages};
+  static std::vector<const Backend*> rows = {&automatic_backend, &nccl_backend, &shared_memory, &messages};
   return rows;
 }
 
@@ -72,7 +72,7 @@ const Backend* find(std::string_view name) {
 
 }  // namespace
 
-const Backend automatic_connection = {
+constinit const Backend automatic_backend = {
     .name = "auto",
     .about =
         "shm if the ranks of a node can share memory, else mpi; for GPU memory nccl if each rank has its own GPU, else through "
@@ -80,7 +80,7 @@ const Backend automatic_connection = {
     .connect = [](std::unique_ptr<MessageGroup> group) { return share_nodes(std::move(group), false); },
     .staging_bytes = staging_of_shared_nodes,
     .between = Between::nodes,
-    .device_backend = &nccl_backend};
+    .device_backend = &nccl_device_backend};
 
 const std::vector<const Backend*>& backends() { return table(); }
 
@@ -93,8 +93,9 @@ const Backend& find_backend(std::string_view name) {
 }
 
 void add_backend(const Backend& backend) {
-  expect(!find(backend.name), "a connection is added once");
-  expect(backend.connect && backend.staging_bytes, "a connection connects, and says what it needs");
+  expect(!find(backend.name), "a backend is added once");
+  expect(backend.connect && backend.staging_bytes,
+         "a backend has functions that connect, and that return the bytes of staging");
   table().push_back(&backend);
 }
 

@@ -92,7 +92,7 @@ struct Backend {
 };
 
 /// The row "auto". Rows for device backends copy what they do not change.
-extern const Backend automatic_connection;
+extern const Backend automatic_backend;
 /// All rows, first those of the library.
 const std::vector<const Backend*>& backends();
 /// Returns the row with this name. Throws UserError, which lists the known names.

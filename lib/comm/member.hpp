@@ -33,9 +33,7 @@ class GroupMember : public Communicator {
   int size() const final { return size_; }
   const Traffic& traffic() const final { return traffic_; }
   Buffer allocate(Device& device, std::size_t bytes) override {
-    Buffer buffer;
-    agree(*this, [&] { buffer = device.allocate(bytes); });
-    return buffer;
+    return agree(*this, [&] { return device.allocate(bytes); });
   }
 
  protected:

@@ -44,9 +44,7 @@ class Staged final : public Collectives {
   }
 
   Buffer allocate(Device& device, std::size_t bytes) override {
-    Buffer buffer;
-    agree(host_, [&] { buffer = device.allocate(bytes); });
-    return buffer;
+    return agree(host_, [&] { return device.allocate(bytes); });
   }
   std::size_t staging_bytes() const override { return host_.staging_bytes() + staging_.bytes(); }
   const Traffic& traffic() const override { return host_.traffic(); }

@@ -253,9 +253,7 @@ void remove_flight_folder(const fs::path& save_dir) noexcept { ::rmdir(flight_fo
 int with_flight_record(const RunContext& run, DeviceKind device, const std::function<int(FlightLanes&)>& work) {
   const fs::path& saves = run.options.save.folder;
   Communicator& world = run.world;
-  bool aside = false;
-  agree(world, [&] { aside = world.rank() == 0 && put_flight_records_aside(saves); });
-  if (aside)
+  if (agree(world, [&] { return world.rank() == 0 && put_flight_records_aside(saves); }))
     run.log.say(format("the run before did not end in good order; fsdp-inspect --flight {} says what its ranks did last",
                        (saves / "flight.old").string()));
   FlightFile record(flight_folder(saves), world.rank(), world.size(), device);

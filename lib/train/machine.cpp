@@ -69,8 +69,7 @@ ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const
 
 ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu) {
   ComputingRank rank = start_rank_to_plan(threads, world, cpu);
-  DeviceKind kind = DeviceKind::cpu;
-  agree(world, [&] { kind = choose_device(choice); });
+  const DeviceKind kind = agree(world, [&] { return choose_device(choice); });
   rank.device = make_device_of_rank(kind, cpu, world, *rank.node);
   return rank;
 }

@@ -80,8 +80,7 @@ int run_mpi_program(int argc, char** argv, OptionTable& table,
   return run_mpi_program(
       argc, argv,
       [&](MpiSession& session, Communicator& world, int count, char** words) {
-        std::optional<std::string> text;
-        agree(world, [&] { text = answer(table, table.parse(count, words)); });
+        const std::optional<std::string> text = agree(world, [&] { return answer(table, table.parse(count, words)); });
         if (!text) return body(session, world);
         if (world.rank() == 0) std::fputs(text->c_str(), stdout);
         return exit_code::done;

@@ -22,7 +22,7 @@ Reporter::Reporter(const LoopContext& loop, const Machine& machine, const Memory
       peak_flops_(machine.peak_flops),
       group_norms_(loop.options.log_group_norms ? std::make_unique<GroupNorms>(loop.model, loop.options.sharding.optimizer)
                                                 : nullptr),
-      recorder_(agree(loop,
+      recorder_(agree(loop.world,
                       [&] {
                         const TraceOptions& wanted = loop.options.trace;
                         return wanted.file.empty() ? nullptr : std::make_unique<Recorder>(loop.model.plan(), wanted.updates);

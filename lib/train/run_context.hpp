@@ -1,10 +1,6 @@
 // The objects that the parts of a training run share. Everything referenced outlives those parts.
 #pragma once
 
-#include <optional>
-#include <type_traits>
-#include <utility>
-
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "comm/communicator.hpp"
@@ -21,15 +17,6 @@ struct RunContext {
   Communicator& world;
   Metrics& log;
 };
-
-/// Calls `make` on every rank and returns its result. If it throws on any rank, all ranks throw, as in agree(). Collective
-/// over run.world.
-template <class Make>
-std::invoke_result_t<Make&> agree(const RunContext& run, Make make) {
-  std::optional<std::invoke_result_t<Make&>> made;
-  agree(run.world, [&] { made.emplace(make()); });
-  return *std::move(made);
-}
 
 /// RunContext plus the objects of the training loop: its progress, its model, and the flight record of this rank.
 struct LoopContext : RunContext {

@@ -158,12 +158,10 @@ std::string arithmetic_of(const Machine& machine) {
 }
 
 std::unique_ptr<Metrics> open_log(const TrainOptions& options, Communicator& world) {
-  std::unique_ptr<Metrics> log;
-  agree(world, [&] {
-    log = std::make_unique<Metrics>(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval,
-                                    world.rank() == 0, stderr, options.log_format);
+  return agree(world, [&] {
+    return std::make_unique<Metrics>(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval,
+                                     world.rank() == 0, stderr, options.log_format);
   });
-  return log;
 }
 
 std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& watch) {
@@ -191,7 +189,7 @@ std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& w
 
 std::unique_ptr<TraceFile> open_trace(const RunContext& run) {
   const std::filesystem::path& file = run.options.trace.file;
-  return agree(run, [&] {
+  return agree(run.world, [&] {
     const bool writes = run.world.rank() == 0 && !run.options.dry_run && !file.empty();
     return writes ? std::make_unique<TraceFile>(file) : nullptr;
   });
@@ -199,8 +197,10 @@ std::unique_ptr<TraceFile> open_trace(const RunContext& run) {
 
 Progress first_progress(const RunContext& run, const Origin& origin, const Machine& machine) {
   Progress progress;
-  if (origin.checkpoint) progress = origin.checkpoint->header().progress;
-  if (origin.checkpoint) note_arithmetic(run, origin.checkpoint->header(), machine);
+  if (origin.checkpoint) {
+    progress = origin.checkpoint->header().progress;
+    note_arithmetic(run, origin.checkpoint->header(), machine);
+  }
   if (run.options.reset_optimizer) progress.optimizer_began = progress.update;
   return progress;
 }
@@ -216,7 +216,7 @@ ShardedModel make_model(const RunContext& run, const Origin& origin, const Machi
 
 std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const RunContext& run, const Origin& origin) {
   const TrainOptions& options = run.options;
-  return agree(run, [&] {
+  return agree(run.world, [&] {
     std::shared_ptr<const std::vector<TokenizerFile>> kept;
     if (run.world.rank() != 0 || origin.tokenizer.empty()) return kept;
     kept = std::make_shared<const std::vector<TokenizerFile>>(read_files_of_tokenizer(origin.tokenizer));

@@ -144,7 +144,7 @@ class Agreement {
 /// Returns the end of the job on rank 0 if --stop-before is given; else null. Collective.
 std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
   const double lead_s = run.options.stop_before_s;
-  auto end = agree(run, [&] { return lead_s > 0 && run.world.rank() == 0 ? std::make_unique<JobEnd>(lead_s) : nullptr; });
+  auto end = agree(run.world, [&] { return lead_s > 0 && run.world.rank() == 0 ? std::make_unique<JobEnd>(lead_s) : nullptr; });
   if (end && !end->seconds_left()) run.log.warn("--stop-before does nothing (this job has no end)");
   return end;
 }
@@ -210,7 +210,7 @@ int train(const TrainOptions& options, Communicator& world) {
     prepare(loop, machine, memory, origin);
     Executor& executor = model.executor();
     Saver saver(loop, make_header(loop, machine, origin, tokenizer_files),
-                agree(loop, [&] { return machine.device->allocate_staging(memory.snapshot); }), lock.get());
+                agree(loop.world, [&] { return machine.device->allocate_staging(memory.snapshot); }), lock.get());
     TextSampler sampler(loop, prompt);
     BatchSource batches(loop, *data);
     Reporter reporter(loop, machine, memory, batches, trace.get());

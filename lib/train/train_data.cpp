@@ -201,7 +201,7 @@ std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Or
                                                  Progress& progress, SignalWatch& watch) {
   if (is_done(run.options, progress, nullptr)) return nullptr;
   const std::vector<TextSet> texts = make_tokens(run, origin, machine, watch);
-  auto data = agree(run, [&] { return std::make_unique<const TrainData>(run, origin, texts, progress); });
+  auto data = agree(run.world, [&] { return std::make_unique<const TrainData>(run, origin, texts, progress); });
   doubt_data(run, origin, *data, progress);
   return data;
 }

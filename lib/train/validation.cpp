@@ -30,7 +30,7 @@ void validate(const LoopContext& loop, const ValidData* data, Saver& saver, cons
 
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {
   if (run.options.sample_interval_updates == 0) return {};
-  return agree(run, [&] {
+  return agree(run.world, [&] {
     SamplePrompt prompt;
     prompt.tokenizer = find_model_tokenizer(origin.tokenizer, {}, origin.config.vocab_size);
     if (!prompt.tokenizer)

@@ -458,13 +458,14 @@ BOOST_AUTO_TEST_CASE(groups_by_nodes_send_what_is_predicted) {
             {{Collective::all_reduce, GroupAxis::world, count, 8, 8, 1},
              [&] { group->all_reduce(*stream, sums.data(), count); }}};
         for (const auto& [use, call] : calls) {
-          const std::uint64_t all = sent_by(*group), far = sent_by(group->far()), flat = sent_by(group->flat());
+          const std::uint64_t all = sent_by(*group), inter_node = sent_by(group->inter_node()), flat = sent_by(group->flat());
           call();
           const RankTraffic predicted = traffic_of_rank({use}, {cluster.ranks(), 1}, cluster, world.rank());
           expect(sent_by(*group) - all == predicted.total(), "bytes that a rank sends are as predicted");
           // Flat collectives are predicted within and between nodes, but counted only as a sum.
           if (sent_by(group->flat()) == flat)
-            expect(sent_by(group->far()) - far == predicted.between_nodes, "bytes between nodes are as predicted");
+            expect(sent_by(group->inter_node()) - inter_node == predicted.between_nodes,
+                   "bytes between nodes are as predicted");
         }
       }
     });

@@ -37,7 +37,7 @@ struct Rank {
 
 const DeviceLibrary& library() {
   std::string why;
-  const DeviceLibrary* const found = nccl_backend.find(&why);
+  const DeviceLibrary* const found = nccl_device_backend.find(&why);
   if (!found) throw std::runtime_error(why);
   return *found;
 }

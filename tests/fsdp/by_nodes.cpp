@@ -35,12 +35,12 @@ ShardingOptions options_of(const char* strategy, int group_size) {
 
 struct Sent {
   std::array<std::uint64_t, collective_kinds> by_kind{};
-  std::uint64_t far = 0;  // sent by groups that communicate by nodes
+  std::uint64_t inter_node = 0;  // sent between nodes by groups that communicate by nodes
   void add(const Communicator& comm) {
     for (std::size_t k = 0; k < collective_kinds; ++k) by_kind[k] += comm.traffic().bytes_sent[k];
     if (const auto* const parts = dynamic_cast<const NodesCommunicator*>(&comm)) {
-      const auto& bytes = parts->far().traffic().bytes_sent;
-      far = std::accumulate(bytes.begin(), bytes.end(), far);
+      const auto& bytes = parts->inter_node().traffic().bytes_sent;
+      inter_node = std::accumulate(bytes.begin(), bytes.end(), inter_node);
     }
   }
 };
@@ -89,7 +89,7 @@ Result train(Communicator& world, const ShardingOptions& options, CpuDeviceOptio
   if (sent_by_update) {
     *sent_by_update = sent();
     for (std::size_t k = 0; k < collective_kinds; ++k) sent_by_update->by_kind[k] -= before.by_kind[k];
-    sent_by_update->far -= before.far;
+    sent_by_update->inter_node -= before.inter_node;
     *predicted = traffic_of_rank(collectives_of_update(sharded.plan().update, micro_batches),
                                  {sharded.mesh().shard->size(), sharded.mesh().replicate->size()}, cluster, world.rank());
   }
@@ -120,6 +120,6 @@ BOOST_AUTO_TEST_CASE(training_gives_the_same_bits_and_sends_what_is_predicted) {
           BOOST_TEST((ours == theirs));
           BOOST_TEST(sent.by_kind == predicted.bytes_sent, boost::test_tools::per_element());
           // Here every sum and gather between nodes is done by nodes.
-          if (!hybrid && per_node == 2) BOOST_TEST(sent.far == predicted.between_nodes);
+          if (!hybrid && per_node == 2) BOOST_TEST(sent.inter_node == predicted.between_nodes);
         }
 }

@@ -319,6 +319,10 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).waits.clear(); }), "does not wait for");
   check_complaint(complaint("full", clipping, [](Plan& p) { p.update.push_back(operation(p, clip_values)); }),
                   "changes a gradient that the optimizer has read");
+  check_complaint(complaint(
+                      "full", clipping, [](Plan& p) { std::swap(operation(p, upcast_gradient), operation(p, clip_values)); },
+                      adamw_optimizer(), kept_in_bf16),
+                  "overwrites the result of 'clip values', which nothing has read");
   // Memory.
   check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "where");
   check_complaint(complaint("full", two, [](Plan& p) { p.buffers[static_cast<std::size_t>(p.scratch)].offset = 0; }), "where");

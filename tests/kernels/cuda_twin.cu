@@ -160,8 +160,9 @@ int main() {
   // Positions are small, so caches are short. No two rows have the same place.
   compare("append to cache", 11 * 11 * 24 + 10 * 40, 10, 0,
           [](F x, I t) { return k::AppendToCache<float>{x, x + 11 * 11 * 24, 11, 24, 40, t, t + 16}; });
-  compare("cached attention", 10 * 120 + 10 * 200 + 11 * 11 * 80 + 60 * 11, 60, rounding, [](F x, I t) {
-    return k::CachedAttention<float>{x, x + 1200, x + 3200, 200, 11, 6, 2, 20, t, t + 16, x + 3200 + 11 * 11 * 80};
+  const k::AttentionShape shape = {.B = 10, .T = 1, .H = 6, .K = 2, .D = 20, .q_stride = 200, .kv_stride = 80};
+  compare("cached attention", 10 * 120 + 10 * 200 + 11 * 11 * 80 + 60 * 11, 60, rounding, [=](F x, I t) {
+    return k::CachedAttention<float>{x, x + 1200, x + 3200, 11, shape, t, t + 16, x + 3200 + 11 * 11 * 80};
   });
   const auto softmax = [](F x) { return reinterpret_cast<k::SoftmaxStats*>(x); };
   for (const std::size_t begin : {std::size_t{0}, std::size_t{5}})

@@ -16,15 +16,15 @@ const DeviceLibrary* find_nccl(std::string* why) {
 }  // namespace
 
 /// The best size of staging was never measured.
-const DeviceBackend nccl_backend = {
+const DeviceBackend nccl_device_backend = {
     .name = "NCCL", .device = DeviceKind::cuda, .staging_bytes = std::size_t{16} << 20, .find = find_nccl};
 
-const Backend nccl_connection = {.name = "nccl",
-                                 .about = "GPU memory by NCCL, which needs one GPU for each rank; host values as with auto",
-                                 .connect = automatic_connection.connect,
-                                 .staging_bytes = automatic_connection.staging_bytes,
-                                 .between = automatic_connection.between,
-                                 .device_backend = &nccl_backend,
-                                 .device_backend_is_required = true};
+const Backend nccl_backend = {.name = "nccl",
+                              .about = "GPU memory by NCCL, which needs one GPU for each rank; host values as with auto",
+                              .connect = automatic_backend.connect,
+                              .staging_bytes = automatic_backend.staging_bytes,
+                              .between = automatic_backend.between,
+                              .device_backend = &nccl_device_backend,
+                              .device_backend_is_required = true};
 
 }  // namespace fsdp

@@ -6,8 +6,8 @@
 
 namespace fsdp {
 
-extern const DeviceBackend nccl_backend;
-extern const Backend nccl_connection;
+extern const DeviceBackend nccl_device_backend;
+extern const Backend nccl_backend;
 
 /// The function of libfsdp_cuda that returns its DeviceLibrary.
 using NcclLibraryEntry = const DeviceLibrary* (*)();

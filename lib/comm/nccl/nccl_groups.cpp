@@ -312,7 +312,7 @@ class NcclCollectives final : public Collectives {
         comm_(comm),
         ranks_(static_cast<std::size_t>(host.size())),
         me_(static_cast<std::size_t>(host.rank())) {
-    if (comm_) staging_ = groups_.device().allocate(nccl_backend.staging_bytes);
+    if (comm_) staging_ = groups_.device().allocate(nccl_device_backend.staging_bytes);
   }
   ~NcclCollectives() override { groups_.end(comm_); }
 
@@ -363,9 +363,7 @@ class NcclCollectives final : public Collectives {
 
   Buffer allocate(Device& device, std::size_t bytes) override {
     expect(&device == &groups_.device(), "NCCL moves the memory of the device that it was made for");
-    Buffer buffer;
-    agree(host_, [&] { buffer = groups_.allocate(bytes); });
-    return buffer;
+    return agree(host_, [&] { return groups_.allocate(bytes); });
   }
   std::size_t staging_bytes() const override { return staging_.bytes(); }
   const Traffic& traffic() const override { return traffic_; }

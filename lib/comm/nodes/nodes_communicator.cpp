@@ -165,9 +165,7 @@ void NodesCommunicator::barrier() {
 
 Buffer NodesCommunicator::allocate(Device& device, std::size_t bytes) {
   throw_if_broken();
-  Buffer buffer;
-  agree(*flat_, [&] { buffer = intra_node_->allocate(device, bytes); });  // can fail on one node only
-  return buffer;
+  return agree(*flat_, [&] { return intra_node_->allocate(device, bytes); });  // can fail on one node only
 }
 
 std::unique_ptr<Communicator> NodesCommunicator::split(int color, int key) {

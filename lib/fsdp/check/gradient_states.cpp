@@ -161,11 +161,14 @@ void GradientStates::keep_master(const Operation& op) {
   if (std::exchange(unit_of(op).master_is_kept, true)) fail("rounds parameters twice");
 }
 
-/// Restores the fp32 values that the norm was computed from.
+/// Restores the fp32 values that the norm was computed from, so that operations which change them must run again.
 void GradientStates::upcast_gradient(const Operation& op) {
-  if (!unit_of(op).in_norm) fail("comes before the gradient is in the norm");
-  unit_of(op).used = false;
-  unit_of(op).done.clear();
+  UnitGradient& unit = unit_of(op);
+  if (!unit.in_norm) fail("comes before the gradient is in the norm");
+  if (!unit.used && !unit.done.empty())
+    fail(format("overwrites the result of '{}', which nothing has read", (*unit.done.begin())->name));
+  unit.used = false;
+  unit.done.clear();
 }
 
 void GradientStates::upcast_master(const Operation& op) {

@@ -61,7 +61,7 @@ struct CachedAttention {
  private:
   /// The cached keys of this row's sequence and head, from position 0 on.
   FSDP_INLINE const E* kept(std::size_t row) const {
-    const auto& [B, T, H, K, D, q_stride, kv_stride, past, documents] = shape;
+    const std::size_t H = shape.H, K = shape.K, D = shape.D;
     return cache + static_cast<std::size_t>(sequences[row / H]) * capacity * (2 * K * D) + row % H / (H / K) * D;
   }
 };
