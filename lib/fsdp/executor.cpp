@@ -34,7 +34,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .owners = matrix_owners(layout, mesh.world->size(), plan.directions_at_once)},
       offloads_(plan.offloaded_bytes() > 0),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})) {
-  expect(memory.size() == plan_.spaces.size(), "each space of the plan has its memory");
+  expect(memory.size() == plan_.spaces.size(), "there is memory for each space of the plan");
   for (Buffer& buffer : memory) arenas_.emplace_back(std::move(buffer));
   for (const PlanBuffer& buffer : plan_.buffers) {
     std::size_t space = 0;
@@ -148,7 +148,7 @@ void Executor::forward_backward() { issue({0, plan_.sections.forward_backward});
 void Executor::gradient_norm() { issue({plan_.sections.forward_backward, plan_.sections.gradient_norm}); }
 
 UpdateResult Executor::update_parameters() {
-  expect(pass_.has_value(), "an update ends that has begun");
+  expect(pass_.has_value(), "the update has begun before it ends");
   const UpdateScalars scalars = pass_->scalars;
   issue({plan_.sections.gradient_norm, plan_.update.size()});
   finish();
@@ -241,9 +241,9 @@ LossSum Executor::evaluate(const BatchReader& read, float* losses) {
 
 void Executor::decode(const DecodingStep& step, float* logits) {
   const std::size_t R = step.tokens.size();
-  expect(!plan_.decoding.empty(), "a plan decodes that has caches");
+  expect(!plan_.decoding.empty(), "only a plan with caches can decode");
   expect(R <= facts_.shape.rows() && step.sequences.size() == R && step.positions.size() == R, "a step's rows fit the batch");
-  expect(step.wanted.size() <= plan_.cache.sequences, "a sequence has one row whose successor is wanted");
+  expect(step.wanted.size() <= plan_.cache.sequences, "each sequence has at most one row with wanted logits");
   auto* memory = at<std::int32_t>(plan_.step);
   const auto keep = [&](std::span<const std::int32_t> numbers) {
     const std::span kept(memory, numbers.size());
@@ -256,7 +256,7 @@ void Executor::decode(const DecodingStep& step, float* logits) {
 }
 
 void Executor::record(std::span<OperationTime> times) {
-  expect(times.empty() || times.size() == plan_.update.size(), "a time for each operation of the update");
+  expect(times.empty() || times.size() == plan_.update.size(), "there is a time for each operation of the update");
   record_ = times;
 }
 
@@ -376,7 +376,7 @@ void Executor::issue(Range range) {
       throw;
     }
   };
-  expect(pass_ && pass_->issued == range.begin, "the sections of an update come in their order, after it has begun");
+  expect(pass_ && pass_->issued == range.begin, "the sections of an update run in order, after the update has begun");
   FirstCause cause;
   cause.attempt([&] {
     for (std::size_t& i = pass_->issued; i < range.end; ++i) {

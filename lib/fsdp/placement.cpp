@@ -41,10 +41,10 @@ const std::deque<Placement>& placements() { return table(); }
 
 void add_placement(const Placement& row) {
   for (const auto& [theirs, name] : placement_names())
-    expect(row.name != theirs && row.name != name, "a strategy is added once");
-  expect(row.axis == ShardAxis::rank || row.optimizer_state == S, "over a shard axis of ranks, each rank updates a part");
+    expect(row.name != theirs && row.name != name, "the name of an added strategy is new");
+  expect(row.axis == ShardAxis::rank || row.optimizer_state == S, "a strategy that shards anything shards the optimizer state");
   expect(row.axis != ShardAxis::rank || (row.parameters_at_rest == W && row.gradients_between_micro_batches == W),
-         "a rank alone has no parts");
+         "a strategy without shard groups keeps parameters and gradients whole");
   table().push_back(row);
 }
 

@@ -12,7 +12,7 @@ namespace fsdp {
 
 const Location& Operation::at(OperandName name) const {
   const Location* const place = find(name);
-  expect(place != nullptr, "an operation has the operand that it is asked for");
+  expect(place != nullptr, "the operation has an operand of this name");
   return *place;
 }
 
@@ -117,8 +117,8 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i > 0 && last > 0 && micro_batches[i] != micro_batches[i - 1]) {
       if (last > 2 && micro_batches[i] == last)
-        text += format("  (micro-batches 2 to {} are as 1{})\n", last - 1,
-                       plan.sums_in_a_tree ? ", and sums of 2, 4, 8, ... of them join" : "");
+        text += format("  (micro-batches 2 to {} are like micro-batch 1{})\n", last - 1,
+                       plan.sums_in_a_tree ? "; sums of 2, 4, 8, ... of them are added up" : "");
       text += format("  micro-batch {}\n", micro_batches[i]);
     }
     std::string line = format("{:>{}}", rows[i][0], widths[0] + 2);
@@ -177,7 +177,7 @@ std::string describe_memory(const Plan& plan) {
       add(name_of(static_cast<BufferRole>(role)), bytes[role]);
   add("peak per rank", plan.peak_bytes);
   if (plan.offloaded_bytes() == 0) return text;
-  text += "  and of the host's memory, offloaded:\n";
+  text += "  offloaded to the host's memory:\n";
   for (std::size_t role = 0; role < role_count; ++role)
     if (on_host[role] > 0) add(name_of(static_cast<BufferRole>(role)), on_host[role]);
   add("on the host per rank", plan.offloaded_bytes());

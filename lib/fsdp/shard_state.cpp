@@ -8,7 +8,7 @@
 namespace fsdp {
 
 void ShardState::read(std::size_t unit, std::size_t begin, std::span<float> out) const {
-  expect(begin + out.size() <= numel(unit), "elements of the unit");
+  expect(begin + out.size() <= numel(unit), "the range is within the unit");
   expect(type != DType::f16, "states are fp32 or bf16");
   if (type == DType::f32) return units[unit].read(begin * sizeof(float), std::as_writable_bytes(out));
   auto to = out.begin();
@@ -17,7 +17,7 @@ void ShardState::read(std::size_t unit, std::size_t begin, std::span<float> out)
 }
 
 void ShardState::write(std::size_t unit, std::size_t begin, std::span<const float> values) const {
-  expect(begin + values.size() <= numel(unit), "elements of the unit");
+  expect(begin + values.size() <= numel(unit), "the range is within the unit");
   expect(type != DType::f16, "states are fp32 or bf16");
   if (type == DType::f32) return units[unit].write(begin * sizeof(float), std::as_bytes(values));
   const std::vector<bf16> rounded(values.begin(), values.end());

@@ -23,8 +23,8 @@ int ranks_of_a_node(Communicator& world) {
   agree(world, [&] {
     if (size * world.size() != sizes || first % size != 0)
       throw UserError(
-          "the ranks of a node are no shard group (nodes have unequal numbers of ranks, or ranks are dealt out in turn); give "
-          "`shard group size`, or start the same number of consecutive ranks on every node");
+          "the ranks of a node cannot be a shard group (the nodes have different numbers of ranks, or their ranks are not "
+          "consecutive); give `shard group size`, or start the same number of consecutive ranks on every node");
   });
   return static_cast<int>(size);
 }
@@ -34,8 +34,8 @@ void require_scratch_of_threads(const DeviceTraits& device) {
   const auto threads = static_cast<std::size_t>(kernels::threads());
   if (is_host(device.kind) && threads > device.threads)
     throw UserError(
-        format("the model is to run with {} threads and was made for {} (each thread has scratch of its own); call "
-               "kernels::set_threads() before the model is made, or make it with cpu_traits({})",
+        format("the model would run with {} threads, but it was made for {} (each thread needs its own scratch memory); call "
+               "kernels::set_threads() before you make the model, or make it with cpu_traits({})",
                threads, device.threads, threads));
 }
 
@@ -64,10 +64,10 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
   wrap_parameters(parameters, options.wrap, options.patterns);
   settings_of(options.optimizer, parameters);
   if (options.plan.invariant && (world_size & (world_size - 1)) != 0)
-    throw UserError(format(
-        "{} ranks are no power of two (of another number, sums over ranks and micro-batches have no common order); choose "
-        "1, 2, 4, 8, ... ranks, or leave out `same bits at any number of ranks`",
-        world_size));
+    throw UserError(
+        format("{} ranks are not a power of two (only powers of two can sum over ranks and micro-batches in the same order); "
+               "choose 1, 2, 4, 8, ... ranks, or leave out `same bits at any number of ranks`",
+               world_size));
   if (options.plan.micro_batches * model.blocks() > most_block_passes)
     throw UserError(
         format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}); lower `micro-batches per "
@@ -108,18 +108,18 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
   // The plan does not depend on the rank, but the options and files given to each rank can differ.
   require_same(world, format("{}", collective_fingerprint(plan())), [](const std::string&) {
     throw UserError(
-        "the plan of this rank is not that of rank 0 (they were given different options or files); start all ranks with the "
-        "same");
+        "this rank's plan differs from that of rank 0 (the two ranks received different options or files); start all ranks "
+        "with the same ones");
   });
 }
 
 const Transformer& ShardedModel::transformer() const {
-  expect(transformer_ != nullptr, "a transformer is asked for where the model was made of a configuration");
+  expect(transformer_ != nullptr, "only a model that was made from a configuration is a transformer");
   return *transformer_;
 }
 
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const CommOptions& comm) {
-  expect(device.kind() == model_->device().kind, "a plan runs on the kind of device that it is for");
+  expect(device.kind() == model_->device().kind, "the device is of the kind that the plan was made for");
   std::vector<Buffer> memory;
   const auto open = [&](bool collective) {
     open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard)}, collective, memory);

@@ -87,8 +87,8 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
       "gathering or reducing {} parameters (a block's) takes {}. F forward, f forward again, B backward,\n"
       "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n{}{}",
       forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward,
-      has(kinds::statistics)       ? "S sums of a unit over whole tensors\n"
-      : has(kinds::whole_matrices) ? "D what whole matrices are made of, W the work on them\n"
+      has(kinds::statistics)       ? "S statistics of a unit's whole tensors\n"
+      : has(kinds::whole_matrices) ? "D the directions that make up whole matrices, W the work on these matrices\n"
                                    : "",
       has(kinds::load) ? "L copies from the host, U copies back\n" : "");
   std::vector<StreamId> order = {StreamId::gather, StreamId::compute, StreamId::reduce};
@@ -111,7 +111,7 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   };
   if (micro_batches <= 3) return draw(0, total), text;
   draw(0, left_out[0]);
-  text += format("\n(micro-batches 2 to {} are as 1)\n", micro_batches - 2);
+  text += format("\n(micro-batches 2 to {} are like micro-batch 1)\n", micro_batches - 2);
   draw(left_out[1], total);
   return text;
 }

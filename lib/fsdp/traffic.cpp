@@ -102,7 +102,7 @@ std::optional<CollectiveUse> collective_of(const Operation& op) {
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches) {
   const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
   expect(micro_batches == planned || (micro_batches > planned && planned >= 2),
-         "a micro-batch that is not the last is planned");
+         "the plan has a micro-batch before the last one");
   std::map<CollectiveUse, std::uint64_t> calls;
   for (const Operation& op : operations)
     if (const auto use = collective_of(op)) calls[*use] += op.micro_batch == 0 ? micro_batches - planned + 1 : 1;

@@ -257,25 +257,25 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
                             [](Plan& p) {
                               operation(p, block_backward).operands.push_back({gradients, p.whole_gradients[1]});
                             }),
-                  "which it must not have there");
+                  "which its kind does not have in this place");
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, all_gather_parameters, 4).waits.clear(); }),
                   "does not wait for operation");
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, block_forward).waits = {400}; }),
-                  "waits for what comes later");
+                  "waits for a later operation");
   check_complaint(complaint("full", two,
                             [](Plan& p) {
                               Operation& op = operation(p, embedding_forward);
                               op.stream = StreamId::gather, op.waits = {0, 1, 2};
                             }),
-                  "on a stream of its own");
+                  "on another stream than compute");
   // Gathers.
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, all_gather_parameters, 2); }),
-                  "where it needs the whole parameters of");
+                  "but needs the whole parameters of");
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, release); }), "which is not released");
   check_complaint(complaint("grad-op", two, [](Plan& p) { forget(p, release, 7); }), "still gathered");
   check_complaint(
       complaint("full", two, [](Plan& p) { p.update.push_back(operation(p, release)), p.update.back().micro_batch = 1; }),
-      "finds nothing where it needs");
+      "finds nothing, but needs");
   // Gradients.
   for (const char* strategy : {"full", "optim"}) {
     check_complaint(complaint(strategy, two, [](Plan& p) { forget(p, reduce_scatter_gradient, 1); }),
@@ -286,11 +286,11 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, reduce_scatter_gradient, 5).accumulate = false; }),
                   "overwrites a gradient that is reduced already");
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, reduce_scatter_gradient).accumulate = true; }),
-                  "is not there");
+                  "does not exist");
   check_complaint(complaint("none", two, [](Plan& p) { operation(p, block_backward, 4).accumulate = false; }),
                   "which is not reduced");
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, block_backward).accumulate = true; }),
-                  "another unit's may lie");
+                  "may hold another unit's gradient");
   check_complaint(complaint("none", two, [](Plan& p) { forget(p, all_reduce_gradient); }), "not summed over all ranks");
   check_complaint(complaint("hybrid", two, [](Plan& p) { forget(p, all_reduce_gradient, 2); }), "not summed over all ranks");
   check_complaint(complaint("none", two, [](Plan& p) { repeat_the_first(p, all_reduce_gradient); }), "twice");
@@ -303,14 +303,15 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   for (const auto& [kind, wrong] :
        {std::pair(&all_reduce_gradient, GroupAxis::shard), std::pair(&all_reduce_gradient, GroupAxis::world),
         std::pair(&all_reduce_squares, GroupAxis::world), std::pair(&all_reduce_loss, GroupAxis::shard)})
-    check_complaint(complaint("hybrid", two, [&](Plan& p) { operation(p, *kind).group = wrong; }), "is among other ranks");
+    check_complaint(complaint("hybrid", two, [&](Plan& p) { operation(p, *kind).group = wrong; }),
+                    "names another group of ranks");
   check_complaint(complaint("hybrid", two, [&](Plan& p) { operation(p, all_gather_parameters).group = GroupAxis::world; }),
-                  "is among other ranks");
+                  "names another group of ranks");
   check_complaint(complaint("full", two, [](Plan& p) { p.whole_gradients[1] = p.gradients[1]; }), "the gradient of ");
   const PlanOptions clipping = {.micro_batches = 2, .clip_values = true};
   check_complaint(complaint("full", clipping, [](Plan&) {}), "sound");
   check_complaint(complaint("full", clipping, [](Plan& p) { forget(p, clip_values, 1); }),
-                  "has no 'clip values', as others have");
+                  "has no 'clip values', but other units have");
   check_complaint(complaint("full", clipping, [](Plan& p) { repeat_the_first(p, clip_values); }),
                   "happens twice to a gradient");
   check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).count -= 1; }), "elements, not on");
@@ -324,13 +325,14 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
                       adamw_optimizer(), kept_in_bf16),
                   "overwrites the result of 'clip values', which nothing has read");
   // Memory.
-  check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "where");
-  check_complaint(complaint("full", two, [](Plan& p) { p.buffers[static_cast<std::size_t>(p.scratch)].offset = 0; }), "where");
-  check_complaint(complaint("full", two, [](Plan& p) { p.spaces.front().bytes -= 64; }), "outside of its space");
+  check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "peaks at");
+  check_complaint(complaint("full", two, [](Plan& p) { p.buffers[static_cast<std::size_t>(p.scratch)].offset = 0; }),
+                  "in the same memory");
+  check_complaint(complaint("full", two, [](Plan& p) { p.spaces.front().bytes -= 64; }), "beyond the end of its space");
   check_complaint(
       complaint("full", two,
                 [](Plan& p) { operation(p, block_forward, 1).frees.push_back(operation(p, block_forward).at(saved).buffer); }),
-      "not alive");
+      "not acquired yet or already freed");
 }
 
 BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
@@ -341,9 +343,9 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
   const Kind& of_gradients = reduce_scatter_gradient;
   for (const char* strategy : {"full", "hybrid", "none"}) check_complaint(complaint(strategy, seven, [](Plan&) {}), "sound");
   check_complaint(complaint("full", seven, [&](Plan& p) { operation(p, of_gradients, 4).accumulate = false; }),
-                  "overwrites a sum that waits");
+                  "overwrites a sum that is not added yet");
   check_complaint(complaint("full", seven, [&](Plan& p) { operation(p, of_gradients).accumulate = true; }),
-                  "adds to a gradient that is not there");
+                  "adds to a gradient that does not exist");
   check_complaint(complaint("full", seven, [&](Plan& p) { place_of(operation(p, of_gradients), sum) = p.gradients[1]; }),
                   "does not have its sum where the plan has it");
   check_complaint(complaint("full", seven,
@@ -352,14 +354,15 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
                               op.accumulate = true, place_of(op, sum) = p.gradients[static_cast<std::size_t>(op.unit)];
                             }),
                   "adds in another order than the canonical one");
-  check_complaint(complaint("full", seven, [](Plan& p) { forget(p, sum_gradients); }), "overwrites a sum that waits");
+  check_complaint(complaint("full", seven, [](Plan& p) { forget(p, sum_gradients); }),
+                  "overwrites a sum that is not added yet");
   check_complaint(complaint("full", seven, [](Plan& p) { repeat_the_first(p, sum_gradients); }),
-                  "adds a sum that is not there");
+                  "adds a sum that does not exist");
   check_complaint(complaint("full", seven, [](Plan& p) { operation(p, sum_gradients).count -= 1; }), "elements, not on");
   check_complaint(complaint("full", seven, [](Plan& p) { operation(p, sum_gradients).operands.pop_back(); }),
                   "does not have its sum");
   check_complaint(complaint("full", seven, [](Plan& p) { operation(p, sum_gradients).accumulate = false; }),
-                  "overwrites a sum that waits");
+                  "overwrites a sum that is not added yet");
   check_complaint(complaint("none", seven, [](Plan& p) { forget(p, all_reduce_gradient); }), "not summed over all ranks");
   check_complaint(complaint("hybrid", seven, [](Plan& p) { forget(p, all_reduce_gradient); }), "not summed over all ranks");
   check_complaint(complaint("hybrid", seven,
@@ -368,14 +371,14 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
                               op.kind = &all_reduce_gradient, op.group = GroupAxis::replicate, op.accumulate = false;
                               op.operands = {{sum, op.at(to)}};
                             }),
-                  "sums over the ranks twice, or late");
+                  "sums over the ranks twice, or too late");
   check_complaint(complaint("full", {.micro_batches = 2},
                             [](Plan& p) {
                               Operation& op = operation(p, add_squares);
                               op.kind = &sum_gradients;
                               op.operands = {{from, op.at(gradient)}, {to, op.at(gradient)}};
                             }),
-                  "which reductions do in this plan");
+                  "in this plan the reductions do that");
   // The last sums of seven: {4, 5} and 6, then all.
   check_complaint(complaint("full", seven,
                             [](Plan& p) {
@@ -419,10 +422,10 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
         strategy, [](Plan&) {}, "sound");
     check_matrices(
         strategy, [](Plan& p) { forget(p, directions); },
-        strategy == std::string("none") ? "not whole" : "gathers directions that are not made");
+        strategy == std::string("none") ? "not whole" : "gathers directions that are not computed");
     check_matrices(
         strategy, [](Plan& p) { forget(p, whole_matrices); },
-        strategy == std::string("none") ? "sums directions that are not there" : "gives back matrices");
+        strategy == std::string("none") ? "sums directions that do not exist" : "returns matrices");
     check_matrices(
         strategy,
         [](Plan& p) {
@@ -441,7 +444,7 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
         strategy, [](Plan& p) { forget(p, all_gather_directions, 1); }, "not whole");
     check_matrices(
         strategy, [](Plan& p) { forget(p, reduce_scatter_directions); },
-        strategy == std::string("hybrid") ? "sums directions that are not there" : "before its directions are there");
+        strategy == std::string("hybrid") ? "sums directions that do not exist" : "before its directions have arrived");
     check_matrices(
         strategy, [](Plan& p) { operation(p, reduce_scatter_directions).waits.clear(); }, "does not wait for operation");
     check_matrices(
@@ -449,10 +452,10 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
   }
   for (const char* strategy : {"none", "hybrid"}) {
     check_matrices(
-        strategy, [](Plan& p) { forget(p, all_reduce_directions, 1); }, "before its directions are there from all ranks");
+        strategy, [](Plan& p) { forget(p, all_reduce_directions, 1); }, "before its directions have arrived from all ranks");
     check_matrices(
         strategy, [](Plan& p) { operation(p, all_reduce_directions, 1).unit = operation(p, all_reduce_directions).unit; },
-        "sums directions that are not there");
+        "sums directions that do not exist");
   }
   // Two units whose matrices share a slot.
   check_matrices(
@@ -482,11 +485,11 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
       "does not have the whole");
   check(
       "full", [](Plan& p) { place_of(operation(p, all_gather_parameters), part) = p.parameters[1]; },
-      "does not have this rank's part");
+      "does not have this rank's shard");
   check(
       "full", [](Plan& p) { operation(p, all_gather_parameters).count -= 1; }, "elements, not on");
   check(
-      "full", [](Plan& p) { operation(p, all_gather_parameters).type = DType::bf16; }, "another type");
+      "full", [](Plan& p) { operation(p, all_gather_parameters).type = DType::bf16; }, "the wrong type");
   check(
       "full", [](Plan& p) { place_of(operation(p, reduce_scatter_gradient), whole_gradient) = p.whole_gradients[2]; },
       "does not have the whole gradient");
@@ -495,13 +498,13 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
   check(
       "full", [](Plan& p) { operation(p, all_reduce_squares).count += 100000; }, "elements, not on");
   check(
-      "full", [](Plan& p) { operation(p, all_reduce_squares).reduce_dtype = DType::bf16; }, "another type");
+      "full", [](Plan& p) { operation(p, all_reduce_squares).reduce_dtype = DType::bf16; }, "the wrong type");
   check(
-      "full", [](Plan& p) { forget(p, all_reduce_squares); }, "before its sums are over all ranks");
+      "full", [](Plan& p) { forget(p, all_reduce_squares); }, "before its sums are summed over all ranks");
   check(
-      "full", [](Plan& p) { forget(p, all_reduce_loss); }, "before its sums are over all ranks");
+      "full", [](Plan& p) { forget(p, all_reduce_loss); }, "before its sums are summed over all ranks");
   check(
-      "hybrid", [](Plan& p) { operation(p, all_reduce_loss).group = GroupAxis::shard; }, "is among other ranks");
+      "hybrid", [](Plan& p) { operation(p, all_reduce_loss).group = GroupAxis::shard; }, "names another group of ranks");
   check(
       "full", [](Plan& p) { place_of(operation(p, add_squares), gradient) = p.gradients[0]; }, "does not have the gradient");
   check(
@@ -513,7 +516,7 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
   check(
       "none", [](Plan& p) { place_of(operation(p, all_reduce_gradient), sum) = p.gradients[2]; }, "does not have its sum");
   check(
-      "full", [](Plan& p) { place_of(operation(p, head), x) = Location(); }, "a buffer that is not there");
+      "full", [](Plan& p) { place_of(operation(p, head), x) = Location(); }, "a buffer that does not exist");
   // Stages must name the operands that they access through the model's tables.
   check(
       "full", [](Plan& p) { operation(p, block_forward).operands.pop_back(); }, "does not have the whole parameters");
@@ -570,7 +573,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
   check(
       "full", [](Plan&) {}, "sound");
   check(
-      "full", [&](Plan& p) { forget(p, round_gradient); }, "adds to a gradient that is not there");
+      "full", [&](Plan& p) { forget(p, round_gradient); }, "adds to a gradient that does not exist");
   check(
       "none", [&](Plan& p) { forget(p, round_whole_gradient, 1); }, "which is not reduced");
   check(
@@ -629,7 +632,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
       "full", [](Plan&) {}, "sound");
   check(
       "full", [](Plan& p) { place_of(operation(p, all_gather_parameters), part) = p.parameters[0]; },
-      "does not have this rank's part");
+      "does not have this rank's shard");
   check(
       "full", [](Plan& p) { place_of(operation(p, optimizer), master) = p.parameters[0]; }, "where the plan has it");
   check(
@@ -644,7 +647,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
         },
         "does not wait for");
   check(
-      "full", [](Plan& p) { p.spaces.back().bytes -= 64; }, "outside of its space");
+      "full", [](Plan& p) { p.spaces.back().bytes -= 64; }, "beyond the end of its space");
 }
 
 // With offloading a device has slots for a few units, for any number of units.
@@ -685,7 +688,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_not_on_the_device) {
   BOOST_TEST(all.peak_bytes < optimizer.peak_bytes);
   BOOST_TEST(optimizer.peak_bytes < none.peak_bytes);
   BOOST_TEST(describe_memory(none).find("host") == std::string::npos);
-  for (const char* line : {"loaded from host", "and of the host's memory, offloaded:", "on the host per rank"})
+  for (const char* line : {"loaded from host", "offloaded to the host's memory:", "on the host per rank"})
     BOOST_TEST(describe_memory(all).find(line) != std::string::npos, describe_memory(all));
 }
 

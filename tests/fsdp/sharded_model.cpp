@@ -40,7 +40,7 @@ std::string complaint(int rank, std::size_t made_for, int later) {
 // Each thread has its own scratch, so a model has memory only for the number of threads that it was made for.
 BOOST_AUTO_TEST_CASE(more_threads_than_scratch_are_refused_early) {
   for (const int rank : {0, 1}) {
-    CHECK_CONTAINS(complaint(rank, 1, 2), "the model is to run with 2 threads and was made for 1 (each thread has scratch");
+    CHECK_CONTAINS(complaint(rank, 1, 2), "the model would run with 2 threads, but it was made for 1 (each thread needs");
     BOOST_TEST(complaint(rank, 1, 1) == "");
     BOOST_TEST(complaint(rank, 3, 2) == "");
   }
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(different_plans_are_refused_by_all_ranks) {
     }
     world.barrier();
   });
-  CHECK_CONTAINS(said[0], "the plan of this rank is not that of rank 0");
+  CHECK_CONTAINS(said[0], "this rank's plan differs from that of rank 0");
   for (std::size_t rank = 0; rank < 3; ++rank) {
     BOOST_TEST(said[rank] == said[0]);
     BOOST_TEST(speakers[rank] == 1);

@@ -108,13 +108,13 @@ BOOST_AUTO_TEST_CASE(the_middle_micro_batches_are_left_out) {
              "gather   [G][G0][G1][G0]    [G]             [G0][G1]    [G0]    [G]             [G0]\n"
              "compute     [E ][F0][F1][H ][B1    ][B0    ][E ][E ][F0][F1][H ][B1    ][B0    ][E ]\n"
              "reduce                              [R1]    [R0][R]                     [R1]    [R0]\n"
-             "\n(micro-batches 2 to 4 are as 1)\n\n"
+             "\n(micro-batches 2 to 4 are like micro-batch 1)\n\n"
              "gather   [G1]    [G0]\n"
              "compute  [E ][F0][F1][H ][B1    ][B0    ][E ]              [O][O][O]\n"
              "reduce   [R]                     [R1][A1][R0][A0][R][A][N ]\n");
   BOOST_TEST(times(six.operations, "head and loss") == 3u);
   BOOST_TEST(times(six.operations, "  micro-batch 5\n") == 1u);
-  BOOST_TEST(times(six.operations, "  (micro-batches 2 to 4 are as 1)\n") == 1u);
+  BOOST_TEST(times(six.operations, "  (micro-batches 2 to 4 are like micro-batch 1)\n") == 1u);
   // The length of the output does not grow with the number of micro-batches.
   const Drawn thousand = draw("full", 2, {.micro_batches = 1000});
   BOOST_TEST(lines_of(thousand.operations) == lines_of(draw("full", 2, {.micro_batches = 4}).operations));

@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(what_invariant_contradicts) {
   const auto folder = fresh_folder();
   const Outcome three = train(folder, 3, "none", 1, "--invariant --total-batch-size 18");
   BOOST_TEST(three.code == 2);
-  BOOST_TEST(three.says("3 ranks are no power of two"), three.output);
+  BOOST_TEST(three.says("3 ranks are not a power of two"), three.output);
   BOOST_TEST(three.says("leave out --invariant"), three.output);
   for (const std::string other : {"--accumulate-unsharded", "--grad-dtype bf16", "--sum-order library"}) {
     const Outcome both = train(folder, 2, "none", 1, "--invariant " + other);

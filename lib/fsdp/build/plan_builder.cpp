@@ -36,12 +36,12 @@ class Builder {
         updates_(units_, plan_, options.clip_values) {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
-           "a plan needs slots, a batch and segments");
+           "micro-batches, slots and blocks per checkpointed segment are at least 1");
     expect(!units_.sums_in_a_tree() || !options.accumulate_unsharded,
-           "sums over ranks come first, or those over micro-batches");
+           "an invariant plan does not add up micro-batches before it reduces them");
     expect(sizes.stages.size() == sizes.blocks() + 2 && sizes.activations.size() == sizes.blocks() + 1 &&
                sizes.kept.size() == sizes.blocks(),
-           "stages are the embedding, the blocks and the head");
+           "the stages are the embedding, the blocks and the head");
   }
 
   Plan build() {
@@ -351,7 +351,7 @@ class Builder {
     plan_.waiting_sums.resize(static_cast<std::size_t>(units_.count()));
     for (int u = 0; u < units_.count(); ++u) {
       if (!units_.trained(u)) continue;
-      expect(!units_.has_16_bit_gradient(u), "sums that are kept in 16 bits depend on how often they are rounded");
+      expect(!units_.has_16_bit_gradient(u), "an invariant plan keeps sums of gradients in fp32");
       const std::size_t sums =
           sums_at_once(std::max(options_.sums_for, options_.micro_batches), !units_.is_replicated(u) || !units_.scattered(u));
       for (std::size_t i = 1; i < sums; ++i)

@@ -40,7 +40,7 @@ class Contents : private CheckedList {
         if (is_unsaved(piece)) fail(format("is the last, and {} is not unloaded", buffer(piece.stored).name));
       }
     for (const auto* stale : {&unrounded_, &unpublished_})
-      if (!stale->empty()) fail(format("is the last, and {} has old parameters", name_of_unit(*stale->begin())));
+      if (!stale->empty()) fail(format("is the last, and the parameters of {} are out of date", name_of_unit(*stale->begin())));
     const auto gives = [&](OperandName name) {
       return std::any_of(list_.begin(), list_.end(), [&](const Operation& op) { return op.find(name) != nullptr; });
     };
@@ -122,7 +122,7 @@ class Contents : private CheckedList {
           std::find(units.begin(), units.end(), static_cast<std::size_t>(of.unit)) != units.end())
         return static_cast<BufferId>(id);
     }
-    fail(format("works on {}, where nothing of its unit is ever loaded", name(place)));
+    fail(format("works on {}, but no buffer of its unit is ever loaded there", name(place)));
   }
 
   void follow(const Operation& op) {
@@ -155,11 +155,12 @@ class Contents : private CheckedList {
     if (operand == weights) {
       const std::size_t u = question.units[question.index];
       if (writes(effect)) unpublished_.erase(u);
-      if (unpublished_.contains(u)) fail(format("finds old parameters of {}", name_of_unit(u)));
+      if (unpublished_.contains(u)) fail(format("finds parameters of {} that are out of date", name_of_unit(u)));
     } else if (operand == part || operand == master) {
       const auto u = static_cast<std::size_t>(op.unit);
       if (operand == part && writes(effect)) unrounded_.erase(u);
-      if (operand == part && unrounded_.contains(u)) fail(format("finds old parameters of {}", name_of_unit(u)));
+      if (operand == part && unrounded_.contains(u))
+        fail(format("finds parameters of {} that are out of date", name_of_unit(u)));
       if (writes(effect) && place.per_shard != 0) unpublished_.insert(u);
     }
   }
@@ -169,7 +170,7 @@ class Contents : private CheckedList {
     Piece* piece = find(place, bytes);
     const bool is_its_own = piece && piece->content == holds;
     if (needs_content(op, effect) && !is_its_own)
-      fail(format("finds {} where it needs {}", piece ? text_of(piece->content) : "nothing", text_of(holds)));
+      fail(format("finds {}, but needs {}", piece ? text_of(piece->content) : "nothing", text_of(holds)));
     const int contributed = effect == Effect::contributes ? op.micro_batch : -1;
     if (effect == Effect::contributes && is_its_own && (op.accumulate || piece->contributed == op.micro_batch)) {
       piece->contributed = contributed;
@@ -214,8 +215,9 @@ class Contents : private CheckedList {
     const bool loads = op.operands.front().name == stored;
     const BufferId id = op.at(stored).buffer;
     const PlanBuffer& of = buffer(id);
-    if (!of.is_offloaded() || op.at(stored) != Location(id) || op.at(slot) != of.slot) fail("is not between its two places");
-    if (of.unit != op.unit) fail(format("moves {}, which is another unit's", of.name));
+    if (!of.is_offloaded() || op.at(stored) != Location(id) || op.at(slot) != of.slot)
+      fail("does not copy between an offloaded buffer and the slot of that buffer");
+    if (of.unit != op.unit) fail(format("moves {}, which belongs to another unit", of.name));
     Piece* piece = find(of.slot, of.bytes);
     if (piece && piece->stored != id) piece = nullptr;
     if (!loads) {

@@ -32,7 +32,7 @@ void GradientStates::contribute_to(const Operation& op, std::size_t u) {
   const bool in_this_batch =
       std::any_of(unit.whole.begin(), unit.whole.end(), [&](const Contribution& one) { return one.first == op.micro_batch; });
   if (!in_this_batch && op.accumulate && unit.whole.empty() && unit.cleared_for != op.micro_batch)
-    fail(format("adds to the gradient of {}, where another unit's may lie", name_of_unit(u)));
+    fail(format("adds to the gradient of {}, but this memory may hold another unit's gradient", name_of_unit(u)));
   if (!in_this_batch && !op.accumulate && !unit.whole.empty())
     fail(format("overwrites the gradient of {}, which is not reduced", name_of_unit(u)));
   if (!unit.whole.insert({op.micro_batch, op.stage}).second)
@@ -56,7 +56,7 @@ void GradientStates::reduce_scatter(const Operation& op) {
   if (unit.whole.empty()) fail("reduces nothing");
   if (is_16_bit(u)) unit.shard.clear();  // the fp32 sums of earlier micro-batches are in the kept gradient
   if (op.accumulate == unit.shard.empty())
-    fail(op.accumulate ? "adds to a gradient that is not there" : "overwrites a gradient that is reduced already");
+    fail(op.accumulate ? "adds to a gradient that does not exist" : "overwrites a gradient that is reduced already");
   for (const Contribution& one : unit.whole)
     if (!unit.shard.insert(one).second) fail("counts a micro-batch twice");
   require_whole_micro_batches(unit.shard, stages_of(u).size());
@@ -69,9 +69,9 @@ void GradientStates::all_reduce(const Operation& op) {
   UnitGradient& unit = units_[u];
   if (plan_.sums_in_a_tree && is_scattered(u)) {
     const auto found = unit.sums.find(sum_at(u, op.at(sum)));
-    if (found == unit.sums.end()) fail("sums what is not there over the ranks");
+    if (found == unit.sums.end()) fail("sums a gradient over the ranks that does not exist");
     if (found->second.end - found->second.begin > 1 || std::exchange(found->second.reduced, true))
-      fail("sums over the ranks twice, or late");
+      fail("sums over the ranks twice, or too late");
   } else if (plan_.sums_in_a_tree) {
     if (op.at(sum) != plan_.at_work(plan_.whole_gradients[u])) fail("does not have the gradient where the plan has it");
     require_whole_micro_batches(unit.whole, stages_of(u).size());
@@ -86,13 +86,13 @@ void GradientStates::all_reduce(const Operation& op) {
 void GradientStates::sum_in_tree(const Operation& op) {
   const std::size_t u = u_of(op);
   UnitGradient& unit = units_[u];
-  if (!plan_.sums_in_a_tree) fail("sums up gradients, which reductions do in this plan");
+  if (!plan_.sums_in_a_tree) fail("sums up gradients, but in this plan the reductions do that");
   if (op.at(from) == plan_.at_work(plan_.whole_gradients[u])) {
     const bool is_reduced = std::exchange(unit.reduced, false);
     return add_to_tree(op, u, op.at(to), take_micro_batch(op, u, is_reduced));
   }
   const auto found = unit.sums.find(sum_at(u, op.at(from)));
-  if (found == unit.sums.end()) fail("adds a sum that is not there");
+  if (found == unit.sums.end()) fail("adds a sum that does not exist");
   const Sum taken = found->second;
   unit.sums.erase(found);
   add_to_tree(op, u, op.at(to), taken);
@@ -104,7 +104,7 @@ GradientStates::Sum GradientStates::take_micro_batch(const Operation& op, std::s
   if (unit.whole.empty()) fail("reduces nothing");
   require_whole_micro_batches(unit.whole, stages_of(u).size());
   for (const auto& [m, stage] : unit.whole)
-    if (m != op.micro_batch) fail(format("takes micro-batch {} for its own", m));
+    if (m != op.micro_batch) fail(format("takes the gradient of micro-batch {}, not that of its own", m));
   unit.whole.clear();
   return {op.micro_batch, op.micro_batch + 1, is_reduced};
 }
@@ -117,14 +117,14 @@ void GradientStates::add_to_tree(const Operation& op, std::size_t u, const Locat
   if (there < 0) fail("does not have its sum where the plan has it");
   const auto before = sums.find(there);
   if (!op.accumulate) {
-    if (before != sums.end()) fail("overwrites a sum that waits");
+    if (before != sums.end()) fail("overwrites a sum that is not added yet");
     sums[there] = sum;
     return;
   }
-  if (before == sums.end()) fail("adds to a gradient that is not there");
+  if (before == sums.end()) fail("adds to a gradient that does not exist");
   Sum& left = before->second;
   const int size = left.end - left.begin, more = sum.end - sum.begin;
-  if (!left.reduced || !sum.reduced) fail("adds what is not summed over all ranks");
+  if (!left.reduced || !sum.reduced) fail("adds a gradient that is not summed over all ranks");
   const bool is_subtree = (size & (size - 1)) == 0 && left.begin % size == 0 && left.end == sum.begin;
   if (!is_subtree || (more != size && (more > size || sum.end != static_cast<int>(micro_batches_))))
     fail("adds in another order than the canonical one");
@@ -141,10 +141,10 @@ void GradientStates::keep(const Operation& op, bool is_whole) {
   std::set<Contribution>& wide = is_whole ? unit.whole : unit.shard;
   std::set<Contribution>& kept = is_whole ? unit.kept_whole : unit.kept_shard;
   if (wide.empty()) fail("keeps nothing");
-  if (wide.rbegin()->first != op.micro_batch) fail("is of another micro-batch than what it keeps");
+  if (wide.rbegin()->first != op.micro_batch) fail("is in another micro-batch than the gradient that it keeps");
   require_whole_micro_batches(wide, stages_of(u_of(op)).size());
   if (op.accumulate) {
-    if (kept.empty()) fail("adds to a gradient that is not there");
+    if (kept.empty()) fail("adds to a gradient that does not exist");
     for (const Contribution& one : wide)
       if (!kept.insert(one).second) fail("counts a micro-batch twice");
     wide = kept;
@@ -189,10 +189,10 @@ void GradientStates::take_squares(const Operation& op) {
     require_all(u, is_scattered(u) ? unit.shard : unit.whole);
     if (is_16_bit(u)) {
       require_all(u, is_scattered(u) ? unit.kept_shard : unit.kept_whole);
-      if (unit.kept_is_reduced != unit.reduced) fail("finds a gradient that is kept otherwise");
+      if (unit.kept_is_reduced != unit.reduced) fail("finds a kept gradient that is summed over other ranks");
     }
     if (unit.reduced != is_replicated(u))
-      fail(unit.reduced ? "finds a gradient summed over ranks that have other parts"
+      fail(unit.reduced ? "finds a gradient that is summed over ranks with other shards"
                         : "finds a gradient that is not summed over all ranks");
   }
   if (std::exchange(unit.in_norm, true)) fail("counts a gradient twice");
@@ -209,7 +209,7 @@ void GradientStates::sum_loss(const Operation&) {
 }
 
 void GradientStates::know_norm(const Operation&) {
-  if (!squares_are_summed_ || !loss_is_summed_) fail("comes before its sums are over all ranks");
+  if (!squares_are_summed_ || !loss_is_summed_) fail("comes before its sums are summed over all ranks");
   norm_is_known_ = true;
 }
 
@@ -248,21 +248,21 @@ void GradientStates::advance(const Operation& op, Matrices before, Matrices afte
 void GradientStates::make_directions(const Operation& op) {
   require_norm();
   unit_of(op).used = true;
-  advance(op, Matrices::none, Matrices::parts, "makes directions twice");
+  advance(op, Matrices::none, Matrices::parts, "computes directions twice");
 }
 void GradientStates::gather_directions(const Operation& op) {
-  advance(op, Matrices::parts, Matrices::gathered, "gathers directions that are not made");
+  advance(op, Matrices::parts, Matrices::gathered, "gathers directions that are not computed");
 }
 void GradientStates::work_on_matrices(const Operation& op) {
   advance(op, is_scattered(u_of(op)) ? Matrices::gathered : Matrices::parts, Matrices::worked,
           "works on matrices that are not whole");
 }
 void GradientStates::return_directions(const Operation& op) {
-  advance(op, Matrices::worked, Matrices::returned, "gives back matrices that are not worked on");
+  advance(op, Matrices::worked, Matrices::returned, "returns matrices that are not worked on");
 }
 void GradientStates::sum_directions(const Operation& op) {
   advance(op, is_scattered(u_of(op)) ? Matrices::returned : Matrices::worked, Matrices::summed,
-          "sums directions that are not there");
+          "sums directions that do not exist");
 }
 
 void GradientStates::update(const Operation& op) {
@@ -270,9 +270,9 @@ void GradientStates::update(const Operation& op) {
   require_norm();
   units_[u].used = true;
   if (layout_.units()[u].rule->whole.work && units_[u].matrices != (is_replicated(u) ? Matrices::summed : Matrices::returned))
-    fail("comes before its directions are there from all ranks");
+    fail("comes before its directions have arrived from all ranks");
   if (reduced_rounds_ < rounds_of(u)) fail("comes before its statistics are summed over the ranks");
-  if (!is_trained(u)) fail("changes what is frozen");
+  if (!is_trained(u)) fail("updates frozen parameters");
   if (std::exchange(units_[u].updated, true)) fail("takes a step twice");
 }
 
@@ -287,7 +287,7 @@ void GradientStates::check_end() const {
       fail(format("is the last, and the new {} is not kept", name_of_unit(u)));
     for (const Kind* kind : done)
       if (!units_[u].done.contains(kind))
-        fail(format("is the last, and {} has no '{}', as others have", name_of_unit(u), kind->name));
+        fail(format("is the last, and {} has no '{}', but other units have", name_of_unit(u), kind->name));
   }
 }
 
@@ -318,7 +318,7 @@ void GradientStates::require_whole_micro_batches(const std::set<Contribution>& h
   std::map<int, std::size_t> counts;
   for (const auto& [m, stage] : have) ++counts[m];
   for (const auto& [m, n] : counts)
-    if (n != stages) fail(format("comes before all of micro-batch {} is in it", m));
+    if (n != stages) fail(format("comes before the gradient holds all of micro-batch {}", m));
 }
 
 void GradientStates::require_all(std::size_t u, const std::set<Contribution>& have) const {

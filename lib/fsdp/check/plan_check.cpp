@@ -27,7 +27,7 @@ class ListChecker : private CheckedList {
       check_operands(i, list_[i]);
       const bool is_there = list_[i].micro_batch < (&list_ == &plan_.update ? static_cast<int>(micro_batches_) : 1);
       if (list_[i].micro_batch < std::exchange(micro_batch, list_[i].micro_batch) || !is_there)
-        fail(i, "is of another micro-batch");
+        fail(i, "is in the wrong micro-batch");
     }
   }
   /// The buffers hold all memory that stages access through the model's tables.
@@ -65,7 +65,7 @@ class ListChecker : private CheckedList {
 
   /// An operation must have the operands of its kind, in order, in the places of the plan's tables, and complete on every rank.
   void check_operands(std::size_t i, const Operation& op) const {
-    if (!has_its_subject(op)) fail(i, "is about a unit or a stage that is not there");
+    if (!has_its_subject(op)) fail(i, "names a unit or a stage that does not exist");
     const std::vector<std::size_t> units = units_of(op);
     std::size_t k = 0;
     for (const OperandSpec& spec : op.kind->operands) {
@@ -80,7 +80,7 @@ class ListChecker : private CheckedList {
         }
         const Location& place = op.operands[k++].place;
         if (place.buffer < 0 || static_cast<std::size_t>(place.buffer) >= plan_.buffers.size())
-          fail(i, "works on a buffer that is not there");
+          fail(i, "works on a buffer that does not exist");
         if (home->place.buffer >= 0 && place != home->place)
           fail(i, format("does not have {} where the plan has it", info.text));
         if (home->role && buffer(place.buffer).role != *home->role)
@@ -90,20 +90,22 @@ class ListChecker : private CheckedList {
           fail(i, format("goes beyond {}: {} bytes from byte {}", name(place), home->bytes, begin));
       }
     }
-    if (k < op.operands.size()) fail(i, format("has {}, which it must not have there", info_of(op.operands[k].name).text));
+    if (k < op.operands.size())
+      fail(i, format("has {}, which its kind does not have in this place", info_of(op.operands[k].name).text));
     check_amount(i, op, units);
   }
 
   void check_amount(std::size_t i, const Operation& op, std::span<const std::size_t> units) const {
     const Amount amount = op.kind->amount ? op.kind->amount(ask(op, units)) : Amount();
     if (op.count != amount.count) fail(i, format("works on {} elements, not on {}", op.count, amount.count));
-    if (op.type != amount.type || op.reduce_dtype != amount.reduce_dtype) fail(i, "works on another type, or sends one");
-    if (op.group != amount.group) fail(i, "is among other ranks than those that have what it needs");
+    if (op.type != amount.type || op.reduce_dtype != amount.reduce_dtype)
+      fail(i, "has the wrong type of elements, or of what it sends");
+    if (op.group != amount.group) fail(i, "names another group of ranks than the one that holds its data");
     if (!op.accumulate) return;
     for (std::size_t k = 0; k < op.operands.size(); ++k)
       if (const Effect effect = effect_on(op, k); effect == Effect::accumulates || effect == Effect::contributes) return;
     if (op.kind->follow != protocol<&GradientStates::contribute>)
-      fail(i, "adds to nothing");  // without operands to accumulate into, all its units are frozen
+      fail(i, "accumulates, but has no operand to add to");  // without operands to accumulate into, all its units are frozen
   }
 
   void check_order_and_memory() const {
@@ -125,7 +127,7 @@ class ListChecker : private CheckedList {
       known[i].fill(-1);
       const auto learn = [&](int earlier) {
         if (earlier < 0) return;
-        if (earlier >= static_cast<int>(i)) fail(i, "waits for what comes later");
+        if (earlier >= static_cast<int>(i)) fail(i, "waits for a later operation");
         for (std::size_t s = 0; s < stream_count; ++s)
           known[i][s] = std::max(known[i][s], known[static_cast<std::size_t>(earlier)][s]);
       };
@@ -149,7 +151,7 @@ class ListChecker : private CheckedList {
               fail(i, format("writes {} and does not wait for operation {}, which reads it", name(place), reader));
         // Transient buffers share memory in issue order, which only holds on one stream.
         if (buffer(place.buffer).transient && op.stream != StreamId::compute)
-          fail(i, format("uses {}, whose memory others use, on a stream of its own", name(place)));
+          fail(i, format("uses {} on another stream than compute, but other buffers share its memory", name(place)));
       }
       for (std::size_t k = 0; k < op.operands.size(); ++k)
         if (!writes(effect_on(op, k))) at(readers, op.operands[k].place).push_back(static_cast<int>(i));
@@ -185,9 +187,9 @@ class ListChecker : private CheckedList {
     const auto enter = [&](std::size_t i, BufferId id) {
       const PlanBuffer& one = buffer(id);
       if (one.offset + one.bytes > plan_.bytes_in(*one.space))
-        fail(i, format("uses {}, which is outside of its space", one.name));
+        fail(i, format("uses {}, which goes beyond the end of its space", one.name));
       for (const BufferId other : live)
-        if (overlaps(id, other)) fail(i, format("uses {} where {} lies", one.name, buffer(other).name));
+        if (overlaps(id, other)) fail(i, format("uses {} while {} is in the same memory", one.name, buffer(other).name));
       live.insert(id);
       if (one.space->on_device) bytes += one.bytes;
     };
@@ -199,12 +201,13 @@ class ListChecker : private CheckedList {
       for (const BufferId id : op.acquires) enter(i, id);
       peak = std::max(peak, bytes);
       for (const Operand& operand : op.operands)
-        if (!live.contains(operand.place.buffer)) fail(i, format("uses {}, which is not alive", name(operand.place)));
+        if (!live.contains(operand.place.buffer))
+          fail(i, format("uses {}, which is not acquired yet or already freed", name(operand.place)));
       for (const BufferId id : op.frees) live.erase(id), bytes -= buffer(id).bytes;
     }
     const bool is_main = &list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
     if (is_main ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
-      fail(0, format("starts a list whose peak is {} bytes where {} are planned", peak, plan_.peak_bytes));
+      fail(0, format("starts a list that peaks at {} bytes, but the plan has {}", peak, plan_.peak_bytes));
   }
 };
 

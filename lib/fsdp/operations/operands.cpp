@@ -128,8 +128,8 @@ constexpr OperandInfo rows_of_names[] = {
     {x_out, "its output", [](const Query& q) { return home::activation(q, q.op.stage); }, given},
     // A stage replaces the gradient of its output by that of its input.
     {dx, "the gradient of activations", home::gradient_of_activations, gradient_of_given, gradient_of_given_before},
-    {saved, "what it saves", home::saved, of_stage<saved>},
-    {cheap, "the cheap part of what it saves", of_plan<&Plan::cheap>, of_stage<cheap>},
+    {saved, "its saved activations", home::saved, of_stage<saved>},
+    {cheap, "the cheap part of its saved activations", of_plan<&Plan::cheap>, of_stage<cheap>},
     {scratch, "scratch", of_plan<&Plan::scratch>},
     {cache, "the cache of its block",
      [](const Query& q) { return buffer(q, q.plan.caches.at(static_cast<std::size_t>(q.op.block))); }},
@@ -144,19 +144,19 @@ constexpr OperandInfo rows_of_names[] = {
      [](const Query& q) -> Place {
        return Home{{q.plan.sums, offsetof(UpdateSums, loss)}, sizeof(UpdateSums::loss)};
      }},
-    {part, "this rank's part",
+    {part, "this rank's shard",
      [](const Query& q) { return there(q, q.plan.parameters[u_of(q)], shard_bytes(q, q.unit().types.parameter)); }},
     {master, "the fp32 parameters",
      [](const Query& q) { return there(q, q.plan.wide_master[u_of(q)], shard_bytes(q, DType::f32)); }, of_unit<master>},
-    {kept_master, "the parameters that are kept",
+    {kept_master, "the kept parameters",
      [](const Query& q) { return there(q, q.plan.master[u_of(q)], shard_bytes(q, q.unit().types.master)); }},
     {whole_gradient, "the whole gradient",
      [](const Query& q) { return there(q, q.plan.whole_gradients[u_of(q)], whole_bytes(q, DType::f32)); }, of_unit<gradient>},
     {gradient, "the gradient", [](const Query& q) { return part_of_gradient(q, q.plan.wide_gradients, DType::f32); },
      of_unit<gradient>},
-    {kept_whole_gradient, "the whole gradient that is kept",
+    {kept_whole_gradient, "the kept whole gradient",
      [](const Query& q) { return there(q, q.plan.kept_whole_gradients[u_of(q)], whole_bytes(q, q.unit().types.gradient)); }},
-    {kept_gradient, "the gradient that is kept",
+    {kept_gradient, "the kept gradient",
      [](const Query& q) { return part_of_gradient(q, q.plan.gradients, q.unit().types.gradient); }},
     {sum, "its sum", home::sum, of_unit<gradient>},
     {from, "the sum that it adds", [](const Query& q) { return anywhere(shard_bytes(q, DType::f32)); }, of_unit<gradient>},
@@ -177,7 +177,7 @@ constexpr OperandInfo rows_of_names[] = {
      of_unit<direction>},
     {matrices, "the matrices", home::matrices, matrices_of_unit},
     {matrix_scratch, "scratch for matrices", of_plan<&Plan::matrix_scratch>},
-    {stored, "what is offloaded", [](const Query&) { return anywhere(0); }},
+    {stored, "the offloaded buffer", [](const Query&) { return anywhere(0); }},
     {slot, "its slot", [](const Query&) { return anywhere(0); }},
 };
 
