@@ -35,16 +35,17 @@ bool has_v4() {
 
 CpuLevel choose_level() {
   const CpuLevel best = has_v4() ? CpuLevel::v4 : has_v3() ? CpuLevel::v3 : CpuLevel::v2;
-  if (!has_v2()) throw UserError("this processor is too old (the kernels need x86-64-v2, that is SSE4.2); use another machine");
+  if (!has_v2())
+    throw UserError("this processor is too old (the kernels need x86-64-v2, which includes SSE4.2); use another machine");
   const char* asked = std::getenv("FSDP_CPU_LEVEL");
   if (!asked || !*asked) return best;
   const std::string_view name = asked;
   const CpuLevel level = name == "v4" ? CpuLevel::v4 : name == "v3" ? CpuLevel::v3 : CpuLevel::v2;
   if (level == CpuLevel::v2 && name != "v2")
-    throw UserError("FSDP_CPU_LEVEL=" + std::string(name) + " is unknown (there are v2, v3 and v4); correct or unset it");
+    throw UserError("FSDP_CPU_LEVEL=" + std::string(name) + " is unknown (the levels are v2, v3 and v4); correct or unset it");
   if (level > best)
     throw UserError("FSDP_CPU_LEVEL=" + std::string(name) +
-                    " is not possible (this processor has no such instructions); unset it");
+                    " is not possible (this processor lacks these instructions); unset it");
   return level;
 }
 

@@ -19,8 +19,8 @@ class CudaKernels final : public kernels::DeviceKernels {
     const auto found = rows_.find(type);
     if (found == rows_.end())
       throw UserError(
-          "an optimizer was added to this program that has no kernels for GPUs (libfsdp_cuda was compiled without its rule); "
-          "train on the CPU, or add the rule to lib/kernels/rows/bodies.hpp");
+          "an optimizer that was added to this program has no GPU kernels (libfsdp_cuda was compiled without its rule); train "
+          "on the CPU, or add the rule to lib/kernels/rows/bodies.hpp");
     check_cuda(found->second(cuda_stream(stream).handle(), body, rows), "launching a row kernel");
   }
   void gemm(Stream& stream, const kernels::Product& product) const override {
@@ -29,8 +29,8 @@ class CudaKernels final : public kernels::DeviceKernels {
   }
   void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
     if (call.shape.D > kernels::most_head_size_on_cuda)
-      throw UserError(format("heads of {} numbers do not fit the kernels for GPUs (they take {} at most); train on the CPU",
-                             call.shape.D, kernels::most_head_size_on_cuda));
+      throw UserError(format("a head size of {} is too large for the GPU kernels (at most {}); train on the CPU", call.shape.D,
+                             kernels::most_head_size_on_cuda));
     check_cuda(kernels::attention_forward_cuda(cuda_stream(stream).handle(), call), "launching attention");
   }
   void attention_backward(Stream& stream, const kernels::AttentionBackwardCall& call) const override {
