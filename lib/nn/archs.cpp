@@ -20,7 +20,7 @@ TransformerConfig arch_config(const std::string& name) {
         throw UserError(format("`architecture` {} is not supported ({}); {}", name, arch.why, arch.instead));
   const std::string meant = nearest(name, names);
   throw UserError(format("`architecture` {} is not known ({}); see `list of architectures`", name,
-                         meant.empty() ? "no name is near it" : "did you mean " + meant + "?"));
+                         meant.empty() ? "no name is similar" : "did you mean " + meant + "?"));
 }
 
 std::vector<std::pair<std::string, std::string>> list_archs() {

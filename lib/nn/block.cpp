@@ -116,7 +116,7 @@ template <class E>
 void rotate(const Stage<E>& stage, E* qkv, bool inverse, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
   if (c.positions != Positions::rotary) return;
-  expect(stage.context.tables != nullptr, "rotary positions have their tables");
+  expect(stage.context.tables != nullptr, "the tables of rotary positions exist");
   kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
                 qkv_width(c), stage.context.tables, inverse, positions);
 }

@@ -57,10 +57,11 @@ void TransformerConfig::validate() const {
   positive(max_positions, "the longest sequence", "n_positions or max_position_embeddings in config.json");
   positive(width, "the width", "`width` (config.json: n_embd, hidden_size)");
   positive(layers, "the number of layers", "`number of layers` (config.json: n_layer, num_hidden_layers)");
-  require(layers <= 10'000,
-          format("{} layers are more than 10000 (nothing of that size is trained); correct `number of layers` or "
-                 "config.json: n_layer, num_hidden_layers",
-                 layers));
+  require(
+      layers <= 10'000,
+      format(
+          "{} layers are too many (the limit is 10000); correct `number of layers` or config.json: n_layer, num_hidden_layers",
+          layers));
   positive(heads, "the number of heads", "`number of heads` (config.json: n_head, num_attention_heads)");
   positive(kv_heads, "the number of key/value heads", "`number of key/value heads` (config.json: num_key_value_heads)");
   positive(ffn_width, "the inner width", "`inner width` (config.json: n_inner, intermediate_size, ffn_dim)");
@@ -74,32 +75,30 @@ void TransformerConfig::validate() const {
                  "`number of key/value heads` or `number of heads`",
                  kv_heads, heads));
   require(norm_eps > 0,
-          "the norm's epsilon is not positive (a constant row would divide by zero); set layer_norm_epsilon or rms_norm_eps "
-          "in config.json");
+          "the epsilon of the norms is not positive (the norm of a constant row would divide by zero); set layer_norm_epsilon "
+          "or rms_norm_eps in config.json");
   require(initializer_range >= 0, "initializer_range is negative (it is a standard deviation); correct config.json");
-  require(
-      row.grouped_queries || kv_heads == heads,
-      format(
-          "{} key/value heads for {} heads ({} has no grouped queries); leave out `number of key/value heads` or use another "
-          "architecture",
-          kv_heads, heads, family));
+  require(row.grouped_queries || kv_heads == heads,
+          format("{} key/value heads for {} query heads do not work ({} has no grouped-query attention); leave out `number of "
+                 "key/value heads` or use another architecture",
+                 kv_heads, heads, family));
   require(
       positions != Positions::sinusoidal || width >= 4,
       format("the width is {} (sinusoidal positions need two frequencies, in a sine and a cosine each); set `width` to 4 or "
              "more",
              width));
   if (positions == Positions::rotary) {
-    require(head_size % 2 == 0, format("the head size {} is odd (rotary positions turn pairs); change `number of heads` or "
-                                       "`width` (config.json: head_dim)",
+    require(head_size % 2 == 0, format("the head size {} is odd (rotary positions rotate pairs of elements); change `number of "
+                                       "heads` or `width` (config.json: head_dim)",
                                        head_size));
-    require(rope.theta > 0, "rope_theta is not positive (frequencies are its powers); correct config.json");
+    require(rope.theta > 0, "rope_theta is not positive (the rotary frequencies are powers of it); correct config.json");
     if (rope.llama3)
       require(rope.factor > 0 && rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor &&
                   rope.original_positions > 0,
               "llama3 rope parameters do not fit (factor, low_freq_factor and original_max_position_embeddings must be "
               "positive, high_freq_factor above low_freq_factor); correct config.json");
   }
-  expect(read_keys(row, write_keys(row, *this)) == *this, "a configuration is one that its family has");
+  expect(read_keys(row, write_keys(row, *this)) == *this, "the configuration is one that its family can have");
 }
 
 std::size_t TransformerConfig::longest_sequence() const {
@@ -130,8 +129,8 @@ void change_kind(TransformerConfig& config, const ConfigOverrides& overrides) {
         return;
       }
     throw UserError(
-        format("{} is not what a model of the family {} can have (no family here is like it but for that); leave "
-               "it out, or choose another `architecture`",
+        format("{} is not possible in a model of the family {} (no other family here differs from it in that only); leave it "
+               "out, or choose another `architecture`",
                what, config.family));
   };
   if (const auto learned = overrides.learned_positions) {
@@ -167,7 +166,7 @@ TransformerConfig override_config(TransformerConfig config, const ConfigOverride
 
 TransformerConfig config_from_json(const json& object) {
   if (!object.is_object())
-    throw UserError("config.json does not hold an object (it is not a model's configuration); check the folder");
+    throw UserError("config.json is not a JSON object (so it is not a model's configuration); check the folder");
   const Family* family = nullptr;
   const std::string type = keys::read_text(object, "model_type", "");
   try {

@@ -25,7 +25,7 @@ const E* learned_positions(const Stage<E>& stage, const ModelParameters& model) 
 
 const float* sinusoids(const TransformerConfig& config, const StageContext& context) {
   if (config.positions != Positions::sinusoidal) return nullptr;
-  expect(context.tables != nullptr, "sinusoidal positions have their table");
+  expect(context.tables != nullptr, "the table of sinusoidal positions exists");
   return context.tables;
 }
 
@@ -124,7 +124,7 @@ std::size_t Transformer::head_columns() const { return head_piece(config_.vocab_
 
 void Transformer::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
                                         float gradient_scale, kernels::LossSum& loss, void* dx, Write write) const {
-  expect(gradient_scale != 0, "gradients have a scale");
+  expect(gradient_scale != 0, "the scale of the gradients is not 0");
   return with_element(context.type, [&]<class E>() {
     head(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, gradient_scale, loss,
          static_cast<E*>(dx), write);

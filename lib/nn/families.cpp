@@ -28,7 +28,7 @@ const Family& find_family(const std::string& model_type) {
   if (const Family* family = find(model_type)) return *family;
   std::vector<std::string> known;
   for (const Family* family : table()) known.push_back(family->model_type);
-  throw UserError(format("model_type \"{}\" is not supported (known are {}); use a model of these families", model_type,
+  throw UserError(format("model_type \"{}\" is not supported (known are {}); use a model of one of these families", model_type,
                          fmt::join(known, ", ")));
 }
 
@@ -44,7 +44,7 @@ TransformerConfig with_sizes(TransformerConfig config, std::size_t width, std::s
 }
 
 void add_family(const Family& family) {
-  expect(!find(family.model_type), "a family is added once");
+  expect(!find(family.model_type), "the name of an added family is new");
   expect(family.read && family.write, "a family reads and writes its config.json");
   table().push_back(&family);
 }

@@ -27,7 +27,7 @@ std::optional<std::string> tied_head(std::string_view pattern, const std::vector
     const std::string &head = family->names.head, &table = family->names.token_table;
     const std::string module = head.substr(0, head.rfind('.'));
     if ((matches(pattern, head) || matches(pattern, module)) && has(table) && !has(head))
-      return format("{} is {} here (tie_word_embeddings)", head, table);
+      return format("{} is the same tensor as {} (tie_word_embeddings)", head, table);
   }
   return std::nullopt;
 }
@@ -41,7 +41,7 @@ std::vector<bool> named_by(const std::vector<std::string>& patterns, const char*
       if (matches(pattern, parameters[p].name)) named[p] = found = true;
     if (found) continue;
     if (const auto tied = tied_head(pattern, parameters))
-      throw UserError(format("`{}` '{}' matches no parameter: {}; name that", what, pattern, *tied));
+      throw UserError(format("`{}` '{}' matches no parameter: {}; name that tensor", what, pattern, *tied));
     throw UserError(format("`{}` '{}' matches no parameter (the first are {}, {}); correct the pattern; '*' crosses dots", what,
                            pattern, parameters.front().name, parameters[std::min<std::size_t>(2, parameters.size() - 1)].name));
   }

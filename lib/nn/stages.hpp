@@ -166,8 +166,9 @@ class Stage {
  public:
   Stage(const TransformerConfig& c, const DeviceTraits& traits, const StageContext& stage_context)
       : config(c), device(traits), context(stage_context), scratch(c, context.shape, dtype_of<E>, device) {
-    expect(device.kind == context.stream.kind(), "a model runs on the kind of device for which it has been sized");
-    expect(!is_host(device.kind) || static_cast<std::size_t>(kernels::threads()) <= device.threads, "each thread has scratch");
+    expect(device.kind == context.stream.kind(), "a model runs on the kind of device that it was sized for");
+    expect(!is_host(device.kind) || static_cast<std::size_t>(kernels::threads()) <= device.threads,
+           "there is scratch memory for each thread");
   }
 
   const TransformerConfig& config;

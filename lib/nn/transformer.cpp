@@ -42,15 +42,15 @@ std::size_t Transformer::block_numel() const {
 
 void Transformer::check_batch(BatchShape shape, DType /*type*/, const kernels::CacheShape& cache) const {
   if (cache.positions > config_.longest_sequence())
-    throw UserError(format("a cache of {} positions is longer than the model's longest sequence of {}; ask for fewer",
+    throw UserError(format("a cache of {} positions is longer than the model's longest sequence of {}; use fewer positions",
                            cache.positions, config_.longest_sequence()));
   if (shape.T > config_.max_positions)
     throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`", shape.T,
                            config_.max_positions));
   if (shape.T > config_.longest_sequence())
     throw UserError(
-        format("sequences of {} tokens are longer than the model's sliding window of {} (attention that sees a part "
-               "of the sequence is not supported); lower `sequence length`",
+        format("sequences of {} tokens are longer than the model's sliding window of {} (attention to only a part of the "
+               "sequence is not supported); lower `sequence length`",
                shape.T, config_.longest_sequence()));
 }
 

@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(frozen_and_ignored_parameters_have_units_of_their_own) {
 }
 
 BOOST_AUTO_TEST_CASE(a_tied_head_is_named_as_the_table) {
-  const std::string is_table = "lm_head.weight is transformer.wte.weight here (tie_word_embeddings)";
+  const std::string is_table = "lm_head.weight is the same tensor as transformer.wte.weight (tie_word_embeddings)";
   for (const char* pattern : {"lm_head.weight", "lm_head", "lm_head.*", "lm_*"}) {
     CHECK_CONTAINS(message_of([&] { wrap_parameters(gpt2(2), {}, {.train_only = {pattern}}); }), is_table);
     CHECK_CONTAINS(message_of([&] { wrap_parameters(gpt2(2), {}, {.freeze = {"wpe*", pattern}}); }), is_table);
@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(a_tied_head_is_named_as_the_table) {
     overrides.tied_embeddings = true;
     const auto parameters = list_parameters(override_config(arch_config(arch), overrides)).parameters;
     CHECK_CONTAINS(message_of([&] { wrap_parameters(parameters, {}, {.train_only = {"lm_head.weight"}}); }),
-                   "is " + parameters.front().name + " here (tie_word_embeddings)");
+                   "is the same tensor as " + parameters.front().name + " (tie_word_embeddings)");
     overrides.tied_embeddings = false;
     wrap_parameters(list_parameters(override_config(arch_config(arch), overrides)).parameters, {}, {.train_only = {"lm_*"}});
   }

@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(options_that_are_not) {
                      {"groups of 2", "3 ranks"});
   expect_mistake(folder, plus({tokens, "--freeze", "h.9.*"}, model), {"--freeze 'h.9.*' matches no parameter"});
   expect_mistake(folder, plus({tokens, "--train-only", "lm_head.weight"}, model),
-                 {"matches no parameter: lm_head.weight is transformer.wte.weight here (tie_word_embeddings)"});
+                 {"matches no parameter: lm_head.weight is the same tensor as transformer.wte.weight (tie_word_embeddings)"});
   expect_mistake(folder, plus({tokens, "--train-only", "h.1.*", "--freeze", "h.*"}, model), {"every parameter is frozen"});
   expect_mistake(folder, plus({tokens, "--wrap-policy", "custom", "--wrap-units", "h.0,h.[01]"}, model), {"overlap"});
   expect_mistake(folder, plus({tokens, "--ddp-backend", "pytorch_ddp", "--sharding-strategy", "full"}, model), {"contradicts"});
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs) {
   const auto expect_said = [&](const char* options, const std::string& text) {
     expect_mistake(folder, plus(plus({tokens}, model), split(options)), {text});
   };
-  expect_said("--activation-fn relu", "--activation-fn relu is not what a model of the family gpt2 can have");
+  expect_said("--activation-fn relu", "--activation-fn relu is not possible in a model of the family gpt2");
   expect_said("--per_device_train_batch_size 4", "(another program's name for it); give --batch-size");
   expect_said("--task translation", "language_modeling");
   std::ofstream(folder / "ds.json")

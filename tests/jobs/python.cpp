@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
   }
   const Outcome refused = run(folder, {python(), tool.string(), "refused.pt", "refused"});
   BOOST_TEST(refused.code == 1);
-  BOOST_TEST(refused.says("the model is none that fsdp has (it has no norm behind the last block); see docs/from-fairseq.md"),
+  BOOST_TEST(refused.says("the model is none that fsdp has (it has no norm after the last block); see docs/from-fairseq.md"),
              refused.output);
   BOOST_TEST(!fs::exists(folder / "refused"));
   const auto expect_refused = [&](const std::string& checkpoint, const std::string& to, const std::string& why) {

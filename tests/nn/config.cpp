@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
     BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", type}, {"factor", 2.0}})), UserError,
                           names(type));
   BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", "default"}})), UserError,
-                        names("do not say the same"));
+                        names("differ (transformers uses rope_scaling"));
 }
 
 BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {

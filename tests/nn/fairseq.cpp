@@ -96,11 +96,11 @@ BOOST_AUTO_TEST_CASE(every_architecture_of_transformer_lm_is_there_or_refused_by
   for (const auto& [name, described] : list_archs()) count += name.starts_with("transformer_lm");
   BOOST_TEST(count == std::size(kRows));
   const std::pair<const char*, const char*> refused[] = {
-      {"transformer_lm", "its norms stand behind attention and MLP"},  // its dataclass: decoder_normalize_before = False
+      {"transformer_lm", "its norms are after attention and MLP"},  // its dataclass: decoder_normalize_before = False
       {"transformer_lm_wiki103", "its embedding and its softmax are adaptive"},
       {"transformer_lm_baevski_wiki103", "its embedding and its softmax are adaptive"},
-      {"transformer_lm_gbw", "it has no norm behind the last block"},
-      {"transformer_lm_baevski_gbw", "it has no norm behind the last block"},
+      {"transformer_lm_gbw", "it has no norm after the last block"},
+      {"transformer_lm_baevski_gbw", "it has no norm after the last block"},
       {"lstm_lm", "it is a recurrent network"},
       {"fconv_lm", "it is a network of convolutions"},
       {"lightconv_lm", "it has convolutions"},

@@ -400,7 +400,7 @@ BOOST_AUTO_TEST_CASE(fairseqs_ways_to_change_a_model) {
   BOOST_CHECK(!config("gpt2", {"--share-decoder-input-output-embed=false"}).tied_embeddings);
   // Unsupported values are named.
   CHECK_CONTAINS(said("gpt2", {"--activation-fn", "relu"}),
-                 "--activation-fn relu is not what a model of the family gpt2 can have");
+                 "--activation-fn relu is not possible in a model of the family gpt2");
   CHECK_CONTAINS(said("llama-3.2-1b", {"--activation-fn", "gelu"}), "--activation-fn gelu is not");
   CHECK_CONTAINS(said("llama-3.2-1b", {"--decoder-learned-pos"}), "--decoder-learned-pos is not");
   CHECK_CONTAINS(said("gpt2", {"--decoder-learned-pos=false"}), "--decoder-learned-pos=false is not");

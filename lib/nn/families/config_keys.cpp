@@ -31,8 +31,9 @@ std::size_t read_count(const json& object, std::initializer_list<const char*> na
   if (!value) return otherwise;
   for (const char* name : names)
     if (const json* other = find(object, {name}); other && *other != *value)
-      wrong_value(name, *other,
-                  format("{}, as \"{}\" has it: both are the same key", json_excerpt(*value), *names.begin()).c_str());
+      wrong_value(
+          name, *other,
+          format("{}, the value of \"{}\", which is another name of this key", json_excerpt(*value), *names.begin()).c_str());
   if (!value->is_number_integer() || value->get<std::int64_t>() < 0) wrong_value(*names.begin(), *value, "a count");
   return value->get<std::size_t>();
 }
@@ -93,8 +94,8 @@ std::size_t read_windows(const json& object, std::size_t layers, std::size_t max
     windows = static_cast<std::size_t>(std::count(types->begin(), types->end(), json("sliding_attention")));
   if (is_off && windows > 0 && find(object, {"layer_types"}))
     throw UserError(
-        "config.json: \"layer_types\" has layers with a window, and no window is used (use_sliding_window); correct the one "
-        "that is wrong");
+        "config.json: \"layer_types\" has layers with a sliding window, but \"use_sliding_window\" or \"sliding_window\" turns "
+        "windows off; correct the wrong key");
   if (is_off || windows == 0 || (windows < layers && window >= max_positions)) return 0;
   if (windows < layers)
     throw UserError(
@@ -181,8 +182,8 @@ Rope read_rope(const json& object, double default_theta) {
   // Where both are there, versions 4 and 5 of transformers take rope_scaling, and older files have it alone.
   if (find(object, {"rope_parameters"}) && !(by_parameters == by_scaling))
     throw UserError(
-        "config.json: \"rope_parameters\" and \"rope_scaling\" do not say the same (transformers takes rope_scaling, with the "
-        "model's own rope_theta); remove the one that does not hold");
+        "config.json: \"rope_parameters\" and \"rope_scaling\" differ (transformers uses rope_scaling, with the model's own "
+        "rope_theta); remove the wrong one");
   return by_scaling;
 }
 

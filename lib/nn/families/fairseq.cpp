@@ -163,17 +163,17 @@ std::vector<Arch> sinusoidal_archs() {
 
 std::vector<OtherArch> others() {
   const std::string adaptive =
-      "its embedding and its softmax are adaptive: rare tokens have narrower embeddings, which no family here has";
-  const std::string no_norm = "it has no norm behind the last block, which every family here has";
-  const std::string behind = "its norms stand behind attention and MLP, where they stand in front of them in every family here";
+      "its embedding and its softmax are adaptive: rare tokens have narrower embeddings, and no family here has that";
+  const std::string no_norm = "it has no norm after the last block, and every family here has one";
+  const std::string behind = "its norms are after attention and MLP, and every family here has them before attention and MLP";
   const std::string wiki = "take transformer_lm_big with `number of layers` 16 and `number of heads` 8";
   const std::string gbw = "take transformer_lm_big with `width` 512";
   const std::string base = "take transformer_lm_big with `number of layers` 6, `width` 512 and `number of heads` 8";
-  const std::string gpt2 = "it is Hugging Face's GPT-2, which has Hugging Face's name here",
+  const std::string gpt2 = "it is Hugging Face's GPT-2, and here it has the name that Hugging Face gave it",
                     network = "take gpt2, or see `list of architectures`";
   return {{"lstm_lm", "it is a recurrent network, and every family here is a transformer", network},
           {"fconv_lm", "it is a network of convolutions, and every family here is a transformer", network},
-          {"lightconv_lm", "it has convolutions, and every family here has attention in their place", network},
+          {"lightconv_lm", "it has convolutions instead of attention, and every family here has attention", network},
           {"hf_gpt2", gpt2, "take gpt2"},
           {"hf_gpt2_medium", gpt2, "take gpt2-medium"},
           {"hf_gpt2_large", gpt2, "take gpt2-large"},

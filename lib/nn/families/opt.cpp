@@ -35,8 +35,8 @@ TransformerConfig read(const json& object, TransformerConfig config) {
   config.width = keys::read_count(object, {"hidden_size"}, config.width);
   if (const std::size_t width = keys::read_count(object, {"word_embed_proj_dim"}, config.width); width != config.width)
     throw UserError(
-        format("config.json: \"word_embed_proj_dim\": {} beside \"hidden_size\": {} is not supported (embeddings "
-               "have the width of the model here); use a model where they are equal",
+        format("config.json: \"word_embed_proj_dim\": {} with \"hidden_size\": {} is not supported (embeddings here have the "
+               "width of the model); use a model in which the two are equal",
                width, config.width));
   config.layers = keys::read_count(object, {"num_hidden_layers"}, config.layers);
   config.heads = config.kv_heads = keys::read_count(object, {"num_attention_heads"}, config.heads);
