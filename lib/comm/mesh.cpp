@@ -56,7 +56,7 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
   const Backend& chosen = find_backend(options.kind);
   const DeviceBackend* const backend = chosen.device_backend;
   const bool on_gpu = !is_host(device.kind());
-  std::string why_not = on_gpu ? "asked for" : "they compute on CPUs, and it moves the memory of GPUs";
+  std::string why_not = on_gpu ? "asked for" : "the ranks compute on CPUs, and it only transfers GPU memory";
   if (backend && backend->device == device.kind()) {
     std::string why;
     const DeviceLibrary* const library = backend->find(&why);

@@ -250,7 +250,7 @@ BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
     return [part](const UserError& error) { return std::string(error.what()).find(part) != std::string::npos; };
   };
   BOOST_CHECK_EXCEPTION(describe(Threads::of_gpu, "nccl"), UserError, says("ranks 0 and 1 share a GPU"));
-  BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("it moves the memory of GPUs"));
+  BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("it only transfers GPU memory"));
 }
 
 // Rank 0 aborts the collective; then rank 1 also aborts, because rank 0 no longer takes part.

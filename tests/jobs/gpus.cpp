@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
       some.output);
   const Outcome on_cpu = train(folder, 2, 2, "cpu", "--max-update 1 --comm nccl --device cpu");
   BOOST_TEST(on_cpu.code == 2);
-  BOOST_TEST(on_cpu.times_said("they compute on CPUs, and it moves the memory of GPUs") == 1u, on_cpu.output);
+  BOOST_TEST(on_cpu.times_said("the ranks compute on CPUs, and it only transfers GPU memory") == 1u, on_cpu.output);
   const Outcome order = train(folder, 2, 1, "order", "--max-update 1 --sum-order library");
   BOOST_TEST(order.code == 2);
   BOOST_TEST(order.times_said("--sum-order library changes nothing") == 1u, order.output);
