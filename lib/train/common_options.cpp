@@ -136,12 +136,11 @@ void add_precision_options(OptionTable& table, DType& precision) {
   table.flag("bf16", spelled->bf16, "fairseq's spelling of --precision bf16.").spelling();
   table.flag("fp16", spelled->fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.").spelling();
   table.then([&precision, spelled](const OptionTable& given) {
-    if (spelled->bf16 && spelled->fp16)
-      throw UserError("--fp16 contradicts --bf16 (each says what is computed with); leave one out");
+    if (spelled->bf16 && spelled->fp16) throw UserError("--fp16 contradicts --bf16 (each sets the precision); leave one out");
     if (!spelled->bf16 && !spelled->fp16) return;
     const DType named = spelled->bf16 ? DType::bf16 : DType::f16;
     if (given.given("precision") && precision != named)
-      throw UserError(format("--{} contradicts {} {} (each says what is computed with); leave one out", name_of(named),
+      throw UserError(format("--{} contradicts {} {} (each sets the precision); leave one out", name_of(named),
                              given.typed("precision"), name_of(precision)));
     precision = named;
   });
@@ -174,10 +173,10 @@ void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const 
       throw UserError(format("--invariant contradicts {} ({}); leave one out", option, why));
     };
     if (sharding.plan.accumulate_unsharded)
-      contradicts("--accumulate-unsharded", "which adds up micro-batches before ranks, and the number of ranks would matter");
+      contradicts("--accumulate-unsharded", "it adds up micro-batches before ranks, so results depend on the number of ranks");
     if (const DType kept = sharding.types.gradient; kept != DType::f32)
       contradicts(format("--grad-dtype {}", name_of(kept)), "sums are rounded in each micro-batch of a rank");
-    if (comm.sum_order == SumOrder::library) contradicts("--sum-order library", "whose order depends on the number of ranks");
+    if (comm.sum_order == SumOrder::library) contradicts("--sum-order library", "its order depends on the number of ranks");
   });
 }
 
@@ -193,8 +192,8 @@ void add_kept_type_options(OptionTable& table, UnitTypes& types) {
   table.then([&types](const OptionTable&) {
     if (types.master != DType::f32 && types.parameter != types.master)
       throw UserError(
-          format("--master-dtype {} needs --precision {} (the optimizer updates the parameters that are computed with, which "
-                 "are {}); give both, or leave it out",
+          format("--master-dtype {} needs --precision {} (the optimizer updates the same parameters that the model computes "
+                 "with, which are {}); give both, or leave it out",
                  name_of(types.master), name_of(types.master), name_of(types.parameter)));
   });
 }
@@ -223,8 +222,8 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
     parameters = parameters || *spelled;
     if (parameters && given.given("offload-optimizer") && !optimizer)
       throw UserError(
-          format("--{} contradicts --offload-optimizer none (where parameters are on the host, so is what the "
-                 "optimizer works on); leave one out",
+          format("--{} contradicts --offload-optimizer none (if parameters are on the host, the optimizer's state is there, "
+                 "too); leave one out",
                  *spelled ? "cpu-offload" : "offload-params cpu"));
     optimizer = optimizer || parameters;
   });

@@ -41,9 +41,9 @@ DeviceKind choose_device(DeviceChoice choice) {
     throw UserError(format(
         "`device` cuda finds no GPU ({}); start the job where there is one, with a driver, or compute with `device` cpu", why));
   if (const std::string given = given_gpus(); !given.empty())
-    throw UserError(format(
-        "the job was given GPUs ({}), and none can be used ({}); mend that, or say that you mean the CPU with `device` cpu",
-        given, why));
+    throw UserError(
+        format("the job has GPUs ({}), but none of them can be used ({}); correct that, or choose the CPU with `device` cpu",
+               given, why));
   return DeviceKind::cpu;
 }
 
@@ -54,7 +54,7 @@ ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
 
 void check_cpu_options(DeviceKind kind, const CpuDeviceOptions& cpu) {
   if (!is_host(kind) && cpu.communication_thread)
-    throw UserError("--comm-thread changes nothing on GPUs (their streams go on by themselves); leave it out");
+    throw UserError("--comm-thread changes nothing on GPUs (their streams run asynchronously in any case); leave it out");
 }
 
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
@@ -64,10 +64,10 @@ std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOpti
   std::unique_ptr<Device> device;
   agree(world, [&] {
     if (with_gpu != 0 && with_gpu != world.size())
-      throw UserError(format(
-          "{} of {} ranks have a GPU, and the others none (all must compute on the same kind of device); start the job on "
-          "nodes that are alike, or give `device` cpu",
-          with_gpu, world.size()));
+      throw UserError(
+          format("{} of {} ranks have a GPU, and the others none (all must compute on the same kind of device); start the job "
+                 "on nodes of the same kind, or give `device` cpu",
+                 with_gpu, world.size()));
     if (!on_gpu) return static_cast<void>(device = make_cpu_device(cpu));
     check_cpu_options(kind, cpu);
     std::string why;

@@ -254,7 +254,7 @@ int with_flight_record(const RunContext& run, DeviceKind device, const std::func
   const fs::path& saves = run.options.save.folder;
   Communicator& world = run.world;
   if (agree(world, [&] { return world.rank() == 0 && put_flight_records_aside(saves); }))
-    run.log.say(format("the run before did not end in good order; fsdp-inspect --flight {} says what its ranks did last",
+    run.log.say(format("the previous run did not end normally; fsdp-inspect --flight {} shows what its ranks did last",
                        (saves / "flight.old").string()));
   FlightFile record(flight_folder(saves), world.rank(), world.size(), device);
   if (const std::int64_t without = world.sum(std::int64_t{!record.problem().empty()}); without > 0)
@@ -274,7 +274,7 @@ int with_flight_record(const RunContext& run, DeviceKind device, const std::func
     throw;
   } catch (const CollectiveTimeout& error) {
     record.ends(FlightEnd::waited, with_option_names(error.what()), error.ranks.empty() ? -1 : error.ranks[0]);
-    throw RunError(format("{}; fsdp-inspect --flight {} says what each rank did last", error.what(), saves.string()));
+    throw RunError(format("{}; fsdp-inspect --flight {} shows what each rank did last", error.what(), saves.string()));
   } catch (const GroupAborted& error) {
     record.ends(FlightEnd::waited, error.what());
     throw;
@@ -306,18 +306,20 @@ std::vector<FlightEntry> entries_of(const FlightLane& lane, std::uint64_t begun,
 FlightRecord read_flight_record(const fs::path& path) {
   const InputFile file(path);
   const auto refuse = [&](std::string_view why) {
-    throw DamagedError(format("{} is no flight record ({}); leave it out, the others may say enough", path.string(), why));
+    throw DamagedError(
+        format("{} is not a flight record ({}); leave it out, the other records may be enough", path.string(), why));
   };
-  if (file.size() != sizeof(FlightContents)) refuse(format("it has {} bytes, and not {}", file.size(), sizeof(FlightContents)));
+  if (file.size() != sizeof(FlightContents))
+    refuse(format("it has {} bytes instead of {}", file.size(), sizeof(FlightContents)));
   const auto read = std::make_unique<FlightContents>();
   file.read(0, static_cast<void*>(read.get()), sizeof(FlightContents));
   const Header& header = read->header;
   const Header ours;
-  if (header.magic != ours.magic) refuse("it does not begin as one");
+  if (header.magic != ours.magic) refuse("it does not begin like one");
   if (header.lanes != ours.lanes || header.entries != ours.entries) refuse("it was written by another version");
   if (header.size < 1 || header.rank < 0 || header.rank >= header.size || header.end < FlightEnd::none ||
       header.end > FlightEnd::failed || header.missed < -1 || header.missed >= header.size)
-    refuse("its header says what cannot be");
+    refuse("its header has impossible values");
   FlightRecord record;
   record.rank = header.rank, record.size = header.size;
   record.host = get(header.host), record.version = get(header.version), record.message = get(header.message);
@@ -329,7 +331,7 @@ FlightRecord read_flight_record(const fs::path& path) {
     FlightRecord::Lane& mine = record.lanes.emplace_back();
     mine.name = i == host_lane ? "host" : std::string(name_of(static_cast<StreamId>(i)));
     mine.begun = lane.begun.load(), mine.done = lane.done.load();
-    if (mine.done > mine.begun || mine.begun > std::uint64_t{1} << 48) refuse("its counts say what cannot be");
+    if (mine.done > mine.begun || mine.begun > std::uint64_t{1} << 48) refuse("its counts are impossible");
     mine.entries = entries_of(lane, mine.begun, record.unreadable);
   }
   return record;

@@ -130,7 +130,7 @@ class Values {
  private:
   [[noreturn]] void refuse(const char* name, const nlohmann::json& value, const char* accepts) const {
     throw UserError(
-        format("{}: {} {} is not accepted (it is to be {}); correct it", path_.string(), name, json_excerpt(value), accepts));
+        format("{}: {} {} is not accepted (it must be {}); correct it", path_.string(), name, json_excerpt(value), accepts));
   }
 
   std::filesystem::path path_;

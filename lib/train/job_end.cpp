@@ -46,16 +46,16 @@ SlurmsAnswer ask_squeue() {
 JobEnd::JobEnd(double lead_s) : lead_s_(lead_s) {
   if (job_name().empty())
     throw UserError(
-        "--stop-before has nothing to go by (this is no Slurm job: there is no SLURM_JOB_ID); leave it out, or start the run "
-        "with sbatch or in salloc");
+        "--stop-before needs the end of the job, which is unknown (this is not a Slurm job: SLURM_JOB_ID is not set); leave it "
+        "out, or start the run with sbatch or in salloc");
   SlurmsAnswer answer;
   if (const char* const told = std::getenv("SLURM_JOB_END_TIME")) answer = end_in(told);
   if (!answer.known) answer = ask_squeue();
   if (!answer.known)
-    throw UserError(format(
-        "--stop-before has nothing to go by (squeue does not say on {} when job {} ends); leave it out, or see to it that "
-        "squeue works there",
-        host_name(), job_name()));
+    throw UserError(
+        format("--stop-before needs the end of the job, which is unknown (squeue does not report on {} when job {} ends); "
+               "leave it out, or make squeue work there",
+               host_name(), job_name()));
   end_s_ = answer.end_s;
   if (const auto left = seconds_left(); left && *left <= lead_s_)
     throw UserError(format(

@@ -54,7 +54,7 @@ void Metrics::write(nlohmann::json line) {
   line["time"] = wall_s();
   if (!line.contains("process_s")) line["process_s"] = 1e-3 * std::round(1e3 * (age_s_ + since_made_.seconds()));
   if (!file_.append(json_text(line) + "\n"))  // training continues without the file
-    bar_.line(format("warning: cannot write to {} any more; going on without it", file_.path().string()));
+    bar_.line(format("warning: cannot write to {} any more; the run continues without it", file_.path().string()));
 }
 
 /// Prints a line of the metrics on stderr in the format that the user chose.
@@ -88,17 +88,18 @@ void Metrics::start(const StartMetrics& m) {
     const TakenUp taken = take_up_metrics(file_.path(), {(*m.options)["save-dir"], m.step, m.sequences, wall_s() - age_s});
     before_ = taken.before;
     if (taken.clock_went_back)
-      bar_.line(format("warning: the times in {} go back (the clock was set), so that the time between starts is not known",
-                       file_.path().string()));
+      bar_.line(
+          format("warning: the times in {} go backwards (the clock was set back), so the time between the starts is unknown",
+                 file_.path().string()));
     if (!taken.problem.empty())
       bar_.line(
-          format("warning: lines of {} tell of what comes after step {}, and is done again now; they stay as they are "
-                 "({}), so that these updates are there twice",
+          format("warning: {} already has lines for updates after step {}, which this run repeats; these lines stay as they "
+                 "are ({}), so these updates are in the file twice",
                  file_.path().string(), m.step, taken.problem));
     else if (taken.lost > 0)
-      bar_.line(
-          format("{} lines of {} tell of what comes after step {}, and is done again now; they are of type lost from now on",
-                 taken.lost, file_.path().string(), m.step));
+      bar_.line(format(
+          "{} lines of {} are for updates after step {}, which this run repeats; these lines have the type lost from now on",
+          taken.lost, file_.path().string(), m.step));
   }
   write({{"type", "start"},
          {"version", m.version},

@@ -32,8 +32,8 @@ bool ends_in_mid_line(const std::filesystem::path& path) {
   file.read(file.size() - 1, &last, 1);
   if (first != '{')
     throw UserError(
-        format("--log-file '{}' is no file of metrics (it does not begin with a line of JSON, and lines would be "
-               "appended to it); give another name",
+        format("--log-file '{}' is not a metrics file (it does not begin with a line of JSON, and lines would be appended to "
+               "it); give another name",
                path.string()));
   return last != '\n';
 }

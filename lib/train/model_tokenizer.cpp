@@ -48,8 +48,8 @@ std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const s
 std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size_t vocab_size) {
   if (tokenizer.vocab_size() <= vocab_size) return std::nullopt;
   return format(
-      "the tokenizer has {} tokens and the model {}: a text that holds one of the others is refused (if there are many, it is "
-      "the tokenizer of another model)",
+      "the tokenizer has {} tokens, but the model has only {}: texts with a token that the model does not have are refused (if "
+      "there are many such texts, this is the tokenizer of another model)",
       tokenizer.vocab_size(), vocab_size);
 }
 

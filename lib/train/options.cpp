@@ -102,8 +102,8 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
           given));
     if (o.init == InitFrom::pretrained && o.ignore_missing.empty())
       throw UserError(
-          format("--{} does not go with pretrained weights (they were trained in the model as it is); leave it out, name with "
-                 "--ignore-missing what may differ, or add --init random",
+          format("--{} does not go with pretrained weights (they were trained with the model's own configuration); leave it "
+                 "out, name the tensors that may differ with --ignore-missing, or add --init random",
                  given));
   }
 }
@@ -150,10 +150,9 @@ void settle_batch(const OptionTable& table, TrainOptions& o, std::size_t max_tok
   }
   constexpr std::size_t most_tokens = std::size_t{1} << 30;
   if (o.sharding.batch.B > most_tokens / o.sharding.batch.T)
-    throw UserError(
-        format("--batch-size {} with --tokens-per-sample {} fits into no memory (a micro-batch has {} tokens at most); "
-               "lower one of them",
-               o.sharding.batch.B, o.sharding.batch.T, most_tokens));
+    throw UserError(format(
+        "--batch-size {} with --tokens-per-sample {} is too large (a micro-batch has {} tokens at most); lower one of them",
+        o.sharding.batch.B, o.sharding.batch.T, most_tokens));
   const std::size_t B = o.sharding.batch.B, per_step = B * static_cast<std::size_t>(ranks);
   std::size_t& K = o.sharding.plan.micro_batches;
   if (table.given("total-batch-size")) {
@@ -282,8 +281,7 @@ void settle_schedule(const OptionTable& table, TrainOptions& o) {
   const bool wsd = s.decay == Decay::wsd;
   require(table.given("decay-updates"), "decay-updates", wsd, "--lr-scheduler wsd");
   if (wsd && s.decay_updates == 0)
-    throw UserError(
-        "--lr-scheduler wsd does not know when to decay (nothing says over how many updates); give --decay-updates N");
+    throw UserError("--lr-scheduler wsd needs the length of the decay (it has no default); give --decay-updates N");
   const bool fixed = s.decay == Decay::fixed || s.decay == Decay::inverse_sqrt;
   if (fixed && s.end != 0)
     throw UserError(
@@ -337,7 +335,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
                "0 or more", not_negative);
   table.then([&o](const OptionTable&) {
     if (o.clip_norm > 0 && o.clip_value > 0)
-      throw UserError("--clip-norm and --clip-value are given (which comes first is not clear); leave one out");
+      throw UserError("--clip-norm and --clip-value are given (it is not defined which one is applied first); leave one out");
     if (o.log_group_norms && o.clip_value > 0)
       throw UserError(
           "--log-group-norms does not go with --clip-value (it would measure what is left of the gradient); leave one out");
@@ -404,7 +402,7 @@ void check_wrap(const OptionTable& table, const WrapPolicy& wrap) {
   require(table.changed("min-num-params"), "min-num-params", wrap.kind == Kind::size, "--wrap-policy size");
   require(!wrap.patterns.empty(), "wrap-units", wrap.kind == Kind::custom, "--wrap-policy custom");
   if (wrap.kind == Kind::custom && wrap.patterns.empty())
-    throw UserError("--wrap-policy custom has no units (patterns say what they are); give --wrap-units 'PATTERN,...'");
+    throw UserError("--wrap-policy custom has no units (patterns define its units); give --wrap-units 'PATTERN,...'");
 }
 
 void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm) {
@@ -481,8 +479,8 @@ void settle_loss_scale(const OptionTable& table, TrainOptions& o, int ranks) {
                        table.changed("fp16-scale-tolerance") || table.changed("min-loss-scale") || scaler.threshold.has_value();
   if (changed && precision != DType::f16)
     throw UserError(
-        format("a loss scale changes nothing (it goes with --fp16, and the precision is {}); leave out --fp16-init-scale "
-               "and the like",
+        format("a loss scale changes nothing (it goes with --fp16, but the precision is {}); leave out --fp16-init-scale and "
+               "similar options",
                name_of(precision)));
   if (scaler.init_scale <= scaler.min_scale)
     throw UserError(
@@ -704,21 +702,20 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
 void require_complete(const TrainOptions& o) {
   if (o.data.empty() && !o.dry_run)
     throw UserError(
-        "no data (the first argument is what to train on); give a text, or a token file, as made by fsdp-tokenize TEXT... "
-        "--out "
-        "train.bin");
+        "no data (the first argument names the training data); give a text, or a token file, as made by fsdp-tokenize TEXT... "
+        "--out train.bin");
   if (o.arch.empty() && o.model.empty() && o.finetune_from.empty() && o.restore == "none")
     throw UserError(
         "no model (--restore none leaves nothing to take it from); give --arch NAME, see --list-archs, or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
     throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
   if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0))
-    throw UserError("--no-save contradicts what is said of saves (it writes none); leave the one or the other out");
+    throw UserError("--no-save contradicts other options for saves (it writes none); leave out the one or the others");
   if (!o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
     throw UserError(format("--log-file and --save-dir are both '{}' (one is a file, the other a folder); give two names",
                            o.log_file.string()));
   if (o.log_group_norms && o.log_file.empty())
-    throw UserError("--log-group-norms has nowhere to go (there is no --log-file); give --log-file FILE or leave it out");
+    throw UserError("--log-group-norms has no file to write to (there is no --log-file); give --log-file FILE or leave it out");
   if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)
     throw UserError(
         "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give that, "

@@ -25,18 +25,19 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
   const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // otherwise nearly all fields differ
   for (const auto& [key, value] : a.items())
     if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
-      differences += format("{}{}: {} asked for, {} there", differences.empty() ? "" : "; ", key, json_excerpt(value),
-                            b.contains(key) ? json_excerpt(b[key]) : "nothing");
+      differences += format("{}{}: {} requested, {} in the checkpoint", differences.empty() ? "" : "; ", key,
+                            json_excerpt(value), b.contains(key) ? json_excerpt(b[key]) : "nothing");
   if (!(wanted == checkpoint.config()))
-    throw UserError(
-        format("{} holds another model ({}); choose another --save-dir or --restore, or leave out what names the model",
-               checkpoint.description(), differences));
+    throw UserError(format(
+        "{} holds another model ({}); choose another --save-dir or --restore, or leave out the options that name the model",
+        checkpoint.description(), differences));
 }
 
 /// Throws UserError if the checkpoint's optimizer state is not that of this run's optimizer.
 void require_same_optimizer(const TrainOptions& options, const CheckpointReader& checkpoint) {
   constexpr const char* remedy =
-      "give the optimizer that it was written with, or --reset-optimizer to go on with its weights and fresh state";
+      "give the optimizer that it was written with, or --reset-optimizer to continue with its weights and a new optimizer "
+      "state";
   const std::string_view wanted = options.sharding.optimizer.kind->name, found = checkpoint.header().optimizer;
   if (algorithm_of(wanted) != algorithm_of(found))
     throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}); {}", checkpoint.description(),
@@ -47,7 +48,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
   std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
   for (const std::string& state : states_of(options.sharding.optimizer, trained))
     if (std::find(there.begin(), there.end(), state) == there.end())
-      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options: there are {}); {}",
+      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options, and holds {}); {}",
                              checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
 }
 
@@ -120,9 +121,9 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
 void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
   if (tuned && origin.checkpoint)
-    origin.warnings.push_back(
-        format("--finetune-from is not used, because step {} of {} is continued; another --save-dir begins anew",
-               origin.update(), origin.checkpoint->folder().parent_path().string()));
+    origin.warnings.push_back(format(
+        "--finetune-from is not used, because the run resumes from step {} of {}; choose another --save-dir to start a new run",
+        origin.update(), origin.checkpoint->folder().parent_path().string()));
   else if (tuned)
     origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings, verify_of(options));
   if (!named && !origin.checkpoint && !tuned)
@@ -144,7 +145,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (origin.checkpoint) {
     if (const auto there = origin.checkpoint->config().padding_token; origin.config.padding_token != there) {
       origin.warnings.push_back(
-          format("pad_token_id is {} in {}, and {} now; the run continues with the first (lookups of this token train nothing)",
+          format("pad_token_id is {} in {}, but {} now; the run uses the former (the embedding of this token gets no gradient)",
                  json_text(keys::written(there)), origin.checkpoint->description(),
                  json_text(keys::written(origin.config.padding_token))));
       origin.config.padding_token = there;
@@ -155,8 +156,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     } catch (const UserError& refusal) {
       if (!options.dry_run || options.restore != "latest") throw;
       origin = Origin();
-      origin.warnings.push_back(
-          format("a run would not start: {}. The plan is that of a run that begins anew", refusal.what()));
+      origin.warnings.push_back(format("a run would not start: {}. This is the plan of a new run instead", refusal.what()));
       TrainOptions anew = options;
       anew.restore = "none";
       return complete_origin(anew, origin);
@@ -170,9 +170,9 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     for (std::string& text : origin.pretrained->warnings()) origin.warnings.push_back(std::move(text));
   }
   if (origin.pretrained) {
-    Mismatch mismatch = find_mismatch(
-        *origin.pretrained, list_parameters(origin.config).parameters, options.ignore_missing,
-        "check the model options, or name with --ignore-missing PATTERN,... what may differ: such parameters start afresh");
+    Mismatch mismatch = find_mismatch(*origin.pretrained, list_parameters(origin.config).parameters, options.ignore_missing,
+                                      "check the model options, or name the tensors that may differ with --ignore-missing "
+                                      "PATTERN,...: they start with new values");
     origin.fresh = std::move(mismatch.fresh);
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
@@ -200,7 +200,7 @@ void require_nothing_to_lose(const TrainOptions& options, std::vector<std::strin
   if (damaged.empty() && !aside.empty()) damaged.push_back(format("{} is damaged", aside.back().string()));
   if (!damaged.empty())
     throw RunError(
-        format("{}; no other checkpoint is left in {} to go on from (nothing was removed); start with --restore none, or name "
+        format("{}; no other checkpoint is left in {} to resume from (nothing was removed); start with --restore none, or name "
                "one with --restore PATH",
                fmt::join(damaged, "; "), options.save.folder.string()));
 }
@@ -257,8 +257,9 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     const std::int64_t update = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
     const std::vector<std::int64_t> updates = world.gather(std::span(&update, 1));
     if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
-      throw CollectiveError("the ranks see different latest checkpoints (the file system is not in step); start again", 0, true,
-                            exit_code::failed);
+      throw CollectiveError(
+          "the ranks see different latest checkpoints (the file system does not show all ranks the same files); start again", 0,
+          true, exit_code::failed);
     if (!origin.checkpoint && options.restore == "latest" && !options.dry_run)
       agree(world, [&] {
         if (world.rank() == 0) require_nothing_to_lose(options, std::move(passed_over));

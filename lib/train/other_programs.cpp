@@ -181,9 +181,9 @@ void add_options_of_other_programs(OptionTable& table) {
 
 std::string names_of_other_programs() {
   std::string out =
-      "\n### Names of other programs\n\nWhoever gives one of these is told what is on its right. A key of a section, as in "
-      "torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, DeepSpeed, Megatron-LM | "
-      "here |\n|---|---|\n";
+      "\n### Names of other programs\n\nIf one of these is given, the error message names what is on its right. A key of a "
+      "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, DeepSpeed, "
+      "Megatron-LM | here |\n|---|---|\n";
   for (const Row& row : rows) {
     std::string names;
     for (const std::string& name : words(row.names)) names += format("{}`--{}`", names.empty() ? "" : ", ", name);

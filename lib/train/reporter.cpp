@@ -132,10 +132,10 @@ void Reporter::finish(const std::string& next) {
   const bool on_cpu = is_host(memory_.device);
   const std::size_t total = memory_.total();
   std::string expected =
-      format("{} expected: the plan's buffers, {} beside them", bytes(total + borrowed), bytes(total - memory_.plan));
+      format("{} expected: the plan's buffers, and {} outside the plan", bytes(total + borrowed), bytes(total - memory_.plan));
   if (borrowed > 0)
-    expected +=
-        format(",\n                      and {} in other ranks' slots, which the system counts here, too", bytes(borrowed));
+    expected += format(",\n                      and {} in other ranks' slots, which the system also counts for this process",
+                       bytes(borrowed));
   if (process > total + borrowed)
     expected += format(",\n                      and {} more: code that was loaded when it first ran, and memory of libraries",
                        bytes(process - total - borrowed));

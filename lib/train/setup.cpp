@@ -30,10 +30,12 @@ void note_arithmetic(const RunContext& run, const CheckpointHeader& before, cons
   if (!run.options.sharding.plan.invariant || run.options.dry_run) return;
   const std::string made = arithmetic_of(machine);
   const auto differs = [&](const std::string& how) {
-    run.log.warn(format("the bits will not be those of a run that was never stopped: {}", how));
+    run.log.warn(format("the results will not have the same bits as those of a run that was never stopped: {}", how));
   };
   if (const std::string& products = before.arithmetic; !products.empty() && products != made)
-    differs(format("products were made by {} before, and are by {} now; --threads sets the number of threads", products, made));
+    differs(
+        format("matrix products were computed by {} before, and are computed by {} now; --threads sets the number of threads",
+               products, made));
   const nlohmann::json then = parse_json(before.options_json), now = to_json(run.options);
   for (const char* const key : {"invariant", "batch-size"})
     if (then.is_object() && then.contains(key) && then[key] != now[key])
@@ -52,7 +54,7 @@ void note_changed_files(const RunContext& run, const Origin& origin, const std::
   };
   note(kept, now), note(now, kept);
   if (!changed.empty())
-    run.log.warn(format("{} of {} differ from those of {}, which are used; --tokenizer {} takes the others",
+    run.log.warn(format("{} of {} differ from the copies of {}, which are used; to use the former, give --tokenizer {}",
                         fmt::join(changed, ", "), run.options.model.string(), origin.tokenizer, run.options.model.string()));
 }
 
@@ -87,12 +89,13 @@ void require_memory(const RunContext& run, const Machine& machine, const MemoryA
   agree(run.world, [&] {
     const std::size_t available = available_memory_bytes();
     if (static_cast<std::size_t>(together) > available)
-      throw UserError(format("there is too little memory ({} {} each by the plan above, {} are available); use more nodes{}",
-                             machine.node->size() == 1 ? "the rank on this node needs"
-                                                       : format("the {} ranks on this node need", machine.node->size()),
-                             format_bytes(static_cast<double>(mine)), format_bytes(static_cast<double>(available)),
-                             on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
-                                    : ", or offload less of the model, or nothing"));
+      throw UserError(
+          format("there is too little memory (by the plan above {} {} each, and {} are available); use more nodes{}",
+                 machine.node->size() == 1 ? "the rank on this node needs"
+                                           : format("the {} ranks on this node need", machine.node->size()),
+                 format_bytes(static_cast<double>(mine)), format_bytes(static_cast<double>(available)),
+                 on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
+                        : ", or offload less of the model, or nothing"));
   });
 }
 
@@ -114,8 +117,8 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
       }
     if (fresh > 0 && !loop.options.reset_optimizer)
       loop.log.warn(
-          format("{} parameter tensors were not trained before; their optimizer state starts at zero, and with an Adam "
-                 "their first steps are up to 6.6 times --lr: lower it or warm up",
+          format("{} parameter tensors were not trained before; their optimizer state starts at zero, and with Adam optimizers "
+                 "their first steps can be up to 6.6 times --lr; lower --lr, or raise --warmup-updates",
                  fresh));
   } else if (origin.pretrained) {
     load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), executor.parameters(), origin.fresh);
@@ -183,7 +186,7 @@ std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& w
       },
       [&] { return watch.poll().stop > 0; });
   if (!run.world.all(!stopped))
-    throw CollectiveError("stopped on request, before it could begin; the same command continues", 0, true, exit_code::stopped);
+    throw CollectiveError("stopped on request, before training began; the same command continues", 0, true, exit_code::stopped);
   return lock;
 }
 
@@ -261,8 +264,8 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                      run.world.description()));
   if (machine.measured_peak)
     run.log.say(
-        format("MFU refers to {:.0f} GFLOP/s of all ranks in {}, measured just now and kept for later runs; if other "
-               "work was running, fsdp-bench gemm measures again",
+        format("MFU refers to {:.0f} GFLOP/s of all ranks in {}, measured just now and stored for later runs; if other "
+               "programs were running, measure again with fsdp-bench gemm",
                *machine.peak_flops / 1e9, name_of(run.options.sharding.types.parameter)));
   if (const DType type = run.options.sharding.types.parameter; on_cpu && !kernels::multiplies(type))
     run.log.say(format(

@@ -115,11 +115,9 @@ SignalWatch::SignalWatch(std::filesystem::path save_dir, bool leads, std::FILE* 
 
 std::string SignalWatch::left_over() const {
   if (stop_file_)
-    return format("{} was there before the start: the run saves and stops after its first update",
-                  (save_dir_ / "stop").string());
-  return save_file_
-             ? format("{} was there before the start: the run saves after its first update", (save_dir_ / "save").string())
-             : "";
+    return format("{} existed before the start: the run saves and stops after its first update", (save_dir_ / "stop").string());
+  return save_file_ ? format("{} existed before the start: the run saves after its first update", (save_dir_ / "save").string())
+                    : "";
 }
 
 SignalWatch::~SignalWatch() {

@@ -34,9 +34,9 @@ void require_same_options(const TrainOptions& options, Group& world) {
     const nlohmann::json mine = parse_json(told), theirs = parse_json(first);
     for (const auto& [key, value] : mine.items())
       if (!theirs.contains(key) || theirs[key] != value)
-        throw UserError(format(
-            "--{} is {} here and {} on rank 0 (all ranks must be told the same); start all of them with the same options", key,
-            json_excerpt(value), theirs.contains(key) ? json_excerpt(theirs[key]) : "unknown"));
+        throw UserError(
+            format("--{} is {} here and {} on rank 0 (all ranks need the same options); start all of them with the same ones",
+                   key, json_excerpt(value), theirs.contains(key) ? json_excerpt(theirs[key]) : "unknown"));
   });
 }
 
@@ -53,8 +53,8 @@ std::string how_to_continue(const TrainOptions& options) {
 }
 
 void say_nothing_to_do(Metrics& log, const Progress& progress, const TrainData* data) {
-  const std::string next = data ? "nothing to do: all passes over the data are done; raise --max-epoch to go on"
-                                : "nothing to do: all updates are done; raise --max-update to go on";
+  const std::string next = data ? "nothing to do: all passes over the data are done; raise --max-epoch to continue"
+                                : "nothing to do: all updates are done; raise --max-update to continue";
   log.end({.step = progress.update, .tokens = progress.tokens, .next = next});
 }
 
@@ -145,7 +145,7 @@ class Agreement {
 std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
   const double lead_s = run.options.stop_before_s;
   auto end = agree(run.world, [&] { return lead_s > 0 && run.world.rank() == 0 ? std::make_unique<JobEnd>(lead_s) : nullptr; });
-  if (end && !end->seconds_left()) run.log.warn("--stop-before does nothing (this job has no end)");
+  if (end && !end->seconds_left()) run.log.warn("--stop-before does nothing (this job has no time limit)");
   return end;
 }
 
@@ -154,7 +154,7 @@ std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
 bool warn_of_short_lead(const RunContext& run, const Outlook& outlook) {
   const double needed_s = outlook.update_s + outlook.save_s, lead_s = run.options.stop_before_s;
   if (lead_s == 0 || outlook.save_s < 0 || needed_s <= lead_s) return false;
-  run.log.warn(format("--stop-before {} may be too short (the last update and the last save took {} together); give it more",
+  run.log.warn(format("--stop-before {} may be too short (the last update and the last save took {} together); raise it",
                       format_duration(lead_s), format_duration(needed_s)));
   return true;
 }
@@ -242,7 +242,7 @@ int train(const TrainOptions& options, Communicator& world) {
       if (agreed.due || (done && every(options.save.interval_updates, progress.update)) || wait) saver.save(wait);
       if (agreed.cannot_read) batches.refuse();
       std::string problem;
-      if (asked && options.save.none) log->warn("a save is asked for, and --no-save lets nothing be saved");
+      if (asked && options.save.none) log->warn("a save was requested, but --no-save forbids all saves");
       if (asked) problem = watch.honoured_save();
       saves_honoured = agreed.asked.save;
       if (stop) problem = watch.honoured_stop();
@@ -251,9 +251,9 @@ int train(const TrainOptions& options, Communicator& world) {
         log->stop(progress.update, agreed.ends     ? job_end->reason()
                                    : agreed.wanted ? "a later start of this job waits for " + options.save.folder.string()
                                                    : watch.stop_reason());
-        reporter.finish("stopped on request; " + (options.save.none
-                                                      ? "nothing is saved (--no-save), so that the same command begins anew"
-                                                      : how_to_continue(options)));
+        reporter.finish("stopped on request; " +
+                        (options.save.none ? "nothing is saved (--no-save), so the same command starts from the beginning"
+                                           : how_to_continue(options)));
         world.barrier();
         return options.save.none ? exit_code::failed : exit_code::stopped;
       }

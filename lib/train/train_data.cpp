@@ -49,7 +49,7 @@ DataOrder find_position(const RunContext& run, const Origin& origin, const Mixtu
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
   if (!notice.empty()) run.log.warn(notice);
   if (options.shuffle && progress.data.seed != options.seed)
-    run.log.warn(format("the data stay in the order of --seed {}, with which they began", progress.data.seed));
+    run.log.warn(format("the data stay in the order of --seed {}, with which the run began", progress.data.seed));
   return {.shuffle_seed = options.shuffle ? std::optional(progress.data.seed) : std::nullopt, .passes = options.max_epoch};
 }
 
@@ -67,9 +67,9 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
   std::vector<TextSet> texts, all;
   agree(run.world, [&] {
     if (run.options.end_of_document && *run.options.end_of_document >= origin.config.vocab_size)
-      throw UserError(
-          format("--eos-token-id {} is no token of the model (its vocabulary is {}); give the token that ends documents",
-                 *run.options.end_of_document, origin.config.vocab_size));
+      throw UserError(format(
+          "--eos-token-id {} is not a token of the model (its vocabulary size is {}); give the token that ends documents",
+          *run.options.end_of_document, origin.config.vocab_size));
     texts = texts_in(run.options.data, Split::train);
     all = texts;
     if (!run.options.valid.empty())
@@ -83,7 +83,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
     if (all.empty()) return;
     if (origin.tokenizer.empty())
       throw UserError(
-          format("'{}' is text, and no tokenizer is known (the model has {} tokens, and nothing that it came from has a "
+          format("'{}' is text, but no tokenizer is known (the model has {} tokens, and the folder that it came from has no "
                  "tokenizer); give --tokenizer",
                  all.front().name, origin.config.vocab_size));
     try_opening(run.options.data, Split::train);
@@ -113,7 +113,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
   for (const std::string& line : said) run.log.say(line);
   if (restart_process_peak()) {
     machine.start_bytes = std::min(machine.start_bytes, process_peak_bytes());
-    machine.measured_since = "its texts were tokens";
+    machine.measured_since = "its texts were tokenized";
   }
   if (run.world.all(stopped.empty())) return texts;
   if (const std::string problem = watch.honoured_stop(); !problem.empty()) run.log.warn(problem);
@@ -150,24 +150,25 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
     warn_of_type(each.samples.tokens());
     if (each.samples.documents() == 1)
       run.log.warn(format(
-          "{} is one document: {} changes little (plain text has one for each file; fsdp-tokenize ends each with a token "
-          "if it is told --append-eos)",
+          "{} is one document, so {} changes little (a file of plain text is one document; fsdp-tokenize --append-eos ends "
+          "each document with a token)",
           each.samples.tokens().name(), run.options.break_mode != BreakMode::none ? "--break-mode" : "--document-attention"));
   }
   const auto has_mask = [](const Ingredient& each) { return each.samples.mask() != nullptr; };
   if (const auto whole = std::find_if_not(ingredients.begin(), ingredients.end(), has_mask);
       whole != ingredients.end() && std::any_of(ingredients.begin(), ingredients.end(), has_mask))
     run.log.warn(
-        format("all tokens of {} count in the loss, and some of other data sets (those have masks in their files, and it has "
-               "none); if it has answers and questions, too, give its mask and those files by --mask",
+        format("all tokens of {} count in the loss (it has no loss mask, but other data sets have one in their files); if it "
+               "also has questions and answers, give its mask and those files with --mask",
                whole->samples.tokens().name()));
   if (data.valid) warn_of_type(data.valid->samples.tokens());
   agree(run.world, [&] {
     if (run.world.rank() == 0) warn_of_files(run);
   });
   if (!doubted && most < vocabulary / 4)
-    run.log.warn(format("the largest token of {} is {}, and the model knows {} (were they made with its tokenizer?)",
-                        data.mixture.description(), most, vocabulary));
+    run.log.warn(format(
+        "the largest token of {} is {}, but the model's vocabulary has {} tokens (were the data made with its tokenizer?)",
+        data.mixture.description(), most, vocabulary));
   const std::size_t per_update = batch_cut(run.options, run.world).sequences_per_update();
   if (ingredients.size() == 1 && !run.options.max_epoch && data.mixture.sequences() < per_update)
     run.log.warn(format("an update takes {}, but {} has only {}: an update reads some of them more than once",
@@ -268,11 +269,12 @@ void BatchSource::refuse() {
     try {
       if (problem_) std::rethrow_exception(problem_);
     } catch (const std::exception& error) {
-      throw RunError(format("{}; update {} is saved, and the same command goes on from there once the data are whole again",
-                            error.what(), loop_.progress.update));
+      throw RunError(
+          format("{}; update {} is saved, and the same command continues from there once the data are complete again",
+                 error.what(), loop_.progress.update));
     }
   });
-  throw InternalError("a rank could not read its data, and does not say so");
+  throw InternalError("a rank could not read its data, but reported no error");
 }
 
 }  // namespace fsdp

@@ -61,7 +61,7 @@ Verdict UpdatePolicy::judge(const UpdateScalars& scalars, const UpdateResult& re
   Progress& progress = loop_.progress;
   if (!result.finite() && !scaler_) return Verdict::refused;
   if (scaler_ && !scaler_->update(result.finite())) {
-    loop_.log.say(format("overflow at loss scale {}, and no less is tried", scalars.loss_scale));
+    loop_.log.say(format("overflow at loss scale {}; the scale is not lowered further", scalars.loss_scale));
     return Verdict::refused;
   }
   if (scaler_) progress.loss_scaler = scaler_->state();
@@ -87,13 +87,13 @@ void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& s
   std::size_t first = ranks;
   for (std::size_t r = 0; r < ranks; ++r)
     if (all[3 * r] > 0 && (first == ranks || all[3 * r] < all[3 * first])) first = r;
-  std::string where = "the loss alone";
+  std::string where = "only the loss";
   if (first != ranks) {
     const Operation& op = loop.model.plan().update[static_cast<std::size_t>(all[3 * first]) - 1];
     if (op.kind == &kinds::embedding_forward)
-      where = format("first in what the embedding gave on rank {}", first);
+      where = format("first in the output of the embedding on rank {}", first);
     else if (op.kind == &kinds::block_forward)
-      where = format("first in what block {} gave going forward on rank {}", op.block, first);
+      where = format("first in the output of block {} in the forward pass on rank {}", op.block, first);
     else
       where = format("first in the gradient of {}, unit {}, on rank {}",
                      loop.model.model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
@@ -101,8 +101,8 @@ void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& s
   }
   if (saver.saving()) saver.finish();  // the save under way was promised
   throw CollectiveError(
-      format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were left as "
-             "they are; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again, from {}",
+      format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were not "
+             "changed; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again from {}",
              loop.progress.update + 1, result.loss, result.non_finite, where,
              loop.options.sharding.types.parameter == DType::f16
                  ? ", lower --fp16-init-scale, --min-loss-scale or --threshold-loss-scale, or use --bf16"

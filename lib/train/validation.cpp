@@ -24,7 +24,7 @@ void validate(const LoopContext& loop, const ValidData* data, Saver& saver, cons
     saver.save(true);
     throw CollectiveError(format("{}; update {} is saved", error.what(), update), error.speaker, error.all, error.exit_code);
   }
-  if (!loss) return loop.log.say(format("the validation after update {} is left off: the run is to stop", update));
+  if (!loss) return loop.log.say(format("the validation after update {} is skipped, because the run stops", update));
   loop.log.valid({update, *loss, data->batches.targets(), timer.seconds() * 1e3});
 }
 
@@ -35,13 +35,13 @@ SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {
     prompt.tokenizer = find_model_tokenizer(origin.tokenizer, {}, origin.config.vocab_size);
     if (!prompt.tokenizer)
       throw UserError(
-          format("--sample-interval-updates has no tokenizer (the model has {} tokens, and no folder with a tokenizer that it "
-                 "came from is known); give --tokenizer",
+          format("--sample-interval-updates needs a tokenizer (the model has {} tokens, and the folder that it came from is "
+                 "unknown or has no tokenizer); give --tokenizer",
                  origin.config.vocab_size));
     prompt.tokens = prompt.tokenizer->before_text();
     prompt.tokenizer->encode(run.options.sample_prompt, prompt.tokens);
     if (prompt.tokens.empty())
-      throw UserError("--sample-prompt has no tokens (its tokenizer leaves all of it out); give another one");
+      throw UserError("--sample-prompt has no tokens (the tokenizer drops all of its text); give another prompt");
     require_tokens_of_model(prompt.tokens, *prompt.tokenizer, origin.config.vocab_size, "--sample-prompt");
     const EndTokens end = find_end_tokens(folder_of_tokenizer(origin.tokenizer), origin.model_folder, prompt.tokenizer.get(),
                                           origin.config.vocab_size);

@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   BOOST_TEST(with([](FsdpOptions& o) { o.min_num_params = 9, o.auto_wrap_policy = "size"; }, model) == "");
   require_said(with([](FsdpOptions& o) { o.batch_size = std::size_t{1} << 62; }, model), "batch_size '4611686018427387904' is");
   require_said(with([](FsdpOptions& o) { o.batch_size = 1 << 20, o.sequence_length = 1 << 20; }, model),
-               "batch_size 1048576 with sequence_length 1048576 fits into no memory");
+               "batch_size 1048576 with sequence_length 1048576 is too large");
   const std::size_t huge = std::size_t{1} << 28;
   require_said(with([](FsdpOptions&) {}, Sequential().add("a", linear(huge, huge)).loss(cross_entropy(huge))),
                "parameter 'weight' of layer 'a' has the shape [268435456, 268435456]");

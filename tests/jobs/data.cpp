@@ -269,7 +269,7 @@ BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   refused("mmap", "--break-mode eos --valid tokens.bin", "tokens.bin' does not store where documents begin");
   refused("tokens.bin", "--valid tokens.bin:1,tokens.bin:1", "has weights");
   for (const auto& [vocabulary, words_of_warning] :
-       {std::pair("2000", "and the model knows 2000 (were they made with its tokenizer?)"),
+       {std::pair("2000", "but the model's vocabulary has 2000 tokens (were the data made with its tokenizer?)"),
         std::pair("66000", "'tokens.bin' stores tokens in 16 bits, up to 65535, and the model has 66000 tokens (")}) {
     auto words = options("small", 6, "--max-update 2 --no-save --valid tokens.bin");
     *(std::find(words.begin(), words.end(), "--vocab-size") + 1) = vocabulary;

@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(data_that_go_away_while_training_cost_nothing) {
     });
     BOOST_TEST(outcome.code == 1, outcome.output);
     BOOST_TEST(outcome.says("train.bin ends before byte"), outcome.output);
-    BOOST_TEST(outcome.says("is saved, and the same command goes on"), outcome.output);
+    BOOST_TEST(outcome.says("is saved, and the same command continues"), outcome.output);
     const std::size_t last = metrics(folder / (saves + ".jsonl"), "train").back()["step"];
     BOOST_TEST(metrics(folder / (saves + ".jsonl"), "save").back()["step"] == last);
     fs::copy_file(train_data(), folder / "train.bin", fs::copy_options::overwrite_existing);
@@ -204,7 +204,7 @@ BOOST_AUTO_TEST_CASE(requests_that_lie_around_are_said) {
   std::ofstream(folder / "saves" / "stop");
   Outcome outcome = train(folder, 2, "saves", 6);
   BOOST_TEST(outcome.code == 75, outcome.output);
-  BOOST_TEST(outcome.says("saves/stop was there before the start: the run saves and stops after its first update"));
+  BOOST_TEST(outcome.says("saves/stop existed before the start: the run saves and stops after its first update"));
   BOOST_TEST(!fs::exists(folder / "saves" / "stop"));
   std::ofstream(folder / "saves" / "stop");
   outcome = train(folder, 2, "saves", 6, "",

@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_is_stopped_is_named_with_what_it_did) {
     const Outcome outcome =
         train(folder, 3, {.calls = "product", .what = "stop", .at = 200, .rank = 1}, "--sharding-strategy full --comm " + comm);
     BOOST_TEST(outcome.code == 1, outcome.output);
-    BOOST_TEST(outcome.says("fsdp-inspect --flight saves says what each rank did last"), outcome.output);
+    BOOST_TEST(outcome.says("fsdp-inspect --flight saves shows what each rank did last"), outcome.output);
     const json said = records(folder);
     BOOST_TEST_INFO_SCOPE(described(folder));
     BOOST_TEST(said["ranks_to_look_at"] == json::array({1}));

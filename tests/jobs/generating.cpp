@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(mistakes_are_said_once) {
       "train.bin --arch gpt2 --decoder-layers 1 --decoder-embed-dim 32 --decoder-attention-heads 2 "
       "--tokens-per-sample 32 --max-update 1 --save-dir other ";
   const std::pair<const char*, const char*> of_training[] = {
-      {"--sample-interval-updates 1", "--sample-interval-updates has no tokenizer (the model has 50257 tokens"},
+      {"--sample-interval-updates 1", "--sample-interval-updates needs a tokenizer (the model has 50257 tokens"},
       {"--sample-prompt a", "--sample-prompt"},
   };
   for (const auto& [words, says] : of_training) {

@@ -213,11 +213,11 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   // A GPU that is too old cannot be used. If there are several GPUs, those that can be used are.
   const std::string old = "FSDP_CUDA_DOUBLE_CAPABILITIES=75", volta = "FSDP_CUDA_DOUBLE_NAME=Tesla V100";
   expect({old, volta}, "cuda", {"finds no GPU (Tesla V100 has compute capability 7.5, and fsdp needs 8.0 or later"});
-  expect({old, volta, "SLURM_JOB_GPUS=0"}, "auto", {"none can be used (Tesla V100 has compute capability 7.5"});
+  expect({old, volta, "SLURM_JOB_GPUS=0"}, "auto", {"none of them can be used (Tesla V100 has compute capability 7.5"});
   expect({"FSDP_CUDA_DOUBLE_CAPABILITIES=75,80", "FSDP_CUDA_DOUBLE_DEVICES=2"}, "cuda", {});
-  expect({no_gpu, "SLURM_JOB_GPUS=0,1"}, "auto", {"the job was given GPUs (SLURM_JOB_GPUS=0,1)", "no CUDA-capable device"});
-  expect({no_gpu, "SLURM_STEP_GPUS=0"}, "auto", {"the job was given GPUs (SLURM_STEP_GPUS=0)"});  // the number of a GPU
-  expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                           // a count: no GPU
+  expect({no_gpu, "SLURM_JOB_GPUS=0,1"}, "auto", {"the job has GPUs (SLURM_JOB_GPUS=0,1)", "no CUDA-capable device"});
+  expect({no_gpu, "SLURM_STEP_GPUS=0"}, "auto", {"the job has GPUs (SLURM_STEP_GPUS=0)"});  // the number of a GPU
+  expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                     // a count: no GPU
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of the GPU's memory could not be had", "--checkpoint-activations"});
 }
 

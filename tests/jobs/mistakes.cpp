@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs) {
   expect_said("--config ours.ini", "ours.ini:6: unknown option nonsense");
   std::ofstream(folder / "fsdp.yaml") << "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n";
   expect_said("--config fsdp.yaml", "(it is a configuration of Hugging Face's accelerate, in YAML); give lines");
-  expect_said("--no-save --save-interval-updates 1", "--no-save contradicts what is said of saves");
+  expect_said("--no-save --save-interval-updates 1", "--no-save contradicts other options for saves");
 }
 
 BOOST_AUTO_TEST_CASE(data_that_is_not) {
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   const Outcome plan = run(folder, mpirun(3, "fsdp-train", dry));
   BOOST_TEST(plan.code == 0, plan.output);
   BOOST_TEST(plan.says("warning: a run would not start: checkpoint saves/step-00000002"), plan.output);
-  BOOST_TEST(plan.says("n_embd: 48 asked for, 24 there"), plan.output);
+  BOOST_TEST(plan.says("n_embd: 48 requested, 24 in the checkpoint"), plan.output);
   BOOST_TEST(plan.says("operations of one update:"), plan.output);
   dry = plus({tokens, "--save-dir", "saves", "--dry-run", "--restore", "none"}, model);
   BOOST_TEST(run(folder, alone(dry)).code == 0);
@@ -197,7 +197,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   dry = plus(dry, {"--device", "cuda"});
   const Outcome for_gpus = run(folder, alone(dry));
   BOOST_TEST(for_gpus.code == 0, for_gpus.output);
-  BOOST_TEST(for_gpus.says("of the GPU in all: "), for_gpus.output);
+  BOOST_TEST(for_gpus.says("GPU memory in total: "), for_gpus.output);
   BOOST_TEST(!for_gpus.says("offloaded"), for_gpus.output);
   // On a GPU, offloaded memory is shown separately. A CPU has only one memory.
   const Outcome offloaded = run(folder, alone(plus(dry, {"--offload-params", "cpu"})));
@@ -220,7 +220,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   // If the model family differs, the message names only that.
   const Outcome llama = run(
       folder, alone({tokens, "--save-dir", "saves", "--arch", "llama-7b", "--tokens-per-sample", "16", "--max-update", "4"}));
-  BOOST_TEST(llama.says("(model_type: \"llama\" asked for, \"gpt2\" there)"), llama.output);
+  BOOST_TEST(llama.says("(model_type: \"llama\" requested, \"gpt2\" in the checkpoint)"), llama.output);
   // If all updates are done, the output has no rate and no memory peak.
   const Outcome nothing = run(folder, mpirun(3, "fsdp-train", plus({tokens, "--save-dir", "saves"}, model)));
   BOOST_TEST(nothing.says("tokens\nnothing to do"), nothing.output);

@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(a_run_stops_before_the_end_of_its_job) {
   };
   const Outcome no_job = train(2, 2, "3s", {});
   expect_code(no_job, 2);
-  BOOST_TEST(no_job.times_said("this is no Slurm job") == 1u);
+  BOOST_TEST(no_job.times_said("this is not a Slurm job") == 1u);
   squeue_says("false");
   const Outcome silent = train(1, 2, "3s", {"SLURM_JOB_ID=7"});
   expect_code(silent, 2);
@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(a_validation_does_not_keep_a_run_from_stopping) {
     kill(launcher, SIGUSR1);
   });
   expect_code(outcome, 75);
-  BOOST_TEST(outcome.says("the validation after update 1 is left off: the run is to stop"), outcome.output);
+  BOOST_TEST(outcome.says("the validation after update 1 is skipped, because the run stops"), outcome.output);
   BOOST_TEST(std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count() < 30);
   BOOST_TEST(steps_done(folder, "long") == 2u);
   BOOST_TEST(metrics(folder / "long.jsonl", "valid").empty());
@@ -284,7 +284,7 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job_and_leaves_the_last_save) {
   for (std::size_t u = 0; u < trained.size(); ++u) BOOST_TEST(trained[u]["step"].get<std::size_t>() == u + 1);
   const auto lost = metrics(folder / "saves.jsonl", "lost");
   for (const json& line : lost) BOOST_TEST(line["step"].get<int>() > from);
-  BOOST_TEST(resumed.says("and is done again now") == !lost.empty(), resumed.output);
+  BOOST_TEST(resumed.says("which this run repeats") == !lost.empty(), resumed.output);
   const json end = metrics(folder / "saves.jsonl", "end").back(), spent = end["time_spent"];
   BOOST_TEST_MESSAGE(end.dump());
   BOOST_TEST(spent["starts"] == 2);

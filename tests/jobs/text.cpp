@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
   BOOST_TEST(first.times_said("text: 'text.txt' has ") == 1u, first.output);
   // A tokenizer takes about 60 MiB, which do not count as memory of training.
   if (fsdp::restart_process_peak()) {
-    const std::string used = "the process         ", expected = "MiB used since its texts were tokens, ";
+    const std::string used = "the process         ", expected = "MiB used since its texts were tokenized, ";
     BOOST_TEST_REQUIRE(first.says(expected), first.output);
     const auto number_behind = [&](const std::string& words) {
       return std::stod(first.output.substr(first.output.find(words) + words.size()));
@@ -174,7 +174,7 @@ BOOST_AUTO_TEST_CASE(plain_texts_are_documents) {
     BOOST_TEST(of_texts == loss("all.jsonl" + documents).first);
   }
   const auto [alone, outcome] = loss("texts/5.txt --document-attention");
-  BOOST_TEST(outcome.says("warning: 'texts/5.txt' is one document: --document-attention changes little"), outcome.output);
+  BOOST_TEST(outcome.says("warning: 'texts/5.txt' is one document, so --document-attention changes little"), outcome.output);
   const Outcome in_both = loss("texts --valid texts/2.txt").second;
   BOOST_TEST(in_both.times_said("warning: ") == 1u, in_both.output);
   BOOST_TEST(in_both.says("warning: 'texts/2.txt' is in the training data and in --valid (the model is"), in_both.output);
@@ -275,7 +275,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
       folder, 1,
       "tokens.bin --vocab-size 300 --max-update 1 --batch-size 12 --save-dir named --tokenizer " + tokenizers + "smollm2.json");
   BOOST_TEST(named.code == 0, named.output);
-  BOOST_TEST(named.says("warning: the tokenizer has 500 tokens and the model 300: "), named.output);
+  BOOST_TEST(named.says("warning: the tokenizer has 500 tokens, but the model has only 300: "), named.output);
   // All data files are checked before texts are tokenized.
   for (const std::string missing : {"text.txt,none.bin", "text.txt:0.5,empty.txt:0.5", "text.txt --valid none.bin",
                                     "text.txt --mask none.bin", "text.txt --valid tokens.bin --valid-mask text.txt"}) {
@@ -334,7 +334,7 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_tokens_of_a_tokenizer_and_speaks_with_it
   write_file(folder / "pad.txt", text + "[PAD]" + text);
   const Outcome same = tool(folder, "fsdp-generate padded" + ask);
   BOOST_TEST(same.says(spoken.output), same.output);
-  BOOST_TEST(same.says("the tokenizer has 501 tokens and the model 500"), same.output);
+  BOOST_TEST(same.says("the tokenizer has 501 tokens, but the model has only 500"), same.output);
   const std::string short_job =
       " --model padded --tokens-per-sample 32 --batch-size 2 --max-update 1 --sample-interval-updates 1 ";
   const Outcome tuned = run(folder, mpirun(2, "fsdp-train", split("text.txt --save-dir tuned --sample-prompt In" + short_job)));

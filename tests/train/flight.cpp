@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(a_truncated_file_ends_no_process) {
     int status = 0;
     BOOST_TEST_REQUIRE(waitpid(child, &status, 0) == child);
     BOOST_TEST(status == 0);
-    CHECK_CONTAINS(message_of([&] { read_flight_record(folder / "flight" / name); }), "is no flight record");
+    CHECK_CONTAINS(message_of([&] { read_flight_record(folder / "flight" / name); }), "is not a flight record");
   }
   // Any other access beyond the end of a mapped file still ends the process.
   const pid_t child = fork();
@@ -175,11 +175,11 @@ BOOST_AUTO_TEST_CASE(what_is_damaged_is_refused_or_left_out) {
     write_file(folder / "damaged", contents);
     return read_flight_record(folder / "damaged");
   };
-  CHECK_CONTAINS(message_of([&] { read(whole.substr(0, 5000)); }), "is no flight record (it has 5000 bytes");
-  CHECK_CONTAINS(message_of([&] { read("x" + whole.substr(1)); }), "it does not begin as one");
+  CHECK_CONTAINS(message_of([&] { read(whole.substr(0, 5000)); }), "is not a flight record (it has 5000 bytes");
+  CHECK_CONTAINS(message_of([&] { read("x" + whole.substr(1)); }), "it does not begin like one");
   std::string rank = whole;
   rank[16] = 'x';
-  CHECK_CONTAINS(message_of([&] { read(rank); }), "what cannot be");
+  CHECK_CONTAINS(message_of([&] { read(rank); }), "impossible");
   std::string entry = whole;
   entry[entry.find("forward block 3", entry.find("forward block 3") + 1)] = '\0';  // removes the name of the second entry
   BOOST_TEST(read(entry).unreadable == 1u);

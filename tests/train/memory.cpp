@@ -28,7 +28,7 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   BOOST_TEST(plain.snapshot == 0u);
   BOOST_TEST(plain.trace == 0u);
   BOOST_TEST(plain.total() == plain.plan + 1000 + plain.gemm + plain.batch);
-  BOOST_TEST(!contains(describe_beside_plan(plain), "of the trace"));
+  BOOST_TEST(!contains(describe_beside_plan(plain), "for the trace"));
 
   // Saves by interval run during training and need a copy of the state, unless training waits for them.
   options.save.interval_updates = 10;
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   BOOST_TEST((of_bf16 >= half && of_bf16 < 1.01 * half));  // pieces are aligned
   BOOST_TEST(more.trace == Recorder::bytes(planned.plan, 3));
   BOOST_TEST(more.total() == plain.total() + more.snapshot + more.trace);
-  CHECK_CONTAINS(describe_beside_plan(more), "that a save writes from");
+  CHECK_CONTAINS(describe_beside_plan(more), "for the copy that a save writes");
   options.save.training_waits = true;
   BOOST_TEST(account().snapshot == 0u);
 }
@@ -62,8 +62,8 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   BOOST_TEST(m.total() == planned.plan.peak_bytes + m.gemm + (3ul << 29));
   BOOST_TEST(m.on_host() == m.batch + m.snapshot);
   BOOST_TEST(m.snapshot > 0u);
-  CHECK_CONTAINS(describe_beside_plan(m), "of the GPU in all: " + format_bytes(static_cast<double>(m.total())));
-  CHECK_CONTAINS(describe_beside_plan(m), "in the host's memory: ");
+  CHECK_CONTAINS(describe_beside_plan(m), "GPU memory in total: " + format_bytes(static_cast<double>(m.total())));
+  CHECK_CONTAINS(describe_beside_plan(m), "host memory: ");
   constexpr std::size_t each = std::size_t{16} << 20;
   BOOST_TEST(staging_on_gpu({.kind = "auto"}, {1, 1}) == 0u);
   BOOST_TEST(staging_on_gpu({.kind = "auto"}, {4, 1}) == 3 * each);
@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   for (const Unit& unit : planned.layout.units()) largest = std::max(largest, unit.padded_numel * sizeof(float));
   BOOST_TEST(by_host.total() == m.total());
   BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(LossSum));  // and the world reduces the loss
-  CHECK_CONTAINS(describe_beside_plan(by_host), " that collectives go through, ");
+  CHECK_CONTAINS(describe_beside_plan(by_host), " of staging for collectives, ");
 }
 
 // A dry run only makes a plan and no device, for any device of the plan.

@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(a_run_is_known_by_its_folder_whatever_that_is_called) {
 BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
   const TemporaryFolder folder;
   write_file(folder / "data", "tokens");
-  CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "data"); }), "is no file of metrics");
+  CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "data"); }), "is not a metrics file");
   BOOST_TEST(read_file(folder / "data") == "tokens");
   BOOST_TEST_REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK_CONTAINS(message_of([&] { MetricsFile file(folder / "pipe"); }), "cannot write --log-file");  // no process reads the

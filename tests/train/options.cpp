@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(the_total_batch_size_decides_or_agrees) {
              4u);
   CHECK_CONTAINS(error({"--batch-size", "2", "--update-freq", "4", "--total-batch-size", "20"}, 3),
                  "--total-batch-size 20 is not --batch-size 2 x --update-freq 4 x 3 ranks = 24");
-  CHECK_CONTAINS(error({"--batch-size", "2000000"}), "--batch-size 2000000 with --tokens-per-sample 1024 fits into no memory");
+  CHECK_CONTAINS(error({"--batch-size", "2000000"}), "--batch-size 2000000 with --tokens-per-sample 1024 is too large");
   CHECK_CONTAINS(error({"--batch-size", "2", "--total-batch-size", "20"}, 3),
                  "20 is not a multiple of --batch-size 2 x 3 ranks = 6");
 }
