@@ -31,11 +31,10 @@ void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
 void add_document_options(OptionTable& table, BreakMode& break_mode, bool& document_attention,
                           std::optional<std::size_t>& end_of_document) {
   table
-      .choice<BreakMode>("break-mode", break_mode,
-                         {{"none", BreakMode::none}, {"complete", BreakMode::complete}, {"eos", BreakMode::eos}},
-                         "Where a sequence may begin: none: wherever the one before ends; complete: with a document, and it "
-                         "has as many whole ones "
-                         "as fit; eos: with a document, and it has no other. Documents that are longer take several sequences.")
+      .choice<BreakMode>(
+          "break-mode", break_mode, {{"none", BreakMode::none}, {"complete", BreakMode::complete}, {"eos", BreakMode::eos}},
+          "Where a sequence may begin. none: where the previous one ends; complete: with a document, and it has as many whole "
+          "documents as fit; eos: with a document, and it has no other. Longer documents take several sequences.")
       .alias("sample-break-mode")
       .sets("break mode");
   table
@@ -48,15 +47,15 @@ void add_document_options(OptionTable& table, BreakMode& break_mode, bool& docum
                "The token that ends a document, for --break-mode or --document-attention with data whose format has no "
                "documents.")
       .sets("end of document")
-      .unset("what the index of the data says");
+      .unset("as in the index of the data");
 }
 
 void add_strategy_option(OptionTable& table, std::string& strategy) {
   table.choice<std::string>(
       "sharding-strategy", strategy, placement_names(),
-      "What is sharded over the ranks. full: parameters, gradients, optimizer state (ZeRO-3); grad-op: parameters "
-      "stay gathered from forward to backward (ZeRO-2); optim: the optimizer state alone (ZeRO-1); none: nothing (DDP); "
-      "hybrid, hybrid-grad-op: full and grad-op inside groups that hold a copy each. PyTorch's names mean the same.");
+      "What is sharded over the ranks. full: parameters, gradients, optimizer state (ZeRO-3); grad-op: parameters stay "
+      "gathered from forward to backward (ZeRO-2); optim: only the optimizer state (ZeRO-1); none: nothing (DDP); hybrid, "
+      "hybrid-grad-op: full and grad-op inside groups that hold a copy each. PyTorch's names mean the same.");
 }
 
 void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
@@ -75,8 +74,8 @@ void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
   property("share-decoder-input-output-embed", sizes.tied_embeddings,
            "The output projection is the embedding of the tokens; =false: it is a matrix of its own.");
   property("decoder-learned-pos", sizes.learned_positions,
-           "Positions are a learned table; =false: sines and cosines. transformer_lm_* can have either, other models what they "
-           "have.");
+           "Positions are a learned table; =false: sines and cosines. transformer_lm_* can have either; other models have only "
+           "their own kind.");
   property("no-scale-embedding", sizes.unscaled_embedding,
            "Embeddings of tokens are not multiplied by the root of their width, which transformer_lm_* do.");
   using MaybeActivation = std::optional<Activation>;
@@ -128,9 +127,8 @@ void add_precision_options(OptionTable& table, DType& precision) {
   const auto spelled = std::make_shared<Spellings>();  // the rows keep it alive
   table
       .choice<DType>("precision", precision, dtype_names(),
-                     "Type of the numbers that are gathered, computed with and kept as activations. The optimizer works on "
-                     "an fp32 copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see "
-                     "--reduce-dtype.")
+                     "Type of gathered parameters, of computation and of kept activations. The optimizer works on an fp32 "
+                     "copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see --reduce-dtype.")
       .alias("param-dtype")
       .follows("fp32");  // a printed configuration has the default as a comment only, so other spellings can set it
   table.flag("bf16", spelled->bf16, "fairseq's spelling of --precision bf16.").spelling();
@@ -164,8 +162,8 @@ void add_state_type_option(OptionTable& table, DType& type) {
 void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm) {
   table
       .flag("invariant", sharding.plan.invariant,
-            "Train to the same bits at 1, 2, 4, 8, ... ranks, if --total-batch-size and --batch-size stay: sums over "
-            "micro-batches and ranks go in one order, and gradients are reduced in every micro-batch.")
+            "Train to the same bits at 1, 2, 4, 8, ... ranks, if --total-batch-size and --batch-size stay the same: sums over "
+            "micro-batches and ranks have one order, and gradients are reduced in every micro-batch.")
       .sets("same bits at any number of ranks", "--invariant");
   table.then([&sharding, &comm](const OptionTable&) {
     if (!sharding.plan.invariant) return;
@@ -251,19 +249,18 @@ void add_comm_options(OptionTable& table, CommOptions& comm) {
 }
 
 void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
-  table.flag(
-      "comm-thread", comm_thread,
-      "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads or "
-      "OMP_NUM_THREADS say otherwise, the computation leaves it one. The option changes no bit of the results, at the same "
-      "number of threads.");
+  table.flag("comm-thread", comm_thread,
+             "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads "
+             "or OMP_NUM_THREADS is given, the computation uses one core less. The option changes no bit of the results, at "
+             "the same number of threads.");
 }
 
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more) {
   table
       .choice<DeviceChoice>("device", device,
                             {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
-                            "Device to compute on; auto is a GPU where the process sees one, else the CPU, and it is an "
-                            "error if the job was given GPUs that cannot be used." +
+                            "Device to compute on; auto is a GPU if the process sees one, else the CPU; it is an error if the "
+                            "job has GPUs that cannot be used." +
                                 more)
       .sets("device");
 }
@@ -288,8 +285,8 @@ Option& add_threads_option(OptionTable& table, std::size_t& threads) {
 void add_no_verify_option(OptionTable& table, bool& no_verify) {
   table
       .flag("no-verify", no_verify,
-            "Do not compare what is read of checkpoints and models with its checksums: faster where the disk is not what "
-            "takes the time, and damaged numbers are taken as they are.")
+            "Do not check the checksums of checkpoints and models: reading is faster if the disk is fast, and damaged numbers "
+            "are not noticed.")
       .sets("unchecked reading");
 }
 

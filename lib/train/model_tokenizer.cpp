@@ -12,8 +12,8 @@ namespace fsdp {
 void add_model_tokenizer_option(OptionTable& table, std::string& name) {
   table
       .text("tokenizer", "NAME", name,
-            "the model's tokenizer: a folder with tokenizer.json, tokenizer.model or vocab.json, such a file, or bytes")
-      .unset("the one that lies with MODEL, or bytes if the model has 256 tokens")
+            "the model's tokenizer: a folder with tokenizer.json, tokenizer.model or vocab.json, one of these files, or bytes")
+      .unset("the one that comes with MODEL, or bytes if the model has 256 tokens")
       .sets("tokenizer");
 }
 

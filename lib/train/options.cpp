@@ -36,10 +36,8 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .text("data", "DATA", o.data,
             "Tokens to train on: a file of llm.c's (as fsdp-tokenize writes), a memory-mapped data set of Megatron or fairseq "
             "(.bin with .idx), an HDF5 file; or text, plain or as lines of JSON; a data-bin folder of fairseq-preprocess, "
-            "another "
-            "folder of such files, a pattern ('data/*.bin'); or several, 'a.bin,b.bin' one behind the other, or "
-            "'a.bin:0.7,b.bin:0.3' side by side with these "
-            "shares of the sequences.")
+            "another folder of such files, a pattern ('data/*.bin'); or several data sets: 'a.bin,b.bin' one after the other, "
+            "or 'a.bin:0.7,b.bin:0.3' mixed, with these shares of the sequences.")
       .positional()
       .required();
   table.text("valid", "DATA", o.valid, "Tokens to validate on: the same, without shares.")
@@ -47,24 +45,23 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
   add_document_options(table, o.break_mode, o.sharding.plan.documents, o.end_of_document);
   table
       .text("mask", "FILES", o.mask,
-            "Which tokens of DATA count in the loss: a token file with 1 for each that does and 0 for others; of several data "
-            "sets their masks, in the same order, without weights; of an HDF5 file with a dataset loss_mask that. A sequence "
-            "of which nothing counts is left out.")
+            "Which tokens of DATA count in the loss: a token file with 1 for each that does and 0 for others; for several data "
+            "sets their masks, in the same order, without weights; for an HDF5 file with a dataset loss_mask that file. "
+            "Sequences without a token that counts are left out.")
       .unset("the dataset loss_mask of an HDF5 file; else all count");
   table.text("valid-mask", "FILES", o.valid_mask, "The same for --valid.").unset("likewise");
   table
-      .text(
-          "tokenizer", "NAME", o.tokenizer,
-          "The tokenizer of texts and of the model: a folder with tokenizer.json, tokenizer.model or vocab.json, such a "
-          "file, or bytes. "
-          "Texts become tokens once, in the folder 'tokens' of --save-dir. The tokenizer's files go into each checkpoint. With "
-          "--arch, the model has its vocabulary unless --vocab-size says otherwise.")
+      .text("tokenizer", "NAME", o.tokenizer,
+            "The tokenizer of texts and of the model: a folder with tokenizer.json, tokenizer.model or vocab.json, one of "
+            "these files, or bytes. Texts become tokens once, in the folder 'tokens' of --save-dir. The tokenizer's files go "
+            "into each checkpoint. With --arch, the model has the tokenizer's vocabulary unless --vocab-size is given.")
       .alias("sample-tokenizer")
       .unset("that of the checkpoint, of --model or of --finetune-from; bytes with --arch, or for a vocabulary of 256")
       .sets("tokenizer");
   add_text_options(table, o.json_field, o.skip_invalid);
   table.flag("shuffle", o.shuffle,
-             "Read the sequences in an order that --seed and the pass over the data give, instead of the file's.");
+             "Read the sequences in a random order, which depends on --seed and on the pass over the data, instead of the "
+             "file's order.");
 }
 
 /// Returns the first given option that changes a model; null if none is given.
@@ -112,8 +109,8 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   table.group("Model");
   table
       .text("arch", "NAME", o.arch,
-            "Model by name; --list-archs shows them. A new model has positions for --tokens-per-sample tokens, where it could "
-            "have more.")
+            "Model by name; --list-archs shows them. A new model has positions for --tokens-per-sample tokens, even if it "
+            "could have more.")
       .unset("as --model, or as the checkpoint that is resumed");
   table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
   table
@@ -129,8 +126,9 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
       .unset(
           "with --arch, that of the tokenizer for text or --tokenizer, or of a data-bin folder's dict.txt; else as the model "
           "says");
-  table.number("dropout", "P", o.dropout, "Drop elements of the embeddings and of what attention and feed-forward layers add.",
-               "from 0 to below 1", below_1);
+  table.number("dropout", "P", o.dropout,
+               "Drop elements of the embeddings and of the outputs of attention and feed-forward layers.", "from 0 to below 1",
+               below_1);
   table.number("attention-dropout", "P", o.attention_dropout, "Drop attention probabilities.", "from 0 to below 1", below_1);
   table.then([&o](const OptionTable& read) { settle_model(read, o); });
 }
@@ -177,7 +175,7 @@ void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<
   table.group("Batch");
   add_batch_options(table, o.sharding);
   table.row("batch-size").alias("max-sentences");
-  table.row("update-freq").follows("1, or what --total-batch-size asks for");
+  table.row("update-freq").follows("1, or as --total-batch-size requires");
   table
       .integer("total-batch-size", "G", o.total_batch_size, {1, 1e12},
                "Sequences per update over all ranks; must equal B x K x ranks.")
@@ -245,7 +243,7 @@ bool reads_nesterov(const Optimizer& optimizer) { return optimizer.reads.nestero
 bool reads_amsgrad(const Optimizer& optimizer) { return optimizer.reads.amsgrad; }
 
 std::string optimizer_help() {
-  std::string help = format("Optimizer. {} have L2 decay, the others decay weights beside the gradient.",
+  std::string help = format("Optimizer. {} have L2 decay, the others decoupled weight decay.",
                             listed(optimizers_where([](const Optimizer& optimizer) { return optimizer.l2_decay; })));
   for (const Optimizer* optimizer : optimizers())
     if (!optimizer->about.empty()) help += format(" {}", optimizer->about);
@@ -321,7 +319,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
       .follows(defaults_text([](const Optimizer&) { return true; },
                              [](const Optimizer& row) { return number_text(row.weight_decay); }));
   table.list("no-decay", "PATTERNS", optimizer.no_decay,
-             "Parameters without weight decay, beside the vectors: shell globs over names.");
+             "Parameters without weight decay, in addition to the vectors: shell globs over names.");
   table.numbers_by_name(
       "lr-scale", "PATTERN=X,...", optimizer.learning_rate_scales,
       "Multiply the learning rate of the parameters that match, as in 'h.0.*=0.1,*wte*=0.5'; the last match counts.",
@@ -361,11 +359,9 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.number("end-learning-rate", "RATE", o.schedule.end, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
   table.number("power", "P", o.schedule.power, "Power of polynomial_decay.", "above 0", above_0);
-  table.integer("max-update", "N", o.max_update, {1}, "Updates in all, those of a resumed run included.")
+  table.integer("max-update", "N", o.max_update, {1}, "Updates in total, including those before the run was resumed.")
       .unset("as --max-epoch, else as --total-num-update; one of the three is needed");
-  table
-      .integer("max-epoch", "N", o.max_epoch, {1},
-               "Passes over the data in all; what is left for the last update is a smaller batch.")
+  table.integer("max-epoch", "N", o.max_epoch, {1}, "Passes over the data in total; the last update may have a smaller batch.")
       .unset("as --max-update");
   table.then([&o](const OptionTable& read) {
     settle_optimizer(read, o);
@@ -440,7 +436,7 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
       "size_based_auto_wrap_policy); custom: --wrap-units; none: everything. The rest is the root unit.");
   table.integer("wrap-layers", "N", sharding.wrap.blocks_per_unit, {1, 1e4}, "Blocks per unit.");
   table.size("min-num-params", "N", sharding.wrap.min_num_params,
-             "Parameters from which on --wrap-policy size makes a module a unit.");
+             "With --wrap-policy size: parameters that a module must have to be a unit.");
   table.list("wrap-units", "PATTERNS", sharding.wrap.patterns,
              "Units of --wrap-policy custom: a shell glob over module names each, as in 'h.[0-3],h.[4-7]'.");
   table.choice<BackwardPrefetch>(
@@ -456,7 +452,8 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
              "Gather the next unit before the computation of the current one in forward; --forward-prefetch=false: when it is "
              "needed.");
   table.integer("limit-all-gathers", "N", sharding.plan.parameter_slots, {1, 1e4},
-                "Gathered units at a time, beside those that stay: slots, of which all but one are filled ahead.");
+                "Units that can be gathered at a time, in addition to those that stay gathered. Each has a slot; all slots but "
+                "one are filled ahead.");
   table.flag("accumulate-unsharded", sharding.plan.accumulate_unsharded,
              "Add up whole gradients over the micro-batches and reduce once (PyTorch's no_sync): less traffic, more memory.");
   add_invariance_option(table, sharding, comm);
@@ -505,8 +502,8 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
   const auto dtypes = dtype_names();
   table.choice<DType>(
       "reduce-dtype", sharding.types.reduce, dtypes,
-      "Type in which gradients travel to where they are added up. Each rank's own is rounded once; the sums are "
-      "fp32, and travel so. fp16 has no gradients below 6e-8 or above 65504 (times the loss scale of --fp16).");
+      "Type in which gradients are sent to the ranks that sum them. Each rank rounds its gradient once; the sums are computed "
+      "and sent in fp32. fp16 has no gradients below 6e-8 or above 65504 (times the loss scale of --fp16).");
   add_kept_type_options(table, sharding.types);
   table.choice<DType>("buffer-dtype", o.execution.table_type, dtypes,
                       "Type to which the model's buffers, the tables of rotary positions, are rounded.");
@@ -530,13 +527,12 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
 void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
   table.group("Memory");
   add_recomputation_option(table, sharding.plan.checkpoint_activations);
-  table.choice<CheckpointPolicy>(
-      "checkpoint-policy", sharding.plan.checkpoint_policy,
-      {{"block", CheckpointPolicy::block}, {"selective", CheckpointPolicy::selective}},
-      "With --checkpoint-activations: keep the blocks' inputs alone, or also what attention and the large "
-      "products gave, so that only cheap work is done again.");
+  table.choice<CheckpointPolicy>("checkpoint-policy", sharding.plan.checkpoint_policy,
+                                 {{"block", CheckpointPolicy::block}, {"selective", CheckpointPolicy::selective}},
+                                 "With --checkpoint-activations: keep only the blocks' inputs, or also the results of "
+                                 "attention and of the large products, so that only cheap work is recomputed.");
   table.integer("checkpoint-every", "N", sharding.plan.checkpoint_every, {1, 1e4},
-                "With --checkpoint-activations: blocks per segment, of which only the first one's input is kept.");
+                "With --checkpoint-activations: blocks per segment; only the input of its first block is kept.");
   add_offload_options(table, sharding);
   table.then([&sharding](const OptionTable& read) {
     const PlanOptions& plan = sharding.plan;
@@ -549,8 +545,9 @@ void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
 
 void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.group("Checkpoint");
-  table.path("save-dir", "DIR", o.save.folder,
-             "Folder of checkpoints. A file 'save' in it asks for one, a file 'stop' for one and the end.");
+  table.path(
+      "save-dir", "DIR", o.save.folder,
+      "Folder of checkpoints. A file 'save' in it requests a checkpoint, a file 'stop' a checkpoint and the end of the run.");
   table.flag("no-save", o.save.none,
              "Write no checkpoints: the run cannot be resumed. Tokens of texts are kept in --save-dir all the same.");
   table.integer("save-interval-updates", "N", o.save.interval_updates, {0},
@@ -559,18 +556,15 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
                  "it has no unit, and other programs count epochs or updates, as --save-interval-updates does");
   table.duration(
       "stop-before", "TIME", o.stop_before_s,
-      "In a Slurm job: save and stop, with exit code 75, at the end of the first update that ends less than this "
-      "before the end of the job; 0: do not. Slurm is asked when that is. The time must be enough for an update and a "
-      "save.");
-  table.flag(
-      "no-async-save", o.save.training_waits,
-      "Let training wait for each save. Else those by interval are copied to memory, and written from there while training "
-      "goes on.");
+      "In a Slurm job: save and stop, with exit code 75, at the end of the first update that ends less than this before the "
+      "end of the job; 0: do not. Slurm reports the end of the job. The time must be enough for an update and a save.");
+  table.flag("no-async-save", o.save.training_waits,
+             "Let training wait for each save. Otherwise saves by interval are copied to memory, and written from there while "
+             "training continues.");
   table.choice<h5::Compression>("compress", o.save.compression,
                                 {{"none", h5::Compression::none}, {"gzip", h5::Compression::gzip}},
-                                "gzip: shuffle and deflate what is saved, as any HDF5 tool reads it. Files get smaller by a "
-                                "seventh or so, and saves slower "
-                                "by far: docs/performance.md.");
+                                "gzip: shuffle and deflate what is saved, as any HDF5 tool reads it. Files are about a seventh "
+                                "smaller, and saves are much slower: docs/performance.md.");
   table.integer("keep-last", "N", o.save.keep_last, {1, 1e6}, "Remove all but the newest N steps after each save.")
       .unset("keep all");
   table.integer("keep-every", "N", o.save.keep_every, {1, 1e12}, "With --keep-last: also keep the steps of every N-th update.")
@@ -580,24 +574,21 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
              "damaged, it is renamed, and the one before is used. The model is the checkpoint's, all other options are the "
              "command's.");
   table
-      .path(
-          "finetune-from", "PATH", o.finetune_from,
-          "Begin with the weights of a checkpoint, a consolidated file or a Hugging Face folder, and nothing else of it; where "
-          "there is a checkpoint to continue from, that is continued.")
+      .path("finetune-from", "PATH", o.finetune_from,
+            "Begin with the weights of a checkpoint, a consolidated file or a Hugging Face folder, and nothing else of it. If "
+            "there is a checkpoint to continue from, the run continues from that instead.")
       .unset("--init");
   table
-      .list(
-          "ignore-missing", "PATTERN,...", o.ignore_missing,
-          "With --finetune-from or pretrained weights: tensors by name that may be missing there, or have another shape, as "
-          "with "
-          "another --vocab-size; these start from --seed, as in a new model. Those that the model does not have may be named, "
-          "too, and are left out. '*' crosses dots.")
+      .list("ignore-missing", "PATTERN,...", o.ignore_missing,
+            "With --finetune-from or pretrained weights: names of tensors that may be missing there or have another shape, for "
+            "example with another --vocab-size; they start from --seed, as in a new model. Tensors that the model does not "
+            "have may be named, too; they are not read. '*' crosses dots.")
       .unset("none: all must fit");
   table.flag("reset-optimizer", o.reset_optimizer,
              "Take the weights, the update and the data position from the checkpoint, and start the optimizer's state at zero: "
-             "needed where the checkpoint has another optimizer's.");
+             "needed if the checkpoint has the state of another optimizer.");
 
-  table.flag("reset-dataloader", o.reset_dataloader, "Read the data from the start, whatever the checkpoint says.");
+  table.flag("reset-dataloader", o.reset_dataloader, "Read the data from the start, not from the checkpoint's position.");
   add_no_verify_option(table, o.no_verify);
   table.then([&o](const OptionTable&) {
     if (o.save.keep_every != 0 && o.save.keep_last == 0)
@@ -609,18 +600,16 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   table.group("Run");
   table.choice<std::string>(
       "task", o.task, {{"language_modeling", "language_modeling"}},
-      "fairseq's word for what is trained: language_modeling, the prediction of the next token, is all that "
-      "there is.");
+      "fairseq's word for what is trained: language_modeling, the prediction of the next token, is the only choice.");
   table.choice<std::string>("criterion", o.criterion, {{"cross_entropy", "cross_entropy"}},
-                            "fairseq's word for the loss: cross_entropy, that of the next token, is all that there is.");
-  add_device_option(
-      table, o.device,
-      " With --dry-run and in fsdp-plan, auto is the CPU, and cuda says what a rank would hold on a GPU, which need "
-      "not be there.");
+                            "fairseq's word for the loss: cross_entropy, that of the next token, is the only choice.");
+  add_device_option(table, o.device,
+                    " With --dry-run and in fsdp-plan, auto is the CPU, and cuda shows what a rank would hold on a GPU, even "
+                    "if there is no GPU.");
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.cpu.communication_thread);
   table.integer("seed", "N", o.seed, {0, 4294967295.0},
-                "Seed of the random initial weights, of --shuffle, of dropout, and of what is rounded at random.");
+                "Seed of the random initial weights, of --shuffle, of dropout, and of stochastic rounding.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
   table.choice<LogFormat>("log-format", o.log_format,
                           {{"auto", LogFormat::automatic},
@@ -628,16 +617,16 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
                            {"simple", LogFormat::simple},
                            {"json", LogFormat::json},
                            {"none", LogFormat::none}},
-                          "What is printed of updates and validations, on the standard error output: a bar on a terminal, and "
-                          "lines (auto); lines (simple); the metrics' lines of JSON, as in --log-file (json); nothing (none).");
+                          "How updates and validations are printed, on standard error. auto: a bar on a terminal, and lines; "
+                          "simple: lines; json: the metrics as lines of JSON, as in --log-file; none: nothing.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.flag("log-group-norms", o.log_group_norms,
              "Also write the gradient's norm by group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
   table.integer("sample-interval-updates", "N", o.sample_interval_updates, {0},
-                "Print what the model says every N updates: 64 tokens at temperature 0.8; 0: never.");
-  table.text("sample-prompt", "TEXT", o.sample_prompt, "Text to go on from.").unset("a line break");
+                "Print a text that the model generates every N updates: 64 tokens at temperature 0.8; 0: never.");
+  table.text("sample-prompt", "TEXT", o.sample_prompt, "Text that the generated text continues.").unset("a line break");
   table.then([&o](const OptionTable& read) {
     require(read.given("sample-prompt"), "sample-prompt", o.sample_interval_updates > 0, "--sample-interval-updates");
     if (o.sample_interval_updates > 0) o.sharding.plan.cache = {1, o.sharding.batch.T};
