@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_each) {
   for (const Algorithm& algorithm : algorithms()) {
     const Floats start = random_floats(n, 1);
     Floats p = start;
-    Doubles P = widen(start);
+    Doubles P = upcast(start);
     std::vector<Floats> s(rule_for(algorithm.options).states.size(), Floats(n));
     std::vector<Doubles> S(s.size(), Doubles(n));
     for (int t = 1; t <= 10; ++t) {

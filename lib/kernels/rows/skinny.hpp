@@ -57,7 +57,7 @@ FSDP_INLINE float fold(V x) {
 /// The sums of four registers, each in the order of fold().
 template <int level, class V>
 FSDP_INLINE void fold(const V (&x)[4], float (&sums)[4]) {
-  if constexpr (level == 4) {  // with masks as in widen()
+  if constexpr (level == 4) {  // with masks as in upcast()
     const auto quarters = []<int which>(V a, V b) FSDP_LANE { return (V)_mm512_maskz_shuffle_f32x4(0xffff, a, b, which); };
     const auto halves = [&](V a, V b) FSDP_LANE {
       return quarters.template operator()<0x44>(a, b) + quarters.template operator()<0xee>(a, b);
