@@ -91,14 +91,14 @@ BOOST_AUTO_TEST_CASE(a_run_stops_before_the_end_of_its_job) {
   squeue_says("false");
   const Outcome silent = train(1, 2, "3s", {"SLURM_JOB_ID=7"});
   expect_code(silent, 2);
-  BOOST_TEST(silent.says("squeue does not say"));
+  BOOST_TEST(silent.says("squeue does not report on "));
   const Outcome late = train(2, 2, "3s", {"SLURM_JOB_ID=7", "SLURM_JOB_END_TIME=" + std::to_string(now() + 2)});
   expect_code(late, 2);
   BOOST_TEST(late.times_said("--stop-before leaves no time to train (the job ends in ") == 1u);
   squeue_says("echo NONE");
   const Outcome endless = train(2, 2, "3s", {"SLURM_JOB_ID=7"});
   expect_code(endless, 0);
-  BOOST_TEST(endless.times_said("this job has no end") == 1u);
+  BOOST_TEST(endless.times_said("this job has no time limit") == 1u);
   // The job gets three more seconds while it runs. For an array job, squeue is asked about JOB_TASK, here 7_3.
   const auto end = now() + 8;
   squeue_says("echo " + std::to_string(end));
