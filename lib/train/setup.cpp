@@ -54,7 +54,7 @@ void note_changed_files(const RunContext& run, const Origin& origin, const std::
   };
   note(kept, now), note(now, kept);
   if (!changed.empty())
-    run.log.warn(format("{} of {} differ from the copies of {}, which are used; to use the former, give --tokenizer {}",
+    run.log.warn(format("{} of {} differ from the copies in {}, which are used; to use the former, give --tokenizer {}",
                         fmt::join(changed, ", "), run.options.model.string(), origin.tokenizer, run.options.model.string()));
 }
 

@@ -273,7 +273,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_are_remembered) {
   std::ofstream(folder / "origin" / "tokenizer.json") << "{} ";
   std::ofstream(folder / "origin" / "generation_config.json") << "{}";
   const Outcome changed = job(1, 2, "--model origin --save-dir a");
-  BOOST_TEST(changed.says("warning: generation_config.json, tokenizer.json of origin differ from those of "), changed.output);
+  BOOST_TEST(changed.says("warning: generation_config.json, tokenizer.json of origin differ from the copies in "), changed.output);
   BOOST_TEST(changed.says("/a/step-00000002, which are used; to use the former, give --tokenizer origin"), changed.output);
   BOOST_TEST(job(1, 1, "--finetune-from a --save-dir b").code == 0);  // without --model
   for (const std::string name : {"a", "b"}) {
