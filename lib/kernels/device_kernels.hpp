@@ -48,13 +48,14 @@ struct AttentionBackwardCall {
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
-  /// Calls `body`, whose type `type` is one of rows/bodies.hpp, for rows [0, rows). Throws UserError if the library was not
-  /// compiled with this type, for example for an optimizer's rule from outside the library.
+  /// Runs body(lanes, row) for each row in [0, rows). `type` is the body's C++ type, one of those in rows/bodies.hpp. Throws
+  /// UserError if the library was not compiled for this type, for example if the body contains an optimizer's rule from outside
+  /// the library.
   virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
   virtual void gemm(Stream& stream, const Product& product) const = 0;
   virtual void attention_forward(Stream& stream, const AttentionForwardCall& call) const = 0;
   virtual void attention_backward(Stream& stream, const AttentionBackwardCall& call) const = 0;
-  /// The library that runs gemm(): "cuBLASLt 13.1".
+  /// Describes the library that runs gemm(), for example "cuBLASLt 13.1".
   virtual std::string gemm_description() const = 0;
 };
 

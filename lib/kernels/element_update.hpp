@@ -31,7 +31,7 @@ ElementMemory<State, states> memory_of(const UpdateTarget& target) {
   return memory;
 }
 
-/// The number of "rows" that cover the elements: see ElementMemory.
+/// The number of "rows", or blocks, into which ElementMemory divides the elements.
 template <class State, int states>
 std::size_t rows_of(const ElementMemory<State, states>& memory) {
   const std::size_t lead = sizeof(State) == 2 ? memory.noise.first_element % memory.block : 0;
@@ -77,8 +77,8 @@ struct RowFunctions {
 template <class Body>
 inline const RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Body>, typeid(Body)};
 
-/// Calls the function for this processor's level for rows [0, rows), each on one thread, with denormal numbers as 0. On a GPU
-/// it calls the function that libfsdp_cuda was compiled with, and throws UserError if there is none.
+/// Calls the function for this processor's level for rows [0, rows), each on one thread; denormal numbers count as 0. On a GPU
+/// it calls libfsdp_cuda's function for the body's type, and throws UserError if there is none.
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows);
 
 /// For each element: parameter = rule(parameter, gradient scaled as `target` defines, states).

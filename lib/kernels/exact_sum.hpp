@@ -19,10 +19,11 @@ namespace fsdp::kernels {
 struct ExactSum {
   static constexpr std::size_t count = 19;
   std::array<std::int64_t, count> digits{};
-  std::array<std::int64_t, count> carries{};  // in units of 2^32 digits. A carry stays with its digit: if some
-                                              // partition dropped the digit, its carry must not reach one that counts
-  std::array<std::int64_t, count> tops{};     // the number of blocks with their largest square in this digit; see value()
-  std::int64_t non_finite = 0;                // infinities and NaNs seen; they are not in digits
+  /// carries[i] counts units of 2^32 of digits[i]. Carries are not added to digits[i + 1]: value() ignores low digits, and must
+  /// ignore their carries with them.
+  std::array<std::int64_t, count> carries{};
+  std::array<std::int64_t, count> tops{};  // tops[i]: the number of blocks of squares whose largest one is in digit i
+  std::int64_t non_finite = 0;             // the number of infinities and NaNs; they are not in digits
 
   FSDP_INLINE_ANYWHERE ExactSum& operator+=(const ExactSum& other) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -35,8 +36,8 @@ struct ExactSum {
     return *this;
   }
 
-  /// Moves the bits of each digit above the lowest 32 into carries. add_squares() and += leave a sum normalized, so that 2^31
-  /// ranks can be added as integers.
+  /// Keeps the lowest 32 bits of each digit and moves the others into `carries`. add_squares() and += normalize the sum, so
+  /// that the integers of up to 2^31 ranks can be added.
   FSDP_INLINE_ANYWHERE void normalize() {
     for (std::size_t i = 0; i < count; ++i) {
       carries[i] += digits[i] >> 32;
@@ -45,7 +46,8 @@ struct ExactSum {
   }
 
   /// The sum of the highest digit that occurred and the two digits below it, rounded once to double. Lower digits may be
-  /// missing in some partitions, so they are always ignored (relative error below n 2^-64). NaN if non_finite > 0.
+  /// missing in some partitions, so they are always ignored: the relative error of n squares is below n * 2^-64. NaN if
+  /// non_finite > 0.
   FSDP_INLINE_ANYWHERE double value() const {
     if (non_finite > 0) return std::numeric_limits<double>::quiet_NaN();
     std::size_t top = count;
@@ -70,7 +72,7 @@ struct ExactSum {
   static constexpr std::size_t words = 3 * count + 1;
 
  private:
-  /// The digit that is `below` places under the highest one, with its carries.
+  /// Digit top - below with its carries; 0 if there is no such digit.
   FSDP_INLINE_ANYWHERE __int128 wide(std::size_t top, std::size_t below) const {
     return below > top ? 0 : digits[top - below] + static_cast<__int128>(carries[top - below]) * (__int128{1} << 32);
   }

@@ -83,7 +83,7 @@ dnnl::memory::data_type dnnl_type(DType type) {
 }
 
 struct MatmulCache {
-  static constexpr std::size_t most = 256;  // a model has about a dozen shapes; the limit is for callers with ever new ones
+  static constexpr std::size_t most = 256;  // a model has about a dozen shapes; the limit is for callers with ever new shapes
 
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -226,11 +226,14 @@ void multiply_in_fp32(Stream& stream, Operands o, const E* a, const E* b, Out* o
   }
 }
 
-/// Returns true if the product has so few rows that reading b is most of the work: up to 8 rows. Up to 64 rows if the product
-/// is computed in fp32 and b is transposed: on a core of an AMD EPYC with AVX-512 (peak 118 GFLOP/s) and b[1536,576] not in
-/// cache, 12, 16, 32 and 64 rows reach 86, 85, 93 and 95 GFLOP/s here and 53, 30, 48 and 67 by sgemm, which is faster for 128
-/// rows. Up to 12 rows in fp32 if b is not transposed: a step of GPT-2 (124 M) for 10 and 12 texts takes 47 to 57 ms here and
-/// 59 to 62 ms by sgemm; for 16 texts both take 70 ms.
+/// Returns true if the product has so few rows that rows/skinny.hpp is faster than oneDNN, because reading b is most of the
+/// work. The most rows are:
+///   8 if 16-bit numbers are multiplied natively;
+///   64 in fp32 with b transposed. On a core of an AMD EPYC with AVX-512 (peak 118 GFLOP/s) and b[1536,576] not in cache,
+///     products of 12, 16, 32 and 64 rows reach 86, 85, 93 and 95 GFLOP/s; sgemm reaches 53, 30, 48 and 67, and is faster for
+///     128 rows;
+///   12 in fp32 with b not transposed. A step of GPT-2 (124 M) for 10 and 12 texts takes 47 to 57 ms, and 59 to 62 ms by sgemm;
+///     for 16 texts both take 70 ms.
 bool is_skinny(DType type, const Operands& o) {
   const bool in_fp32 = type == DType::f32 || !multiplies(type);
   return o.trans_a == Trans::no && o.k > 0 && o.m <= (!in_fp32 ? 8 : o.trans_b == Trans::yes ? 64 : 12);
@@ -251,7 +254,7 @@ void multiply_skinny(Stream& stream, const Operands& o, const E* a, const E* b, 
   const auto run = [&]<bool transposed>() {
     using Body = FewRowsProduct<E, Out, transposed>;
     const auto threads = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads());
-    // Gives all threads equally many parts, of whole registers.
+    // All threads get the same number of parts. If b is not transposed, a part has a multiple of 16 columns (whole registers).
     const std::size_t parts = round_up((o.n + Body::most_columns - 1) / Body::most_columns, threads);
     const std::size_t block =
         transposed ? Body::most_columns : std::min(Body::most_columns, round_up((o.n + parts - 1) / parts, 16));

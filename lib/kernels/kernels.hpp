@@ -3,9 +3,9 @@
 // Letters as in docs/glossary.md:
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
-// Each call runs, or is queued, on the device of `stream`. No call allocates, except gemm() and its two variants: see
-// gemm_workspace_bytes() in threads.hpp.
-// Sums over rows (bias and gain gradients) have one fixed order that depends only on the sizes.
+// Each call runs, or is queued, on the device of `stream`. No function allocates memory, except gemm(), gemm_bias_gelu() and
+// gemm_gelu_backward(); gemm_workspace_bytes() in threads.hpp returns how much.
+// Sums over rows (bias and gain gradients) have one fixed order that depends only on the sizes and the kind of device.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +20,19 @@
 
 namespace fsdp::kernels {
 
-/// A pointer that may be null, and from which no element type is deduced.
+/// A pointer that may be null. The compiler does not deduce E from it, so that callers can pass nullptr.
 template <class E>
 using Nullable = std::type_identity_t<const E*>;
 
 /// Selects whether a kernel replaces its output or adds to it: the first contribution to a gradient overwrites, later ones add.
+/// In the formulas below, `(=, +=)` means that this argument selects = or +=.
 enum class Write { overwrite, add };
 
 // --- gemm.cpp ----------------------------------------------------------------------------------------------------------
 enum class Trans { no, yes };
-/// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]; a is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k]. lda, ldb and ldo are the
-/// numbers of elements from one stored row to the next (at least the row's length). Products of 16-bit operands are summed in
-/// fp32; `out` has their type or fp32.
+/// out[m,n] (=, +=) op(a)[m,k] op(b)[k,n]. With `Trans::yes`, op() transposes: a is then stored as [k,m], and b as [n,k]. lda,
+/// ldb and ldo are the numbers of elements from one stored row to the next (at least the row's length). Products of 16-bit
+/// operands are summed in fp32; `out` has the operands' type or fp32.
 template <class E, class Out>
 void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
@@ -46,25 +47,26 @@ void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std
 template <class E>
 void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                         const E* b, const E* pre, E* d_pre);
-/// The library that runs gemm(): "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by fp32, converted)".
+/// Describes the library that runs gemm(), for example "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by fp32, converted)".
 std::string gemm_description();
 /// Returns true if this machine multiplies numbers of this 16-bit type natively. Otherwise gemm() converts them to fp32, and
 /// low precision saves memory and transfers but no time.
 bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
-/// x[r,:] = scale * token_table[tokens[r],:] (+ position_table[r mod T,:] or sinusoids[r mod T,:], unless null; at most one of
-/// them is given). With `positions`, row r's position is positions[r].
+/// x[r,:] = scale * token_table[tokens[r],:], plus row p of position_table or of sinusoids if one of the two is given (not
+/// null). p, the position of the token, is positions[r], or r mod T if `positions` is null.
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
                        std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr, float scale = 1,
                        const float* sinusoids = nullptr);
-/// d_token_table[V,C] (=, +=) scatter of scale * dx by token. Rows are added in order of r; rows of the token `skipped` are
-/// left out. Write::overwrite zeroes the table first.
+/// Adds scale * dx[r,:] to d_token_table[tokens[r],:] for r = 0, 1, ..., except if the token is `skipped`. `Write::overwrite`
+/// sets the table to zero first.
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
                         std::size_t C, std::size_t V, Write write, float scale = 1, std::int32_t skipped = -1);
-/// d_position_table[0..T,C] (=, +=) sum over B of dx. P is the table's number of rows; overwriting zeroes rows T to P.
+/// d_position_table[t,:] (=, +=) the sum of dx[b,t,:] over b, for t < T. The table has P rows; `Write::overwrite` sets its rows
+/// from T on to zero.
 template <class E>
 void position_backward(Stream& stream, float* d_position_table, const E* dx, std::size_t B, std::size_t T, std::size_t C,
                        std::size_t P, Write write);
@@ -74,7 +76,8 @@ void position_backward(Stream& stream, float* d_position_table, const E* dx, std
 template <class E>
 void layer_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, const E* bias, std::size_t R,
                         std::size_t C, float eps);
-/// dx[R,C] (=, +=); d_gain[C], d_bias[C] (=, +=) by `write_parameters`. `scratch`: column_sum_scratch(C, device) floats.
+/// Computes the gradients dx[R,C], with `write_dx`, and d_gain[C] and d_bias[C], with `write_parameters`. `scratch` has
+/// column_sum_scratch(C, device) floats.
 template <class E>
 void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
                          const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,
@@ -85,17 +88,17 @@ void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* g
 template <class E>
 void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
                        const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch);
-/// RMSNorm of `heads` heads of D at the front of each row of x[R,..] (rows `stride` elements apart), in place, with one gain[D]
-/// for all heads. before[R,heads,D] receives x as it was, stats[R,heads] = {rstd}.
+/// RMSNorm of each head of queries or keys, in place. The heads are the first heads * D elements of each row of x; rows are
+/// `stride` elements apart. All heads share gain[D]. before[R,heads,D] receives the input, stats[R,heads] = {rstd}.
 template <class E>
 void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
                        std::size_t D, std::size_t stride, float eps);
-/// dx has the layout of x: on entry the gradient of the output, on return the gradient of the input. d_gain[D] (=, +=).
+/// dx has the layout of x. On entry it is the gradient of the output, on return the gradient of the input. d_gain[D] (=, +=).
 /// `scratch`: column_sum_scratch(D, device) floats.
 template <class E>
 void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
                         const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch);
-/// The number of floats of scratch for the partial sums of a norm's or bias's parameter gradients.
+/// The number of floats of scratch for the partial sums of gain and bias gradients.
 std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 
 // --- dropout.cpp -------------------------------------------------------------------------------------------------------
@@ -105,8 +108,8 @@ std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 /// multiple of 2^-16.
 struct DropoutMask {
   std::uint32_t key[2] = {};         // a hash of (seed, site, update)
-  std::uint32_t first_sequence = 0;  // index in the update, over all ranks and micro-batches
-  std::int32_t dropped = 0;          // the number of dropped elements in 65536; 0: no dropout
+  std::uint32_t first_sequence = 0;  // the first sequence's index in the update, over all ranks and micro-batches
+  std::int32_t dropped = 0;          // the rate in units of 2^-16; 0: no dropout
   float scale = 1;                   // the factor of kept elements: 65536 / (65536 - dropped)
   std::size_t T = 1;
 };
@@ -136,12 +139,12 @@ void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bi
 /// d_pre = d_out * gelu'(pre). d_pre may be d_out.
 template <class E>
 void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E* pre, std::size_t n);
-/// The same with relu(x) = max(x, 0), whose slope at 0 is 0.
+/// As bias_gelu_forward() and gelu_backward(), with relu(x) = max(x, 0), whose slope at 0 is 0.
 template <class E>
 void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 template <class E>
 void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
-/// The same with sigmoid(x) = 1 / (1 + e^-x).
+/// As the two functions above, with sigmoid(x) = 1 / (1 + e^-x).
 template <class E>
 void bias_sigmoid_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 template <class E>
@@ -155,7 +158,7 @@ void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::siz
 /// Computes d_gate and d_up from d_out; either may be d_out.
 template <class E>
 void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n);
-/// to = from on all threads, with stores that bypass the caches; for measurements. `to` is aligned to 64 bytes.
+/// to = from on all threads, with stores that bypass the caches; measures the memory's speed. `to` is aligned to 64 bytes.
 void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Sets x to zero.
 template <class E>
@@ -164,8 +167,8 @@ void fill_zero(Stream& stream, E* x, std::size_t n);
 void add(Stream& stream, float* to, const float* from, std::size_t n);
 /// Limits x to [-most, most]. NaNs are unchanged.
 void clip_values(Stream& stream, float* x, std::size_t n, float most);
-/// to = from, converted to another type; 16-bit numbers are rounded to nearest. Does nothing if both are the same memory and
-/// type.
+/// to = from, converted to another type; 16-bit numbers are rounded to nearest. Does nothing if `to` and `from` are the same
+/// memory and type.
 template <class To, class From>
 void convert(Stream& stream, To* to, const From* from, std::size_t n);
 
@@ -176,9 +179,9 @@ void convert(Stream& stream, To* to, const From* from, std::size_t n);
 template <class T, class In>
 void sum_ranks(Stream& stream, T* out, const In* own, const In* received, std::size_t stride, int ranks, int me, std::size_t n,
                Write write);
-/// Copies elements [begin, begin + n) of each share of `whole`, rounded to In. `whole` has `total` elements and is divided into
-/// one share per rank (tensor/shape.hpp: share). Share r is copied to row r of `out`; rows are `stride` apart. Elements after a
-/// share's end are not written.
+/// Copies elements [begin, begin + n) of each share of `whole`, rounded to type `In`. `whole` has `total` elements and is
+/// divided into one share per rank (tensor/shape.hpp: share). Share r is copied to row r of `out`; rows are `stride` apart.
+/// Elements after a share's end are not written.
 template <class In>
 void round_shares(Stream& stream, In* out, const float* whole, std::size_t total, std::size_t begin, std::size_t n,
                   std::size_t stride, int ranks);
@@ -186,9 +189,10 @@ void round_shares(Stream& stream, In* out, const float* whole, std::size_t total
 void round_to(Stream& stream, DType type, float* x, std::size_t n);
 
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
-/// Rotary positions (Su et al. 2021) in Hugging Face's split-half form, in place on `heads` heads of D at the front of each row
-/// of x (rows `stride` apart): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), table cos_sin[T,D] = D/2 cosines then D/2 sines.
-/// `inverse` rotates back: the backward pass. With `positions`, row r's position is positions[r].
+/// Rotary position embedding (Su et al. 2021) in Hugging Face's split-half form, in place. The heads are the first heads * D
+/// elements of each row of x; rows are `stride` elements apart. The halves of a head, x1 and x2, become x1 cos - x2 sin and x2
+/// cos + x1 sin. A row of cos_sin[T,D] has D/2 cosines, then D/2 sines. `inverse` rotates back, for the backward pass. Row r
+/// has the position positions[r], or r mod T if `positions` is null.
 template <class E>
 void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
           const float* cos_sin, bool inverse, const std::int32_t* positions = nullptr);
@@ -203,8 +207,8 @@ struct Keys {
 /// fused matrix. lse[B,H,T] receives the log of each row's sum of exponentials. The kernels work in blocks of query rows and
 /// store no T x T matrix. scratch: attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head,
 /// query, key); backward takes the same mask.
-/// `past` is the number of keys and values before those of the queries' own tokens; k and v are then [B,past+T,K,D]. Only
-/// attention_forward() supports it.
+/// `past` is the number of earlier tokens, whose keys and values precede those of the queries' own tokens: k and v are
+/// [B,past+T,K,D]. Only attention_forward() supports `past` > 0.
 /// `positions`, [B,T] or null, divides sequences into documents: it has each token's position in its document, 0 at the first
 /// token and increasing by one. A token attends only to its own document, and the kernels skip other documents' keys. `past`
 /// must be 0 then.
@@ -212,9 +216,9 @@ struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
   const std::int32_t* positions = nullptr;
 
-  /// Returns the keys that a query attends to. `own` is the index of its own key in the sequence, and `position` its position
-  /// in its document. All kernels derive their bounds from this function. They assume only that a query attends to its own key
-  /// and to none after it, and that neither bound decreases from one query to the next.
+  /// Returns the keys that a query attends to. `own` is the index of the query's own key in the sequence, and `position` the
+  /// query's position in its document. All kernels derive their bounds from this function. They assume only that a query
+  /// attends to its own key and to none after it, and that neither bound decreases from one query to the next.
   [[gnu::always_inline]] constexpr Keys visible_keys(std::size_t own, std::size_t position) const {
     return {own - position, own + 1};
   }
@@ -234,8 +238,8 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
-/// The number of floats of scratch for forward and backward: on a CPU for all threads together; on a GPU for the sums of d_out
-/// * out for each query and head (Dao 2023, "FlashAttention-2", algorithm 2: D).
+/// The number of floats of scratch for the forward and the backward pass. On a CPU each thread has its own part. On a GPU the
+/// scratch holds the sum of d_out * out for each query and head (D in algorithm 2 of Dao 2023, "FlashAttention-2").
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device);
 /// The number of floats of scratch for only attention_forward().
 std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device);
@@ -260,13 +264,13 @@ void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const 
                       const std::int32_t* sequences, const std::int32_t* positions, float* scratch);
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
-/// The statistics of the part of a row of logits that has been read: the largest logit, the sum of exp(logit - largest), and
-/// the target's logit.
+/// The running statistics of a row of logits over the pieces that have been processed: the largest logit, the sum of exp(logit
+/// - largest), and the target's logit.
 struct SoftmaxStats {
   float top, total, at_target;
 };
 /// Logits of R rows, divided along the vocabulary into pieces of `piece` columns (the last one may have fewer). The pieces are
-/// stored one after another; each is a dense matrix with R rows. stats[R].
+/// stored one after another; each is a dense matrix with R rows. `stats` and `targets` have one element per row.
 template <class E>
 struct Logits {
   E* values;
@@ -284,8 +288,8 @@ template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
 
 // --- initial.cpp -------------------------------------------------------------------------------------------------------
-/// x[i] = mean + stddev * z(global_begin + i), z standard normal by Box and Muller from philox(counter = index/4, key = (seed,
-/// tensor)). So any part of a tensor can be filled independently.
+/// x[i] = mean + stddev * z(global_begin + i), with z standard normal, computed by the method of Box and Muller from
+/// philox(counter = index/4, key = (seed, tensor)). So any part of a tensor can be filled independently.
 void fill_normal(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
                  float mean, float stddev);
 /// The same, uniform from -bound to bound: one word of philox for each element.

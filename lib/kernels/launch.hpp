@@ -1,5 +1,5 @@
-// Runs a row body: on the CPU as an OpenMP loop over rows, compiled for this machine's instruction set; on another device
-// through the device's library. Private to kernels/.
+// Runs a row body, that is, a kernel for one row (rows/lanes.hpp): on the CPU as an OpenMP loop over rows, compiled for this
+// machine's instruction set; on another device through the device's library. Private to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,20 @@
 
 namespace fsdp::kernels {
 
-/// X(E) for each type of weights and activations: explicit instantiations.
+/// Expands X(E) for each type of weights and activations; for explicit instantiations.
 #define FSDP_FOR_ELEMENTS(X) X(float) X(bf16) X(f16)
 
 /// x86-64-v2 (SSE4.2), -v3 (AVX2, FMA), -v4 (AVX-512).
 enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
-/// The best level of this processor, or the lower one that the environment requests by FSDP_CPU_LEVEL=v2, v3 or v4. Throws
-/// UserError.
+/// The best level of this processor, or a lower one if the environment variable FSDP_CPU_LEVEL is v2, v3 or v4. Throws
+/// UserError if the value is unknown or above the processor's level.
 CpuLevel cpu_level();
 /// Returns true if the AMX kernels can run: the processor is of level v4 and has AMX for bf16, oneDNN's settings do not disable
 /// AMX, and the system lets this process use it.
 bool has_tiles();
 
-/// Calls body(lanes, row) for each row in [0, rows), each on one thread. Inside a parallel region, only the calling thread runs
-/// them. Instantiated in rows/cpu.cpp for the bodies of rows/bodies.hpp.
+/// Calls body(lanes, row) for each row in [0, rows). Inside a parallel region, the calling thread runs all rows; otherwise the
+/// rows are divided among OpenMP's threads. Instantiated in rows/cpu.cpp for the bodies of rows/bodies.hpp.
 template <int level, class Body>
 void run_rows(const Body& body, std::size_t rows);
 

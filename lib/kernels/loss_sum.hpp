@@ -1,5 +1,6 @@
-// A sum of losses that does not depend on the order or partition of the additions: numbers are cut at fixed places and added as
-// integers. So an update has the same loss for every distribution of its sequences over ranks and micro-batches.
+// A sum of losses that does not depend on the order or partition of the additions: each number is cut into two fixed-point
+// digits, which are added as integers. So an update has the same loss for every distribution of its sequences over ranks and
+// micro-batches.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ namespace fsdp::kernels {
 /// rounded down. All fields are integers, so that ranks can add their sums by an integer all-reduce, in place.
 struct LossSum {
   std::int64_t units = 0;       // in units of 2^-20
-  std::int64_t fractions = 0;   // in units of 2^-52; bits above the lowest 32 are carried into units
-  std::int64_t non_finite = 0;  // infinities and NaNs seen; they are not in the others
+  std::int64_t fractions = 0;   // in units of 2^-52; bits above the lowest 32 are carried into `units`
+  std::int64_t non_finite = 0;  // the number of infinities and NaNs; they are not in the other fields
 
   /// The number of integers of the struct, for an all-reduce by sum.
   static constexpr std::size_t words = 3;

@@ -1,9 +1,10 @@
-// exp, tanh, erf, log, and the sine and cosine of a turn, in single precision: one implementation for the CPU and for CUDA,
-// without branches and calls, so that a loop over it becomes vector code. The polynomials are Chebyshev fits on the intervals
-// given. Errors below are the largest found by tests/kernels/math.cpp, in units in the last place (ulp) of the exact result.
+// exp, tanh, erf, log, and sine and cosine of an angle in turns, in single precision: one implementation for the CPU and for
+// CUDA, without branches and calls, so that a loop over it becomes vector code. The polynomials are Chebyshev fits on the
+// intervals given. Errors below are the largest found by tests/kernels/math.cpp, in units in the last place (ulp) of the exact
+// result.
 //
-// CMake defines FSDP_GPU for code that runs on a GPU's lanes, whether it is compiled by nvcc or, for the double of CUDA in
-// tests, by g++.
+// CMake defines FSDP_GPU for code that runs on a GPU's lanes. nvcc compiles it, or g++ for tests that emulate CUDA on the CPU
+// (tests/cuda_double).
 #pragma once
 
 #include <cstdint>
@@ -66,7 +67,7 @@ FSDP_INLINE double floor(double x) {
 #endif
 }
 
-/// x = n ln 2 + r with |r| <= ln 2 / 2: expm1_r = e^r - 1, and the low bits of `shifted` are those of n.
+/// The parts of x = n * ln 2 + r with |r| <= (ln 2) / 2: expm1_r = e^r - 1, and the low bits of `shifted` are those of n.
 struct ExpParts {
   float expm1_r;
   std::int32_t shifted;
@@ -91,7 +92,7 @@ FSDP_INLINE float half_power_of_two(std::int32_t shifted) {
   return __builtin_bit_cast(float, static_cast<std::int32_t>((static_cast<std::uint32_t>(shifted) << 23) + (126u << 23)));
 }
 
-/// e^x, error below 1.1 ulp. Infinity above 88.73, 0 below -87; NaN stays.
+/// e^x, error below 1.1 ulp. Infinity above 88.73, 0 below -87, NaN for NaN.
 FSDP_INLINE float exp(float x) {
   x = x > 89.0f ? 89.0f : x;
   x = x < -87.4f ? -87.4f : x;
@@ -119,8 +120,8 @@ FSDP_INLINE float tanh(float x) {
 /// 1 / (1 + e^-x), error below 2.5 ulp for |x| <= 86.
 FSDP_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-/// The error function: 1 - e^(-a P(a)) for a = |x|, P fitted to -log(erfc a) / a on [0, 4] (error
-/// 2.5e-8). Error below 3.1 ulp.
+/// The error function: 1 - e^(-a * P(a)) with a = |x|. The polynomial P is fitted to -log(erfc a) / a on [0, 4] (error 2.5e-8).
+/// Error below 3.1 ulp.
 FSDP_INLINE float erf(float x) {
   float a = x < 0 ? -x : x;
   a = a > 4.0f ? 4.0f : a;
@@ -159,7 +160,7 @@ FSDP_INLINE float log(float x) {
   return (f + tail) + n * 0.693359375f;
 }
 
-/// Sine and cosine of 2 pi word / 2^32, absolute error below 1.1e-7. The argument is reduced exactly, in integers. No fused
+/// Sine and cosine of 2 * pi * word / 2^32, absolute error below 1.1e-7. The argument is reduced exactly, in integers. No fused
 /// products, as in log().
 struct SinCos {
   float sin, cos;

@@ -11,7 +11,7 @@ namespace fsdp::kernels {
 
 namespace {
 
-/// The number of partitions into which sums over R rows are cut.
+/// The number of partitions into which sums over R rows are divided.
 std::size_t partitions_of(Stream& stream, std::size_t R) {
   const Grain grain = grain_of(stream.kind());
   return std::clamp<std::size_t>(R / grain.partition_rows, 1, grain.partitions);

@@ -1,7 +1,7 @@
 // The arithmetic of optimizers on a rank's part of one parameter, on plain pointers: gradients and parameters are fp32, states
 // fp32 or bf16. This header is for optimizers that need more than one element at a time; element_update.hpp is for all others.
-// The numbers of one update are in a small struct of doubles, because 1 - beta2 in single precision would have a relative error
-// of 1e-5. All of them flush denormal numbers to 0. The conventions of kernels.hpp hold otherwise.
+// Hyperparameters are passed as doubles, because 1 - beta2 in single precision would have a relative error of 1e-5. All updates
+// flush denormal numbers to 0. Otherwise the conventions of kernels.hpp hold.
 #pragma once
 
 #include <array>
@@ -18,28 +18,29 @@ namespace fsdp::kernels {
 
 inline constexpr std::size_t most_states = 3;
 
-/// The random bits for stochastic rounding to bf16: a function of (site, seed, update, parameter, and the number of the
-/// rounding within the update) and, through first_element, of an element's index in the whole parameter. So the result depends
-/// neither on the number of ranks nor on threads.
+/// The random bits for stochastic rounding to bf16. They depend only on site, seed, update, parameter, `time` (the number of
+/// the rounding within the update) and the element's index in the whole parameter. So the result depends neither on the number
+/// of ranks nor on threads.
 struct RoundingNoise {
   std::uint32_t key[2] = {};
-  std::size_t first_element = 0;  // of this part
+  std::size_t first_element = 0;  // the index of this part's first element in the whole parameter
 };
 RoundingNoise rounding_noise(RandomSite site, std::uint32_t seed, std::uint64_t update, std::size_t parameter,
                              std::size_t first_element, std::uint32_t time = 0);
 
 /// Stochastic rounding: kept[n] (=, +=) wide[n], rounded up or down such that the expected value is exact; then wide = kept.
-/// Values that bf16 can represent are unchanged. The elements have the indices from noise.first_element on in their parameter.
+/// Values that bf16 can represent are unchanged. Element i of these arrays has the index noise.first_element + i in its
+/// parameter.
 void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write);
 
-/// A rank's part of a parameter. All states have one type, in the order given with each optimizer below. `copy` receives the
-/// new parameters in 16 bits, rounded to nearest even; null: no copy.
+/// A rank's part of a parameter. All states have the type `state_type`, and the order given with each optimizer below. `copy`
+/// receives the new parameters in 16 bits, rounded to nearest even; if null, there is no copy.
 struct UpdateTarget {
   float* parameter = nullptr;
   std::array<std::byte*, most_states> state = {};
   const float* gradient = nullptr;
   std::size_t n = 0;
-  const GradientNorm* norm = nullptr;  // of the update; null: the gradient is finite and needs no scaling
+  const GradientNorm* norm = nullptr;  // if null, the gradient is finite and needs no scaling
   bool scales = true;                  // true if the gradient must still be multiplied by norm->scale
   DType state_type = DType::f32;
   RoundingNoise noise = {};  // for the rounding of bf16 states
@@ -50,36 +51,37 @@ struct UpdateTarget {
 // Each optimizer has two parts. The first computes sums over this rank's part of a parameter, which the caller adds over the
 // ranks as integers. The second updates the parameter with the sums of the whole tensor.
 
-/// States m, v. (You et al. 2020, Algorithm 2, phi the identity.)
+/// LAMB (You et al. 2020, Algorithm 2, with the identity as phi). States: m, v.
 struct LambStep {
   double learning_rate, beta1, beta2, eps, weight_decay;
   double bias_correction1, bias_correction2;
 };
-/// Updates m and v. Adds the squares of the weights to `weights`, and those of the directions m/bc1 / (sqrt(v/bc2) + eps) + wd
-/// p to `directions`.
+/// Updates m and v. Adds the squares of the weights p to `weights`. Adds the squares of the update directions (m / bc1) /
+/// (sqrt(v / bc2) + eps) + weight_decay * p to `directions`; bc1 and bc2 are the bias corrections.
 void lamb_statistics(Stream& stream, const UpdateTarget& target, const LambStep& step, ExactSum& weights, ExactSum& directions);
-/// p -= lr |weights| / |directions| direction, with the sums of the whole tensor.
+/// p -= learning_rate * (|weights| / |directions|) * direction. `weights` and `directions` are the sums over the whole tensor.
 void lamb(Stream& stream, const UpdateTarget& target, const LambStep& step, const ExactSum& weights,
           const ExactSum& directions);
 
-/// The sums of the squared gradient of each row and each column of a matrix [rows, columns], as two words each. `norm`, of the
-/// whole gradient, bounds them. factor_squares() computes the sums over a part of the matrix, and zeroes the words of rows and
-/// columns outside the part.
+/// The sum of the squared gradient of each row, and of each column, of a matrix [rows, columns]. Each sum is two integer words,
+/// so that ranks can add them exactly. factor_squares() computes the sums over a part of the matrix, and sets the words of
+/// other rows and columns to zero. `norm`, the norm of the update's whole gradient, bounds the sums and defines the words'
+/// units.
 struct FactorWords {
   std::int64_t *row = nullptr, *column = nullptr;  // 2 * rows and 2 * columns words
   static std::size_t count(std::size_t rows, std::size_t columns) { return 2 * (rows + columns); }
 };
 void factor_squares(Stream& stream, const float* gradient, std::size_t begin, std::size_t n, std::size_t rows,
                     std::size_t columns, const GradientNorm& norm, const FactorWords& words);
-/// Updates row_var[rows] and column_var[columns] of the whole matrix: factor += weight (mean square of norm.scale g - factor).
-/// Also writes `mean`, which the functions below need for directions.
+/// Updates row_var[rows] and column_var[columns] of the whole matrix: factor += weight * (s - factor), with s the mean of
+/// (norm.scale * g)^2 over the row or column. Also writes `mean`, the mean of row_var, for the functions below.
 void update_factors(Stream& stream, float* row_var, float* column_var, std::size_t rows, std::size_t columns,
                     const GradientNorm& norm, double weight, const FactorWords& words, std::int64_t* mean);
-/// The number of words of `mean`. Adding the words of ranks with the same factors gives the same mean.
+/// The number of words of `mean`. If ranks with the same factors add their words, the result represents the same mean.
 inline constexpr std::size_t factor_mean_words = 2;
 
-/// As torch.optim.Adafactor: the direction is u = g / sqrt(max(v, eps1^2)), and p = p (1 - decay) - step_size u. v is the
-/// second moment; for matrices it is row_var column_var / max(mean(row_var), eps1). (Shazeer and Stern 2018, Algorithms 4 and
+/// As torch.optim.Adafactor: the direction is u = g / sqrt(max(v, eps1^2)), and p = p * (1 - decay) - step_size * u. v is the
+/// second moment; for matrices it is row_var * column_var / max(mean(row_var), eps1). (Shazeer and Stern 2018, Algorithms 4 and
 /// 5.)
 struct AdafactorFactors {
   const float *row_var, *column_var;
@@ -87,7 +89,7 @@ struct AdafactorFactors {
   std::size_t columns;
 };
 /// The inputs of the step size. `weights` and `directions` are the sums of squares over the whole tensor of `numel` elements,
-/// in device memory. `relative` is the learning rate relative to the root mean square of the weights, which counts as at least
+/// in device memory. `relative` is the learning rate as a multiple of the weights' root mean square, which counts as at least
 /// `least_scale`. `clipping_threshold` is the limit of the directions' root mean square.
 struct AdafactorScale {
   const ExactSum *weights, *directions;
@@ -100,7 +102,7 @@ void adafactor_statistics(Stream& stream, const UpdateTarget& target, std::size_
                           ExactSum& directions);
 void adafactor(Stream& stream, const UpdateTarget& target, std::size_t begin, const AdafactorFactors& factors, double decay,
                const AdafactorScale& scale);
-/// The same for a vector. Its state v is updated by v += weight (g^2 - v).
+/// The same for a vector. Its state v is updated by v += weight * (g^2 - v).
 void adafactor_vector_statistics(Stream& stream, const UpdateTarget& target, double weight, ExactSum& directions);
 void adafactor_vector(Stream& stream, const UpdateTarget& target, double decay, const AdafactorScale& scale);
 

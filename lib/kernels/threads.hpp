@@ -20,8 +20,9 @@ struct ProductShape {
   std::size_t rows, inner, columns;
 };
 /// The approximate memory, outside the memory plan, that products of this type take. On a GPU it is a fixed workspace. On this
-/// CPU, oneDNN's gemm allocates panels of 384 along k of both operands and frees them (measured with version 2.6.3). gemm()
-/// keeps blocks for AMX's tiles or, if the CPU does not multiply this type, all three matrices in fp32.
+/// CPU, oneDNN's gemm allocates panels of both operands, 384 long along k, and frees them after the product (measured with
+/// version 2.6.3). gemm() itself keeps memory: packed blocks for AMX's tiles, or fp32 copies of all three matrices if the CPU
+/// does not multiply this type natively.
 std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products, const DeviceTraits& device);
 
 }  // namespace fsdp::kernels

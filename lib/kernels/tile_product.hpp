@@ -8,8 +8,8 @@
 
 namespace fsdp::kernels {
 
-/// Columns [begin, end) of op(a)[m,k] op(b)[k,n], as in gemm(); `finish` says how the sums are stored. begin is a multiple of
-/// 32.
+/// Columns [begin, end) of op(a)[m,k] op(b)[k,n], as in gemm(); `finish` defines how the sums are stored. begin is a multiple
+/// of 32.
 template <class End>
 struct TileProduct {
   Trans trans_a, trans_b;
@@ -21,7 +21,7 @@ struct TileProduct {
   End finish;
 };
 
-/// How gemm(), gemm_bias_gelu() and gemm_gelu_backward() store the sums.
+/// The ways in which gemm(), gemm_bias_gelu() and gemm_gelu_backward() store the sums.
 template <class Out>
 struct StoreSums {
   Out* out;
@@ -42,7 +42,7 @@ struct StoreGeluGradient {
 };
 
 /// How a product is divided, so that its operands stay in the second-level cache: into blocks of at most `depth` along k,
-/// `left_numbers` elements of a and `columns` columns of b. Sums are held for `rows_of_sums` rows.
+/// `left_numbers` elements of a and `columns` columns of b. The workspace has sums for `rows_of_sums` rows.
 struct TileBlocks {
   static constexpr std::size_t depth = 1024, left_numbers = 384 * 1024, columns = 1024, rows_of_sums = 1024;
   /// Per thread.

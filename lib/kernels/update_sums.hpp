@@ -13,9 +13,9 @@ namespace fsdp::kernels {
 
 /// The norm of an update's gradient, and the values derived from it.
 struct GradientNorm {
-  double norm = 0;          // of the gradient as stored, with the loss scale
+  double norm = 0;          // of the stored gradient, which is multiplied by the loss scale
   double scale = 1;         // optimizers multiply the gradient by it; includes clipping and the inverse loss scale
-  std::int64_t finite = 1;  // 0: the gradient or the loss is not finite or above its limit; then no parameter or state changes
+  std::int64_t finite = 1;  // 0: the update is skipped (values are not finite, or exceed a limit of UpdateRules)
 };
 
 /// The inputs of gradient_norm() that do not come from the sums.
@@ -28,9 +28,9 @@ struct UpdateRules {
 };
 
 struct UpdateSums {
-  LossSum loss;       // over micro-batches; before gradient_norm(), also over ranks
-  ExactSum squares;   // of the gradient, summed like the loss
-  GradientNorm norm;  // written by gradient_norm()
+  LossSum loss;       // of this rank's micro-batches; the caller adds all ranks' sums before gradient_norm()
+  ExactSum squares;   // of this rank's part of the gradient; the caller adds all ranks' sums before gradient_norm()
+  GradientNorm norm;  // computed by gradient_norm()
 };
 
 /// Sets all sums to zero, at the start of an update.

@@ -37,8 +37,8 @@ __device__ float warp_sum(float value) {
   return value;
 }
 
-/// A tile in shared memory. Rows of D numbers are padded by one, so that lanes that each read one row's element of the same
-/// column access different banks.
+/// A tile in shared memory. Rows of D numbers are padded by one, so that lanes that read the same column of different rows
+/// access different banks.
 struct Tile {
   float* data;
   std::size_t stride;
@@ -183,7 +183,7 @@ struct Forward {
   }
 };
 
-/// delta[b,h,t] = sum over d of d_out * out; a warp computes each.
+/// delta[b,h,t] = sum over d of d_out * out; a warp computes one sum.
 template <class E>
 struct Delta {
   static constexpr unsigned most_threads = warp * warps;

@@ -8,15 +8,16 @@
 namespace fsdp::kernels {
 
 /// Returns true if the kernels of tensor_attention.cu support heads of this type and shape. It depends on nothing else, so that
-/// a resumed run uses the same kernels as before. q, k, v, out and their gradients must then be aligned to 16 bytes. A model's
-/// are: they are parts of buffers that are aligned to 64 bytes, at offsets within their rows that are multiples of 8 numbers.
+/// a resumed run uses the same kernels as before. q, k, v, out and their gradients must then be aligned to 16 bytes. This holds
+/// in a model: these tensors are parts of buffers that are aligned to 64 bytes, at offsets within rows that are multiples of 8
+/// numbers.
 constexpr bool tensor_attention_takes(DType type, const AttentionShape& s) {
   return (type == DType::bf16 || type == DType::f16) && s.D % 8 == 0 && s.D <= 128 && s.q_stride % 8 == 0 &&
          s.kv_stride % 8 == 0;
 }
 
-/// The sizes of a block's tile: queries in the forward pass, keys in the kernel of the gradients of keys and values, and
-/// queries in that of the gradients of queries.
+/// The number of rows of a block's tile: `forward` queries in the forward pass, `keys` keys in the kernel for dk and dv,
+/// `queries` queries in the kernel for dq.
 struct AttentionTiles {
   std::size_t forward, keys, queries;
 };

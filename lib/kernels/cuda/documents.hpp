@@ -1,4 +1,4 @@
-// AttentionShape::visible_keys() for both attention kernels on GPUs. They are compiled twice: for sequences in which all
+// AttentionShape::visible_keys() for both attention kernels on GPUs. The kernels are compiled twice: for sequences in which all
 // queries see the first key, and for others, such as those of several documents.
 #pragma once
 

@@ -44,7 +44,7 @@ class CudaKernels final : public kernels::DeviceKernels {
 };
 
 /// Returns the indices of the visible GPUs that fsdp supports: asynchronous copies and bf16 products need compute capability
-/// 8.0. If there are none, sets *why.
+/// 8.0. If there are no such GPUs, sets *why.
 std::vector<int> find_usable(std::string* why) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {

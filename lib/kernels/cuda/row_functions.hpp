@@ -1,4 +1,5 @@
-// A table from the types of row bodies to functions, by which a GPU's stream runs launch() and update_elements().
+// A table from the type of a row body to the function that runs it on a GPU. launch() and update_elements() use it on a GPU's
+// stream.
 #pragma once
 
 #include <cuda_runtime_api.h>

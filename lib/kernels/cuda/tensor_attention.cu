@@ -5,9 +5,9 @@
 //
 // A block has four warps. A warp owns strips of 16 rows: queries, or, in the kernel of the gradients of keys and values, keys,
 // with scores computed transposed. A warp's scores are in its registers as sums of mma. Rounded to 16 bits they are the left
-// operand of the next product, so that they never go through shared memory. The block's own rows are in shared memory, and so
-// are the rows of the other side, in steps of 32 or 64. Steps have two buffers: asynchronous copies fill one while the other is
-// used.
+// operand of the next product, so that they never go through shared memory. The block's own rows are in shared memory. So are
+// the rows of the other side (keys and values for a block of queries, queries for a block of keys), in steps of 32 or 64. Steps
+// have two buffers: asynchronous copies fill one while the other is used.
 //
 // Expected performance on compute capability 8.0, where it was never measured: a multiprocessor runs one mma in two cycles, and
 // in this time shared memory delivers 256 bytes, that is, one right operand. The forward pass has two strips per warp, which
@@ -32,13 +32,13 @@ namespace {
 constexpr unsigned warp = 32, warps = 4, threads = warp * warps, strip = 16;
 constexpr float log2_of_e = 1.44269504f;
 
-/// The number of rows of the other side that a block processes per step. W: see with_type_and_width().
+/// The number of rows of the other side that a block processes per step. W is the padded head size.
 constexpr unsigned step_of(unsigned W) { return W <= 96 ? 64 : 32; }
 
 __device__ unsigned lane_of_warp() { return threadIdx.x % warp; }
 __device__ unsigned warp_of_block() { return threadIdx.x / warp; }
-// The position of this lane's numbers in fragments of mma: see tensor_core.hpp. Row g + 8 half and column 2t + i are part 2
-// half + i.
+// The position of this lane's numbers in fragments of mma: see tensor_core.hpp. Row g + 8 * half and column 2t + i are in
+// part[2 * half + i].
 __device__ unsigned row_of_lane() { return lane_of_warp() / 4; }
 __device__ unsigned column_of_lane() { return lane_of_warp() % 4 * 2; }
 
@@ -92,13 +92,14 @@ struct SharedRows {
   }
 };
 
-/// The sums of a strip: 16 rows and 8 n columns.
+/// The sums of a strip: 16 rows and 8 * n columns.
 template <unsigned n>
 struct Strip {
   SumFragment of[n];
 };
 
-/// sums[s] += the product of rows [row + 16 s, row + 16 s + 16) of `left` and the transpose of the first 8 n rows of `right`.
+/// sums[s] += the product of rows [row + 16 * s, row + 16 * s + 16) of `left` and the transpose of the first 8 * n rows of
+/// `right`.
 template <class E, unsigned W, unsigned n, unsigned strips>
 __device__ __forceinline__ void add_scores(Strip<n> (&sums)[strips], SharedRows<E, W> left, unsigned row,
                                            SharedRows<E, W> right) {
@@ -119,7 +120,7 @@ __device__ __forceinline__ void add_scores(Strip<n> (&sums)[strips], SharedRows<
   }
 }
 
-/// sums[s] += the product of weights[s], rounded to E, and the first 8 n rows of `rows`.
+/// sums[s] += the product of weights[s], rounded to E, and the first 8 * n rows of `rows`.
 template <class E, unsigned W, unsigned n, unsigned strips>
 __device__ __forceinline__ void add_weighted(Strip<W / 8> (&sums)[strips], const Strip<n> (&weights)[strips],
                                              SharedRows<E, W> rows) {
@@ -174,10 +175,11 @@ __device__ float sum_of_row(float value) {
   return value;
 }
 
-// --- Dropout. A counter has four words for eight keys, and a lane needs only one of them: so four lanes share four counters,
-// and each lane computes one. ---
+// --- Dropout. A Philox counter has four words for eight keys, and a lane needs only one of them: so four lanes share four
+// counters, and each lane computes one. ---
 
-/// Of four lanes that are `distance` apart, lane i has computed the words of counter i, and receives word i of each counter.
+/// Exchanges words among four lanes that are `distance` apart: lane i has computed the words of counter i, and receives word i
+/// of each counter.
 template <unsigned distance>
 __device__ __forceinline__ void exchange_words(std::uint32_t (&words)[4]) {
   const unsigned i = lane_of_warp() / distance % 4;
@@ -225,7 +227,7 @@ __device__ __forceinline__ void row_factors(SumFragment (&factors)[4], const Dro
 /// Computes the factors of the 16 keys from `key` on (rows) and the 8 queries from `query` on (columns).
 __device__ __forceinline__ void column_factors(SumFragment& factors, const DropoutMask& mask, unsigned key, unsigned query,
                                                std::size_t head, std::size_t b) {
-  const unsigned i = lane_of_warp() / 8;  // four lanes that are 8 apart have the same columns, and factors in word i
+  const unsigned i = lane_of_warp() / 8;  // four lanes that are 8 apart have the same columns; lane i needs word i
   std::uint32_t words[4];
   make_words(words, mask, key + i / 2 * 8, query + column_of_lane() + i % 2, head, b);
   exchange_words<8>(words);
@@ -258,7 +260,7 @@ struct Place {
 };
 
 /// Calls use(i, buffer) for i in [0, steps). Meanwhile begin(i + 1, other buffer) starts the copies of the next step. Copies
-/// that were started before this call have arrived at the first step.
+/// that were started before this call are complete when the first step begins.
 template <class Begin, class Use>
 __device__ __forceinline__ void each_step(unsigned steps, Begin begin, Use use) {
   begin(0, 0);
@@ -342,8 +344,8 @@ struct TensorForward {
     }
   }
 
-  /// Replaces a strip's scores by exp(score - the largest so far), after dropout, and rescales the earlier sums to the new
-  /// largest score.
+  /// Replaces a strip's scores by exp(score - the largest so far), times the dropout factors, and rescales the earlier sums to
+  /// the new largest score.
   __device__ __forceinline__ void soften(Strip<n>& scores, Strip<W / 8>& sums, float (&top)[2], float (&total)[2], unsigned key,
                                          unsigned query, float scale2, const Place& at) const {
     const bool diagonal = key + step > end_of_keys<Documents>(s, at.b, query),
@@ -407,7 +409,7 @@ struct TensorKeyBackward {
     const Shared<E, W> shared;
     const SharedRows<E, W> keys = shared.own, values = shared.own.after(rows);
     float* const statistics =
-        reinterpret_cast<float*>(dynamic_shared() + Shared<E, W>::bytes);  // lse and delta of the two steps
+        reinterpret_cast<float*>(dynamic_shared() + Shared<E, W>::bytes);  // lse and delta of the two buffered steps
     keys.template begin_copy<rows>(k + kv, s.kv_stride, at.first, T, D);
     values.template begin_copy<rows>(v + kv, s.kv_stride, at.first, T, D);
 

@@ -1,6 +1,6 @@
 // The instructions for tensor cores and for asynchronous copies into shared memory, as one function each, all of compute
-// capability 8.0 and later. nvcc compiles them to PTX. On the double of CUDA for tests, the lanes of a warp exchange their
-// fragments (tests/cuda_double/include/cuda_double_tensor_core.h). Only .cu files include this header.
+// capability 8.0 and later. nvcc compiles them to PTX. In tests that emulate CUDA on the CPU, the lanes of a warp exchange
+// their fragments (tests/cuda_double/include/cuda_double_tensor_core.h). Only .cu files include this header.
 //
 // A whole warp computes a product together. With g = lane / 4 and t = lane % 4, a lane holds these numbers of the operands (PTX
 // ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"), two 16-bit numbers per register, the first one in its
@@ -119,7 +119,7 @@ __device__ __forceinline__ FourParts ldmatrix_transposed(const void* row) {
 }
 
 /// Starts copying 4 or 16 bytes from device memory to shared memory, both aligned to this size; copies zeros if `there` is
-/// false. The lane sees the bytes after it has waited, and the other lanes of the block after the next barrier.
+/// false. This lane sees the bytes after wait_copies(), and the other lanes of the block after the next barrier.
 template <unsigned bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
   static_assert(bytes == 4 || bytes == 16);

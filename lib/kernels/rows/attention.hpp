@@ -129,7 +129,7 @@ struct TileBackwardScratch : TileSizes {
 };
 
 /// The number of floats of scratch per thread: for the forward pass over T keys, and for both passes. It is enough for every
-/// instruction set, so that plans do not depend on the machine's.
+/// instruction set, so that memory plans do not depend on the machine.
 inline std::size_t attention_forward_scratch_of_thread(std::size_t T, std::size_t D) {
   return std::max(ForwardScratch({T, D}).end, TileForwardScratch(T, D).end);
 }
@@ -201,8 +201,8 @@ FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std:
     }
 }
 
-/// Packs the rows of a block of queries, or of another matrix with a row per query. Fills up to `columns` rows with zeros and
-/// also stores the transpose.
+/// Packs the rows of a block of queries, or of another matrix with a row per query. Appends rows of zeros up to `columns` rows,
+/// and also stores the transpose.
 template <class E>
 FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, const E* from, std::size_t stride,
                             std::size_t rows, std::size_t columns, std::size_t foreseen, std::size_t D, float scale) {
@@ -215,7 +215,8 @@ FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, con
 struct Seen {
   std::int32_t begin[block], end[block];
 
-  /// For the queries of a run from t on. The run ends at `run_end`; queries after it count as its last one.
+  /// For the block of queries from t on. `run_end` is the end of their run (see each_run()); queries from there on count as the
+  /// run's last query.
   FSDP_INLINE Seen(const AttentionShape& s, std::size_t b, std::size_t t, std::size_t run_end, std::size_t first_key) {
     for (std::size_t j = 0; j < block; ++j) {
       const Keys keys = s.seen_by(b, t + j < run_end ? t + j : run_end - 1);
@@ -230,8 +231,8 @@ struct Seen {
   FSDP_INLINE bool by_all(std::size_t j, std::int32_t key) const { return begin[j + 15] <= key && key < end[j]; }
 };
 
-/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and `queries` queries. Groups of 16 queries are
-/// skipped if they see no key from `key` on.
+/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and `queries` queries. From the first query's own key
+/// on, groups of 16 queries that see none of the next keys are skipped.
 template <int level>
 FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const float* right, std::size_t D, std::size_t first,
                         std::size_t end, const Seen& seen, std::size_t queries) {
@@ -248,7 +249,8 @@ FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const 
 }
 
 /// Replaces scores by exp(score - top), or 0 if the query does not see the key, for the 16 queries from j on and keys [from,
-/// end). scores[key][query] has rows of `block`. Sets top to the largest score and total to the sum.
+/// end). scores[key][query] has rows of `block`. Sets `top` to each query's largest score, and `total` to its sum of
+/// exponentials.
 FSDP_INLINE void softmax(float* scores, const Seen& seen, std::size_t j, std::size_t from, std::size_t end, float* top,
                          float* total) {
   const auto first = static_cast<std::int32_t>(from), begin = seen.begin[j], last = seen.end[j + 15];
@@ -380,7 +382,7 @@ struct AttentionForward {
   }
 
  private:
-  /// Processes a run of T queries, of which `begin` is the first in the sequence.
+  /// Processes a run of T queries; `begin` is the index of the first one in the sequence.
   template <int level>
   FSDP_INLINE void run(CpuLanes<level> lanes, std::size_t b, std::size_t h, std::size_t begin, std::size_t T,
                        float* scratch) const {

@@ -14,8 +14,8 @@ using namespace tiles;
 
 FSDP_INLINE bf16* halves_at(float* scratch, std::size_t offset) { return reinterpret_cast<bf16*>(scratch + offset); }
 
-/// pack() for any number of lanes: stores one panel after another. `lane_stride`: the number of elements from one lane to the
-/// next.
+/// pack() for any number of lanes (rows of a left operand, columns of a right one): stores one panel after another.
+/// `lane_stride`: the number of elements from one lane to the next.
 template <Operand operand, Trans trans>
 FSDP_INLINE void pack_all(bf16* to, const bf16* from, std::size_t stride, std::size_t lane_stride, std::size_t lanes,
                           std::size_t depth) {
@@ -23,7 +23,8 @@ FSDP_INLINE void pack_all(bf16* to, const bf16* from, std::size_t stride, std::s
     pack<operand, trans>(to, from + lane * lane_stride, stride, lanes - lane < side ? lanes - lane : side, depth);
 }
 
-/// out[32, columns] = left[32, 32 * steps] right. Each panel of `right` has `right_steps` steps; columns is a multiple of 32.
+/// out[32, columns] = left[32, 32 * steps] right[32 * steps, columns]. A panel of `right` is stored with `right_steps` steps,
+/// of which the first `steps` are used; columns is a multiple of 32.
 FSDP_INLINE void multiply_row(std::size_t steps, const bf16* left, const bf16* right, std::size_t right_steps, float* out,
                               std::size_t stride, std::size_t columns) {
   for (std::size_t column = 0; column < columns; column += side, right += right_steps * step)

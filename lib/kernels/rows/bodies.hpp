@@ -1,4 +1,5 @@
-// Includes every row body, and lists the bodies that are instantiated for each instruction set and for CUDA.
+// Includes every row body (a kernel for one row: see lanes.hpp), and lists the bodies that are instantiated for each
+// instruction set and for CUDA.
 #pragma once
 
 #include "kernels/rows/cached_attention.hpp"
@@ -15,7 +16,8 @@
 #include "kernels/rows/squares.hpp"
 #include "kernels/rows/statistics.hpp"
 
-/// Element-by-element updates. The list is used only for CUDA: on the CPU, update_elements() compiles its own.
+/// Optimizer updates of single elements. Only CUDA uses this list: on the CPU, each call of update_elements() compiles its
+/// rule.
 #define FSDP_ELEMENT_UPDATES(X) \
   FSDP_ELEMENT_UPDATES_OF(X, float) FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>)
 #define FSDP_ELEMENT_UPDATES_OF(X, State)      \

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t most_blocks = std::size_t{1} << 20;
 #if defined(FSDP_CUDA_DOUBLE)
-constexpr unsigned threads = 64;  // the double takes time for each thread, and two warps test the same as eight
+constexpr unsigned threads = 64;  // the emulation takes time for each thread, and two warps test the same as eight
 #else
 constexpr unsigned threads = 256;
 #endif

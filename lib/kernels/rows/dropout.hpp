@@ -1,6 +1,6 @@
 // Dropout (Srivastava et al. 2014) with masks that are never stored: a Philox counter decides eight elements of a row, with 16
-// bits each. The masks are computed in integers, and each element takes one product, so every instruction set and CUDA give the
-// same bits.
+// bits each. The masks are computed in integers, and each element takes one multiplication, so every instruction set and CUDA
+// give the same bits.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct DropoutFactors {
   std::int32_t dropped;
   float scale;
 
-  /// `group` is the index of the eight elements in their row, and `position` that of the row in sequence `b` of this call.
+  /// `group` is the index of the eight elements in their row, and `position` the index of the row in sequence `b` of this call.
   /// `head` distinguishes several masks of a sequence.
   FSDP_INLINE DropoutFactors(const DropoutMask& mask, std::size_t group, std::size_t position, std::size_t head, std::size_t b)
       : words(philox({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(head),

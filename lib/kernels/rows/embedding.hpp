@@ -36,8 +36,8 @@ struct EmbeddingForward {
   }
 };
 
-/// d_table += scale dx. A "row" is a block of columns, which adds all R rows in order. So no two blocks write the same element,
-/// and each sum has the order of r.
+/// d_table += scale dx. A "row" of this body is a block of columns; it adds all R rows of dx in order. So no two blocks write
+/// the same element, and each sum has the order of r.
 template <class E>
 struct EmbeddingBackward {
   static constexpr std::size_t block = 256;
@@ -64,8 +64,8 @@ struct EmbeddingBackward {
   }
 };
 
-/// The same sums in the same order, for a device with many blocks. Row r adds up all rows of its token if it is the first of
-/// them, and else returns at once. So the most frequent token determines the run time.
+/// The same sums in the same order, for a device that runs many rows at once. Row r adds all rows with its token if r is the
+/// first of them, and otherwise returns at once. So the most frequent token determines the run time.
 template <class E>
 struct EmbeddingBackwardByToken {
   float* d_table;

@@ -1,6 +1,6 @@
-// Row bodies that fill initial weights with numbers computed from Philox words; normal numbers by Box and Muller (1958). They
-// use only plain products and sums, which give the same bits on every instruction set, so that a model does not depend on the
-// machine that initialised it.
+// Row bodies that fill initial weights with numbers computed from Philox words; normal numbers by Box and Muller (1958). The
+// computations use only plain products and sums, which give the same bits on every instruction set, so that a model does not
+// depend on the machine that initialised it.
 #pragma once
 
 #include <cstdint>

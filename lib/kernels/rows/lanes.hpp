@@ -1,8 +1,8 @@
-// The interface between row bodies and processors. A row body is a plain struct with `template <class Lanes> void
-// operator()(Lanes, row) const`. On the CPU one thread processes a row with vector code; on CUDA a thread block does. `lanes`
-// has these functions on the elements of the row:
+// The interface between row bodies and processors. A row body is a kernel for one row: a plain struct with `template <class
+// Lanes> void operator()(Lanes lanes, std::size_t row) const`. On the CPU one thread processes a row with vector code; on CUDA
+// a thread block does, and a lane is a thread of the block. `lanes` has these functions on the elements of the row:
 //   each(n, f)  calls f(i) for i in [0, n), in any order;
-//   sum(n, f)   returns the sum of f(i), of float, double or integers. The order depends on n, and on CUDA with arrays also on
+//   sum(n, f)   returns the sum of f(i): float, double or integer. The order depends on n, and on CUDA with arrays also on
 //               the arrays' types and alignments to 16 bytes, which are the same on all ranks;
 //   sums(n, f, g[, h])  returns two or three sums in one pass (the compiler shares common parts of f and g);
 //   max(n, lowest, f)   returns the largest f(i), at least `lowest`;
@@ -11,7 +11,8 @@
 //               is read, another pointer is read and written, and writes(pointer) is only written. An array that is written may
 //               be the same memory as one that is read if functions read an element before they write it;
 //   grid(rows, n, f, x, ...)  calls f(x.row(r)[i], ...) for r in [0, rows) and i in [0, n), in any order; x is RowsOf{array,
-//               stride}. CUDA accesses 16 bytes of a row at a time if all rows' lengths and addresses are multiples of it;
+//               stride}. CUDA accesses 16 bytes of a row at a time if all rows' lengths and addresses are multiples of 16
+//               bytes;
 //   rows(rows, n, f, g)  calls g(r, sum) with the sum of f(r, i) over i in [0, n), for r in [0, rows); the order of each sum
 //               depends on n;
 //   columns(n, rows, f, g)  calls g(c, sum) with the sum of f(r, c) over r in [0, rows), for c in [0, n): the CPU adds in the
@@ -20,9 +21,9 @@
 //   copy(n, to, from)  copies n floats; `to` is aligned to 64 bytes;
 //   once(f)     calls f on one lane;
 //   add(to, value)  *to += value, for integers, atomically: other rows may add to it at the same time;
-//   sync()      is a barrier: lanes see what other lanes wrote before it. Without it, an each() may not see what the each()
-//               before it wrote, since another lane may process the element. sum, sums and max include a barrier, and so do
-//               columns and find of a range that is not empty; rows has one at its end, but not at its start.
+//   sync()      is a barrier: lanes see what other lanes wrote before the barrier. Without a barrier, an each() may not see
+//               what the previous each() wrote, since another lane may have written the element. sum, sums and max include a
+//               barrier, and so do columns and find of a range that is not empty; rows has a barrier only at its end.
 #pragma once
 
 #include <cstddef>
@@ -217,7 +218,7 @@ struct CpuLanes {
     return part[0];
   }
 
-  /// Bypasses the caches, so that the overwritten memory is not read.
+  /// The stores bypass the caches, so that the CPU does not read `to` first.
   FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
     std::size_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -278,7 +279,7 @@ class Pack {
   };
 };
 
-/// The number of elements of a pack: 16 bytes of the array with the smallest elements.
+/// The number of elements of a pack: as many as 16 bytes hold of the smallest element type.
 template <class... A>
 inline constexpr std::size_t pack_of = [] {
   std::size_t least = sizeof(Bytes16);
@@ -427,8 +428,7 @@ struct CudaLanes {
 
  private:
   /// Calls f for this lane's share of [0, n). If there is an index at which all arrays are aligned to 16 bytes, f runs on packs
-  /// from there on, and one by one on the elements before and after. A pack has 16 bytes of the array with the smallest
-  /// elements.
+  /// from there on, and one by one on the elements before and after.
   template <class F, Array... A>
   FSDP_INLINE static void walk(std::size_t n, F f, A... arrays) {
     std::size_t lead = 0, packed = 0;  // elements

@@ -65,7 +65,8 @@ struct RmsNormForward {
   }
 };
 
-/// Partition p: computes dx of its rows, and their sums of dy * xhat (d_gain) and dy (d_bias) in scratch[p][2][C].
+/// Partition p: computes dx of its rows, and in scratch[p][2][C] the sums over its rows of dy * xhat (for d_gain) and of dy
+/// (for d_bias). xhat is the normalized x.
 template <class E>
 struct LayerNormBackward {
   E* dx;
@@ -107,7 +108,7 @@ struct LayerNormBackward {
   }
 };
 
-/// As LayerNormBackward, with scratch[p][C].
+/// As LayerNormBackward, with only the sums for d_gain, in scratch[p][C].
 template <class E>
 struct RmsNormBackward {
   E* dx;
@@ -149,7 +150,7 @@ struct RmsNormBackward {
 /// "Row" r is head r mod heads of row r / heads of x.
 template <class E>
 struct HeadNormForward {
-  static constexpr unsigned cuda_threads = 32;  // heads are short
+  static constexpr unsigned cuda_threads = 32;  // one warp, because heads are short
   E *x, *before;
   float* stats;
   const E* gain;
@@ -232,7 +233,7 @@ struct ColumnSum {
     std::size_t r = p * R / partitions;
     const std::size_t end = (p + 1) * R / partitions;
     for (; r + 4 <= end;
-         r += 4) {  // no sync(): adjacent rows have the same alignment if all rows do, so lanes keep their elements
+         r += 4) {  // no sync(): four adjacent rows are all aligned only if every row is, so each lane keeps its elements
       const E *d0 = dy + r * stride, *d1 = d0 + stride, *d2 = d1 + stride, *d3 = d2 + stride;
       lanes.each(
           C, [](float& sum, float a, float b, float c, float d) FSDP_LANE { sum += (a + b) + (c + d); }, total, d0, d1, d2, d3);

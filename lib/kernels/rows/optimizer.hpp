@@ -70,7 +70,7 @@ struct LionRule {
   }
 };
 
-/// For an ElementUpdate that writes the direction to `parameter`: updates the momentum and returns its Nesterov form. As in
+/// Updates the momentum and returns its Nesterov form, the update direction. ElementUpdate then writes it to `parameter`. As in
 /// torch.optim.Muon, momentum and gradient are interpolated, not added.
 struct MuonMomentumRule {
   static constexpr int states = 1;
@@ -156,9 +156,9 @@ struct ElementMemory {
         state[k] + first..., arrays...);
   }
 
-  /// Counter j of a block of the parameter has the random bits of elements j, j + quarter, ...: a word for each, with 16 bits
-  /// for each of two states. Adjacent lanes process adjacent elements, one at a time: a lane that processed 16 bytes of an
-  /// array at once would have to keep the random bits of several counters.
+  /// Philox counter j of a block gives the random bits of the four elements j, j + quarter, j + 2 * quarter and j + 3 *
+  /// quarter: one word per element, with 16 bits for each of two states. Adjacent lanes process adjacent elements, one at a
+  /// time: a lane that processed 16 bytes of an array at once would have to keep the random bits of several counters.
   template <bool whole, class Lanes, class F, Array... A>
   FSDP_INLINE void each_rounded(Lanes lanes, std::size_t b, F f, A... arrays) const {
     constexpr std::size_t quarter = block / 4;
@@ -197,8 +197,8 @@ struct ElementMemory {
   }
 };
 
-/// A rule may depend on numbers that kernels have computed and the host does not know. It then has a function resolve(), called
-/// once per row, which returns the rule with these numbers.
+/// A rule may depend on numbers that kernels have computed in device memory, unknown to the host. It then has a function
+/// resolve(), called once per row, which returns the rule with these numbers.
 template <class Rule>
 FSDP_INLINE auto with_device_numbers(const Rule& rule) {
   if constexpr (requires { rule.resolve(); })
@@ -209,7 +209,7 @@ FSDP_INLINE auto with_device_numbers(const Rule& rule) {
 
 template <class Rule, class State>
 struct ElementUpdate {
-  // States of an unused embedding row decay into denormals, which are ten times as slow: they count as 0.
+  // Denormals count as 0: the states of an unused embedding row decay into denormals, which make arithmetic ten times as slow.
   static constexpr bool flush_denormals = true;
   Rule rule;
   ElementMemory<State, Rule::states> memory;

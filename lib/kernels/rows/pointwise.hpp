@@ -1,5 +1,4 @@
-// Row bodies without sums. For flat arrays of n elements, "row" b is the elements from b * flat_block on, up to flat_block of
-// them.
+// Row bodies without sums. A flat array is divided into "rows" of flat_block elements; the last one may be shorter.
 #pragma once
 
 #include "base/element.hpp"

@@ -1,7 +1,7 @@
-// Products with few rows on the left, as when a model processes one token of each of several sequences. Their run time is about
-// the time to read the right matrix. So that matrix is read once and is not packed, in contrast to oneDNN's gemm, and each
-// thread reads a part that is contiguous or has long rows. The order of an element's sum depends only on the right matrix's
-// size, so that a row's result does not depend on the number of rows.
+// Products with a left matrix of few rows, as when a model processes one token of each of several sequences. Their run time is
+// about the time to read the right matrix. So that matrix is read once and is not packed, in contrast to oneDNN's gemm, and
+// each thread reads a part that is contiguous or has long rows. The order of an element's sum depends only on the right
+// matrix's size, so that a row's result does not depend on the number of rows.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ FSDP_INLINE float fold(V x) {
 /// The sums of four registers, each in the order of fold().
 template <int level, class V>
 FSDP_INLINE void fold(const V (&x)[4], float (&sums)[4]) {
-  if constexpr (level == 4) {  // with masks as in upcast()
+  if constexpr (level == 4) {  // with masks, as in upcast()
     const auto quarters = []<int which>(V a, V b) FSDP_LANE { return (V)_mm512_maskz_shuffle_f32x4(0xffff, a, b, which); };
     const auto halves = [&](V a, V b) FSDP_LANE {
       return quarters.template operator()<0x44>(a, b) + quarters.template operator()<0xee>(a, b);
@@ -115,9 +115,9 @@ struct FewRowsProduct {
   }
 
   /// The columns of a whole block. The block's part of b is read from memory once and then stays in a near cache while all rows
-  /// of a are processed in tiles. Meanwhile each tile prefetches a share of the next blocks in memory order, which is the
-  /// fastest. Up to three rows only wait for memory, so they prefetch into the nearest cache. That cache can have few requests
-  /// open, which would delay tiles with more rows, so these prefetch into the next cache.
+  /// of a are processed in tiles. Meanwhile each tile prefetches a share of the next blocks in memory order, which is fastest.
+  /// Tiles of up to three rows only wait for memory, so they prefetch into the nearest cache. This cache supports few open
+  /// requests, which would delay larger tiles; so larger tiles prefetch into the next cache.
   template <int level>
   FSDP_INLINE void dots(std::size_t column) const {
     constexpr std::size_t most_rows = level == 4 ? 6 : 3;  // the number of rows whose sums fit into registers
@@ -157,7 +157,8 @@ struct FewRowsProduct {
     }
   }
 
-  /// A tile's prefetches: `share` bytes for each register of b that it processes. The memory need not exist.
+  /// The prefetches of a tile: `share` bytes from `begin` on for each step along k. The addresses may be outside b, since a
+  /// prefetch cannot fail.
   struct Ahead {
     std::uintptr_t begin;
     std::size_t share;

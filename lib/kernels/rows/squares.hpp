@@ -104,7 +104,7 @@ struct Squares {
     if (top == 0) return;
 
     const double largest = static_cast<double>(__builtin_bit_cast(float, top));
-    // The exponent of its square, from the double's bits; the square is at least 2^-298, so it is normal.
+    // The exponent of largest^2, from the double's bits; the square is at least 2^-298, so it is normal.
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, largest * largest) >> 52) - 1023;
     const std::int64_t digit = (exponent + 320) / 32;
     const double scale = power_of_two(320 - 32 * digit);  // 1 / unit of that digit

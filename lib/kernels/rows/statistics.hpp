@@ -1,4 +1,4 @@
-// Row bodies of the optimizers that need sums over whole tensors: LAMB and Adafactor. All sums are sums of integers or exact,
+// Row bodies of the optimizers that need sums over whole tensors: LAMB and Adafactor. All sums are exact or sums of integers,
 // so that no partition over threads and ranks changes a bit, and every rank computes the same values from them.
 #pragma once
 
@@ -41,13 +41,14 @@ struct LambStatistics {
     const float* const p = m.parameter + first;
     const State *const momentum = m.state_of_row(0, b), *const variance = m.state_of_row(1, b);
     // Accessed by index, because packs of arrays of two types would spill registers.
-    Squares::add(lanes, weights, count, [=](std::size_t i) FSDP_LANE { return p[i]; });  // its sums are a barrier
+    Squares::add(lanes, weights, count, [=](std::size_t i) FSDP_LANE { return p[i]; });  // includes a barrier
     Squares::add(lanes, directions, count,
                  [=](std::size_t i) FSDP_LANE { return d(p[i], m.value_of(momentum[i]), m.value_of(variance[i])); });
   }
 };
 
-/// p -= learning_rate |weights| / |directions| direction. The norms are of the whole tensor; if one is 0, the ratio is 1.
+/// p -= learning_rate * (|weights| / |directions|) * direction. The norms are of the whole tensor; if one is 0, their ratio
+/// counts as 1.
 template <class State>
 struct LambUpdate {
   static constexpr bool flush_denormals = true;
@@ -73,7 +74,7 @@ struct LambUpdate {
   }
 };
 
-/// A contiguous part [begin, begin + n) of a matrix of `columns` columns, and the ranges of its rows.
+/// Elements [begin, begin + n) of a row-major matrix with `columns` columns. The first and the last row may be incomplete.
 struct MatrixPart {
   std::size_t begin, n, columns;
   std::size_t first_row() const { return begin / columns; }
@@ -83,9 +84,10 @@ struct MatrixPart {
   FSDP_INLINE std::size_t last(std::size_t r) const { return (r + 1) * columns > begin + n ? begin + n : (r + 1) * columns; }
 };
 
-/// Represents the square of an element of a gradient with this norm by two integers: a high one in units of 2^-52 whole(), and
-/// a low one in units of 2^-84 whole(). All squares together are below whole(). The sum of the high integers is below 2^52, and
-/// that of up to 2^21 low ones below 2^53: so sums in double are exact.
+/// Represents the square of an element of the gradient by two integers: a high one in units of 2^-52 * whole(norm), and a low
+/// one in units of 2^-84 * whole(norm). `norm` is the norm of the whole gradient, so the sum of all squares is below
+/// whole(norm). The sum of the high integers is below 2^52, and the sum of up to 2^21 low integers is below 2^53, so that sums
+/// in double are exact.
 struct SquareDigits {
   double scale;  // 2^52 / whole
 
@@ -100,7 +102,8 @@ struct SquareDigits {
   FSDP_INLINE static double low(double s) { return floor((s - floor(s)) * 0x1p32); }
 };
 
-/// Row r of the part: stores the two sums of its squares in words[2 r] and words[2 r + 1] of the whole matrix.
+/// Row i of the part, row r of the matrix: stores the sums of the high and of the low integers of its squares in words[2 * r]
+/// and words[2 * r + 1].
 struct RowSquares {
   const GradientNorm* norm;
   MatrixPart part;
@@ -195,8 +198,9 @@ struct ColumnSquaresOfRows {
   }
 };
 
-/// Block b of `n` factors: f += weight (mean - f). f's two words have a sum of `count` squares, which gives the mean. `stride`:
-/// the distance from one factor's first word to the next one's; `low`: from its first word to its second.
+/// Block b of `n` factors: f += weight * (mean - f). The two words of a factor hold the sum of `count` squares, from which the
+/// mean is computed. `stride` is the distance between the first words of two successive factors, and `low` the distance from a
+/// factor's first word to its second.
 struct FactorUpdate {
   static constexpr bool flush_denormals = true;
   float* factor;
@@ -273,7 +277,7 @@ FSDP_INLINE float step_size(const AdafactorScale& s) {
   return static_cast<float>((weights > s.least_scale ? weights : s.least_scale) * s.relative / (excess > 1 ? excess : 1.0));
 }
 
-/// Row i of the part: adds the squares of its directions.
+/// Row i of the part: adds the squares of the row's update directions to `sum`.
 struct FactoredSquares {
   static constexpr bool flush_denormals = true;
   FactoredNumbers numbers;
@@ -299,7 +303,7 @@ struct FactoredSquares {
   }
 };
 
-/// Row i of the part: p = p decay - step direction.
+/// Row i of the part: p = p * decay - step * direction.
 struct FactoredUpdate {
   static constexpr bool flush_denormals = true;
   FactoredNumbers numbers;
@@ -363,7 +367,7 @@ struct VarianceStatistics {
   }
 };
 
-/// Updates the parameter and leaves the state unchanged; rounding to bf16 does not change it, either.
+/// Updates the parameter. The state is unchanged; storing it in bf16 again does not change it, either.
 struct VarianceRule {
   static constexpr int states = 1;
   VarianceDirection direction;
@@ -371,7 +375,7 @@ struct VarianceRule {
   FSDP_INLINE float operator()(float p, float g, const float* s) const { return p * decay - step_size * direction(g, s[0]); }
 };
 
-/// The same with a step size that kernels have computed.
+/// The same with a step size that the device computes from `scale`.
 struct AdafactorVectorRule {
   static constexpr int states = 1;
   VarianceDirection direction;

@@ -16,8 +16,8 @@ namespace tile_parts {
 
 using namespace tiles;
 
-/// A block of an operand: panels of 32 lanes, cut along the depth into stretches of `stretch` steps. For each stretch, the
-/// parts of all panels are stored one after another.
+/// A block of an operand: panels of 32 lanes (rows of a left operand, columns of a right one), cut along the depth into
+/// stretches of `stretch` steps. For each stretch, the parts of all panels are stored one after another.
 struct PackedBlock {
   bf16* data;
   std::size_t panels, steps, stretch;
@@ -30,7 +30,7 @@ struct PackedBlock {
     return data + (first_step * panels + panel * length(first_step)) * step;
   }
 
-  /// Packs lanes [0, lanes) and `depth` of op(from). Stored rows are read along their length.
+  /// Packs lanes [0, lanes) of op(from), along a depth of `depth`. Stored rows are read along their length.
   template <Operand operand, Trans trans>
   FSDP_INLINE void fill(const bf16* from, std::size_t stride, std::size_t lanes, std::size_t depth) const {
     constexpr bool rows_are_lanes = (operand == Operand::left) == (trans == Trans::no);
@@ -50,8 +50,8 @@ struct PackedBlock {
   }
 };
 
-/// Divides n into the fewest parts of at most `most`, a multiple of `grain`, as evenly as multiples of `grain` allow. Returns
-/// the length of a part.
+/// Divides n into the fewest parts of at most `most` elements, as evenly as multiples of `grain` allow, and returns the length
+/// of a part. `most` is a multiple of `grain`.
 FSDP_INLINE std::size_t even_part(std::size_t n, std::size_t most, std::size_t grain) {
   const std::size_t parts = (n + most - 1) / most, part = (n + parts - 1) / parts;
   return (part + grain - 1) / grain * grain;
@@ -105,7 +105,8 @@ FSDP_INLINE Row each(Row x, F f) {
   return {_mm512_load_ps(values), _mm512_load_ps(values + 16)};
 }
 
-/// Prefetches the memory that finish() reads at (row, column), and the memory that it writes without filling whole lines.
+/// foresee() prefetches the memory that finish() reads at (row, column), and the memory that finish() writes without filling
+/// whole cache lines.
 template <class T>
 FSDP_INLINE void ask_for(const T* from, std::size_t stride, std::size_t rows) {
   for (std::size_t r = 0; r < rows; ++r, from += stride) {

@@ -79,7 +79,7 @@ FSDP_INLINE void pair_up(__m512i upper, __m512i lower, __m512i& left, __m512i& r
 
 enum class Operand { left, right };
 
-/// Packs one panel of a left operand [lanes, depth] or of a right one [depth, lanes], with at most 32 lanes. Stored rows are
+/// Packs one panel of a left operand [lanes, depth] or of a right one [depth, lanes]; `lanes` is at most 32. Stored rows are
 /// `stride` elements apart; `trans` as in gemm().
 template <Operand operand, Trans trans>
 FSDP_INLINE void pack(bf16* to, const bf16* from, std::size_t stride, std::size_t lanes, std::size_t depth) {
