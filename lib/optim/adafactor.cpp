@@ -43,7 +43,7 @@ std::size_t words(const Shape& shape, int round) {
 }
 
 void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step, int round) {
-  if (round == 1)  // for all matrices, also those without a slice on this rank: at another world size it may have one
+  if (round == 1)  // also for matrices without a slice on this rank, which may have one at another world size
     for (const UnitTensor& tensor : memory.tensors)
       if (tensor.is_matrix)
         kernels::update_factors(stream, factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column),

@@ -12,7 +12,7 @@ namespace fsdp {
 struct LossScalerOptions {
   double init_scale = 128;
   std::uint64_t scale_window = 1024;  // updates without overflow after which the scale doubles
-  double tolerance = 0;     // the share of overflows since the last change that is tolerated before the scale is halved
+  double tolerance = 0;     // the scale is halved if at least this share of the updates since its last change overflowed
   double min_scale = 1e-4;  // training ends if the scale would fall to this or below
   std::optional<double> threshold = {};  // the scale is not halved below this
 };
@@ -22,7 +22,7 @@ struct LossScalerState {
   double scale = 1;
   std::int64_t updates = 0;  // the number of updates so far, including skipped ones
   std::int64_t last_overflow = -1, last_change = -1;
-  std::int64_t overflows = 0;  // since the last change
+  std::int64_t overflows = 0;  // the number of overflows since the last change of the scale
   std::int64_t in_a_row = 0;   // the number of overflows since the last finite update
   bool operator==(const LossScalerState&) const = default;
 };
@@ -32,8 +32,8 @@ class LossScaler {
   explicit LossScaler(const LossScalerOptions& options) : options_(options) { state_.scale = options.init_scale; }
 
   double scale() const { return state_.scale; }
-  /// Call this after each update. Returns false if the update was not finite and a lower scale would not help: it would reach
-  /// its minimum, or too many updates in a row have overflowed.
+  /// Call this after each update. Returns false if training must end: the scale would fall to its minimum, or too many updates
+  /// in a row have overflowed.
   [[nodiscard]] bool update(bool finite);
 
   const LossScalerState& state() const { return state_; }

@@ -26,7 +26,8 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
     const double lr = step.learning_rate * slice.learning_rate_scale;
-    // A tall orthogonal matrix has a root mean square of 1 / sqrt(columns): this is PyTorch's adjust_lr_fn "original".
+    // As PyTorch's adjust_lr_fn "original": with this factor, a tall orthogonal matrix has a root mean square of 1 /
+    // sqrt(columns).
     const double adjusted =
         lr * std::sqrt(std::max(1.0, static_cast<double>(tensor.rows) / static_cast<double>(tensor.columns)));
     kernels::UpdateTarget target = target_of(memory, slice, options, step);

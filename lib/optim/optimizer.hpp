@@ -1,6 +1,7 @@
-// Optimizers over shards. An optimizer is one file in this folder and one line in the table of optimizer.cpp: a row with its
-// name, its default values and its rules; a rule says how a parameter is updated. The plan, the memory plan, checkpoints,
-// options and the help text read these rows. docs/extending-optimizer.md adds one.
+// Optimizers over shards. An optimizer is an Optimizer struct with a name, default values and rules; a rule defines how a
+// parameter is updated. Each optimizer has a file in this folder and a line in the table of optimizer.cpp. The execution plan,
+// the memory plan, checkpoints, options and the help text use this table. docs/extending-optimizer.md shows how to add an
+// optimizer.
 //
 // A parameter keeps its identity inside a flat shard: decay, learning rate, noise and statistics depend on the parameter and
 // the element's position in it, never on where the shard was cut.
@@ -25,7 +26,7 @@ namespace fsdp {
 struct Optimizer;
 struct Rule;
 
-/// The library's rows, each defined in its file NAME.cpp.
+/// The library's optimizers, each defined in its file NAME.cpp.
 const Optimizer& adamw_optimizer();
 const Optimizer& cpu_adam_optimizer();
 const Optimizer& adam_optimizer();
@@ -42,14 +43,14 @@ struct OptimizerOptions {
   bool amsgrad = false, nesterov = false;
   DType state_type = DType::f32;  // of states with as many elements as the parameter
   std::uint32_t seed = 1;         // of the noise for rounding 16-bit states
-  /// Shell globs over parameter names: parameters without decay, and factors of the learning rate. By default vectors have no
-  /// decay.
+  /// Shell globs over parameter names. `no_decay` selects parameters without weight decay; vectors never have it. The factors
+  /// of `learning_rate_scales` multiply the learning rate of the parameters that match.
   std::vector<std::string> no_decay = {};
   std::vector<std::pair<std::string, double>> learning_rate_scales = {};
 };
 
-/// The size of a state: `element`: as the parameter, and a rank has its part; `row` or `column`: one element for each row or
-/// column, and every rank has the whole state.
+/// The size of a state. `element`: as the parameter, and sharded like the parameter. `row` or `column`: one element for each
+/// row or column of a matrix, and every rank has the whole state.
 enum class Extent { element, row, column };
 
 struct StateInfo {
@@ -61,24 +62,24 @@ struct StateInfo {
 /// its part to integer words, which are summed over the ranks.
 inline constexpr std::size_t most_rounds = 2;
 
-/// A parameter of a unit, even if this rank has no part of it.
+/// A parameter of an FSDP unit. A unit's parameters are listed even if this rank has no part of them.
 struct UnitTensor {
   bool is_matrix = false;
   std::size_t numel = 0, rows = 1, columns = 1;
-  std::size_t first_row = 0, first_column = 0;      // indices in the unit's states by row and by column
-  std::array<std::size_t, most_rounds> words = {};  // by round: the index of the tensor's first word in the unit's words
+  std::size_t first_row = 0, first_column = 0;      // its first element in states of extent `row` and `column`
+  std::array<std::size_t, most_rounds> words = {};  // by round: its first word in UnitMemory::statistics
 };
 
-/// A rank's part of a parameter within its part of a unit, with the settings of the parameter.
+/// The part of a parameter that is in this rank's shard of a unit, with the parameter's settings.
 struct OptimizerSlice {
   std::size_t parameter;  // index in the model
   Range range;            // elements of the parameter
   std::size_t offset;     // index of the first element in the rank's part of the unit
-  std::size_t tensor;     // index in the unit
+  std::size_t tensor;     // index in UnitMemory::tensors
   double learning_rate_scale = 1, weight_decay = 0;
 };
 
-/// A rank's part of a unit: pointers to each kind of its memory.
+/// Pointers to the memory of a rank's shard of a unit, one for each kind of memory.
 struct UnitMemory {
   std::span<const UnitTensor> tensors;
   std::span<const OptimizerSlice> slices;
@@ -87,20 +88,21 @@ struct UnitMemory {
   std::array<std::byte*, kernels::most_states> states = {};
   Halves copy = {};  // 16-bit copies of the parameters, if the computation uses them
   std::array<std::int64_t*, most_rounds> statistics = {};
-  float* directions = nullptr;  // the size of the rank's part; for rules with whole matrices
+  float* directions = nullptr;  // for rules with whole matrices; as many as `parameters`
 };
 
 /// One update; the values are the same on all ranks.
 struct OptimizerStep {
-  std::uint64_t number = 1;  // the number of updates since the states were zero, for bias corrections
+  std::uint64_t number = 1;  // 1 for the first update after the states were zero; for bias corrections
   double learning_rate = 0;
-  const kernels::GradientNorm* norm = nullptr;  // kernels read it from here; may be null as in UpdateTarget
+  const kernels::GradientNorm* norm = nullptr;  // read by kernels; may be null, as in UpdateTarget
 };
 
 using UpdateFunction = void (*)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&);
 
-/// A rule's rounds of sums. words() returns the number of words of a tensor in a round. count() adds this rank's part to words
-/// that are zero at first; the words of earlier rounds are sums over all ranks by then. count() may also update states.
+/// The rounds of sums that a rule needs. words() returns the number of integer words of a tensor in a round. count() adds this
+/// rank's part to the round's words, which are zero before; the words of earlier rounds are then sums over all ranks. count()
+/// may also update states.
 struct Statistics {
   int rounds = 0;
   std::size_t (*words)(const Shape& shape, int round) = nullptr;
@@ -113,13 +115,13 @@ struct WholeMatrices {
   UpdateFunction prepare = nullptr;
   void (*work)(Stream&, float* matrix, std::size_t rows, std::size_t columns, float* scratch) = nullptr;
   std::size_t (*scratch)(std::size_t rows, std::size_t columns) = nullptr;  // floats
-  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of `work`, in any unit of time
+  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of `work`; only ratios matter
 };
 
-/// How often an update goes over memory: the number of reads and writes per parameter without states, and per element of each
-/// state.
+/// The memory traffic of an update, for predictions of its time: how many numbers are read and written per element of a
+/// parameter (without states), and per element of each state.
 struct MemoryPasses {
-  int numbers = 3, per_state = 2;  // parameter and gradient in, parameter out; state in and out
+  int numbers = 3, per_state = 2;  // parameter and gradient read, parameter written; state read and written
 };
 
 /// How a parameter is updated. Checkpoints identify the rule by its name.
@@ -147,19 +149,19 @@ struct Optimizer {
   bool l2_decay = false;  // true: decay is added to the gradient (L2); false: decoupled decay of the weights
   OptimizerReads reads = {};
   std::vector<const Rule*> rules = {};
-  /// Returns the rule that updates a parameter; null: the first of `rules` updates all.
+  /// Returns the rule that updates a parameter. If null, the first of `rules` updates all parameters.
   const Rule& (*rule_of)(const OptimizerOptions& options, const Parameter& parameter) = nullptr;
 };
 
-/// All rows, first those of the library.
+/// All optimizers, first those of the library.
 const std::vector<const Optimizer*>& optimizers();
-/// Returns the row with this name. Throws UserError, which lists the known names.
+/// Returns the optimizer with this name. If there is none, throws UserError with the known names.
 const Optimizer& find_optimizer(std::string_view name);
-/// Returns `same_as` of the optimizer, or else its name; unknown names are returned unchanged. Optimizers with the same result
-/// can load each other's states.
+/// Returns the optimizer's `same_as`, or its name if `same_as` is empty; returns unknown names unchanged. Optimizers with the
+/// same algorithm can load each other's states.
 std::string_view algorithm_of(std::string_view name);
-/// Adds a row; `optimizer` and its rules must live until the program ends. Call this before any other function of the library:
-/// threads that look for an optimizer at the same time would see the table change.
+/// Adds an optimizer to the table; `optimizer` and its rules must live until the program ends. Call this before any other
+/// function of the library, because other threads may read the table without a lock.
 void add_optimizer(const Optimizer& optimizer);
 
 /// Returns a rule of any optimizer by its name; null if there is none.
@@ -176,7 +178,7 @@ kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& 
 /// can read its value.
 kernels::ExactSum& sum_of(const UnitMemory& memory, const OptimizerSlice& slice, int round, std::size_t i);
 
-/// Returns the names of all states that these options need for a model, each once.
+/// Returns the names of all states that these options need for a model, without duplicates.
 std::vector<std::string> states_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters);
 
 /// The settings of one parameter.

@@ -11,18 +11,21 @@ struct Schedule {
   Decay decay = Decay::fixed;
   double learning_rate = 1e-3;
   std::uint64_t warmup = 0;         // W: linear warm-up over this many updates
-  std::uint64_t total = 0;          // U: the end of the decay; unused by `fixed`, and by `inverse_sqrt` if 0
-  double end = 0;                   // the rate at U and after it
+  std::uint64_t total = 0;          // U: the last update of the decay; not used by `fixed`; if 0, `inverse_sqrt` has no end
+  double end = 0;                   // the rate from U on, for `polynomial`, `cosine` and `wsd`
   double power = 1;                 // for `polynomial`
   std::uint64_t decay_updates = 0;  // D, for `wsd`
 };
 
-/// Returns the rate of update u = 1, 2, .... During the warm-up, u <= W, it is lr u/W. With W = warmup, U = total and D =
-/// decay_updates, it is after the warm-up:
-///   polynomial  end + (lr - end) (1 - (u-W)/(U-W))^power        cosine  end + (lr - end) (1 + cos(pi (u-W)/(U-W))) / 2
-///   inverse_sqrt  lr sqrt(W/u), W at least 1                       wsd     lr until U - D, then end + (lr - end) (U-u)/D
-/// After U the rate keeps its value at U. Requires W <= U unless `fixed` or `inverse_sqrt`, and W + D <= U for `wsd` (warm-up,
-/// stable, decay). If W = U, the rate is `end` after U.
+/// Returns the learning rate of update u = 1, 2, .... It depends on W = warmup, U = total and D = decay_updates. During the
+/// warm-up, u <= W, it is lr * u / W. After the warm-up it is:
+///   fixed         lr
+///   polynomial    end + (lr - end) * (1 - (u - W) / (U - W))^power
+///   cosine        end + (lr - end) * (1 + cos(pi * (u - W) / (U - W))) / 2
+///   inverse_sqrt  lr * sqrt(max(W, 1) / u)
+///   wsd           lr until U - D, then end + (lr - end) * (U - u) / D  (warm-up, stable, decay)
+/// After U the rate keeps its value at U, except that it is `end` if W = U. Requires W <= U for `polynomial`, `cosine` and
+/// `wsd`, and W + D <= U for `wsd`.
 double learning_rate(const Schedule& schedule, std::uint64_t update);
 
 }  // namespace fsdp

@@ -27,7 +27,8 @@ struct SpikeLimits {
 
 class SpikeFilter {
  public:
-  /// The approximate number of updates in the averages, and the number of updates before any can be skipped.
+  /// `horizon`: the approximate number of updates in the averages. `warmup`: the number of updates before the first that can be
+  /// skipped.
   static constexpr std::uint64_t horizon = 128, warmup = 64;
 
   /// `sigmas`: the number of standard deviations above the mean from which on an update is skipped.
@@ -35,8 +36,9 @@ class SpikeFilter {
 
   /// The limits for the next update; infinite during the first `warmup` updates.
   SpikeLimits limits() const;
-  /// Call this after each update with finite values, also if it was skipped. Values above the limit are counted as the limit:
-  /// so one spike does not hide the next, and a loss that stays high becomes the normal one after some updates.
+  /// Call this after each update whose loss and norm are finite, even if the update was skipped. Values above the limit are
+  /// counted as the limit: so one spike does not hide the next, and a loss that stays high becomes the normal one after some
+  /// updates.
   void update(double loss, double norm);
 
   const SpikeFilterState& state() const { return state_; }
