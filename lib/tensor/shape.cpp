@@ -18,11 +18,12 @@ std::vector<Hyperslab> hyperslabs(const Shape& shape, Range range) {
   expect(range.begin <= range.end && range.end <= numel(shape), "a flat range lies outside its tensor");
   std::vector<Hyperslab> boxes;
   for (std::size_t at = range.begin; at < range.end;) {
-    // The largest box that starts at `at`: find the outermost dimension at which the inner volume divides `at` and fits into
-    // the rest of the range.
+    // The largest box that starts at `at`. Its dimensions from `dim` on are whole: their volume, `inner`, must divide `at` and
+    // fit into the rest of the range.
     std::size_t inner = 1, dim = shape.size();
     while (dim > 1 && at % (inner * shape[dim - 1]) == 0 && inner * shape[dim - 1] <= range.end - at) inner *= shape[--dim];
-    // The box has as many volumes of `inner` elements along dimension dim - 1 as fit before the end of that dimension.
+    // Along dimension dim - 1, the box has as many volumes of `inner` elements as fit into the rest of the dimension and of the
+    // range.
     Hyperslab box{Shape(shape.size(), 0), Shape(shape.size(), 1), at - range.begin};
     std::size_t rest = at;
     for (std::size_t d = shape.size(); d-- > 0;) {
