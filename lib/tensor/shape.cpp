@@ -15,7 +15,7 @@ std::size_t numel(const Shape& shape) {
 std::string to_string(const Shape& shape) { return format("[{}]", fmt::join(shape, ", ")); }
 
 std::vector<Hyperslab> hyperslabs(const Shape& shape, Range range) {
-  expect(range.begin <= range.end && range.end <= numel(shape), "a flat range lies outside its tensor");
+  expect(range.begin <= range.end && range.end <= numel(shape), "a flat range must be inside its tensor");
   std::vector<Hyperslab> boxes;
   for (std::size_t at = range.begin; at < range.end;) {
     // The largest box that starts at `at`. Its dimensions from `dim` on are whole: their volume, `inner`, must divide `at` and
