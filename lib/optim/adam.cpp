@@ -65,7 +65,7 @@ const Optimizer& cpu_adam_optimizer() {
     Optimizer same = row("cpu_adam", 0);
     same.same_as = "adamw";
     same.about =
-        "cpu_adam is adamw under fairseq's name for its version on CPUs; as in fairseq, the default weight decay is 0.";
+        "cpu_adam is the same as adamw, with the name and the default weight decay (0) of fairseq's optimizer for CPUs.";
     return same;
   }();
   return cpu_adam;

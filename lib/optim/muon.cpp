@@ -53,7 +53,7 @@ const Rule& of_matrices() {
 
 const Optimizer& muon_optimizer() {
   static const Optimizer muon = {.name = "muon",
-                                 .about = "muon updates the matrices of the blocks, adamw the rest.",
+                                 .about = "muon updates the matrices of the blocks, and adamw updates the other parameters.",
                                  .weight_decay = 0.1,
                                  .momentum = 0.95,
                                  .reads = {.betas = true, .eps = true, .momentum = true, .nesterov = true},

@@ -40,14 +40,14 @@ std::string_view algorithm_of(std::string_view name) {
 }
 
 void add_optimizer(const Optimizer& optimizer) {
-  expect(!find(optimizer.name), "an optimizer is added once");
+  expect(!find(optimizer.name), "an optimizer must be added only once");
   expect(!optimizer.rules.empty() && (optimizer.rules.size() == 1 || optimizer.rule_of),
-         "an optimizer with several rules has rule_of");
+         "an optimizer with several rules must have rule_of");
   for (const Rule* rule : optimizer.rules) {
     expect(rule->update && rule->states.size() <= kernels::most_states,
-           "a rule has an update function, and not too many states");
+           "a rule must have an update function, and not too many states");
     const Rule* const other = find_rule(rule->name);
-    expect(!other || other == rule, "no two rules have the same name");
+    expect(!other || other == rule, "two rules must not have the same name");
   }
   table().push_back(&optimizer);
 }
