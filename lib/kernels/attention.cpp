@@ -46,7 +46,7 @@ std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceT
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
                        float* scratch, const DropoutMask& mask) {
-  expect(shape.K > 0 && shape.H % shape.K == 0, "query heads must be a multiple of key heads");
+  expect(shape.K > 0 && shape.H % shape.K == 0, "the number of query heads must be a multiple of the number of key heads");
   if (const DeviceKernels* device = stream.kernels())
     return device->attention_forward(stream, {dtype_of<E>, out, lse, q, k, v, shape, mask});
   launch_attention(stream, AttentionForward<E>{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch,
@@ -56,7 +56,7 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask) {
-  expect(shape.K > 0 && shape.H % shape.K == 0, "query heads must be a multiple of key heads");
+  expect(shape.K > 0 && shape.H % shape.K == 0, "the number of query heads must be a multiple of the number of key heads");
   if (const DeviceKernels* device = stream.kernels())
     return device->attention_backward(stream, {dtype_of<E>, dq, dk, dv, d_out, out, lse, q, k, v, shape, scratch, mask});
   launch_attention(stream, AttentionBackward<E>{dq, dk, dv, d_out, out, lse, q, k, v, shape, mask}, shape.B * shape.K, scratch,

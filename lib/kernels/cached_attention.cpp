@@ -15,7 +15,7 @@ void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E*
 template <class E>
 void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const CacheShape& shape, const AttentionShape& rows,
                       const std::int32_t* sequences, const std::int32_t* positions, float* scratch) {
-  expect(rows.K > 0 && rows.H % rows.K == 0, "query heads must be a multiple of key heads");
+  expect(rows.K > 0 && rows.H % rows.K == 0, "the number of query heads must be a multiple of the number of key heads");
   const AddTime timed(stream.times.attention);
   launch(stream, CachedAttention<E>{out, q, cache, shape.positions, rows, sequences, positions, scratch}, rows.B * rows.H);
 }

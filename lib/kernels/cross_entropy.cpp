@@ -10,7 +10,7 @@ namespace fsdp::kernels {
 template <class E>
 void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::size_t begin) {
   const auto& [values, stats, targets, R, V, piece] = logits;
-  expect(piece > 0, "the piece of the vocabulary is not empty");
+  expect(piece > 0, "a piece of the vocabulary must not be empty");
   const std::size_t columns = std::min(piece, V - begin);
   launch(stream, CrossEntropy<E>{loss, stats, values + R * begin, targets, begin, columns, begin + columns == V}, R);
 }

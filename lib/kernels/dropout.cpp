@@ -12,8 +12,8 @@ namespace fsdp::kernels {
 
 DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std::uint64_t update, std::uint64_t first_sequence,
                          std::size_t T) {
-  expect(rate >= 0 && rate < 1, "a dropout rate is at least 0 and below 1");
-  expect(first_sequence <= std::numeric_limits<std::uint32_t>::max(), "an update has less than 2^32 sequences");
+  expect(rate >= 0 && rate < 1, "a dropout rate must be at least 0 and below 1");
+  expect(first_sequence <= std::numeric_limits<std::uint32_t>::max(), "an update must have fewer than 2^32 sequences");
   const auto words = philox({site, static_cast<std::uint32_t>(update), static_cast<std::uint32_t>(update >> 32),
                              static_cast<std::uint32_t>(RandomSite::dropout)},
                             {seed, 0});

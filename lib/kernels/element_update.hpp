@@ -41,7 +41,7 @@ std::size_t rows_of(const ElementMemory<State, states>& memory) {
 /// Calls f with a value of the type in which states are stored: std::uint16_t for bf16, else float.
 template <class F>
 void with_state_type(DType type, F&& f) {
-  expect(type != DType::f16, "states are fp32 or bf16");
+  expect(type != DType::f16, "optimizer states must be fp32 or bf16");
   if (type == DType::bf16)
     f(std::uint16_t{});
   else

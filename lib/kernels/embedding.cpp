@@ -27,7 +27,7 @@ void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const
 template <class E>
 void position_backward(Stream& stream, float* d_position_table, const E* dx, std::size_t B, std::size_t T, std::size_t C,
                        std::size_t P, Write write) {
-  expect(B > 0 && T <= P, "a sequence is longer than the position table");
+  expect(B > 0 && T <= P, "a sequence must not be longer than the position table");
   launch(stream, PositionBackward<E>{d_position_table, dx, B, T, C, write == Write::add}, P);
 }
 

@@ -361,10 +361,10 @@ std::string_view name_of(dnnl_cpu_isa_t isa) {
 std::string gemm_description() {
   const dnnl_version_t* version = dnnl_version();
   const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-  const std::string_view bf16_by = !multiplies(DType::bf16)              ? "fp32, converted"
+  const std::string_view bf16_by = !multiplies(DType::bf16)              ? "conversion to fp32"
                                    : isa >= dnnl_cpu_isa_avx512_core_amx ? "AMX"
                                                                          : "AVX512_BF16";
-  return format("oneDNN {}.{}.{}, {} (bf16 by {}, fp16 by fp32, converted)", version->major, version->minor, version->patch,
+  return format("oneDNN {}.{}.{}, {} (bf16 by {}, fp16 by conversion to fp32)", version->major, version->minor, version->patch,
                 name_of(isa), bf16_by);
 }
 

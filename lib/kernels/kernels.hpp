@@ -47,7 +47,8 @@ void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std
 template <class E>
 void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                         const E* b, const E* pre, E* d_pre);
-/// Describes the library that runs gemm(), for example "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by fp32, converted)".
+/// Describes the library that runs gemm(), for example "oneDNN 2.6.3, avx512_core_amx (bf16 by AMX, fp16 by conversion to
+/// fp32)".
 std::string gemm_description();
 /// Returns true if this machine multiplies numbers of this 16-bit type natively. Otherwise gemm() converts them to fp32, and
 /// low precision saves memory and transfers but no time.

@@ -42,10 +42,11 @@ CpuLevel choose_level() {
   const std::string_view name = asked;
   const CpuLevel level = name == "v4" ? CpuLevel::v4 : name == "v3" ? CpuLevel::v3 : CpuLevel::v2;
   if (level == CpuLevel::v2 && name != "v2")
-    throw UserError("FSDP_CPU_LEVEL=" + std::string(name) + " is unknown (the levels are v2, v3 and v4); correct or unset it");
+    throw UserError("FSDP_CPU_LEVEL=" + std::string(name) +
+                    " is unknown (the levels are v2, v3 and v4); correct or unset the variable");
   if (level > best)
     throw UserError("FSDP_CPU_LEVEL=" + std::string(name) +
-                    " is not possible (this processor lacks these instructions); unset it");
+                    " is not possible (this processor does not have the instructions of this level); unset the variable");
   return level;
 }
 

@@ -8,7 +8,7 @@ namespace fsdp::kernels {
 template <class E>
 void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
           const float* cos_sin, bool inverse, const std::int32_t* positions) {
-  expect(D % 2 == 0 && heads * D <= stride, "rope: the heads do not fit their rows");
+  expect(D % 2 == 0 && heads * D <= stride, "rope: the heads must fit into the rows, and the head size must be even");
   launch(stream, RopeBody<E>{x, cos_sin, T, heads, D, stride, inverse ? -1.0f : 1.0f, positions}, B * T);
 }
 

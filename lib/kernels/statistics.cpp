@@ -49,7 +49,8 @@ void lamb(Stream& stream, const UpdateTarget& target, const LambStep& step, cons
 
 void factor_squares(Stream& stream, const float* gradient, std::size_t begin, std::size_t n, std::size_t rows,
                     std::size_t columns, const GradientNorm& norm, const FactorWords& words) {
-  expect(std::max(rows, columns) < std::size_t{1} << 21, "rows and columns are few enough for exact sums of squares");
+  expect(std::max(rows, columns) < std::size_t{1} << 21,
+         "a matrix must have fewer than 2^21 rows and columns, for exact sums of squares");
   const MatrixPart part{begin, n, columns};
   const auto clear = [&](std::int64_t* to, std::size_t count) {
     fill_zero(stream, reinterpret_cast<float*>(to), count * sizeof(std::int64_t) / sizeof(float));

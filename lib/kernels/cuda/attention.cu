@@ -316,7 +316,7 @@ struct QueryBackward {
 /// Calls f<chunks, Documents>() with the values for this shape.
 template <class F>
 cudaError_t with_chunks(const AttentionShape& s, F f) {
-  expect(s.D <= most_head_size_on_cuda, "the head size is within the limit of the GPU kernels");
+  expect(s.D <= most_head_size_on_cuda, "the head size must be within the limit of the GPU kernels");
   return with_documents(s, [&]<class Documents>() {
     if (s.D <= 2 * warp) return f.template operator()<2, Documents>();
     if (s.D <= 4 * warp) return f.template operator()<4, Documents>();

@@ -44,7 +44,8 @@ cudaDataType_t type_of(DType type) {
 /// Describes a row-major matrix [rows, columns] to cuBLASLt as its column-major transpose.
 Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t ld) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(type), columns, rows, static_cast<std::int64_t>(ld)), "a matrix layout");
+  check(cublasLtMatrixLayoutCreate(&layout, type_of(type), columns, rows, static_cast<std::int64_t>(ld)),
+        "creating a matrix layout");
   return Layout(layout);
 }
 
@@ -75,11 +76,11 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
   if (const auto found = prepared_.find(s); found != prepared_.end()) return found->second;
   Prepared made{};
   cublasLtMatmulDesc_t description = nullptr;
-  check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
+  check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F), "creating a product's description");
   made.description.reset(description);
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, Trans trans) {
     const cublasOperation_t operation = trans == Trans::yes ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check(cublasLtMatmulDescSetAttribute(description, attribute, &operation, sizeof operation), "a description");
+    check(cublasLtMatmulDescSetAttribute(description, attribute, &operation, sizeof operation), "describing a product");
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, s.trans_b);
   set(CUBLASLT_MATMUL_DESC_TRANSB, s.trans_a);
@@ -88,10 +89,10 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
   made.out = layout_of(s.out_type, s.m, s.n, s.ldo);
 
   cublasLtMatmulPreference_t preference = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&preference), "a preference");
+  check(cublasLtMatmulPreferenceCreate(&preference), "creating a preference");
   const Preference owner(preference);
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "a preference");
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "setting a preference");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
   // If cuBLASLt splits k, it must add the parts in fp32: by default it may round them to the type of the result first.
@@ -105,7 +106,8 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
                                        preference, 1, &found, &count),
         "choosing an algorithm");
   if (count == 0)
-    throw CallError("cublasLtMatmulAlgoGetHeuristic", format("no algorithm for a product of {} x {} x {}", s.m, s.k, s.n));
+    throw CallError("cublasLtMatmulAlgoGetHeuristic",
+                    format("no algorithm for a product with m x k x n = {} x {} x {}", s.m, s.k, s.n));
   made.algorithm = found.algo;
   return prepared_.emplace(s, std::move(made)).first->second;
 }
@@ -117,7 +119,7 @@ void CudaProducts::multiply(cudaStream_t stream, const Product& p, void* workspa
   const float one = 1, old = p.write == Write::add ? 1 : 0;
   check(cublasLtMatmul(handle_, prepared.description.get(), &one, p.b, prepared.b.get(), p.a, prepared.a.get(), &old, p.out,
                        prepared.out.get(), p.out, prepared.out.get(), &prepared.algorithm, workspace, workspace_bytes, stream),
-        "a product");
+        "computing a product");
 }
 
 }  // namespace fsdp::kernels

@@ -19,8 +19,8 @@ class CudaKernels final : public kernels::DeviceKernels {
     const auto found = rows_.find(type);
     if (found == rows_.end())
       throw UserError(
-          "an optimizer that was added to this program has no GPU kernels (libfsdp_cuda was compiled without its rule); train "
-          "on the CPU, or add the rule to lib/kernels/rows/bodies.hpp");
+          "an optimizer that was added to this program has no GPU kernels (lib/kernels/rows/bodies.hpp does not list its "
+          "rule); train on the CPU");
     check_cuda(found->second(cuda_stream(stream).handle(), body, rows), "launching a row kernel");
   }
   void gemm(Stream& stream, const kernels::Product& product) const override {

@@ -568,7 +568,7 @@ template <class... Pointers>
 void expect_aligned(Pointers... pointers) {
   for (const void* pointer : {static_cast<const void*>(pointers)...})
     expect(reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0,
-           "the tensors that attention reads and writes are aligned to 16 bytes");
+           "the tensors that attention reads and writes must be aligned to 16 bytes");
 }
 
 }  // namespace
