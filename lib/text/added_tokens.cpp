@@ -69,7 +69,7 @@ std::vector<TextSection> AddedTokens::find_all(std::string_view text) const {
       continue;
     }
     std::size_t begin = at, end = at + token->content.size();
-    at = end;  // also if the token is not accepted below
+    at = end;  // the search resumes here, also if the token is not accepted below
     if (token->single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
     if (token->takes_left) begin = std::max(done, without_spaces_at_end(text.substr(0, begin)));
     if (token->takes_right) end += spaces_at_start(text.substr(end));

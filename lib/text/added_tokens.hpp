@@ -1,4 +1,4 @@
-// Added tokens, such as "<|endoftext|>": they are found in a text before the model's rules are applied.
+// Added tokens, such as "<|endoftext|>": they are found in a text before the pre-tokenizer splits it.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ struct AddedToken {
   bool single_word = false;  // the token is not found within a word
   bool takes_left = false;   // the token includes the spaces before it
   bool takes_right = false;  // the token includes the spaces after it
-  bool special = false;      // the token has a meaning only for the model, and is not shown to readers
-  /// The token is looked for in the normalized text. By default this is true for tokens that are not special.
+  bool special = false;      // the token is a mark for the model, and is left out of decoded text
+  /// If true, the token is looked for in the normalized text, else in the text as it is. Default: true unless it is special.
   std::optional<bool> normalized = std::nullopt;
   bool is_normalized() const { return normalized.value_or(!special); }
 };
@@ -32,7 +32,7 @@ struct TextSection {
 
 class AddedTokens {
  public:
-  /// Adds a token; its `content`, which must not be empty, is looked for.
+  /// Adds a token that find_all() looks for. Its `content` must not be empty.
   void add(const AddedToken& token);
   /// Divides a text into sections, in order. Of several tokens that begin at the same place the longest is taken. No section is
   /// empty.

@@ -53,7 +53,7 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::strin
                       : "the joined text"));
     std::size_t at = hash_of(*a, *b) & mask_;
     while (merges_[at].left >= 0 && (merges_[at].left != *a || merges_[at].right != *b)) at = (at + 1) & mask_;
-    merges_[at] = {*a, *b, *both, rank++};  // of two merges of the same pair the later one counts
+    merges_[at] = {*a, *b, *both, rank++};  // if a pair has two merges, the later one counts
   }
 }
 
@@ -83,7 +83,7 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>& ids) const {
 std::size_t Bpe::end_of_part(std::string_view piece, std::size_t begin) const {
   constexpr std::size_t short_piece = 24;  // for shorter pieces looking for a cut takes longer than it saves
   if (piece.size() - begin <= short_piece) return piece.size();
-  // Unknown units may become one token across a cut; if they are dropped, the units before and after them become adjacent.
+  // No cuts if adjacent unknown units become one token, or if unknown units are dropped, so that other units become adjacent.
   if (!has_all_units_ && (!rules_.unknown || rules_.fuses_unknown)) return piece.size();
   std::size_t at = begin, left = begin;
   next_unit(piece, at);
@@ -151,7 +151,7 @@ void Bpe::first_symbols(std::string_view piece, std::vector<Symbol>& symbols) co
 void Bpe::merge(std::vector<Symbol>& symbols) const {
   struct Candidate {
     std::uint32_t rank;
-    std::int32_t at;  // the left symbol
+    std::int32_t at;  // index of the left symbol
     TokenId result;
     bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
   };

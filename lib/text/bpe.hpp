@@ -1,5 +1,6 @@
-// Byte-pair encoding (Sennrich, Haddow and Birch 2016, "Neural machine translation of rare words with subword units"): the pair
-// of adjacent tokens that comes first in a list of merges is joined, until no pair is in the list.
+// Byte-pair encoding (Sennrich, Haddow and Birch 2016, "Neural machine translation of rare words with subword units"). A piece
+// of text, such as a word, is divided into units: bytes or characters. Then the pair of adjacent tokens that comes first in a
+// list of merges is joined, until no pair is in the list.
 #pragma once
 
 #include <array>
@@ -24,25 +25,25 @@ using Vocabulary = std::unordered_map<std::string_view, TokenId>;
 
 struct BpeRules {
   enum class Units { bytes, characters };
-  Units units = Units::bytes;          // the first tokens of a piece
-  bool ignores_merges = false;         // a piece that is a token becomes that token, without merges
-  std::array<TokenId, 256> of_byte{};  // by byte: the token for a byte of a character that is no token; -1: none, see `unknown`
-  std::optional<TokenId> unknown = {};  // for characters that are no tokens; without it they are dropped
-  bool fuses_unknown = false;           // consecutive unknown characters become one token
+  Units units = Units::bytes;
+  bool ignores_merges = false;          // a piece whose text is a token becomes that token, without merges
+  std::array<TokenId, 256> of_byte{};   // byte fallback: the tokens for the bytes of a unit that is no token; -1: none
+  std::optional<TokenId> unknown = {};  // the token for all other units without a token; if missing, these are dropped
+  bool fuses_unknown = false;           // consecutive unknown units become one token
 };
 
 /// Immutable except for a shared cache; may be used by several threads at once.
 class Bpe {
  public:
-  /// `tokens` are the texts by id; an empty text means that the model has no token with this id. `merges` are pairs of texts by
-  /// rank. Throws UserError if a text of a pair, or the joined text, is no token.
+  /// `tokens` are the texts by id; an empty text means that the model has no token with this id. `merges` are pairs of texts in
+  /// order of rank. Throws UserError if a text of a pair, or the joined text, is no token.
   Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::string, std::string>>& merges, const BpeRules& rules);
 
   /// Appends the tokens of a piece.
   void encode(std::string_view piece, std::vector<TokenId>& ids) const;
   std::optional<TokenId> find(std::string_view text) const;
   const std::vector<std::string>& tokens() const { return tokens_; }
-  /// Returns true if all 256 bytes have tokens, so that every unknown character becomes bytes.
+  /// Returns true if byte fallback has tokens for all 256 bytes, so that no character is unknown.
   bool has_all_bytes() const { return has_all_bytes_; }
 
  private:
@@ -58,7 +59,7 @@ class Bpe {
 
   const Merge* find_merge(TokenId left, TokenId right) const;
   void encode_part(std::string_view part, std::vector<TokenId>& ids) const;
-  /// The end of the part that begins at piece[begin]. No token spans that end.
+  /// The end of a part that begins at piece[begin] and can be encoded without the rest: no token spans the end.
   std::size_t end_of_part(std::string_view piece, std::size_t begin) const;
   void next_unit(std::string_view piece, std::size_t& at) const;
   void first_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
@@ -70,11 +71,12 @@ class Bpe {
   std::size_t mask_ = 0;
   BpeRules rules_;
   bool has_all_bytes_ = false;
-  bool has_all_units_ = false;  // no unit can be unknown
-  // All pairs of units that are adjacent in some token. A text may be cut between any other two units, because a token that is
-  // merged across the cut would contain that pair.
+  bool has_all_units_ = false;  // every unit has a token, or tokens for its bytes
+  // All pairs of units that are adjacent in some token. A text may be cut between any other two units, because a token across
+  // the cut would have these two next to each other.
   std::unordered_set<std::string_view> neighbours_;
-  // By id: yes if the merges turn the token's text into that one token. Found out at first use. Most pieces are tokens.
+  // By id: `yes` if the merges turn the token's text into that one token. Set when the text is first encoded. This cache saves
+  // most of the work, because most pieces are tokens.
   std::unique_ptr<std::atomic<Whole>[]> is_whole_;
 };
 

@@ -87,8 +87,7 @@ void Charsmap::append(std::string_view cluster, std::string& out) const {
 std::string Charsmap::operator()(const std::string& text) const {
   std::string out;
   out.reserve(text.size());
-  // Two ASCII characters never form a cluster, except "\r
-  // ".
+  // Two ASCII characters never form a grapheme cluster, except "\r\n".
   const auto ends_cluster = [&](std::size_t at) {
     return at == text.size() || (is_ascii(text[at - 1]) && is_ascii(text[at]) && !(text[at - 1] == '\r' && text[at] == '\n'));
   };

@@ -15,14 +15,14 @@ namespace fsdp {
 
 class Charsmap {
  public:
-  /// Reads the table of a SentencePiece model: a trie in a double array (Darts), and the texts to which it leads. Throws
-  /// UserError if the table is damaged.
+  /// Reads the table of a SentencePiece model: a trie in a double array (Darts), and the texts that its leaves refer to.
+  /// Throws UserError if the table is damaged.
   explicit Charsmap(std::string_view table);
   /// Decodes the table of a tokenizer.json, which is in base64.
   static std::string from_base64(std::string_view text);
 
-  /// Normalizes a text like Hugging Face's tokenizers. A short cluster is replaced by the table's entry for its first
-  /// characters. If there is no entry, each character is replaced by its own entry.
+  /// Normalizes a text like Hugging Face's tokenizers. A grapheme cluster of at most 5 bytes is replaced by the table's entry
+  /// for its first characters. If there is no entry, or the cluster is longer, each character is replaced by its own entry.
   std::string operator()(const std::string& text) const;
 
  private:

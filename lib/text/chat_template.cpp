@@ -39,7 +39,7 @@ std::string as_in_program(std::string format) {
   return format;
 }
 
-/// The programs that write each message in the format of its role, and then `ask`, after the loop or in its last iteration.
+/// The Jinja programs that write each message in the format of its role, and `ask` after the loop or in its last iteration.
 std::vector<std::string> programs_by_role(const ChatFamily& family) {
   std::vector<std::string> programs;
   const std::string user = "message['role']=='user'%}" + as_in_program(family.user),
@@ -110,7 +110,7 @@ std::vector<ChatFamily> llama3_families() {
         family.programs.push_back("{%for message in messages%}{%if loop.first%}" + begin + "{%endif%}" + message +
                                   "{%endfor%}" + asks);
       all.push_back(family);
-      family.last = ask;  // the first template writes `ask` in any case
+      family.last = ask;  // Llama 3's first template writes `ask` in any case
       family.programs = {kept + ask};
       all.push_back(family);
     }
@@ -452,8 +452,8 @@ std::string without_checks(std::string program) {
   return program;
 }
 
-/// Returns true if `program` is the program `known`. `said` is set to the text at the place of {default}; this text must not
-/// contain parts of a program.
+/// Returns true if `program` equals `known`, except that it may have any text in place of {default}. Sets `said` to that text,
+/// which must not contain parts of a program.
 bool is_program(std::string_view known, std::string_view program, std::optional<std::string>& said) {
   constexpr std::string_view place = "{default}";
   const std::size_t at = known.find(place);
@@ -587,7 +587,7 @@ ChatText ChatTemplate::render_whole(const std::vector<ChatMessage>& messages) co
 
 namespace {
 
-/// Reads a token of tokenizer_config.json, which is a text or an object with "content".
+/// Reads a token from tokenizer_config.json. The token is a text, or an object with "content".
 std::string token_of(const nlohmann::json& config, const char* name) {
   if (!config.is_object() || !config.contains(name)) return "";
   const nlohmann::json& token = config[name];

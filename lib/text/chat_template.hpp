@@ -54,9 +54,9 @@ struct ChatFamily {
   std::vector<std::string> programs = {};
 };
 
-/// Writes the conversations of one model. transformers runs a program for that, the model's chat_template in Jinja. Here the
-/// whole program is compared with those of known models. Spaces, quotes and other details without effect may differ, and so may
-/// the default system message. A program with any other difference is refused, since it could write anything.
+/// Writes the conversations of one model. transformers runs the model's chat_template for this, a program in Jinja. Here the
+/// whole program is only compared with those of known models. Spaces, quotes and other details without effect may differ, and
+/// so may the default system message. A program with any other difference is refused, since it could write anything.
 class ChatTemplate {
  public:
   /// The texts of a template's "bos_token" and "eos_token".
@@ -87,11 +87,11 @@ class ChatTemplate {
 };
 
 /// Reads the conversation of a JSON record, in the forms of Hugging Face's TRL. In {"messages": [{"role": .., "content": ..},
-/// ..]} the assistant's messages are answers. In {"prompt": .., "completion": ..} with two lists of messages, the assistant's
-/// messages of the completion are answers. With two texts, they are joined without a template, and the completion is an answer.
-/// An answer with "weight" 0 or "train" false does not count as an answer. `chat` returns the template, or throws; it is called
-/// only if the template is needed. If there is no conversation, or a key would change the text, `problem` is set to the reason.
-/// Unknown keys are added to `unused`.
+/// ..]} the assistant's messages are answers. In {"prompt": .., "completion": ..} both may be lists of messages: the
+/// assistant's messages of the completion are answers. If both are texts, they are joined without a template, and the
+/// completion is an answer. An answer with "weight" 0 or "train" false does not count as an answer. `chat` returns the
+/// template, or throws; it is called only if the template is needed. If there is no conversation, or a key would change the
+/// text, `problem` is set to the reason. Unknown keys are added to `unused`.
 ChatText read_conversation(const nlohmann::json& object, const std::function<const ChatTemplate&()>& chat, std::string& problem,
                            std::set<std::string>& unused);
 

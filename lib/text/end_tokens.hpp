@@ -17,7 +17,7 @@ struct EndTokens {
 
 /// Returns all end tokens in the files of `folder`: `eos_token_id` of config.json and generation_config.json, `eos_token` of
 /// tokenizer_config.json and special_tokens_map.json, and the token that ends answers in the chat template. If no file names
-/// one, returns the token that the tokenizer puts after texts, or otherwise its "<|endoftext|>" or "</s>". If `folder` has no
+/// one, returns the token that the tokenizer puts after texts, or otherwise what find_end_of_text() finds. If `folder` has no
 /// config.json, that of `config_folder` is read. A config.json with another vocab_size is ignored. Ids of `vocab_size` or more
 /// are left out. Without a tokenizer (nullptr) only ids are read. Folders may be empty paths. Throws UserError for ids that are
 /// not integers.

@@ -17,12 +17,12 @@ inline constexpr std::size_t longest_tokenizer_json = std::size_t{128} << 20;  /
 
 /// The error "the normalizer Precompiled is not known here ...".
 UserError unknown_part(std::string_view kind, std::string_view type);
-/// Throws RunError if a text becomes longer than any sane tokenizer makes it (a normal form is at most 11 times as long as its
-/// character). A hostile file could fill the memory.
+/// Throws RunError if a text of `before` bytes has become longer than usual tokenizers make it (a Unicode normal form is at
+/// most 11 times as long as its character). Otherwise a hostile file could fill the memory.
 void require_sane_growth(std::size_t before, std::size_t after);
-/// The entry "type" of an object.
+/// The entry "type" of an object. `kind` names the object in the error message.
 std::string part_type(const nlohmann::json& part, std::string_view kind);
-/// The entry `key` of an object, as a list, text or flag. A flag may be missing or null: it is then `missing`.
+/// The entry `key` of an object, as a list, text or flag. If a flag is absent or null, `missing` is returned.
 const nlohmann::json& part_list(const nlohmann::json& part, const char* key);
 std::string part_text(const nlohmann::json& part, const char* key);
 bool part_flag(const nlohmann::json& part, const char* key, bool missing);

@@ -26,7 +26,7 @@ bool is_low(unsigned unit) { return unit >= 0xdc00 && unit < 0xe000; }
 /// Returns true for a character that needs no escape in a string. Without branches, so that compilers vectorize it.
 bool is_plain(char c) { return (c != '"') & (c != '\\') & (static_cast<unsigned char>(c) >= 0x20); }
 
-/// Reads values from a position on. Each function returns false at the first thing that is not JSON, or if the text ends.
+/// Reads values, beginning at a position. Each function returns false if the text is not JSON or ends too early.
 /// Values and strings are stored in `to`, unless it is null.
 class Reader {
  public:
@@ -63,7 +63,7 @@ class Reader {
     }
   }
 
-  /// Reads an object; take(key) reads the value of each member. Without `with_keys` all keys are empty.
+  /// Reads an object; take(key) reads the value of each member. If `with_keys` is false, all keys are empty.
   template <class Take>
   bool members(const Take& take, bool with_keys = true) {
     return nested('}', [&] {
@@ -139,7 +139,8 @@ class Reader {
 
   /// The number of bytes before the next escape, the end of the string or a control character.
   std::size_t plain_bytes() const {
-    constexpr std::size_t block = 32;  // bytes at once, but the first ones singly: many texts have an escape in each line
+    // Checks a block at once, but the first block byte by byte, because many texts have an escape in each line.
+    constexpr std::size_t block = 32;
     std::size_t i = at_;
     const auto one_by_one = [&](std::size_t end) {
       while (i < end && is_plain(text_[i])) ++i;
@@ -256,7 +257,7 @@ class Reader {
     json number = is_integer ? read(std::uint64_t{}) : json();
     if (is_integer && number.is_null()) number = read(std::int64_t{});
     if (number.is_null()) number = read(double{});
-    return number.is_null() ? json(std::numeric_limits<double>::quiet_NaN()) : number;  // too large for a double
+    return number.is_null() ? json(std::numeric_limits<double>::quiet_NaN()) : number;  // NaN if it is too large for a double
   }
 
   std::string_view text_;

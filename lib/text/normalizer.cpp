@@ -89,7 +89,7 @@ void Normalizer::note_replacement(const nlohmann::json& pattern, const std::stri
   if (pattern.contains("Regex")) {
     const std::string expression = part_text(pattern, "Regex");
     const bool is_of_spaces = expression == R"(\s+)" || expression == R"(\s)" || expression == " +" || expression == " {2,}";
-    // Expressions for the ends of a text that describe_sentencepiece() writes.
+    // The expressions that describe_sentencepiece() writes for the beginning and the end of a text.
     const bool is_of_ends =
         (expression == R"(\A +| +\z)" && with.empty()) || (expression == "\\A\u2581" && with == "\u2581\u2581");
     keeps_cuts_ = keeps_cuts_ && ((is_of_spaces && becomes_space) || is_of_ends);

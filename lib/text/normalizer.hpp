@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// A sequence of steps. Each step converts a text of UTF-8 to another one. Without steps the text is unchanged.
+/// A sequence of steps. Each step converts a UTF-8 text to another one. Without steps the text is unchanged.
 class Normalizer {
  public:
   using Step = std::function<std::string(const std::string&)>;
@@ -19,17 +19,18 @@ class Normalizer {
   explicit Normalizer(const nlohmann::json& description);
 
   bool empty() const { return steps_.empty(); }
-  /// Returns true if a text may be cut after an ASCII letter or digit and before a space or line feed: the normalized parts,
-  /// without prefixes, are then the normalized text. Each space and line feed stays one of these two, or becomes U+2581.
+  /// Returns true if a text may be cut after an ASCII letter or digit and before a space or line feed: apart from
+  /// prefixes, normalizing the parts then gives the same text as normalizing the whole. Spaces and line feeds may become each
+  /// other or U+2581, but no other character.
   bool keeps_cuts() const { return keeps_cuts_; }
-  /// Return true if spaces, or line feeds, may be replaced.
+  /// Return true if normalizing may replace spaces (changes_spaces) or line feeds (changes_line_ends).
   bool changes_spaces() const { return changes_spaces_; }
   bool changes_line_ends() const { return changes_line_ends_; }
   /// Returns true if letters that are in NFC stay unchanged.
   bool keeps_letters() const { return keeps_letters_; }
   /// Returns true if normalized texts have no spaces.
   bool removes_spaces() const { return removes_spaces_; }
-  /// Returns true if the beginning of a text, or its replacement, is still the beginning of the normalized text.
+  /// Returns true if the first character of a text is never removed, but kept or replaced.
   bool keeps_beginning() const { return keeps_beginning_; }
   std::string operator()(std::string text) const;
 

@@ -50,8 +50,8 @@ EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
   return encoded;
 }
 
-/// An answer begins with the first token that differs from the tokens of the text before the answer. It ends with the token
-/// that ends the assistant's turn.
+/// The tokens of an answer begin where the tokens of the whole text first differ from those of only the text before the answer.
+/// They end with the token that ends the assistant's turn.
 std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std::vector<TokenId>& ids) const {
   std::vector<TokenId> mask(ids.size(), 0), part;
   const auto tokens_before = [&](std::size_t byte) {

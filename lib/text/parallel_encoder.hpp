@@ -21,7 +21,7 @@ struct TextPiece {
   bool ends_document = false;
   bool is_conversation = false;              // if true, the tokens get a mask
   std::vector<ChatText::Span> answers = {};  // the conversation's answers
-  bool ends_open = false;                    // ChatText::ends_open
+  bool ends_open = false;                    // as in ChatText
   std::size_t replaced = 0;                  // the number of U+FFFD that the caller has put into the text
   std::size_t skipped = 0;                   // the number of parts before this piece that were left out
   std::uint64_t first_skipped = 0;           // the position of the first of these in the caller's text
@@ -38,14 +38,14 @@ struct EncodedPiece {
   std::uint64_t first_skipped = 0;
 };
 
-/// At most as many pieces are in memory as there are threads.
+/// Tokenizes each piece in a thread of its own, at most `threads` pieces at once. Only these are in memory.
 class ParallelEncoder {
  public:
   using Take = std::function<void(EncodedPiece)>;
   /// `take` receives the pieces in order, in the thread that calls the functions below. The tokenizer must outlive this object.
   ParallelEncoder(const Tokenizer& tokenizer, std::size_t threads, Take take);
 
-  /// Starts a piece. May call `take` for earlier pieces, and rethrows an exception of their tokenization.
+  /// Starts to tokenize a piece. May call `take` for earlier pieces; if tokenizing one of them failed, rethrows its exception.
   void add(TextPiece piece);
   /// Calls `take` for all remaining pieces.
   void finish();

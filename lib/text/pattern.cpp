@@ -15,8 +15,8 @@ namespace fsdp {
 
 namespace {
 
-// White_Space and Oniguruma's \w, for use inside brackets. PCRE2's own \s has U+180E, and its \w has no marks and connectors.
-// Outside brackets Oniguruma's \w has six more characters: Latin-1's numbers that are not digits.
+// What \s and \w of Oniguruma match, in the form for brackets. PCRE2's own \s also matches U+180E, and its \w does not match
+// marks and connectors. Outside brackets Oniguruma's \w matches six more characters: Latin-1's numbers that are not digits.
 constexpr std::string_view space_class =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 const std::string word_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
@@ -35,7 +35,8 @@ UserError refuse(std::string_view expression, std::string_view why) {
       format("the regular expression {} is not supported ({}); use a tokenizer without it", excerpt(expression), why));
 }
 
-/// The characters of a property ("L", "Lu", "Han" or "Hani", "word") that PCRE2 does not know, in the form for brackets.
+/// Returns the newer characters, which PCRE2 does not know, of a property such as "L", "Lu", "Han", "Hani" or "word". They are
+/// in the form for brackets.
 std::string newer_of(std::string_view property) {
   constexpr std::pair<std::string_view, std::string_view> short_names[] = {{"arab", "Arabic"},
                                                                            {"bali", "Balinese"},
@@ -147,7 +148,7 @@ class Translation {
         at_ += digits.size();
       }
     } else if (!in_class_ && std::string_view("AzX").find(c) != std::string_view::npos) {
-      out_ += format("\\{}", c);  // beginning of the text, end of the text, grapheme cluster
+      out_ += format("\\{}", c);  // \A: beginning of the text, \z: its end, \X: a grapheme cluster
     } else if (std::string_view("nrtf").find(c) != std::string_view::npos ||
                (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c)))) {
       out_ += format("\\{}", c);
@@ -208,8 +209,8 @@ Pattern Pattern::literal(std::string_view text) {
 void Pattern::find_all(std::string_view text, std::vector<TextRange>& matches) const {
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr),
                                                                             pcre2_match_data_free);
-  // Only made if the 32 KiB that PCRE2 takes from the thread's stack are not enough, because making one takes longer than most
-  // searches.
+  // A stack is made only if the 32 KiB that PCRE2 takes from the thread's stack are not enough, because making one takes longer
+  // than most searches.
   std::unique_ptr<pcre2_jit_stack, void (*)(pcre2_jit_stack*)> stack(nullptr, pcre2_jit_stack_free);
   std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(nullptr, pcre2_match_context_free);
   expect(data != nullptr, "PCRE2 has memory");

@@ -27,7 +27,8 @@ Behavior behavior_of(const nlohmann::json& part) {
   throw unknown_part("behavior", name);
 }
 
-/// Appends the parts of `piece`, matches and the text between them, to `out`, joined or removed according to `behavior`.
+/// Divides `piece` into the matches and the text between them, joins or removes these parts as `behavior` requires, and appends
+/// them to `out`. If `invert` is true, matches and the text between them exchange their roles.
 void cut(const TextRange& piece, const std::vector<TextRange>& matches, bool invert, Behavior behavior,
          std::vector<TextRange>& out) {
   const std::size_t first = out.size();
@@ -152,11 +153,11 @@ void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool 
   const std::string what = part_text(pattern, is_regex ? "Regex" : "String");
   if (is_regex && (isolates || keeps_matches) && fsdp::ends_words(what)) {
     ends_words_ = true;
-  } else if (is_regex) {  // single digits, groups of three digits, letters of scripts without spaces
+  } else if (is_regex) {  // of other expressions, only these are known to keep cuts
     keeps_cuts_ =
         keeps_cuts_ && isolates &&
         (what == R"(\p{N})" || what == R"(\p{N}{1,3})" || what == R"(\d)" || what == "[0-9]" || what == chinese_and_kana);
-  } else if (what == " ") {  // Gemma's; its normalizer leaves no spaces
+  } else if (what == " ") {  // in Gemma's tokenizer, whose normalizer leaves no spaces
     joins_spaces_ = true;
   } else {
     keeps_cuts_ = keeps_cuts_ && isolates && what.find_first_of(" \n") == std::string::npos;
@@ -198,7 +199,7 @@ void PreTokenizer::add(const nlohmann::json& description) {
     const bool splits = part_flag(description, "split", true);
     steps_.push_back(metaspace(sign, scheme, splits));
     marks_beginning_ = marks_beginning_ || scheme == "first";
-    // After a removal, the first piece may not be the beginning of the text.
+    // If text was removed before this step, the first piece need not be at the beginning of the text.
     if (scheme == "first" && leaves_out_)
       throw unknown_part("pre-tokenizer", "Metaspace for the first word, after parts that leave text out,");
     keeps_cuts_ = keeps_cuts_ && sign == "\xE2\x96\x81";

@@ -12,11 +12,11 @@
 
 namespace fsdp {
 
-/// The pieces of a text, in order; none is empty. Text between pieces was left out.
+/// The pieces of a text, in order. No piece is empty. Text between two pieces is not tokenized.
 struct Pieces {
   std::string text;
   std::vector<TextRange> ranges;
-  bool begins_text = true;  // this is the beginning of the whole text: no other part and no token is before it
+  bool begins_text = true;  // false if this is only a section of a text, after an added token
 };
 
 class PreTokenizer {
@@ -28,17 +28,17 @@ class PreTokenizer {
 
   /// Returns true if the model's units are bytes, not characters.
   bool to_bytes() const { return to_bytes_; }
-  /// Returns true if a text may be cut after a letter or digit and before a space or line feed: the other pieces then stay the
-  /// same.
+  /// Returns true if a text may be cut after a letter or digit and before a space or line feed: the cut
+  /// changes only the piece that contains it.
   bool keeps_cuts() const { return keeps_cuts_; }
-  /// Returns true if a piece always ends at such a place.
+  /// Returns true if a piece always ends at such a cut.
   bool ends_words() const { return ends_words_; }
-  /// Returns true if spaces are joined to the text before them. The two functions above then hold only for texts without
+  /// Returns true if spaces are joined to the text before them. keeps_cuts() and ends_words() then hold only for texts without
   /// spaces.
   bool joins_spaces() const { return joins_spaces_; }
-  /// Returns true if it treats the first piece of the text differently.
+  /// Returns true if the first piece of a text is treated differently (Metaspace with "prepend_scheme": "first").
   bool marks_beginning() const { return marks_beginning_; }
-  /// Splits a text of UTF-8.
+  /// Splits a UTF-8 text. `begins_text` is stored in the result.
   Pieces operator()(std::string text, bool begins_text) const;
 
  private:

@@ -48,7 +48,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string description() const override { return format("SentencePiece of {} tokens", vocab_size()); }
 
  private:
-  /// Several byte tokens together are a character, so bytes are kept until another token arrives.
+  /// Several byte tokens may form one character, so they are stored until a token arrives that is no byte.
   class Decoder : public TokenDecoder {
    public:
     explicit Decoder(const sp::SentencePieceProcessor& processor) : processor_(processor) {}
@@ -60,7 +60,7 @@ class SentencePieceTokenizer : public Tokenizer {
       }
       end_bytes(text);
       std::string piece = processor_.IdToPiece(id);
-      if (processor_.IsUnknown(id)) piece = " \xE2\x81\x87 ";  // the text that the library shows
+      if (processor_.IsUnknown(id)) piece = " \xE2\x81\x87 ";  // the text that SentencePiece's library decodes it to
       constexpr std::string_view sign = "\xE2\x96\x81";
       for (std::size_t at = 0; (at = piece.find(sign, at)) != std::string::npos; ++at) piece.replace(at, sign.size(), " ");
       if (begins_ && piece.starts_with(' ')) piece.erase(0, 1);
@@ -86,13 +86,13 @@ class SentencePieceTokenizer : public Tokenizer {
     bool begins_ = true;
   };
 
-  /// The model sees spaces as U+2581, and line feeds as U+2581 or unchanged.
+  /// In the text that the model gets, a space is U+2581, and a line feed is U+2581 or unchanged.
   void find_cuts() {
     for (int id = 0; id < processor_.GetPieceSize(); ++id)
       for (const char* const space : {" ", "\n", "\xE2\x96\x81"})
         if (reaches_across(processor_.IdToPiece(id), space, {})) return;
     cuts_.at_space = cuts_.at_line_end = true;
-    // Characters that are no tokens join unknown characters next to them.
+    // No cut after a character without a token: it is joined with unknown characters next to it.
     for (int c = 0; c < 128; ++c) {
       const char text = static_cast<char>(c);
       cuts_.not_after[static_cast<std::size_t>(c)] = processor_.IsUnknown(processor_.PieceToId(absl::string_view(&text, 1)));

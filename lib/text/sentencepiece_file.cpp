@@ -142,7 +142,7 @@ SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file) {
 
 Json describe_sentencepiece(const SentencePieceFile& model, const std::map<TokenId, std::string>& names, bool legacy) {
   const auto id_of = [](std::size_t i) { return narrow<TokenId>(i); };
-  std::unordered_map<std::string_view, std::size_t> kept;  // pieces that have no other name
+  std::unordered_map<std::string_view, std::size_t> kept;  // pieces that `names` does not rename
   for (std::size_t i = 0; i < model.pieces.size(); ++i)
     if (!names.contains(id_of(i))) kept.emplace(model.pieces[i].text, i);
   std::vector<std::string> texts;

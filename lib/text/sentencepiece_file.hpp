@@ -1,5 +1,5 @@
-// Reads the file of a SentencePiece model and describes it like a tokenizer.json. SentencePiece's own library does not report
-// all settings.
+// Reads the file of a SentencePiece model and describes it in the form of a tokenizer.json. SentencePiece's own library does
+// not report all settings.
 #pragma once
 
 #include <cstddef>
@@ -32,11 +32,12 @@ struct SentencePieceFile {
 /// Throws UserError if the file is no SentencePiece model or has an unknown type of model.
 SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file);
 
-/// Describes a model as transformers 5 does if the tokenizer class has no rules of its own. `names` has other names for some
-/// ids. If `legacy` is true, each part of a text between added tokens begins with a space.
+/// Describes a model like transformers 5 for a tokenizer class without a normalizer and pre-tokenizer of its own. `names`
+/// replaces the texts of some ids. If `legacy` is true, a space is put before each section of a text between added tokens.
 nlohmann::json describe_sentencepiece(const SentencePieceFile& model, const std::map<TokenId, std::string>& names, bool legacy);
 
-/// Makes the merges for a vocabulary that has none: all pairs of tokens that join to a token, in the order of that token's id.
+/// Makes the merges for a vocabulary that has none: all pairs of tokens that join to a token, in the order of the joined
+/// token's id.
 nlohmann::json merges_by_id(const nlohmann::json& vocabulary);
 
 }  // namespace fsdp

@@ -30,21 +30,22 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Appends the tokens of a text. They are those of Hugging Face's tokenizers with add_special_tokens=False: nothing is added
-  /// before or after the text. Bytes that are not UTF-8 count as U+FFFD, as if the text had been read with errors="replace".
+  /// Appends the tokens of a text. The tokens equal those of Hugging Face's tokenizers with add_special_tokens=False: nothing
+  /// is added before or after the text. If needs_utf8(), bytes that are not UTF-8 count as U+FFFD, like Python's
+  /// errors="replace".
   virtual void encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
   virtual std::unique_ptr<TokenDecoder> make_decoder() const = 0;
-  /// The places at which texts may be cut for this tokenizer. The tokens of a text are then those of text[:cut], from encode(),
-  /// followed by those of the rest, from encode_rest().
+  /// The places at which a text may be cut: the tokens of the whole text are then those of text[:cut], from encode(), followed
+  /// by those of the rest, from encode_rest().
   virtual const CutRules& cuts() const = 0;
 
-  /// Returns true if bytes that are not UTF-8 are replaced.
+  /// Returns true if encode() replaces bytes that are not UTF-8.
   virtual bool needs_utf8() const { return true; }
   /// The largest id plus one.
   virtual std::size_t vocab_size() const = 0;
   /// The token with exactly this text, including special tokens such as "<|endoftext|>".
   virtual std::optional<TokenId> find(std::string_view token) const = 0;
-  /// The text for which find() returns this id, for messages; empty if there is none.
+  /// The inverse of find(), for messages: the text of a token; empty if there is no token with this id.
   virtual std::string spelling(TokenId) const { return {}; }
   /// The tokens that the model expects before and after a text, such as "<s>".
   virtual const std::vector<TokenId>& before_text() const = 0;
@@ -53,13 +54,13 @@ class Tokenizer {
   virtual std::string description() const = 0;
 
   std::vector<TokenId> encode(std::string_view text) const;
-  /// Appends the tokens of text[cut:], the part of a longer text after a cut. `text` begins with the character before the cut;
-  /// at the beginning of the longer text `cut` is 0.
+  /// Appends the tokens of text[cut:], the part of a longer text after a cut. text[:cut] is the character before the cut. If
+  /// the part is the beginning of the longer text, `cut` is 0.
   void encode_rest(std::string_view text, std::size_t cut, std::vector<TokenId>& ids) const;
   std::string decode(const std::vector<TokenId>& ids) const;
 
-  /// The special tokens that the tokenizer's files name, as texts by name: "bos_token", "eos_token", "pad_token", ... Each text
-  /// is a token.
+  /// The texts of the special tokens that the tokenizer's files name, by name ("bos_token", "eos_token", "pad_token", ...).
+  /// Each text is a token of the vocabulary.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
   /// The id of a named special token: special_token("eos_token").
   std::optional<TokenId> special_token(const std::string& name) const;
@@ -71,24 +72,25 @@ class Tokenizer {
   std::vector<std::string> warnings_;
 };
 
-/// A tokenizer for which every byte of a text is a token, 0 to 255. The text need not be UTF-8.
+/// Makes a tokenizer whose tokens are the bytes of a text, with ids 0 to 255. The text need not be UTF-8.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
-/// Reads only one file, a tokenizer.json of Hugging Face's tokenizers: byte-pair encoding over bytes or characters, or Unigram.
-/// Throws UserError if the file cannot be read, is of another kind or has an unknown part, which the message names.
+/// Reads a tokenizer.json of Hugging Face's tokenizers without the files next to it. Its model must be byte-pair encoding (of
+/// bytes or of characters) or Unigram. Throws UserError if the file cannot be read, is of another kind or has an unknown part;
+/// the message names that part.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file);
 /// Reads a tokenizer.json, tokenizer.model or vocab.json with the files next to it, as transformers' AutoTokenizer does
 /// (tokenizer_folder.hpp).
 std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file);
-/// Reads a SentencePiece model (Kudo and Richardson 2018), which SentencePiece's own library runs. Throws UserError.
+/// Reads a SentencePiece model (Kudo and Richardson 2018) and tokenizes with SentencePiece's own library. Throws UserError.
 std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file);
 
-/// The path of the file that open_tokenizer(name) opens; empty for bytes. Throws UserError if there is no tokenizer.
+/// The path of the file that open_tokenizer(name) opens; empty if `name` is "bytes". Throws UserError if there is none.
 std::filesystem::path find_tokenizer(const std::string& name);
-/// The folder of that file; empty for bytes. Throws the same.
+/// The folder of the file that find_tokenizer(name) returns; empty if `name` is "bytes". Throws what find_tokenizer() throws.
 std::filesystem::path folder_of_tokenizer(const std::string& name);
-/// Opens a tokenizer. `name` is "bytes", a tokenizer.json, tokenizer.model or vocab.json, or a folder, in which the first of
-/// these is opened. The files next to it are read, too. A file with another name is read without the files next to it. Throws
-/// UserError.
+/// Opens a tokenizer. `name` is "bytes", the path of a file, or a folder with a tokenizer.json, tokenizer.model or vocab.json
+/// (if it has several of them, the first in this order is opened). The files next to a tokenizer.json, tokenizer.model or
+/// vocab.json are read, too; a file with any other name is read without the files next to it. Throws UserError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
 
 }  // namespace fsdp

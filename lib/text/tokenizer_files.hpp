@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-/// Returns true if `name` is one of their names: tokenizer.json, tokenizer.model, vocab.json, chat_template.jinja,
+/// Returns true for the names of these files: tokenizer.json, tokenizer.model, vocab.json, chat_template.jinja,
 /// generation_config.json, ...
 bool is_tokenizer_file(const std::string& name);
 
@@ -21,10 +21,10 @@ struct TokenizerFile {
 /// Reads these files from a folder. Throws what read_text_file() throws.
 std::vector<TokenizerFile> read_tokenizer_files(const std::filesystem::path& folder);
 /// Reads the files of the tokenizer that open_tokenizer(name) opens. A vocabulary file with an unusual name is returned as
-/// tokenizer.json or tokenizer.model, without the files next to it. There are no files for bytes. The returned
+/// tokenizer.json or tokenizer.model, without the files next to it. "bytes" has no files. The returned
 /// tokenizer_config.json names the tokenizer_class, because config.json, which may define it, is not copied. Throws UserError.
 std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name);
-/// The checksums of the files that determine the tokens of a text; "bytes" for bytes. Throws UserError.
+/// The checksums of the files that determine the tokens of a text; "bytes" if `name` is "bytes". Throws UserError.
 std::string sum_of_tokenizer(const std::string& name);
 /// Returns true if the folder has tokenizer.json, tokenizer.model or vocab.json.
 bool has_tokenizer(const std::filesystem::path& folder);

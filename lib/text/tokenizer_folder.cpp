@@ -23,12 +23,13 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // used if the order of the keys determines the order of new tokens
 
-/// A tokenizer class of transformers. It has its own rules for a vocabulary, which replace those of tokenizer.json.
+/// A tokenizer class of transformers. Its normalizer, pre-tokenizer and decoder (parts_of()) replace those of tokenizer.json,
+/// except for `of_file`, which uses those of the file.
 struct Class {
   enum class Kind { of_file, gpt2, qwen2, llama, gemma, xglm, gpt_neox };
   std::string_view name;
   Kind kind;
-  /// Special tokens of the class if tokenizer_config.json does not name them.
+  /// Special tokens, by name, that the class has if tokenizer_config.json does not name them.
   std::initializer_list<std::pair<const char*, const char*>> tokens = {};
 };
 using Kind = Class::Kind;
@@ -37,7 +38,7 @@ constexpr const char* end_of_text = "<|endoftext|>";
 
 const Class classes[] = {
     {"TokenizersBackend", Kind::of_file},
-    {"PreTrainedTokenizer", Kind::of_file},  // PreTrainedTokenizerFast
+    {"PreTrainedTokenizer", Kind::of_file},  // also PreTrainedTokenizerFast, because class_name() removes "Fast"
     {"BloomTokenizer", Kind::of_file},
     {"GPT2Tokenizer", Kind::gpt2, {{"bos_token", end_of_text}, {"eos_token", end_of_text}, {"unk_token", end_of_text}}},
     {"Qwen2Tokenizer", Kind::qwen2, {{"eos_token", end_of_text}, {"unk_token", end_of_text}, {"pad_token", end_of_text}}},
@@ -62,8 +63,8 @@ const Class classes[] = {
      {{"bos_token", end_of_text}, {"eos_token", end_of_text}, {"unk_token", end_of_text}, {"pad_token", "<|padding|>"}}}};
 const Class& of_file = classes[0];
 
-/// The tokenizer classes that transformers has for model types. For the types in the last row it has none, and uses the class
-/// that the files name.
+/// The tokenizer classes that transformers has for model types. For the types in the last row transformers has none, and uses
+/// the class that the files name.
 constexpr std::pair<std::string_view, std::string_view> models_of_class[] = {
     {"GPT2Tokenizer", "gpt2 opt gpt_neo gptj phi codegen starcoder2 dbrx jais2 emu3"},
     {"Qwen2Tokenizer", "qwen2 qwen2_moe qwen2_vl qwen2_5_vl qwen3 qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe"},
@@ -99,7 +100,7 @@ bool is_named(const std::string& key) {
   return std::find(std::begin(named_tokens), std::end(named_tokens), key) != std::end(named_tokens);
 }
 
-/// The keys of tokenizer_config.json that this program reads, and the keys that change no id of a text.
+/// The keys of tokenizer_config.json that this program reads, and keys that do not change the tokens of a text.
 constexpr std::string_view keys_used[] = {"added_tokens_decoder", "additional_special_tokens",
                                           "extra_special_tokens", "model_specific_special_tokens",
                                           "add_bos_token",        "add_eos_token",
@@ -212,7 +213,7 @@ std::string class_name(const Json& config, const Json& model, std::string_view t
 /// tokenizer_config.json.
 std::string config_with_class(Ordered config, std::string_view name, bool is_alone) {
   config["tokenizer_class"] = name == of_file.name ? "PreTrainedTokenizerFast" : std::string(name);
-  if (is_alone) config["add_bos_token"] = true;  // such a tokenizer.model is used with <s>
+  if (is_alone) config["add_bos_token"] = true;  // with such a tokenizer.model <s> is put before texts
   return json_text(config, 2) + "\n";
 }
 
@@ -398,8 +399,8 @@ class Description {
     return token_of(value);
   }
 
-  /// A token of a list. `is_text` is false if it was an object: transformers adds a text and an object with the same content as
-  /// two tokens.
+  /// A token that a file names by its text, or by an object (`is_text` is false). transformers adds a text and an object with
+  /// the same content as two tokens.
   struct Said {
     AddedToken token;
     bool is_text = true;
@@ -535,7 +536,7 @@ class Description {
       if (piece.kind == SentencePieceFile::Kind::control || piece.kind == SentencePieceFile::Kind::user_defined) {
         AddedToken token = special_token(piece.text);
         token.special = piece.kind == SentencePieceFile::Kind::control;
-        if (class_->kind == Kind::of_file && !token.special) continue;  // its pre-tokenizer splits these from the text
+        if (class_->kind == Kind::of_file && !token.special) continue;  // the described pre-tokenizer finds these pieces
         pieces_.push_back(token);
       }
   }
@@ -544,7 +545,7 @@ class Description {
   bool by_map(const std::string& key) const {
     return !folder_.config.contains("added_tokens_decoder") && folder_.map.contains(key);
   }
-  /// The special token with this name, from special_tokens_map.json if that file counts, otherwise from tokenizer_config.json
+  /// The special token with this name, from special_tokens_map.json if by_map() is true, otherwise from tokenizer_config.json
   /// or the defaults.
   std::optional<Said> named(const std::string& key) const {
     const Json& value = entry(by_map(key) ? folder_.map : folder_.config, key);
@@ -580,9 +581,9 @@ class Description {
       std::set<std::string> special;
       for (const char* const key : named_tokens)
         if (const auto one = named(key); one && (by_map(key) || !entry(folder_.config, key).is_object()))
-          special.insert(one->token.content);  // transformers ignores objects of tokenizer_config.json here
+          special.insert(one->token.content);  // transformers ignores objects in tokenizer_config.json here
       for (const Said& one : extra())
-        if (one.is_text) special.insert(one.token.content);  // and objects of these lists
+        if (one.is_text) special.insert(one.token.content);  // and objects in these lists
       for (const auto& [content, number] : folder_.added.items()) {
         AddedToken token = special_token(content);
         token.special = special.contains(content);
@@ -646,7 +647,7 @@ class Description {
     return by_new ? *by_new : by_old.value_or(SaidTokens());
   }
 
-  /// Named tokens X; each name occurs once.
+  /// Tokens by name, in the order in which the names were first set.
   class NamedTokens : public std::vector<std::pair<std::string, Said>> {
    public:
     const_iterator find(const std::string& key) const {
@@ -660,9 +661,10 @@ class Description {
     }
   };
 
-  /// Tokens with names of the model's own, such as image_token. transformers first takes objects of tokenizer_config.json and
-  /// the tokens of special_tokens_map.json. It then replaces or adds texts of tokenizer_config.json and the tokens of
-  /// extra_special_tokens, or of model_specific_special_tokens if there are no others.
+  /// Tokens with names that are not in `named_tokens`, such as image_token. As in transformers, objects in
+  /// tokenizer_config.json and the tokens of special_tokens_map.json come first. Texts in tokenizer_config.json and the tokens
+  /// of extra_special_tokens are added to them, or replace those of the same name. model_specific_special_tokens of
+  /// tokenizer_config.json counts only if that file has neither of these.
   NamedTokens specific() const {
     NamedTokens tokens, listed;
     const auto add = [&](const Ordered& object, bool is_map) {
@@ -770,7 +772,7 @@ class Description {
   std::string text_;  // contents of tokenizer.json
   const Class* class_ = nullptr;
   std::vector<AddedToken> file_tokens_;  // added tokens of tokenizer.json
-  std::vector<AddedToken> backend_;      // tokens that exist before others are added
+  std::vector<AddedToken> backend_;      // tokens of tokenizer.json that have their ids before others are added
   std::vector<AddedToken> to_add_;       // in the order of their ids
   std::vector<AddedToken> pieces_;       // of tokenizer.model: control symbols and user-defined symbols
   std::map<std::string, AddedToken> by_text_;

@@ -25,9 +25,10 @@ struct TokenizerDescription {
   nlohmann::json json;                                // model, normalizer, pre_tokenizer, post_processor, decoder
   std::vector<AddedToken> added;                      // in the order in which they are added; id -1: the next free id
   std::map<std::string, std::string> special_tokens;  // by name: "eos_token"
-  std::vector<std::string> before_text, behind_text;  // tokens that are added besides those of the post-processor
-  bool splits_special = false;                        // special tokens are not looked for in texts
-  std::vector<TokenClaim> claims;                     // a warning is given for each one that is not true
+  std::vector<std::string> before_text,
+      behind_text;                 // tokens put before and after a text, besides those of the post-processor
+  bool splits_special = false;     // if true, special tokens are not looked for in texts
+  std::vector<TokenClaim> claims;  // each claim that is not true causes a warning
   std::vector<std::string> warnings;
 };
 
@@ -39,7 +40,8 @@ TokenizerDescription describe_tokenizer(const std::filesystem::path& file);
 TokenizerDescription describe_tokenizer_json(const nlohmann::json& file);
 
 /// The folder's tokenizer_config.json for a copy of the tokenizer. If config.json determines the class, tokenizer_class is
-/// added, because the copy may have another config.json. Empty if the folder has neither that file nor a tokenizer.
+/// added, because the copy may have another config.json. Empty if the folder has neither a tokenizer_config.json nor
+/// a tokenizer.
 std::string config_that_travels(const std::filesystem::path& folder);
 /// The same for a single file: a tokenizer.json, or a tokenizer.model if `is_json` is false.
 std::string config_that_travels_alone(bool is_json);

@@ -30,9 +30,9 @@ using Json = nlohmann::json;
 struct Spelling {
   static constexpr std::int16_t is_text = -1, is_hidden = -2;
   std::vector<std::string> texts;      // by id
-  std::vector<std::int16_t> fallback;  // by id: the byte of a token such as <0x0A>, or is_text or is_hidden
+  std::vector<std::int16_t> fallback;  // by id: the byte of a token such as <0x0A>; else `is_text` or `is_hidden`
   std::string first_loses,
-      bytes_lose;  // texts that are removed once from the beginning of the text, or of characters made of bytes
+      bytes_lose;  // removed once from the beginning of the whole text, and of each run of byte tokens
 };
 
 /// Joins the texts of tokens as the file's decoder does.
@@ -57,7 +57,7 @@ class JsonDecoder : public TokenDecoder {
   }
 
  private:
-  /// Ends a run of byte tokens. Together they are valid characters, or each byte becomes U+FFFD.
+  /// Ends a run of byte tokens. If the bytes together are not valid UTF-8, each of them becomes U+FFFD.
   void end_bytes() {
     if (bytes_.starts_with(spelling_.bytes_lose) && valid_until(bytes_) == bytes_.size())
       bytes_.erase(0, spelling_.bytes_lose.size());
@@ -102,7 +102,7 @@ class JsonTokenizer : public Tokenizer {
       for (const std::string& text : *texts) ids->push_back(find(text).value());
     check_claims(description);
     read_decoder(value(file, "decoder"));
-    for (const AddedToken& token : added_)  // as in tokenizers, a token is shown if normalizing changes its text
+    for (const AddedToken& token : added_)  // a special token is hidden, unless normalizing changes it
       if (token.special && !(token.is_normalized() && normalizer_(token.content) != token.content))
         spelling_.fallback[static_cast<std::size_t>(token.id)] = Spelling::is_hidden;
   }
@@ -261,7 +261,7 @@ class JsonTokenizer : public Tokenizer {
   }
 
   /// Gives added tokens their ids, as Hugging Face's tokenizers does: a token of the model, or one that was added before, keeps
-  /// its id. Any other gets the next id after all added tokens and after the number of the model's tokens.
+  /// its id. Any other gets the next id: the number of the model's tokens, or more if an earlier added token has that id.
   void add_tokens(const TokenizerDescription& description) {
     const auto size = narrow<TokenId>(model_ids_.size());
     TokenId next = size;
@@ -313,8 +313,9 @@ class JsonTokenizer : public Tokenizer {
                    claim.file, claim.id, excerpt(claim.content), id ? format("it is token {}", *id) : "it is no token"));
   }
 
-  /// Sets cuts_. The text between added tokens may be cut if all steps allow it, and if a piece ends at the cut or no token of
-  /// the model spans it. Prefixes of a section do not matter, because there is a character before the cut.
+  /// Sets cuts_. The text between added tokens may be cut if the normalizer and the pre-tokenizer allow it, and if either a
+  /// piece ends at the cut or no token of the model spans it. The prefix of a text does not matter, because the part after a
+  /// cut is tokenized with the character before the cut.
   void find_cuts() {
     if (!normalizer_.keeps_cuts() || !pre_tokenizer_.keeps_cuts()) return;
     if (pre_tokenizer_.joins_spaces() && !normalizer_.removes_spaces()) return;
@@ -324,8 +325,8 @@ class JsonTokenizer : public Tokenizer {
       const std::string& text = token.content;
       const auto is_there = [&](std::string_view space) { return reaches_across(text, space, any); };
       if (is_there(" ") || is_there("\n") || (token.is_normalized() && is_there(sign))) return;
-      if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // it depends on the text before it
-      // A section begins after an added token, and some of these take the spaces that follow.
+      if (token.single_word && is_space(static_cast<unsigned char>(text[0]))) return;  // a match depends on earlier text
+      // No cut after an added token: a section begins there, and some added tokens include the spaces after them.
       cuts_.not_after[static_cast<unsigned char>(text.back())] = true;
       const std::string normal = token.is_normalized() ? normalizer_(text) : "";
       if (!normal.empty()) cuts_.not_after[static_cast<unsigned char>(normal.back())] = true;
@@ -339,7 +340,7 @@ class JsonTokenizer : public Tokenizer {
         if (reaches_across(token, " ", cuts_) || reaches_across(token, sign, cuts_)) cuts_.at_space = false;
         if (reaches_across(token, "\n", cuts_)) cuts_.at_line_end = false;
       }
-      // Characters that are no tokens are dropped, or join unknown characters next to them.
+      // No cut after a character without a token: it is dropped, or joined with unknown characters next to it.
       for (int c = 0; c < 128; ++c)
         if (const std::string text(1, static_cast<char>(c));
             !std::visit([&](const auto& model) { return model.find(text); }, model_))
@@ -448,12 +449,12 @@ class JsonTokenizer : public Tokenizer {
   AddedTokens as_they_are_, when_normalized_;
   std::vector<TokenId> before_, behind_;
   Spelling spelling_;
-  bool is_fused_ = false;  // the decoders that follow see all tokens as one text
+  bool is_fused_ = false;  // the decoders that follow get all tokens joined to one text
   CutRules cuts_;
   Vocabulary ids_;
 };
 
-/// Makes a tokenizer of describe(). Messages of errors name `file`.
+/// Makes a tokenizer from the result of describe(). Error messages name `file`.
 template <class Describe>
 std::unique_ptr<Tokenizer> make_of(const std::filesystem::path& file, const Describe& describe) {
   try {

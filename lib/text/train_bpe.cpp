@@ -150,7 +150,7 @@ nlohmann::ordered_json BpeTrainer::train() const {
     const std::string &left = texts[static_cast<std::size_t>(pair->first)],
                       &right = texts[static_cast<std::size_t>(pair->second)];
     merges.push_back({alphabet.written(left), alphabet.written(right)});
-    // Two pairs can join to the same text. They then are the same token.
+    // Two pairs can join to the same text. Both merges then give the same token.
     const auto [at, is_new] = known.emplace(left + right, narrow<TokenId>(texts.size()));
     if (is_new) texts.push_back(at->first);
     neighbours.join(*pair, at->second);

@@ -17,8 +17,8 @@ namespace fsdp {
 
 class BpeTrainer {
  public:
-  /// Special tokens have the first ids, then the 256 bytes, then the learned tokens. Throws UserError if the vocabulary has no
-  /// room for the bytes.
+  /// The first ids are those of special tokens; the 256 bytes and then the learned tokens follow. Throws UserError if the
+  /// vocabulary has no room for the bytes.
   BpeTrainer(std::size_t vocab_size, std::vector<std::string> special_tokens);
   /// Counts the words of a text. Bytes that are not UTF-8 count as U+FFFD.
   void add(std::string_view text);

@@ -100,7 +100,8 @@ void Unigram::encode(std::string_view piece, std::vector<TokenId>& ids) const {
   std::vector<std::size_t> ends;
   for (std::size_t end = piece.size(); end > 0; end = best[end].begin) ends.push_back(end);
   std::reverse(ends.begin(), ends.end());
-  // The text of the unknown token itself may occur in the piece. It then joins adjacent unknown characters.
+  // If the piece contains the text of the unknown token, this text counts as unknown and is joined with adjacent unknown
+  // characters.
   const auto is_unknown = [&](std::size_t end) { return best[end].token == no_token || best[end].token == unknown_; };
   for (std::size_t i = 0; i < ends.size(); ++i) {
     if (!is_unknown(ends[i])) {

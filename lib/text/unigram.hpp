@@ -16,8 +16,8 @@ namespace fsdp {
 /// Immutable; may be used by several threads at once.
 class Unigram {
  public:
-  /// `tokens` and `scores` by id. Characters that are in no token become `unknown`; with `byte_fallback` they become the
-  /// tokens <0x00> to <0xFF> of their bytes if all of these exist. Throws UserError for scores that are not finite.
+  /// `tokens` and `scores` are indexed by id. A character without a token becomes `unknown`. If `byte_fallback` is true and its
+  /// bytes have tokens (<0x00> to <0xFF>), it becomes these instead. Throws UserError for scores that are not finite.
   Unigram(std::vector<std::string> tokens, std::vector<double> scores, std::optional<TokenId> unknown, bool byte_fallback);
 
   /// Appends the tokens of a piece. As in Hugging Face's tokenizers, consecutive unknown characters become one token. Throws
