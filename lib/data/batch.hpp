@@ -13,11 +13,12 @@
 namespace fsdp {
 
 /// Divides an update's sequences into K x ranks micro-batches of B sequences. They are dealt to the ranks in turn: micro-batch
-/// k of rank r is number k ranks + r of the update. With B fixed, a micro-batch has the same sequences at any number of ranks.
+/// k of rank r is micro-batch k * ranks + r of the update. With B fixed, a micro-batch has the same sequences at any number of
+/// ranks.
 struct BatchCut {
   std::size_t B = 1, T = 1, K = 1;
   int rank = 0, ranks = 1;
-  /// The index in the update of the first sequence of this rank's micro-batch `micro`.
+  /// The index, within the update, of the first sequence in this rank's micro-batch `micro`.
   std::size_t first_sequence(std::size_t micro) const {
     return (micro * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)) * B;
   }
@@ -30,10 +31,11 @@ struct DataOrder {
   std::uint64_t passes = 0;                        // passes over the data; 0: no end
 };
 
-/// The training data. Sequence s of the run is sequence s of the mixture, which is the n-th sequence read from some data set:
-/// sequence n mod count. After its last sequence a data set starts again, if necessary within an update. If shuffled, each pass
-/// over a data set has an order that depends only on (seed, data set, pass) (permutation.hpp). Padding of short sequences and
-/// of the last update has target -1, which does not count.
+/// The training data. Sequence s of the run is sequence s of the mixture. The mixture takes it from a data set: it is the
+/// n-th sequence read from there, the data set's sequence n mod count. After its last sequence a data set starts again, if
+/// necessary within an update. If the data are shuffled, the order of a pass over a data set depends only on the seed, the data
+/// set and the number of the pass (permutation.hpp). Padding of short sequences and of the last update has target -1, which
+/// does not count.
 class TrainBatches {
  public:
   /// The mixture must outlive this object.
@@ -42,7 +44,7 @@ class TrainBatches {
   /// T], targets[B T], and positions[B T] after the targets if the data are cut with positions. Throws UserError for a token
   /// outside the vocabulary. Does not allocate.
   void read(std::uint64_t position, std::size_t micro, std::int32_t* inputs, std::int32_t* targets) const;
-  /// The number of targets that count in that update, over all ranks.
+  /// The number of targets that count in the update after `position` consumed sequences, over all ranks.
   std::uint64_t targets(std::uint64_t position) const;
   /// The position at which the next update starts.
   std::uint64_t after(std::uint64_t position) const { return std::min(position + cut_.sequences_per_update(), end_); }
@@ -66,7 +68,7 @@ class TrainBatches {
 };
 
 /// Validation data: every target once (also those of the last, shorter sequence), in the same number of batches on every rank.
-/// Padding of the last batches has target -1, which does not count. K is not used.
+/// Padding of the last batches has target -1, which does not count. cut.K is not used.
 class ValidBatches {
  public:
   /// Throws UserError if the data have no target. The data must outlive this object.

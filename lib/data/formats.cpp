@@ -29,14 +29,15 @@ std::vector<const TokenFormat*>& rows() {
 
 constexpr std::size_t first_bytes = 256;  // the bytes by which formats are recognised
 
-/// Form feeds (between pages) and escapes (colours of terminals) may be in texts.
+/// Returns true if there are no control characters, except those that texts have: line ends, tabs, form feeds (between pages)
+/// and escapes (colours of terminals).
 bool looks_like_text(std::string_view beginning) {
   return std::none_of(beginning.begin(), beginning.end(), [](unsigned char c) {
     return c < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f' && c != '\x1b';
   });
 }
 
-/// An error that names the kind of a file that is often mistaken for tokens or text; nullopt for other files.
+/// The error for a file of a kind that is often mistaken for tokens or text, such as NumPy or gzip; nullopt for other files.
 std::optional<UserError> of_known_kind(const fs::path& path, std::string_view beginning) {
   constexpr const char* write_tokens =
       "write its tokens to a token file as \"Tokens\" in docs/running.md shows, or its text in UTF-8";

@@ -1,5 +1,5 @@
-// The formats of token files. Each format has a file with its row, and a line in formats.cpp. docs/extending-token-format.md
-// shows how to add one.
+// The table of the formats of token files. The row of a format is a TokenFormat; it is defined in the format's own file and
+// listed in formats.cpp. docs/extending-token-format.md shows how to add a format.
 #pragma once
 
 #include <filesystem>
@@ -30,9 +30,9 @@ struct TokenFormat {
                                               const nlohmann::json& state, std::uint64_t shard_tokens);
   bool resumes = true;      // its writers have a state, so that a killed run can be resumed
   bool has_shards = false;  // more than `shard_tokens` tokens become several numbered files
-  /// Endings of its files' names that names in other formats must not have.
+  /// File name endings of this format. Files of other formats must not be written with these endings.
   std::vector<std::string_view> endings = {};
-  /// The file that is written for a name; null: the file with this name.
+  /// Returns the path of the file that is written for `name`. If this is null, the path is `name` itself.
   std::filesystem::path (*file_of)(const std::filesystem::path& name) = nullptr;
 };
 /// All rows, those of the library first. fsdp-tokenize writes the first format by default. The first row that recognises a file
@@ -48,8 +48,8 @@ void add_token_format(const TokenFormat& format);
 /// InputFile throws.
 bool is_text_file(const std::filesystem::path& path);
 
-/// Throws UserError if the first bytes of a file show that it is not plain text: it is compressed, in UTF-16, a file of another
-/// program, or, unless `any_bytes` is true, has control characters.
+/// Throws UserError if the first bytes of a file show that it is not plain text: it is compressed, in UTF-16, or a file of
+/// another program. Unless `any_bytes` is true, control characters are refused, too.
 void require_no_known_kind(const std::filesystem::path& path, bool any_bytes);
 /// The same for a stream that begins with `beginning`.
 void require_no_known_kind(const std::filesystem::path& name, std::string_view beginning, bool any_bytes);

@@ -22,8 +22,8 @@ namespace {
 
 constexpr const char *lengths_name = "document_lengths", *mask_name = "loss_mask";
 
-/// The contents with which a dataset next to the tokens, written by another program, has no effect on training. `nothing`: the
-/// dataset always has an effect.
+/// Other programs may write datasets next to the tokens. A dataset has no effect on training if it has these contents: a copy
+/// of the tokens, only 1, only 0, or the column of each token. `nothing`: the dataset always has an effect.
 enum class Holds { tokens, ones, zeros, columns, nothing };
 struct Companion {
   const char* name;
@@ -222,10 +222,10 @@ class Hdf5Tokens : public Tokens {
 
 }  // namespace
 
-/// HDF5 files. The tokens are the integer dataset "tokens" or "input_ids", or the only dataset. It has one dimension, or two,
-/// and then its rows are joined. The dataset "document_lengths" has the number of tokens of each document, and "loss_mask" has
-/// 1 for tokens that count. Tokens::check() throws UserError for datasets that would change training, such as "labels" that are
-/// not the tokens.
+/// HDF5 files. The tokens are the integer dataset "tokens" or "input_ids", or the only dataset. It has one dimension, or
+/// two; the rows of two dimensions are joined. The dataset "document_lengths" has the number of tokens of each document, and
+/// "loss_mask" has 1 for tokens that count. Tokens::check() throws UserError for datasets that would change training, such as
+/// "labels" that differ from the tokens.
 const TokenFormat& hdf5_tokens() {
   static const TokenFormat row = {
       .name = "hdf5",

@@ -62,7 +62,7 @@ class Index {
   std::uint64_t sequences() const { return sequences_; }
   const fs::path& path() const { return file_.path(); }
 
-  /// The number of tokens of all sequences, from the end of the last one.
+  /// The number of tokens of all sequences, computed from the end of the last sequence.
   std::uint64_t tokens() const {
     if (sequences_ == 0) return 0;
     const auto [start, length] = entry(sequences_ - 1);
@@ -70,7 +70,7 @@ class Index {
     return start / type_.bytes + length;
   }
 
-  /// Throws UserError unless the sequences of the part follow each other without gaps, and the first sequence of all begins at
+  /// Throws UserError unless the sequences of this part of the index follow each other without gaps, and sequence 0 begins at
   /// byte 0.
   void check(std::size_t part, std::size_t parts) const {
     const Range mine = share(sequences_, parts, part);
@@ -93,7 +93,7 @@ class Index {
     if (modes_ != 0) check_modes(mine);
   }
 
-  /// The first token of each document, from Megatron's document index; without one each sequence is a document. Documents
+  /// The first token of each document, from Megatron's document index. If there is none, each sequence is a document. Documents
   /// without tokens are left out.
   std::vector<std::uint64_t> documents() const {
     std::vector<std::uint64_t> starts(sequences_), first_sequences;

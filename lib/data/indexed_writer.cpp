@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 /// A file to which numbers are appended in large pieces.
 class AppendedFile {
  public:
-  /// Creates a file, or, if `kept` is given, opens one and keeps its first bytes. kept->checksum is that of the kept bytes
-  /// after the header. Throws DamagedError if the file does not have these bytes.
+  /// If `kept` is empty, creates a file. Otherwise opens one and keeps its first kept->bytes bytes; kept->checksum is the
+  /// checksum of the kept bytes after the header. Throws DamagedError if the file does not have these bytes.
   AppendedFile(const fs::path& path, std::uint64_t header_bytes, const std::optional<FileSum>& kept)
       : file_(kept ? require_size(path, kept->bytes) : path, kept ? OutputFile::Open::existing : OutputFile::Open::create),
         written_(kept ? kept->bytes : header_bytes) {
@@ -72,8 +72,8 @@ class AppendedFile {
   std::vector<std::byte> buffer_;
 };
 
-/// Writes one sequence per document, as most tools do. While tokens are added, the index has only the lengths; finish()
-/// computes the rest from them.
+/// Writes one sequence per document, as most tools do. While tokens are added, the index file has only the
+/// lengths of sequences; finish() computes the rest from them.
 class IndexedWriter : public TokenWriter {
  public:
   IndexedWriter(const fs::path& path, IntegerType type, const nlohmann::json& state)
@@ -188,7 +188,7 @@ class IndexedWriter : public TokenWriter {
 }  // namespace
 
 std::unique_ptr<TokenWriter> make_indexed_writer(const fs::path& path, std::size_t vocab_size, const nlohmann::json& state) {
-  // Megatron's DType.optimal_dtype().
+  // The same choice as Megatron's DType.optimal_dtype().
   const IntegerType type = vocab_size < 65500 ? IntegerType{2, false} : IntegerType{4, true};
   return std::make_unique<IndexedWriter>(path, type, state);
 }

@@ -98,7 +98,7 @@ bool JsonRecords::more() {
         format("{} has {} or more (a whole line is held in memory); divide its text among several lines, and check "
                "that this is JSON in lines",
                place(), format_bytes(static_cast<double>(longest_piece))));
-  // Reads as much as is kept, because a value is then scanned again from its beginning.
+  // Reads as many bytes as are kept, so that the buffer doubles: an incomplete value is scanned again from its beginning.
   std::size_t bytes = std::max(piece_bytes, is_lines_ ? 0 : kept);
   if (end_) bytes = std::min<std::uint64_t>(bytes, *end_ - at_ - buffer_.size());
   is_over_ = bytes == 0;

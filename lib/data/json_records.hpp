@@ -12,10 +12,12 @@
 
 namespace fsdp {
 
-/// The largest JSON record, and the longest piece of text without a place for a cut. Memory use is 9 to 14 times as large.
+/// The largest JSON record, and the longest piece of text without a place for a cut. To tokenize it takes 9 to 14 times as
+/// much memory.
 inline constexpr std::size_t longest_piece = std::size_t{256} << 20;
 inline constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 
+/// `lines`: each line is a record. `values`: records are the elements of an array, or objects that may have several lines.
 enum class JsonShape { none, lines, values };
 /// Decides from the beginning of a text if it is JSON. It is JSON if it is an array or begins like an array of objects. It is
 /// also JSON if it begins with a brace, and either has only objects, or has the string `field` in its first object or in some

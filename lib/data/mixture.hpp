@@ -32,8 +32,8 @@ class Mixture {
   std::uint64_t sequences() const;
   std::uint64_t tokens() const;
 
-  /// The source of sequence s of the mixture, 0 .. 2^62: sequence n of an ingredient. n continues to count in later passes over
-  /// the ingredient.
+  /// Sequence s of the mixture (s is 0 .. 2^62) is sequence n of an ingredient. In later passes over the ingredient, n
+  /// continues to count.
   struct Source {
     std::size_t ingredient;
     std::uint64_t n;
@@ -58,7 +58,7 @@ class Mixture {
   std::uint64_t sum_of(const Sum& one) const;
 
   std::vector<Ingredient> ingredients_;
-  std::vector<std::uint64_t> shares_;  // of what earlier ingredients leave, times 2^32; none for the last ingredient
+  std::vector<std::uint64_t> shares_;  // 2^32 * the share in what earlier ingredients leave; none for the last one
 };
 
 }  // namespace fsdp

@@ -35,8 +35,8 @@ std::vector<TextSet> texts_in(const std::string& name, Split split);
 /// Opens and closes all data sets that are not texts, so that missing files and unknown formats are reported before the texts
 /// are tokenized, which takes long. Throws what open_token_file() throws.
 void try_opening(const std::string& name, Split split);
-/// Opens training data. `masks` names the masks of tokens that count (data/samples.hpp), in the same form: one for each data
-/// set of a mixture, without weights. If it is empty, the data's own masks are used. `text_tokens` is the folder of the token
+/// Opens training data. `masks` names the loss masks (data/samples.hpp) in the same form as `name`: one mask for each data set
+/// of a mixture, without weights. If it is empty, the data's own masks are used. `text_tokens` is the folder of the token
 /// files of texts. Throws UserError, and what open_token_file() throws.
 Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks = "",
                      const std::filesystem::path& text_tokens = {});
@@ -46,8 +46,8 @@ std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split
 /// Opens masks, as one row, for data opened by open_tokens(). If a file has tokens and a mask, the mask is used. Returns null
 /// if `name` is empty: the data's own masks are then used. Throws the same.
 std::unique_ptr<Tokens> open_masks(const std::string& name);
-/// A warning about files next to the data that have the names of their masks; empty if there are none. For runs without
-/// `option`, the option that names masks.
+/// A warning about files next to the data that are named like the data's loss masks (NAME.mask.bin), but are not used; empty if
+/// there are none. `option` is the option that would name the masks.
 std::string unused_masks(const std::string& name, Split split, std::string_view option);
 /// The first file that is in both the training and the validation data, if there is one.
 std::optional<std::filesystem::path> file_in_both(const std::string& train, const std::string& valid);

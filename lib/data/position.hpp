@@ -15,7 +15,7 @@ struct DataPosition {
   std::uint64_t seed = 0;      // seed of the order, if shuffled
   std::string order = {};      // Mixture::order()
   std::uint64_t text_sum = 0;  // checksum of the tokens of text files among the data; 0: there are none
-  // The functions of Mixture with these names; 0: not known, or nothing to sum.
+  // The results of Mixture's functions with these names; 0: not known, or nothing to sum.
   std::uint64_t sample_sum = 0, documents_sum = 0, mask_sum = 0;
 
   bool operator==(const DataPosition&) const = default;

@@ -13,7 +13,7 @@ namespace fsdp {
 
 namespace {
 
-/// The beginnings of documents that each end with the token `end`.
+/// The beginnings of documents, if each document ends with the token `end`.
 std::vector<std::uint64_t> documents_ended_by(const Tokens& tokens, std::size_t end) {
   std::vector<std::uint64_t> starts;
   std::vector<std::uint32_t> piece(std::size_t{1} << 19);
@@ -84,7 +84,7 @@ void Samples::find_places_by_documents() {
   for (const Place& place : places_) targets_ += place.targets;
 }
 
-/// Counts the targets of each sequence that count by the mask and the documents. Leaves out sequences without any.
+/// Finds, for each sequence, how many of its targets count in the loss. Removes sequences in which none counts.
 void Samples::count_targets() {
   if (mask_ && mask_->size() != tokens_->size())
     throw UserError(
@@ -150,7 +150,7 @@ Samples::Place Samples::place_of(std::uint64_t k) const {
 /// Sets the position of each input in its document. After the end of the sequence each input is a document of its own.
 void Samples::find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const {
   const auto ends = [&](std::int32_t token) { return static_cast<std::size_t>(token) == *cut_.end_of_document; };
-  auto next = std::upper_bound(documents_.begin(), documents_.end(), place.begin);  // documents that begin in the sequence
+  auto next = std::upper_bound(documents_.begin(), documents_.end(), place.begin);  // the next document in the sequence
   for (std::size_t t = 0; t < cut_.T; ++t) {
     bool begins = t == 0 || t >= place.targets || (cut_.end_of_document && ends(inputs[t - 1]));
     for (; next != documents_.end() && *next == place.begin + t; ++next) begins = true;

@@ -12,9 +12,9 @@
 
 namespace fsdp {
 
-/// The rule for cutting tokens into sequences, with fairseq's names (sample_break_mode). none: after every T tokens. complete:
-/// only between documents; a sequence has as many documents as fit. eos: one document per sequence. A document that is longer
-/// than a sequence takes several sequences.
+/// The rule for cutting tokens into sequences, with fairseq's names (sample_break_mode). `none`: after every T tokens.
+/// `complete`: only between documents; a sequence has as many documents as fit. `eos`: one document per sequence. A document
+/// that is longer than a sequence takes several sequences.
 enum class BreakMode { none, complete, eos };
 
 struct Cut {
@@ -29,22 +29,24 @@ struct Cut {
 /// Returns true if the data's format must store where documents begin.
 inline bool needs_documents(const Cut& cut) { return (cut.mode != BreakMode::none || cut.positions) && !cut.end_of_document; }
 
-/// Sequences of T inputs and T targets, each the token after its input. docs/targets.md defines which targets count. Immutable.
+/// Sequences of T inputs and T targets. The target of an input is the token after it. docs/targets.md defines which targets
+/// count. Immutable.
 class Samples {
  public:
   /// `mask` has a number for each token: 1 if it counts as a target, else 0. If it is null, the tokens' own mask is used;
-  /// without one all targets count. A sequence without a target that counts is left out. Throws UserError if documents are
-  /// needed and the data do not show where they begin, or if the mask does not belong to the tokens.
+  /// without one all targets count. A sequence without a target that counts is left out. Throws UserError if
+  /// needs_documents(cut) is true and the data do not store where documents begin, or if the mask does not belong to the
+  /// tokens.
   ///
   /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]. Otherwise the constructor stores the
-  /// places of all sequences (16 bytes each). It reads the whole mask, and all tokens if a token ends documents. With an index
-  /// of documents, each document takes 8 bytes.
+  /// places of all sequences (16 bytes each). It reads the whole mask, and all tokens if cut.end_of_document is set. If the
+  /// data store where documents begin, each document takes 8 bytes.
   Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
   std::size_t T() const { return cut_.T; }
   const Cut& cut() const { return cut_; }
-  /// The number of sequences. Together they have all targets; the last sequence, or that of a document's end, may be shorter
-  /// than T.
+  /// The number of sequences. Together they have all targets. A sequence at the end of the data or of a document may be
+  /// shorter than T.
   std::uint64_t count() const;
   /// The numbers of targets that count: in all sequences, and in sequence k.
   std::uint64_t targets() const { return targets_; }
@@ -57,9 +59,10 @@ class Samples {
   /// target of two sequences.
   Place place_of(std::uint64_t k) const;
   /// Copies sequence k: inputs[T], targets[T], and, if cut().positions, positions[T] of the inputs in their documents.
-  /// Positions count from the document's beginning or from that of the sequence. Targets that do not count are -1. After the
-  /// end of a short sequence inputs are 0, each a document of its own; sequences after the last one are empty. Throws UserError
-  /// with place and value of a token that is not below vocab_size, and what Tokens::read() throws. Does not allocate.
+  /// Positions count from the beginning of the document, or of the sequence if the document begins before it. Targets that do
+  /// not count are -1. After the end of a short sequence inputs are 0, each a document of its own; sequences after the last one
+  /// are empty. Throws UserError with place and value of a token that is not below vocab_size, and what Tokens::read() throws.
+  /// Does not allocate.
   void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
             std::int32_t* positions = nullptr) const;
   /// Sets out[i] to 1 if token begin + i counts as a target, else to 0. The tokens must exist. Throws UserError for a mask with

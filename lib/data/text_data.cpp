@@ -43,7 +43,7 @@ fs::path stem_of(const TextSet& text, const fs::path& folder) {
 fs::path with(const fs::path& stem, const char* extension) { return stem.string() + extension; }
 
 /// Reads the note next to a complete token file: the sources of the file, and the number and checksum of its tokens. Null if
-/// there is none.
+/// there is no valid note.
 nlohmann::json read_note(const fs::path& stem) {
   const fs::path path = with(stem, ".json");
   if (kind_of(path) != PathKind::file) return nullptr;
@@ -79,7 +79,7 @@ class TokenMaker {
                                       {"json_field", field},
                                       {"skip_invalid", reading_.skip_invalid}};
     const bool documents = reading_.documents && field.empty();
-    if (documents) made_of["documents"] = true;  // files of older releases have no such entry
+    if (documents) made_of["documents"] = true;  // not `false`, because notes of older releases have no such entry
     const std::string size = format_bytes(static_cast<double>(source.size()));
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
@@ -178,7 +178,7 @@ class TokenMaker {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-/// The tokens of a file that we have made. name() is that of the text, because users know the text.
+/// The tokens of a file that this program has made. name() is the name of the text, because users know only the text.
 class TokensOfText : public Tokens {
  public:
   TokensOfText(const std::string& text, std::unique_ptr<const Tokens> tokens)

@@ -15,18 +15,18 @@
 
 namespace fsdp {
 
-/// The text files of one data set: a part of the data's name (open_data.hpp).
+/// The text files of one data set. The name of data has a part for each data set (open_data.hpp).
 struct TextSet {
-  std::string name;  // the part of the data's name
+  std::string name;  // that part, such as "dir/*.txt"
   std::vector<std::string> files;
 };
 
 /// The settings for tokenizing texts. Each JSON record is a document, and so is each plain text if `documents` is true. A
-/// document is followed by the tokenizer's end-of-text token, if it has one. Otherwise plain texts are joined without tokens
-/// between them.
+/// document is followed by the tokenizer's end-of-text token, if it has one. If `documents` is false, plain texts are joined
+/// without tokens between them.
 struct TextReading {
   std::string tokenizer = "bytes";    // a name for open_tokenizer()
-  std::string json_field = {};        // for TextSource::json_field()
+  std::string json_field = {};        // the field with the text; see TextSource::json_field()
   bool skip_invalid = false;          // leave out JSON records without a text
   bool documents = false;             // each plain text is a document
   std::filesystem::path folder = {};  // the folder for the token files; created if missing
@@ -35,12 +35,12 @@ struct TextReading {
   double save_interval_s = 30;
 };
 
-/// Makes the token files of these texts, or finds them. Returns a line for each text that reports what was done. Only one
-/// process may call this. `stop` is called now and then. Throws UserError (an unreadable, empty or binary text, an invalid
+/// Makes the token files of these texts, or finds them. Returns a line for each text, with what was done. Only one process
+/// may call this at a time. `stop` is called now and then. Throws UserError (an unreadable, empty or binary text, an invalid
 /// tokenizer, a token that the model does not have), RunError (a full disk), and TokenizingStopped if `stop` returns true.
 std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts, const TextReading& reading,
                                               const std::function<bool()>& stop);
-/// Opens the tokens that make_tokens_of_texts() has made in this folder. Their name() is that of the text.
+/// Opens the tokens that make_tokens_of_texts() has made in this folder. Their name() is the name of the text.
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const std::filesystem::path& folder);
 /// A checksum of the tokens of all these texts, in order; 0 if there are no texts.
 std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const std::filesystem::path& folder);

@@ -41,10 +41,11 @@ class TextSource {
   void seek(std::uint64_t offset);
   /// Returns true if some text begins at `offset`.
   bool begins_at(std::uint64_t offset) const;
-  /// The place of an offset for messages: "byte 17 of 'a.txt'". After the first stream all offsets count as positions in that
-  /// stream.
+  /// The place of an offset for messages: "byte 17 of 'a.txt'". If a stream, whose size is unknown, is before the offset, the
+  /// offset counts as a position in that stream.
   std::string place(std::uint64_t offset) const;
-  /// "line 3 of 'a.txt'"; counts the lines. For streams "the line at byte 17 of '-'".
+  /// The line of an offset for messages: "line 3 of 'a.txt'", or "the line at byte 17 of '-'" for a stream. Reads the file to
+  /// count its lines.
   std::string place_of_line(std::uint64_t offset) const;
   std::string name_at(std::uint64_t offset) const;
   /// The beginning of the text that contains `offset`.
@@ -52,8 +53,8 @@ class TextSource {
   /// Names, sizes and times of the last write. They are compared to find out if the texts are those of an earlier run.
   nlohmann::ordered_json identity() const;
 
-  /// Returns the JSON field that has the text: `named` if it is not empty; otherwise `otherwise` if the texts are JSON by their
-  /// names or contents; otherwise an empty text. Throws UserError if some texts are JSON and others plain. Opens no stream
+  /// Returns the JSON field that has the text: `named` if it is not empty; else `otherwise` if the texts are JSON by their
+  /// names or contents; else an empty text. Throws UserError if some texts are JSON and others plain. Opens no stream
   /// after the first text, because the writer of a pipe may wait until the texts before it are read; require_plain() checks
   /// these streams later. Warns of plain texts with lines that look like JSON.
   std::string json_field(const std::string& named, const char* otherwise = "text");
@@ -61,7 +62,7 @@ class TextSource {
   void require_plain();
 
   /// The first bytes of the current text, up to 64 KiB, independent of the position. Blocks of blanks at the beginning of a
-  /// file are skipped. Opens a stream.
+  /// file are skipped. If the text is a stream, opens it.
   std::string beginning();
   /// Appends up to `bytes` bytes of the current text. Returns their number; 0 at the end of the text.
   std::size_t read(std::string& to, std::size_t bytes);

@@ -32,8 +32,9 @@ class TokenWriter {
   virtual void add(std::span<const TokenId> tokens) = 0;
   /// Ends the current document. Does nothing in formats without documents.
   virtual void end_document() = 0;
-  /// Makes a writer of the tokens' mask into the same file, or returns null if the format has no place for a mask. Call its
-  /// finish(), which returns no files, before that of this writer, and destroy it first.
+  /// Makes a writer that stores the tokens' loss mask in the same file. Returns null if the format has no place for a mask.
+  /// Call finish() of the mask's writer, which returns no files, before finish() of this writer, and destroy the mask's writer
+  /// first.
   virtual std::unique_ptr<TokenWriter> make_mask_writer() { return nullptr; }
   /// Waits until all tokens so far are on the disk, so that they survive a kill of this process.
   virtual void sync() = 0;
@@ -56,18 +57,18 @@ std::unique_ptr<TokenWriter> make_llmc_writer(const std::filesystem::path& path,
                                               std::uint64_t shard_tokens = most_llmc_tokens,
                                               const nlohmann::json& state = nullptr);
 
-/// Finds other files that a pattern for the `files` files just written would match: numbered files of an earlier run that wrote
-/// more of them, or train.bin if there are several files now. Other programs may have written some of them.
+/// Finds files that a pattern for the `files` files just written would match, too: numbered files of an earlier run that wrote
+/// more files, and train.bin if there are several files now. Other programs may have written some of them.
 std::vector<std::filesystem::path> llmc_files_of_earlier_runs(const std::filesystem::path& path, std::size_t files);
 
 /// Makes a writer of Megatron-LM's memory-mapped data sets, which fairseq reads, too. It writes NAME.bin and NAME.idx for the
 /// path NAME, NAME.bin or NAME.idx, with 16 bits per token for vocabularies below 65,500, else 32. Each document is a sequence;
-/// one of more than 2^30 tokens becomes several. `state` and errors as above.
+/// one of more than 2^30 tokens becomes several. `state` and errors are those of make_llmc_writer().
 std::unique_ptr<TokenWriter> make_indexed_writer(const std::filesystem::path& path, std::size_t vocab_size,
                                                  const nlohmann::json& state = nullptr);
 /// Makes a writer of an HDF5 file with a compressed dataset "tokens" of 16 or 32 bits, and "document_lengths" of 32 bits if any
-/// document ends. The mask is the dataset "loss_mask". The file cannot be resumed: state() returns null. Throws UserError as
-/// above.
+/// document ends. The mask is the dataset "loss_mask". The file cannot be resumed: state() returns null. Throws UserError like
+/// make_llmc_writer().
 std::unique_ptr<TokenWriter> make_hdf5_writer(const std::filesystem::path& path, std::size_t vocab_size);
 
 /// Writes all tokens at once as a file in llm.c's format, with 16 or 32 bits per token.

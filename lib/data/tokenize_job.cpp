@@ -130,7 +130,7 @@ bool JsonPieces::next(TextPiece& piece) {
     return true;
   }
   if (piece.skipped == 0) return false;
-  piece.text.clear();  // an empty piece reports the skipped records at the end
+  piece.text.clear();  // an empty piece reports the records that were skipped at the end of the text
   piece.answers.clear();
   piece.replaced = 0;
   piece.end = records_.end();
@@ -161,7 +161,7 @@ bool JobNotes::know_tokenizer(const std::filesystem::path& file) const {
 }
 
 void JobNotes::compare_tokenizer(const std::string& sum) {
-  // begin_with_tokenizer() notes only the checksum of the tokenizer's own file.
+  // begin_with_tokenizer() stores only the checksum of the tokenizer's own file.
   if (found_ && !(found_->is_null() ? sum.starts_with(tokenizer_found_) : sum == tokenizer_found_))
     start_anew("it had another tokenizer");
   tokenizer_found_ = sum;
@@ -235,7 +235,7 @@ void TokenizeJob::open_writers() {
   }
   train_ = open(output_.out, "train");
   if (tail_) valid_ = open(output_.valid_out, "valid");
-  // The writers hold locks: no other process writes these files.
+  // The writers hold locks, so no other process uses these notes now.
   if (!output_.own_tokenizer)
     notes_.remove();
   else if (notes_.are_kept())

@@ -33,12 +33,12 @@ class TextPieces {
   virtual bool next(TextPiece& piece) = 0;
 };
 
-/// Pieces of plain text of about 1 MiB, cut at places that the rules allow. A piece without such a place is longer, up to 256
-/// MiB.
+/// Pieces of plain text of about 1 MiB, cut at places that CutRules allow. A piece without a place for a cut is longer, up to
+/// 256 MiB.
 class PlainPieces : public TextPieces {
  public:
-  /// Reads the part [begin, end) of the text, to the end of the text if `end` is empty. `behind_cut` is true if the rules cut
-  /// the text at `begin`. If `documents` is true, a piece ends with each text.
+  /// Reads the part [begin, end) of the text, to the end of the text if `end` is empty. `behind_cut` is true if an earlier
+  /// job cut a text at `begin`. If `documents` is true, a piece ends at the end of each text.
   PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
               bool behind_cut = false);
   /// Throws UserError if 256 MiB have no place for a cut.
@@ -62,11 +62,11 @@ using ConversationReader = std::function<ChatText(const nlohmann::json& record, 
 /// Pieces of JSON records: a field of each record is a document, and one piece.
 class JsonPieces : public TextPieces {
  public:
-  /// Reads the part [begin, end) of the text; both positions must be between records. With `conversations` each record is a
-  /// conversation instead of a text. If `skip_invalid` is true, records without a text are left out.
+  /// Reads the part [begin, end) of the text; both positions must be between records. If `conversations` is set, each record is
+  /// a conversation instead of a text. If `skip_invalid` is true, records without a text are left out.
   JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
              ConversationReader conversations = nullptr, bool skip_invalid = false);
-  /// Throws what JsonRecords throws, and UserError for a record without a text unless these are left out.
+  /// Throws what JsonRecords throws, and UserError for a record without a text unless `skip_invalid` is true.
   bool next(TextPiece& piece) override;
 
  private:
@@ -83,17 +83,17 @@ class JsonPieces : public TextPieces {
 /// The notes about a job's progress, in a file next to its output.
 class JobNotes {
  public:
-  /// `same` has the settings that an earlier job must share with this one to be resumed. Nothing is written if `interval_s` is
-  /// 0. Warns on stderr if notes exist and cannot be used.
+  /// `same` has the settings that an earlier job must share with this one to be resumed. If `interval_s` is 0, write() does
+  /// nothing. Warns on stderr if notes exist and cannot be used.
   JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
 
-  /// The progress of the earlier job. Null if it only wrote its tokenizer (begin_with_tokenizer()); nullopt if there are no
-  /// usable notes. In both cases tokenizing starts from the beginning.
+  /// The progress of the earlier job: JSON's null if that job only wrote its tokenizer (begin_with_tokenizer()), nullopt if
+  /// there are no usable notes. In both cases tokenizing starts from the beginning.
   const std::optional<nlohmann::json>& found() const { return found_; }
-  /// Notes that the job is about to write its tokenizer's file with this text, so that a later job recognises the file after a
-  /// kill. Does nothing for texts from pipes.
+  /// Stores the checksum of the tokenizer file with this text, which the job is about to write, so that after a kill a later
+  /// job recognises the file. Does nothing if the training texts are pipes.
   void begin_with_tokenizer(std::string_view text);
-  /// Returns true if this file is the tokenizer of the earlier job.
+  /// Returns true if this file is the tokenizer that the earlier job wrote.
   bool know_tokenizer(const std::filesystem::path& file) const;
   /// Calls start_anew() if the checksum of the tokenizer, sum_of_tokenizer(), differs from the one in the notes.
   void compare_tokenizer(const std::string& sum);
@@ -122,17 +122,17 @@ struct TokenizeJobOptions {
   const TokenFormat* format = token_formats().front();
   std::uint64_t shard_tokens = most_llmc_tokens;  // most tokens per file, for llm.c's format
   std::optional<TokenId> end_of_text = {};        // appended to each document
-  bool documents = false;       // each plain text is a document, also without end_of_text; else all texts are one document
+  bool documents = false;       // if true, or if end_of_text is set, each plain text is a document; else all texts are one
   std::string json_field = {};  // the field with the text, for JSON; empty for plain text
   ConversationReader conversations = nullptr;  // set if JSON records are conversations; masks are then written, too
   std::size_t threads = 1;
-  bool own_tokenizer = false;       // the tokenizer was trained for this job, so the notes exist from then on
+  bool own_tokenizer = false;       // the job has trained its own tokenizer, so it writes notes from the start
   bool skip_invalid = false;        // leave out JSON records without a text
-  bool is_text = false;             // zero bytes are refused: a file with them is not text
-  std::function<bool()> stop = {};  // called between pieces; true: stop
+  bool is_text = false;             // refuse texts with zero bytes
+  std::function<bool()> stop = {};  // called between pieces; the job stops if it returns true
 };
 
-/// The job was stopped on request, and its progress is saved.
+/// The job was stopped on request, and its progress is saved, unless no notes are kept.
 struct TokenizingStopped : RunError {
   using RunError::RunError;
 };
@@ -146,7 +146,7 @@ std::filesystem::path mask_path(const std::filesystem::path& tokens);
 
 class TokenizeJob {
  public:
-  /// The text from offset `tail` on is held out. The references must outlive this object.
+  /// The text from offset `tail` on is held out for validation. The references must outlive this object.
   TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
               const TokenizeJobOptions& output);
   /// Throws UserError for texts without a token, RunError if the disk fails or is full, and TokenizingStopped.
@@ -170,7 +170,7 @@ class TokenizeJob {
   std::uint64_t at_ = 0;  // the text before this offset is tokenized and given to the writers
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;
-  std::uint64_t skipped_ = 0, first_skipped_ = 0;  // JSON records
+  std::uint64_t skipped_ = 0, first_skipped_ = 0;  // JSON records that were left out
 };
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// The interface to token data: a row of tokens, in any file format.
+// The interface to token data: one long row of tokens, stored in any file format.
 #pragma once
 
 #include <cstddef>
@@ -31,11 +31,12 @@ class Tokens {
   virtual std::string name() const = 0;
   /// The place of a token for messages: "position 17 of 'a.bin'".
   virtual std::string place(std::uint64_t position) const;
-  /// The largest token that the file can store; for several files, the largest that each of them can store.
+  /// The largest token that the file can store; for several files, the largest that all of them can store.
   virtual std::uint64_t largest_possible() const = 0;
   /// Returns true if the format stores where documents begin.
   virtual bool has_documents() const { return false; }
-  /// The beginnings of all documents, in ascending order; the first is 0. Empty without documents. Reads the whole index.
+  /// The beginnings of all documents, in ascending order; the first is 0. Empty if has_documents() is false. Reads the whole
+  /// index.
   virtual std::vector<std::uint64_t> documents() const { return {}; }
   /// The mask, if the data have one: for each token 1 if it counts in the loss, else 0. Otherwise null.
   virtual std::unique_ptr<Tokens> mask() const { return nullptr; }
@@ -54,8 +55,8 @@ std::unique_ptr<Tokens> open_token_file(const std::filesystem::path& path);
 std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts);
 
 /// Returns the largest token in part `part` of `parts`. In a part of more than 2^30 tokens only about 2^30 of them are read,
-/// spread over the part. Throws UserError if the token is not below vocab_size. The ranks share this work, so that a wrong
-/// token is found before training starts.
+/// spread over the part. Throws UserError if one of the tokens that are read is not below vocab_size. The ranks share this
+/// work, so that a wrong token is found before training starts.
 std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts);
 /// A warning if the stored type of the tokens is too small for the vocabulary; otherwise nullopt.
 std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size);

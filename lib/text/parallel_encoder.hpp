@@ -23,7 +23,7 @@ struct TextPiece {
   std::vector<ChatText::Span> answers = {};  // the conversation's answers
   bool ends_open = false;                    // as in ChatText
   std::size_t replaced = 0;                  // the number of U+FFFD that the caller has put into the text
-  std::size_t skipped = 0;                   // the number of parts before this piece that were left out
+  std::size_t skipped = 0;                   // the number of JSON records before this piece that were left out
   std::uint64_t first_skipped = 0;           // the position of the first of these in the caller's text
 };
 
