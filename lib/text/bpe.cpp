@@ -45,7 +45,7 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::strin
     const auto a = find(left), b = find(right), both = find(left + right);
     if (!a || !b || !both)
       throw UserError(
-          format("merge {} joins \"{}\" and \"{}\", and {} is no token (the file is damaged, or its merges are those of "
+          format("merge {} joins \"{}\" and \"{}\", but {} is no token (the file is damaged, or its merges belong to "
                  "another vocabulary); fetch it again",
                  rank, excerpt(left), excerpt(right),
                  !a   ? "the first"

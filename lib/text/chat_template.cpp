@@ -542,11 +542,11 @@ void ChatTemplate::add_messages(ChatText& to, const std::vector<ChatMessage>& gi
     const bool of_assistant = message.role == "assistant", of_user = message.role == "user";
     if (!of_assistant && !of_user && (message.role != "system" || family_.system.empty()))
       throw UserError(
-          format("a message has the role '{}' (the chat template, that of {}, does not have this role); leave it out",
+          format("a message has the role '{}' (the chat template of {} does not have this role); leave the message out",
                  excerpt(message.role), name()));
     if (family_.alternates && of_user != (i % 2 == 0))
       throw UserError(
-          format("message {} has the role '{}' (in the chat template, that of {}, user and assistant take turns, and the user "
+          format("message {} has the role '{}' (in the chat template of {} user and assistant take turns, and the user "
                  "begins); correct the conversation",
                  i + (system ? 1 : 0), message.role, name()));
     std::string format = of_assistant ? family_.assistant : of_user ? family_.user : family_.system;
@@ -577,7 +577,7 @@ ChatText ChatTemplate::render_whole(const std::vector<ChatMessage>& messages) co
   if (family_.leaves_last_open)
     throw UserError(
         format("the chat template does not end the last message of a conversation with {} (so a model would not learn to end "
-               "its answers); leave the condition with \"loop.last\" out of the template",
+               "its answers); remove the condition with \"loop.last\" from the template",
                end_));
   ChatText made;
   add_messages(made, messages);
@@ -616,8 +616,8 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
   }
   if (jinja.empty())
     throw UserError(format(
-        "{} has no chat template (no chat_template.jinja, and no \"chat_template\" in tokenizer_config.json: it was not "
-        "trained on conversations, or its folder does not say how they are written); write conversations yourself, as texts",
+        "{} has no chat template (no chat_template.jinja, and no \"chat_template\" in tokenizer_config.json; the model may not "
+        "be trained on conversations); write the conversations as texts yourself",
         model.string()));
   ChatTemplate chat(jinja, {token_of(config, "bos_token"), token_of(config, "eos_token")});
   if (!tokenizer.find(chat.end()))
@@ -674,7 +674,7 @@ std::optional<bool> is_to_be_learned(const nlohmann::json& message, std::string&
     const bool yes = value == nlohmann::json(true) || value == nlohmann::json(1);
     if (!yes && !(value == nlohmann::json(false) ||
                   value == nlohmann::json(0)))  // not written with `!=`, because NaN is neither equal nor unequal
-      problem = format("it has \"{}\": {}, and only 0 and 1, false and true are read", key, json_excerpt(value));
+      problem = format("it has \"{}\": {}, but only 0, 1, false and true are read", key, json_excerpt(value));
     if (learned.value_or(yes) != yes) problem = "its \"weight\" and its \"train\" contradict each other";
     learned = yes;
   }
@@ -697,7 +697,7 @@ ChatText read_conversation(const nlohmann::json& object, const std::function<con
       const bool is_message =
           one.contains("role") && one["role"].is_string() && one.contains("content") && one["content"].is_string();
       if (!is_message)
-        return void(problem = format("its \"{}\" has a message without a \"role\" and a \"content\" of text", name));
+        return void(problem = format("its \"{}\" has a message whose \"role\" or \"content\" is missing or is no text", name));
       ChatMessage message{one["role"].get<std::string>(), one["content"].get<std::string>()};
       const bool can_be_learned = has_answers && message.role == "assistant";
       const bool learned = is_to_be_learned(one, problem).value_or(can_be_learned);
@@ -727,7 +727,7 @@ ChatText read_conversation(const nlohmann::json& object, const std::function<con
     if (has("prompt")) unused.insert("\"prompt\"");
     add("messages", true);
   } else if (!has("prompt") || !has("completion")) {
-    problem = "it has neither \"messages\" nor \"prompt\" and \"completion\"";
+    problem = "it has neither \"messages\" nor both \"prompt\" and \"completion\"";
   } else if (object["prompt"].is_string() && object["completion"].is_string()) {
     const std::string prompt = object["prompt"].get<std::string>(), text = prompt + object["completion"].get<std::string>();
     return {text, {{prompt.size(), text.size()}}, /*ends_open=*/true};

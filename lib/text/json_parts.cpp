@@ -25,15 +25,16 @@ UserError wrong(const nlohmann::json& part, const char* key, std::string_view wa
 
 UserError unknown_part(std::string_view kind, std::string_view type) {
   return UserError(
-      format("the {} {} is not known here (its ids would be wrong); make the tokens with the program that made this "
-             "tokenizer, or use another one",
+      format("the {} {} is not known here (token ids would be wrong); tokenize with the program that made this tokenizer, "
+             "or use another tokenizer",
              kind, excerpt(type)));
 }
 
 void require_sane_growth(std::size_t before, std::size_t after) {
   if (after > 32 * before + 65536)
-    throw RunError(format("the tokenizer's normalizer makes {} bytes of {} (no usual tokenizer does that); use another one",
-                          after, before));
+    throw RunError(format(
+        "the tokenizer makes {} bytes of normalized text from {} bytes (no usual tokenizer does that); use another tokenizer",
+        after, before));
 }
 
 std::string part_type(const nlohmann::json& part, std::string_view kind) {

@@ -136,7 +136,7 @@ SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file) {
     if (*id >= narrow<TokenId>(model.pieces.size())) *id = -1;
   for (const SentencePieceFile::Piece& piece : model.pieces)
     if (valid_until(piece.text) < piece.text.size())
-      throw UserError("one of its pieces is not UTF-8 (it is damaged); fetch it again");
+      throw UserError("one of its pieces is not UTF-8 (the file is damaged); fetch it again");
   return model;
 }
 

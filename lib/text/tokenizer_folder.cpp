@@ -326,7 +326,8 @@ Json parts_of(Kind kind, const Json& config) {
 void set_model(Kind kind, Json& model, const std::string& unknown) {
   const bool falls_back = kind == Kind::llama || kind == Kind::gemma;
   if (kind == Kind::xglm) {
-    if (entry(model, "type") != "Unigram") throw UserError("XGLMTokenizer has no Unigram model; fetch the file again");
+    if (entry(model, "type") != "Unigram")
+      throw UserError("the model of an XGLMTokenizer must be Unigram; fetch the file again");
     model["unk_id"] = 3;
     model["byte_fallback"] = false;
     return;
@@ -428,25 +429,25 @@ class Description {
     class_ = find_class(name);
     const std::string type = text_of(entry(folder_.model, "model_type"));
     if (!type.empty() && !class_of_model(type) && class_said(folder_.config, folder_.model).empty())
-      warn(format(
-          "model_type {} of config.json is unknown here, and transformers may have another class of tokenizer for it than "
-          "{}; compare the tokens, or name the right tokenizer_class in tokenizer_config.json",
-          excerpt(type), name));
+      warn(
+          format("model_type {} of config.json is unknown here, and transformers may not use the tokenizer class {} for it; "
+                 "compare the tokens, or name the right tokenizer_class in tokenizer_config.json",
+                 excerpt(type), name));
     if (class_) return;
     if (!is_json && folder_.config.contains("tokenizer_class"))
       throw refuse(format("it is for the class {} of transformers, which is not known here", excerpt(name)),
                    format("'{}' does not define what that class does", file_.filename().string()));
     if (!is_json) throw refuse(format("it is a {}, which is not known here", excerpt(name)), "there is no tokenizer.json");
     warn(
-        format("tokenizer_class {} is unknown here, and may differ from tokenizer.json; compare the tokens with those of "
-               "transformers",
+        format("tokenizer_class {} is unknown here, so tokenizer.json is used, which transformers may not follow; compare the "
+               "tokens with those of transformers",
                excerpt(name)));
     class_ = &of_file;
   }
 
   void read_tokenizer_json() {
     Json file = parse_json(text_);
-    if (!file.is_object()) throw UserError("it is not JSON, or no object; give a tokenizer.json");
+    if (!file.is_object()) throw UserError("it is not a JSON object; give a tokenizer.json");
     file_tokens_ = tokens_of_file(file);
     made_.json = std::move(file);
     if (class_->kind == Kind::of_file) {
@@ -484,7 +485,7 @@ class Description {
       throw refuse(format("{} does not read vocab.json", class_->name), "it needs another file");
     const fs::path merges = folder_.path / "merges.txt";
     if (kind_of(merges) != PathKind::file)
-      throw UserError("it has no merges.txt next to it (byte-pair encoding needs both); fetch that, too");
+      throw UserError("there is no merges.txt next to it (byte-pair encoding needs both files); fetch merges.txt, too");
     // If no file names a class, use GPT-2's. (transformers refuses these folders.)
     if (class_->kind == Kind::of_file) class_ = find_class("GPT2Tokenizer");
     Json model = {{"vocab", read_json_file(file_, longest_tokenizer_json)}, {"merges", merges_of_file(merges)}};
@@ -522,7 +523,7 @@ class Description {
       if (model.unknown >= 0) defaults_["unk_token"] = model.pieces[static_cast<std::size_t>(model.unknown)].text;
       matches_before_prefix_ = model.adds_prefix;
     } else if (class_->kind == Kind::llama || class_->kind == Kind::gemma) {
-      if (!model.is_bpe) throw refuse("it is no model of byte-pair encoding", format("{} has one", class_->name));
+      if (!model.is_bpe) throw refuse("it is no model of byte-pair encoding", format("{} needs one", class_->name));
       Json vocabulary = Json::object();
       for (std::size_t id = 0; id < model.pieces.size(); ++id) vocabulary[model.pieces[id].text] = id;
       Json description = {{"merges", merges_by_id(vocabulary)}, {"vocab", std::move(vocabulary)}};
@@ -604,7 +605,7 @@ class Description {
     if (!is_new && at->second.content != token.content)
       throw UserError(
           format("token {} is \"{}\" in one of its files and \"{}\" in another (added_tokens.json and tokenizer.json); "
-                 "correct the one that is wrong",
+                 "correct the wrong file",
                  token.id, excerpt(at->second.content), excerpt(token.content)));
     if (replaces) at->second = token;
   }
@@ -790,7 +791,7 @@ TokenizerDescription describe_tokenizer(const fs::path& file) {
 
 TokenizerDescription describe_tokenizer_json(const Json& file) {
   TokenizerDescription made;
-  if (!file.is_object()) throw UserError("it is not JSON, or no object; give a tokenizer.json");
+  if (!file.is_object()) throw UserError("it is not a JSON object; give a tokenizer.json");
   made.json = file;
   made.added = tokens_of_file(file);
   return made;

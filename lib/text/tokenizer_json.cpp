@@ -91,7 +91,8 @@ class JsonTokenizer : public Tokenizer {
         pre_tokenizer_(value(file, "pre_tokenizer")),
         model_(read_model(value(file, "model"))) {
     if (pre_tokenizer_.marks_beginning() && !normalizer_.keeps_beginning())
-      throw unknown_part("pre-tokenizer", "Metaspace for the first word, after a normalizer that may change the beginning,");
+      throw unknown_part("pre-tokenizer",
+                         "Metaspace with prepend_scheme first after a normalizer that may change the beginning of the text");
     special_tokens_ = description.special_tokens;
     warnings_ = description.warnings;
     add_tokens(description);
@@ -212,10 +213,10 @@ class JsonTokenizer : public Tokenizer {
     if (part_flag(model, "byte_fallback", false)) {
       for (std::size_t byte = 0; byte < 256; ++byte) rules.of_byte[byte] = id_named(format("<0x{:02X}>", byte));
       if (const auto missing = std::count(rules.of_byte.begin(), rules.of_byte.end(), -1); missing > 0 && missing < 256)
-        throw UserError(
-            format("it falls back to bytes, and {} of the 256 are not in its vocabulary (\"<0x00>\" to \"<0xFF>\"); fetch the "
-                   "file again",
-                   missing));
+        throw UserError(format(
+            "it has byte_fallback, but {} of the 256 tokens \"<0x00>\" to \"<0xFF>\" are not in its vocabulary; fetch the "
+            "file again",
+            missing));
     }
     if (const Json& unknown = value(model, "unk_token"); unknown.is_string()) {
       const TokenId id = id_named(unknown.get<std::string>());
@@ -274,8 +275,8 @@ class JsonTokenizer : public Tokenizer {
       token.id = again != before.end() ? added_[again->second].id : in_model != model_ids_.end() ? in_model->second : next;
       if (claimed >= 0 && claimed != token.id)
         throw UserError(
-            format("its added token \"{}\" has the id {} (Hugging Face's tokenizers gives it {}, whatever the file "
-                   "says); use a file that this library has saved",
+            format("its added token \"{}\" has the id {} (Hugging Face's tokenizers gives it {} in any case); save the file "
+                   "with Hugging Face's tokenizers",
                    excerpt(token.content), claimed, token.id));
       if (again != before.end()) {
         AddedToken& known = added_[again->second];
@@ -421,7 +422,7 @@ class JsonTokenizer : public Tokenizer {
     } else if (type == "Strip") {
       const Json &start = value(part, "start"), &stop = value(part, "stop");
       if (start != 1 || stop != 0)
-        throw unknown_part("decoder", format("Strip of {} and {}", json_excerpt(start), json_excerpt(stop)));
+        throw unknown_part("decoder", format("Strip with start {} and stop {}", json_excerpt(start), json_excerpt(stop)));
       const std::string content = part_text(part, "content");
       if (is_fused_) {
         spelling_.first_loses = content;

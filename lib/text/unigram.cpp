@@ -125,7 +125,7 @@ void Unigram::append_unknown(std::string_view text, std::vector<TokenId>& ids) c
   }
   if (!unknown_)
     throw RunError(
-        format("the tokenizer has no token for \"{}\", and no unknown token; leave that out of the text", excerpt(text)));
+        format("the tokenizer has no token for \"{}\" and no unknown token; remove this from the text", excerpt(text)));
   ids.push_back(*unknown_);
 }
 

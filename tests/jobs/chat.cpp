@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
                                    R"({"text":"b"})"
                                    "\n");
   refused(tokenize(folder, "bad.jsonl --chat --tokenizer model --out b.bin"),
-          "it has neither \"messages\" nor \"prompt\" and \"completion\"");
+          "it has neither \"messages\" nor both \"prompt\" and \"completion\"");
   BOOST_TEST((!fs::exists(folder / "b.bin") && !fs::exists(folder / "b.mask.bin")));
   write_file(folder / "model" / "tokenizer_config.json", R"({"chat_template":"{{ messages[0]['content'] }}"})");
   refused(tokenize(folder, "chat.jsonl --chat --tokenizer model --out b.bin"), "chat template is not known");

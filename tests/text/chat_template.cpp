@@ -358,11 +358,11 @@ BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
     return problem;
   };
   BOOST_TEST(complaint("[]") == "it is no object");
-  BOOST_TEST(complaint(R"({"text":"a"})") == "it has neither \"messages\" nor \"prompt\" and \"completion\"");
+  BOOST_TEST(complaint(R"({"text":"a"})") == "it has neither \"messages\" nor both \"prompt\" and \"completion\"");
   BOOST_TEST(complaint(R"({"messages":"a"})") == "its \"messages\" is no list of messages");
   BOOST_TEST(complaint(R"({"messages":[]})") == "it has no messages");
-  CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user","content":null}]})"), "has a message without a");
-  CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user"}]})"), "has a message without a");
+  CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user","content":null}]})"), "has a message whose");
+  CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user"}]})"), "has a message whose");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"assistant","content":"a"}]})"), "take turns");
   // Messages with tools are refused by name; empty columns for them are accepted.
   BOOST_TEST(answers(R"({"messages":[{"role":"user","content":"a","tool_calls":null},{"role":"assistant","content":"b",
@@ -392,7 +392,7 @@ BOOST_AUTO_TEST_CASE(keys_of_conversations_are_used_or_named) {
   BOOST_TEST(learned("", R"(,"weight":0)") == "bd");
   CHECK_CONTAINS(learned(R"(,"weight":0.5)"), "it has \"weight\": 0.5");
   for (const char* const value : {"NaN", "Infinity", "-Infinity"})
-    CHECK_CONTAINS(learned(format(R"(,"weight":{})", value)), format("it has \"weight\": {}, and only", value));
+    CHECK_CONTAINS(learned(format(R"(,"weight":{})", value)), format("it has \"weight\": {}, but only", value));
   BOOST_TEST(learned(R"(,"tool_calls":false)") == "bd");
   BOOST_TEST(unused.empty());
   BOOST_TEST(learned(R"(,"trainable":false)") == "bd");

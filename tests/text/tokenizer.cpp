@@ -272,15 +272,15 @@ BOOST_AUTO_TEST_CASE(a_tokenizer_is_found_or_what_is_missing_is_said) {
   write_file(folder / "empty", "");
   CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "empty").string()); }), "it is empty");
   write_file(folder / "null.json", "null");
-  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "null.json").string()); }), "it is not JSON, or no object");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "null.json").string()); }), "it is not a JSON object");
   write_file(folder / "other.model", "null");
   CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "other.model").string()); }), "(it is another file, or damaged)");
   BOOST_TEST(folder_of_tokenizer((folder / "null.json").string()) == folder.path());
   BOOST_TEST(folder_of_tokenizer("bytes").empty());
   write_file(folder / "list", "[1]");
-  CHECK_CONTAINS(message_of([&] { read_tokenizer_json(folder / "list"); }), "it is not JSON, or no object");
+  CHECK_CONTAINS(message_of([&] { read_tokenizer_json(folder / "list"); }), "it is not a JSON object");
   write_file(folder / "cut", read_file(data / "gpt2.json").substr(0, 5000));
-  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "cut").string()); }), "it is not JSON, or no object");
+  CHECK_CONTAINS(message_of([&] { open_tokenizer((folder / "cut").string()); }), "it is not a JSON object");
   std::filesystem::copy(data / "gpt2.json", folder / "tokenizer.json");
   BOOST_TEST(open_tokenizer(folder.path().string())->vocab_size() == 500u);
 }
@@ -308,13 +308,13 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
                    json["model"]["byte_fallback"] = true;
                    json["model"]["vocab"]["<0x41>"] = json["model"]["vocab"].size();
                  }),
-                 "255 of the 256 are not in its vocabulary");
+                 "255 of the 256 tokens");
   // Decoders that treat the first word differently, also after skipped tokens.
   const nlohmann::json first = {
       {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
   CHECK_CONTAINS(
       complaint(part("pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, first}}})),
-      "Metaspace for the first word, after parts that leave text out");
+      "Metaspace with prepend_scheme first after a step that removes text");
   for (const nlohmann::json& normalizer :
        {nlohmann::json({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}),
         nlohmann::json({{"type", "Replace"}, {"pattern", {{"String", "``"}}}, {"content", "\""}})})
@@ -322,7 +322,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
                      json["pre_tokenizer"] = first;
                      json["normalizer"] = normalizer;
                    }),
-                   "Metaspace for the first word, after a normalizer that may change the beginning");
+                   "Metaspace with prepend_scheme first after a normalizer that may change the beginning");
   CHECK_CONTAINS(complaint(part("decoder", {{"type", "WordPiece"}})), "the decoder WordPiece");
   CHECK_CONTAINS(complaint(part("decoder", nullptr)), "it has no decoder");
 }
