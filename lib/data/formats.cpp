@@ -48,8 +48,8 @@ std::optional<UserError> of_known_kind(const fs::path& path, std::string_view be
   constexpr Kind kinds[] = {
       {"\x93NUMPY", "an array of numpy", write_tokens},
       {"TNTIDX", "the index of an old data set of fairseq; of its implementations only mmap is read", write_tokens},
-      {"\x1f\x8b", "compressed by gzip", "unpack it, as gzip -dk does"},
-      {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it, as zstd -d does"},
+      {"\x1f\x8b", "compressed by gzip", "unpack it with gzip -dk"},
+      {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with zstd -d"},
       {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make", write_tokens},
       {"PAR1", "a Parquet file", write_tokens},
       {"ARROW1", "an Arrow file", write_tokens},
@@ -61,8 +61,8 @@ std::optional<UserError> of_known_kind(const fs::path& path, std::string_view be
         {"\xff\xfe"sv, "UTF-16"},
         {"\xfe\xff"sv, "UTF-16"}})
     if (beginning.starts_with(mark))
-      return UserError(format("'{}' is text in {} (text is read in UTF-8); convert it, as iconv -f {} -t UTF-8 does",
-                              path.string(), name, name));
+      return UserError(format("'{}' is text in {} (text is read in UTF-8); convert it with iconv -f {} -t UTF-8", path.string(),
+                              name, name));
   for (const Kind& kind : kinds)
     if (beginning.starts_with(kind.signature))
       return UserError(format("'{}' is neither a token file that can be used nor text (it is {}); {}", path.string(), kind.name,
@@ -74,11 +74,11 @@ UserError of_another_kind(const fs::path& path, std::string_view beginning) {
   if (const auto known = of_known_kind(path, beginning)) return *known;
   std::int32_t first_number = 0;
   std::memcpy(&first_number, beginning.data(), std::min(beginning.size(), sizeof first_number));
-  const std::string start = format("it starts with {}, a llm.c token file with 20240520", first_number);
-  if (looks_like_text(beginning)) return unusable_tokens(path, start + ": it looks like text");
+  const std::string start = format("it starts with {}, but a token file of llm.c starts with 20240520", first_number);
+  if (looks_like_text(beginning)) return unusable_tokens(path, start + "; it looks like text");
   return UserError(
-      format("'{}' is not a token file that can be used ({}; and no index of Megatron or fairseq is next to it); make one of "
-             "text with fsdp-tokenize, or of other tokens as \"Tokens\" in docs/running.md shows",
+      format("'{}' is not a token file that can be used ({}; no index of Megatron or fairseq is next to it); make one from "
+             "text with fsdp-tokenize, or from other tokens as \"Tokens\" in docs/running.md shows",
              path.string(), start));
 }
 

@@ -52,7 +52,7 @@ struct OpenedFile {
         name(dataset ? dataset : name_of_tokens(path)),
         tokens(file.integers(name)) {
     if (tokens.shape().size() > 2)
-      throw unusable_tokens(path, format("its tokens have {} dimensions, and one or two are read", tokens.shape().size()));
+      throw unusable_tokens(path, format("its tokens have {} dimensions, but only one or two are read", tokens.shape().size()));
     tokens.require_whole();
     if (!dataset) open_others(path);
   }
@@ -106,7 +106,7 @@ struct OpenedFile {
  public:
   [[noreturn]] static void refuse(const std::filesystem::path& path, const Companion& companion, const std::string& what) {
     throw UserError(
-        format("'{}' has a dataset \"{}\"{} (it is not used, but would change training); remove \"{}\", and write which tokens "
+        format("'{}' has a dataset \"{}\"{} (it is not read, but would change training); remove \"{}\"; write which tokens "
                "count in the loss as a dataset \"{}\" of 1 and 0, and the lengths of documents as \"{}\"",
                path.string(), companion.name, what, companion.name, mask_name, lengths_name));
   }
@@ -154,7 +154,8 @@ class Hdf5Tokens : public Tokens {
   std::string unread() const override {
     if (opened_.unread.empty()) return "";
     return format(
-        "{} has parts that are not used ({}); if they say which tokens count or where documents begin, write \"{}\" or \"{}\"",
+        "{} has parts that are not used ({}); if they define which tokens count or where documents begin, write \"{}\" or "
+        "\"{}\"",
         name_, fmt::join(opened_.unread, ", "), mask_name, lengths_name);
   }
   void check(std::size_t part, std::size_t parts) const override {
@@ -198,7 +199,7 @@ class Hdf5Tokens : public Tokens {
         const std::uint64_t left = size() - start;
         if (piece[i] < 0 || static_cast<std::uint64_t>(piece[i]) > left)
           throw UserError(
-              format("{} has a document {} of {} tokens, and {} are left (its \"{}\" do not belong to its tokens); "
+              format("{} has a document {} of {} tokens, but only {} tokens are left (its \"{}\" do not belong to its tokens); "
                      "write it anew",
                      name_, begin + i, piece[i], left, lengths_name));
         take(start, static_cast<std::uint64_t>(piece[i]));
@@ -207,7 +208,7 @@ class Hdf5Tokens : public Tokens {
     }
     if (start != size())
       throw UserError(
-          format("{} has documents of {} tokens together, and {} tokens (its \"{}\" do not belong to its tokens); "
+          format("{} has documents of {} tokens together, but {} tokens (its \"{}\" do not belong to its tokens); "
                  "write it anew",
                  name_, start, size(), lengths_name));
   }

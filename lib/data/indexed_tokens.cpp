@@ -30,14 +30,14 @@ class Index {
     if (std::string_view(beginning.data(), beginning.size()) != indexed::magic)
       fail("it is not the index of a memory-mapped data set of Megatron or fairseq");
     if (const std::uint64_t version = number(9); version != indexed::version)
-      fail(format("it is of version {}, only {} is read", version, indexed::version));
+      fail(format("it is of version {}, but only version {} is read", version, indexed::version));
     unsigned char code = 0;
     file_.read(17, &code, 1);
     const auto known = indexed::type_of(code);
-    if (!known) fail(format("its tokens are of type {}, which is not one of integers", code));
+    if (!known) fail(format("its tokens are of type {}, which is no integer type", code));
     type_ = *known;
     sequences_ = number(18);
-    if (sequences_ > bytes / 12) fail(format("its header has {} sequences, but it is too short for them", sequences_));
+    if (sequences_ > bytes / 12) fail(format("its header has {} sequences, but the file is too short for them", sequences_));
     const std::uint64_t as_fairseq = indexed::fairseq_header_bytes + 12 * sequences_;
     if (bytes == as_fairseq) {
       lengths_ = indexed::fairseq_header_bytes;
@@ -49,10 +49,11 @@ class Index {
       const bool is_whole = document_entries_ <= bytes / 8 && (bytes == without_documents + 8 * document_entries_ ||
                                                                bytes == without_documents + 8 * document_entries_ + sequences_);
       if (!is_whole)
-        fail(format(
-            "its header has {} sequences, but {} bytes are neither Megatron's nor fairseq's index of that many (is it cut?)",
-            sequences_, bytes));
-      if (document_entries_ == 0) fail("its list of documents has no end");
+        fail(
+            format("its header has {} sequences, but {} bytes are neither Megatron's nor fairseq's index of so many (is the "
+                   "file cut?)",
+                   sequences_, bytes));
+      if (document_entries_ == 0) fail("its list of documents is empty");
       if (bytes != without_documents + 8 * document_entries_) modes_ = without_documents + 8 * document_entries_;
     }
     starts_ = lengths_ + 4 * sequences_;
@@ -83,8 +84,8 @@ class Index {
       file_.read(starts_ + 8 * begin, starts.data(), 8 * n);
       for (std::size_t i = 0; i < n; ++i) {
         if (lengths[i] < 0 || starts[i] < 0 || static_cast<std::uint64_t>(starts[i]) != expected)
-          fail(format("its sequence {} of {} tokens begins at byte {}, and the one before ends at {}", begin + i, lengths[i],
-                      starts[i], expected));
+          fail(format("its sequence {} of {} tokens begins at byte {}, but the sequence before it ends at {}", begin + i,
+                      lengths[i], starts[i], expected));
         expected += static_cast<std::uint64_t>(lengths[i]) * type_.bytes;
       }
       begin += n;
@@ -145,8 +146,8 @@ class Index {
       for (std::size_t i = 0; i < n; ++i) {
         const std::uint64_t d = begin + i, here = firsts[i];
         if ((d == 0 && here != 0) || here < before || here > sequences_ || (d + 1 == document_entries_ && here != sequences_))
-          fail(
-              format("its document {} begins with sequence {} of {}, and the one before with {}", d, here, sequences_, before));
+          fail(format("its document {} begins with sequence {} of {}, but the document before it with {}", d, here, sequences_,
+                      before));
         before = here;
       }
       begin += n;
@@ -157,7 +158,7 @@ class Index {
   void check_modes(Range mine) const {
     each_piece(file_, modes_ + mine.begin, modes_ + mine.end, [&](const char* modes, std::size_t n) {
       if (const auto other = std::find_if(modes, modes + n, [](char mode) { return mode != 0; }); other != modes + n)
-        fail(format("it has a sequence of mode {}, and only text, mode 0, is read", static_cast<int>(*other)));
+        fail(format("it has a sequence of mode {}, but only mode 0 (text) is read", static_cast<int>(*other)));
     });
   }
 
@@ -200,7 +201,7 @@ class IndexedTokens : public Tokens {
 const TokenFormat& indexed_tokens() {
   static const TokenFormat row = {
       .name = "megatron",
-      .about = "NAME stands for NAME.bin and NAME.idx, which says where documents begin; fairseq reads them, too.",
+      .about = "NAME stands for NAME.bin and NAME.idx (where documents begin); fairseq reads them, too.",
       .recognises =
           [](const fs::path& path, std::string_view beginning) {
             return beginning.starts_with(indexed::magic) ||

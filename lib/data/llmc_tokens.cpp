@@ -17,12 +17,12 @@ class LlmcTokens : public Tokens {
     const InputFile& file = stored_.file();
     const std::uint64_t bytes = file.size();
     if (bytes < sizeof(LlmcHeader))
-      throw unusable_tokens(path, format("{} bytes are too few for the header of {}", bytes, sizeof(LlmcHeader)));
+      throw unusable_tokens(path, format("it has {} bytes, fewer than its header of {}", bytes, sizeof(LlmcHeader)));
     LlmcHeader header;
     file.read(0, header.data(), sizeof header);
     const LlmcFormat& as = header[0] == wide_llmc.magic ? wide_llmc : narrow_llmc;
     if (header[1] != as.version)
-      throw unusable_tokens(path, format("it is of version {}, only version {} with tokens of {} bits is read", header[1],
+      throw unusable_tokens(path, format("it is of version {}, but only version {} with tokens of {} bits is read", header[1],
                                          as.version, 8 * as.token_bytes));
     for (std::size_t i = 3; i < header.size(); ++i)
       if (header[i] != 0)
@@ -30,10 +30,11 @@ class LlmcTokens : public Tokens {
             path, format("number {} of its header is {}, but all after the first three must be 0", i + 1, header[i]));
     const std::uint64_t stored = (bytes - sizeof header) / as.token_bytes;
     if (header[2] < 0 || stored < static_cast<std::uint64_t>(header[2]))
-      throw unusable_tokens(path, format("it is truncated: its header says {} tokens, {} are there", header[2], stored));
+      throw unusable_tokens(path,
+                            format("it is truncated: its header has {} tokens, but only {} are stored", header[2], stored));
     const auto tokens = static_cast<std::uint64_t>(header[2]);
     if (const std::uint64_t end = sizeof header + as.token_bytes * tokens; bytes != end)
-      throw unusable_tokens(path, format("its header says {} tokens, but {} bytes follow them", tokens, bytes - end));
+      throw unusable_tokens(path, format("its header has {} tokens, but {} bytes follow them", tokens, bytes - end));
     stored_.set(sizeof header, {as.token_bytes}, tokens);
   }
 
@@ -53,7 +54,7 @@ class LlmcTokens : public Tokens {
 const TokenFormat& llmc_tokens() {
   static const TokenFormat row = {
       .name = "llm.c",
-      .about = "16 bits a token, or 32 for more than 65536 tokens.",
+      .about = "16 bits per token, or 32 if the vocabulary has more than 65536 tokens.",
       .recognises =
           [](const std::filesystem::path&, std::string_view beginning) {
             std::int32_t magic = 0;

@@ -32,8 +32,8 @@ Mixture::Mixture(std::vector<Ingredient> ingredients) : ingredients_(std::move(i
           "{} has no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
           tokens.name(), tokens.size(), T(), T() + 1));
     if (each.samples.count() == 0)
-      throw UserError(format("{} has nothing to predict ({} tokens, in documents of at most one); use more text", tokens.name(),
-                             tokens.size()));
+      throw UserError(format("{} has nothing to predict ({} tokens, in documents of at most one token); use more text",
+                             tokens.name(), tokens.size()));
     left += each.weight;
   }
   for (std::size_t i = 0; i + 1 < ingredients_.size(); ++i) {

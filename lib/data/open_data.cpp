@@ -53,17 +53,17 @@ std::vector<Part> parts_of(const std::string& name) {
     const std::size_t end = std::min(name.find(',', begin), name.size());
     const std::string part = name.substr(begin, end - begin);
     if (part.empty())
-      throw UserError(format("'{}' has an empty part (data sets are separated by commas); take the comma out", name));
+      throw UserError(format("'{}' has an empty part (data sets are separated by commas); remove the comma", name));
     parts.push_back(part_of(part));
     begin = end + 1;
   }
   const auto has_weight = [](const Part& part) { return part.weight.has_value(); };
   const auto with_weight = std::count_if(parts.begin(), parts.end(), has_weight);
   if (with_weight > 0 && with_weight < std::ssize(parts))
-    throw UserError(
-        format("'{}' has weights for some of its data sets (the others would have no share); give each data set a weight, or "
-               "none to read them one after the other",
-               name));
+    throw UserError(format(
+        "'{}' has weights for some of its data sets, but not for all; give each data set a weight, or give no weights to read "
+        "them one after the other",
+        name));
   return parts;
 }
 
@@ -116,10 +116,10 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
     const std::string file = entry->path().stem().string(), number = file.substr(std::min(file.size(), name.size()));
     if (entry->path().extension() == ".bin" && file.starts_with(name) && !number.empty() &&
         number.find_first_not_of("0123456789") == std::string::npos && std::ranges::find(paths, entry->path()) == paths.end())
-      throw UserError(
-          format("'{}' would not be read (the parts of a split are {}.bin, {}1.bin, {}2.bin and so on, and one before it is "
-                 "missing); add the missing file, or move this file away",
-                 entry->path().string(), name, name, name));
+      throw UserError(format(
+          "'{}' would not be read (the parts of a split are {}.bin, {}1.bin, {}2.bin and so on, and a file before this one "
+          "is missing); add the missing file, or move this file away",
+          entry->path().string(), name, name, name));
   }
   if (paths.empty())
     throw UserError(
@@ -154,10 +154,10 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   if (problem) throw CallError("read the folder " + folder.string(), problem.message());
   if (paths.empty()) paths = std::move(texts);
   if (paths.empty())
-    throw UserError(
-        format("'{}' holds no token files (it is a folder without any .bin, .h5 or .hdf5, without dict.txt, and without any "
-               ".txt, .jsonl, .ndjson or .json); name a token file, as fsdp-tokenize makes, or a text",
-               folder.string()));
+    throw UserError(format(
+        "'{}' holds no token files and no text (it has no dict.txt, and no file that ends in .bin, .h5, .hdf5, .txt, .jsonl, "
+        ".ndjson or .json); name a token file, as fsdp-tokenize makes, or a text file",
+        folder.string()));
   std::sort(paths.begin(), paths.end());
   leave_out_masks(paths);
   return paths;
@@ -256,8 +256,9 @@ Mixture open_mixture(const std::string& name, const Cut& cut, const std::string&
   if (parts.front().weight) {
     const std::vector<Part> mask_parts = masks.empty() ? std::vector<Part>{} : parts_of(masks);
     if (!masks.empty() && mask_parts.size() != parts.size())
-      throw UserError(format("'{}' has {} data sets, but '{}' has {} masks (each data set has its own); give one for each",
-                             name, parts.size(), masks, mask_parts.size()));
+      throw UserError(
+          format("'{}' has {} data sets, but '{}' has {} masks (each data set has its own mask); give one mask for each", name,
+                 parts.size(), masks, mask_parts.size()));
     for (std::size_t i = 0; i < parts.size(); ++i)
       ingredients.push_back({Samples(open_part(parts[i].name, Split::train, text_tokens), cut,
                                      masks.empty() ? nullptr : open_part(mask_parts[i].name, Split::train, {}, open_mask_file)),
@@ -285,8 +286,8 @@ std::string unused_masks(const std::string& name, Split split, std::string_view 
       if (at == std::string::npos) continue;
       const fs::path mask = data.parent_path() / (stem.substr(0, at) + ".mask" + stem.substr(at) + extension);
       if (kind_of(mask) != PathKind::file || is_text_file(mask) || count++ > 0) continue;
-      first = format("'{}' is not used (its name is that of the loss mask of '{}', and all tokens count now)", mask.string(),
-                     data.string());
+      first = format("'{}' is not used (it is named like the loss mask of '{}'; without a mask all tokens count)",
+                     mask.string(), data.string());
     }
   }
   if (count == 0) return "";

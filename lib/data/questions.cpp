@@ -35,8 +35,8 @@ class QuestionReader {
     const nlohmann::json object = read_json(record.record(), problem);
     const auto fail = [&](const std::string& why) {
       return UserError(
-          format("{} is no question ({}: each is a JSON object with \"context\", a text, \"choices\", several texts, and "
-                 "\"answer\", the number of the right one from 0); correct it",
+          format("{} is no question ({}); write a JSON object with \"context\" (a text), \"choices\" (two or more texts) and "
+                 "\"answer\" (the number of the right choice, counted from 0)",
                  record.place(), why));
     };
     if (!problem.empty()) throw fail(problem);
@@ -84,8 +84,8 @@ class LlmCQuestions {
     std::int32_t header[256];
     if (file.size() < sizeof header || file.size() % 2 != 0) fail("it is cut");
     file.read(0, header, sizeof header);
-    if (header[1] != 1) fail(format("it is of version {}, and only 1 is read", header[1]));
-    if (header[2] <= 0) fail(format("it says {} examples", header[2]));
+    if (header[1] != 1) fail(format("it is of version {}, but only version 1 is read", header[1]));
+    if (header[2] <= 0) fail(format("its header has {} examples", header[2]));
     examples_ = static_cast<std::size_t>(header[2]);
     words_.resize((file.size() - sizeof header) / 2);
     file.read(sizeof header, words_.data(), 2 * words_.size());
@@ -106,7 +106,7 @@ class LlmCQuestions {
       const bool has_tokens = std::all_of(question.choices.begin(), question.choices.end(),
                                           [](const Choice& choice) { return !choice.tokens.empty(); });
       if (choices < 2 || question.answer >= choices || question.context.empty() || !has_tokens || 2 * (at_ - begin) != bytes)
-        fail(format("example {} has a context of {} tokens, {} completions, of which {} is right, and {} bytes", i,
+        fail(format("example {} has a context of {} tokens, {} completions, of which number {} is right, and {} bytes", i,
                     question.context.size(), choices, question.answer, bytes));
       questions.push_back(std::move(question));
     }
@@ -162,8 +162,8 @@ std::vector<Question> read_questions(const std::filesystem::path& path, const To
       for (const TokenId token : tokens)
         if (token < 0 || static_cast<std::size_t>(token) >= vocab_size)
           throw UserError(format(
-              "token {}{} of question {} in {} is outside the vocabulary of {} (it was made with another "
-              "tokenizer); use that of the model",
+              "token {}{} of question {} in {} is outside the vocabulary of {} (the file was made with another "
+              "tokenizer); use the model's tokenizer",
               token, tokenizer ? format(" ('{}')", excerpt(tokenizer->spelling(token))) : "", q, path.string(), vocab_size));
     };
     check(questions[q].context);

@@ -88,7 +88,7 @@ void Samples::find_places_by_documents() {
 void Samples::count_targets() {
   if (mask_ && mask_->size() != tokens_->size())
     throw UserError(
-        format("{} has {} numbers, and {} has {} tokens (a mask has one for each token); give the mask that was made "
+        format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that was made "
                "with these tokens",
                mask_->name(), mask_->size(), tokens_->name(), tokens_->size()));
   for (Place& place : places_) place.counted = 0;

@@ -164,7 +164,7 @@ class TokenMaker {
       if (other == here.end()) continue;
       throw UserError(
           format("'{}' holds the token '{}' ({}, at position {}), which the model does not have (its tokens are 0 to {}); "
-                 "leave it out, or give the model's own `tokenizer`",
+                 "leave the text out, or give the model's own `tokenizer`",
                  text.name, excerpt(tokenizer_->spelling(static_cast<TokenId>(*other))), *other,
                  at + static_cast<std::uint64_t>(other - here.begin()), reading_.vocab_size - 1));
     }

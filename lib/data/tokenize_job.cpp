@@ -60,11 +60,10 @@ bool PlainPieces::next(TextPiece& piece) {
     const std::size_t cut = is_last ? buffer_.size() : last_cut(buffer_, before_, rules_);
     if (cut == 0 && !is_last) {
       if (bytes < longest_piece) continue;
-      throw UserError(
-          format("the {} from {} on have no place for a cut (text is held in memory up to the next place, such as a line end "
-                 "after a word); put line ends or spaces into the text, or make each of its documents a line of "
-                 "JSON in a file named *.jsonl",
-                 format_bytes(static_cast<double>(longest_piece)), text_.place(at_)));
+      throw UserError(format(
+          "the {} from {} on have no place for a cut (text is held in memory up to the next cut, a line end or space after "
+          "a word); put line ends into the text, or write each document as a line of JSON in a file named *.jsonl",
+          format_bytes(static_cast<double>(longest_piece)), text_.place(at_)));
     }
     if (cut == before_ && !document_ends_) return false;
     piece.cut = before_;
@@ -105,8 +104,8 @@ void JsonPieces::fail() const {
   std::string none;
   if (is_conversation(read_json(records_.record(), none)))
     throw UserError(
-        format("{} cannot be used ({}: it is a conversation); make tokens of such lines as \"Tokens\" in docs/running.md "
-               "shows, and train on these, or name the field that has the text by `field of JSON`",
+        format("{} cannot be used ({}; it is a conversation); tokenize such lines as \"Tokens\" in docs/running.md shows, or "
+               "name the field that has the text by `field of JSON`",
                records_.place(), problem_));
   throw UserError(
       format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "
@@ -358,10 +357,10 @@ void TokenizeJob::save() {
 void TokenizeJob::warn_of_text() const {
   std::vector<std::string> warnings;
   if (replaced_ > 0)
-    warnings.push_back(
-        format("the text has {} places that are not UTF-8, or in JSON half of a surrogate pair such as \\ud800 (first after {} "
-               "bytes); each is read as U+FFFD, as in other programs; check if the text is damaged or in another encoding",
-               replaced_, first_replaced_));
+    warnings.push_back(format(
+        "the text has {} places that are not UTF-8, or in JSON half of a surrogate pair such as \\ud800 (the first is after "
+        "{} bytes); each is read as U+FFFD, as in other programs; check if the text is damaged or in another encoding",
+        replaced_, first_replaced_));
   if (skipped_ > 0)
     warnings.push_back(format("{} lines were left out, because they have no text that can be used; the first begins at byte {}",
                               skipped_, first_skipped_));

@@ -19,10 +19,10 @@ void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t to
   if (token == no_token)
     throw UserError(format("the number at {} is no token (it is negative, or has more than 32 bits); make the file again",
                            tokens.place(position)));
-  throw UserError(
-      format("token {} at {} is outside the vocabulary of {} (the file was made with another tokenizer, or the model is "
-             "another one); tokenize again with the model's tokenizer, or give it a model with a larger vocabulary",
-             token, tokens.place(position), vocab_size));
+  throw UserError(format(
+      "token {} at {} is outside the vocabulary of {} tokens (the file was made with another model's tokenizer); tokenize "
+      "again with this model's tokenizer, or use a model with a larger vocabulary",
+      token, tokens.place(position), vocab_size));
 }
 
 std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts) {
@@ -60,8 +60,8 @@ std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_si
   if (largest + 1 >= vocab_size) return std::nullopt;
   const int bits = std::bit_width(largest);
   return format(
-      "{} stores tokens in {}{} bits, up to {}, and the model has {} tokens (the data may be made with the tokenizer of "
-      "another model); if that is so, tokenize again with the model's",
+      "{} stores tokens in {}{} bits, up to {}, and the model has {} tokens (the data may be made with another model's "
+      "tokenizer); if so, tokenize again with this model's tokenizer",
       tokens.name(), bits % 8 == 0 ? "" : "signed ", (bits + 7) / 8 * 8, largest, vocab_size);
 }
 
@@ -111,10 +111,10 @@ class JoinedTokens : public Tokens {
       if (auto mask = part->mask()) masks.push_back(std::move(mask));
     if (masks.empty()) return nullptr;
     if (masks.size() < parts_.size())
-      throw UserError(
-          format("of the files {}, {} have a loss mask, and {} do not (a mask is needed for all tokens or none); give `mask`, "
-                 "or leave files out",
-                 name(), masks.size(), parts_.size() - masks.size()));
+      throw UserError(format(
+          "of the files {}, {} have a loss mask, and {} do not (a mask is needed for all tokens or for none); give `mask`, "
+          "or leave the files of one kind out",
+          name(), masks.size(), parts_.size() - masks.size()));
     return std::make_unique<JoinedTokens>(std::move(masks));
   }
   std::string unread() const override {

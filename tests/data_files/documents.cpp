@@ -245,15 +245,14 @@ BOOST_AUTO_TEST_CASE(a_mask_in_a_folder_is_no_data) {
   BOOST_TEST(open_tokens(corpus.path("*.mask.bin"))->size() == 300u);
   for (const std::string& name :
        {corpus.path("t.bin"), corpus.path("*.bin"), corpus.path("indexed") + "," + corpus.path("t.bin")})
-    CHECK_CONTAINS(unused_masks(name, Split::train, "--mask"), "t.mask.bin' is not used (its name is that of the loss mask of");
+    CHECK_CONTAINS(unused_masks(name, Split::train, "--mask"), "t.mask.bin' is not used (it is named like the loss mask of");
   BOOST_TEST(unused_masks(corpus.path("indexed"), Split::train, "--mask") == "");
   for (const char* const name : {"n_000001.bin", "n_000002.bin"}) write_token_file(corpus.folder / name, corpus.tokens);
   for (const char* const name : {"n.mask_000001.bin", "n.mask_000002.bin"})
     write_token_file(corpus.folder / name, std::vector<std::uint16_t>(100, 1));
   BOOST_TEST(open_tokens(corpus.path("n*.bin"))->size() == 600u);
   const std::string unused = unused_masks(corpus.path("n*.bin"), Split::valid, "--valid-mask");
-  CHECK_CONTAINS(unused,
-                 "n.mask_000001.bin' is not used (its name is that of the loss mask of '" + corpus.path("n_000001.bin"));
+  CHECK_CONTAINS(unused, "n.mask_000001.bin' is not used (it is named like the loss mask of '" + corpus.path("n_000001.bin"));
   CHECK_CONTAINS(unused, "give it by --valid-mask, or rename it if it is no mask; the same holds for 1 more files");
   BOOST_TEST(open_tokens(corpus.path("n.mask_*.bin"))->size() == 200u);
   BOOST_TEST(open_tokens(corpus.folder.path().string())->size() == 1200u);

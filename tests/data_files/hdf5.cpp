@@ -117,10 +117,9 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
                    "has a dataset \"" + std::string(name) + "\", which is " + std::to_string(other) + " at position 13 (");
     CHECK_CONTAINS(message_of([&] { with(name, counting(19)); }), "which has 19 numbers for 20 tokens");
   }
-  CHECK_CONTAINS(
-      message_of([&] { with("completion_mask", ones); }),
-      "has a dataset \"completion_mask\" (it is not used, but would change training); remove \"completion_mask\", and "
-      "write which tokens count in the loss as a dataset \"loss_mask\"");
+  CHECK_CONTAINS(message_of([&] { with("completion_mask", ones); }),
+                 "has a dataset \"completion_mask\" (it is not read, but would change training); remove \"completion_mask\"; "
+                 "write which tokens count in the loss as a dataset \"loss_mask\"");
   CHECK_CONTAINS(message_of([&] { with("tokens", ones); }), "two datasets of tokens, \"tokens\" and \"input_ids\"");
 
   // Unknown datasets are named.
@@ -148,14 +147,14 @@ BOOST_AUTO_TEST_CASE(datasets_that_would_change_training_are_refused) {
     H5Sclose(space);
     H5Fclose(file);
   }
-  CHECK_CONTAINS(open_token_file(folder / "masked.h5")->unread(), "(attribute \"inverted\" of loss_mask); if they say");
+  CHECK_CONTAINS(open_token_file(folder / "masked.h5")->unread(), "(attribute \"inverted\" of loss_mask); if they define");
 
   std::vector<std::unique_ptr<Tokens>> files;
   for (int i = 0; i < 3; ++i) files.push_back(open_token_file(path));
   const std::string warning = join(std::move(files))->unread();
   CHECK_CONTAINS(warning,
                  "has parts that are not used (dataset \"quality\", group \"valid\", attribute \"seed\", attribute "
-                 "\"pad_token_id\"); if they say");
+                 "\"pad_token_id\"); if they define");
   CHECK_CONTAINS(warning, "the same holds for 2 more files");
 }
 
@@ -172,7 +171,7 @@ BOOST_AUTO_TEST_CASE(masks_and_lengths_are_no_tokens) {
   write_dataset(folder / "t.h5", "document_lengths", H5T_STD_I32LE, {2}, {10, 9});  // also if documents are not used
   const auto tokens = open_token_file(folder / "t.h5");
   tokens->check(1, 2);
-  CHECK_CONTAINS(message_of([&] { tokens->check(0, 2); }), "has documents of 19 tokens together, and 20 tokens");
+  CHECK_CONTAINS(message_of([&] { tokens->check(0, 2); }), "has documents of 19 tokens together, but 20 tokens");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_token) {

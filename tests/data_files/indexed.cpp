@@ -159,7 +159,7 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies) {
     pair.write(index.megatron());
     return pair.error();
   };
-  CHECK_CONTAINS(with([](Index& i) { i.version = 2; }), "it is of version 2, only 1 is read");
+  CHECK_CONTAINS(with([](Index& i) { i.version = 2; }), "it is of version 2, but only version 1 is read");
   CHECK_CONTAINS(with([](Index& i) { i.lengths.back() = 3; }),
                  "(the index has 11 tokens of 16 bits, which are 22 bytes, but the file has 20");
   CHECK_CONTAINS(with([](Index& i) { i.lengths.back() = 1; }),
@@ -167,19 +167,19 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies) {
   CHECK_CONTAINS(with([](Index& i) { i.lengths.back() = -1; }), "its sequence 3 has -1 tokens");
   CHECK_CONTAINS(with([](Index& i) { i.starts.back() = 17; }), "its last sequence begins within a token");
   CHECK_CONTAINS(with([](Index& i) { i.lengths[0] = 2; }),
-                 "its sequence 1 of 0 tokens begins at byte 6, and the one before ends");
+                 "its sequence 1 of 0 tokens begins at byte 6, but the sequence before it ends");
   CHECK_CONTAINS(with([](Index& i) { i.starts[2] = 8; }),
-                 "its sequence 2 of 5 tokens begins at byte 8, and the one before ends at 6");
+                 "its sequence 2 of 5 tokens begins at byte 8, but the sequence before it ends at 6");
   CHECK_CONTAINS(with([](Index& i) { i.starts[0] = 2; }), "its sequence 0");
   CHECK_CONTAINS(with([](Index& i) { i.lengths[1] = -2; }), "its sequence 1");
   CHECK_CONTAINS(with([](Index& i) { i.documents.back() = 3; }), "its document 3 begins with sequence 3 of 4");
   CHECK_CONTAINS(with([](Index& i) { i.documents[1] = 7; }), "its document 1 begins with sequence 7 of 4");
   CHECK_CONTAINS(with([](Index& i) { i.documents[0] = 1; }), "its document 0 begins with sequence 1");
-  CHECK_CONTAINS(with([](Index& i) { i.documents.clear(); }), "its list of documents has no end");
+  CHECK_CONTAINS(with([](Index& i) { i.documents.clear(); }), "its list of documents is empty");
   CHECK_CONTAINS(with([](Index& i) { i.has_modes = true, i.last_mode = 1; }),
-                 "it has a sequence of mode 1, and only text, mode 0, is read");
+                 "it has a sequence of mode 1, but only mode 0 (text) is read");
   pair.write(Index().megatron().substr(0, 80));
-  CHECK_CONTAINS(pair.error(), "(is it cut?)");
+  CHECK_CONTAINS(pair.error(), "(is the file cut?)");
   pair.write(Index().megatron().substr(0, 20));
   CHECK_CONTAINS(pair.error(), "fewer than its header");
   pair.write(Index().megatron(), integers<std::uint16_t>(Pair::values).substr(0, 19));

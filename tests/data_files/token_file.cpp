@@ -109,9 +109,9 @@ BOOST_AUTO_TEST_CASE(tokens_of_32_bits) {
   CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(path), 130'000, 0, 1); }),
                  "the number at position 9999 of '");
   write_file(path, with_header(20240801, 1, 10, 40));
-  CHECK_CONTAINS(message_of([&] { open_token_file(path); }), "version 1, only version 7 with tokens of 32 bits");
+  CHECK_CONTAINS(message_of([&] { open_token_file(path); }), "version 1, but only version 7 with tokens of 32 bits");
   write_file(path, with_header(20240801, 7, 10, 39));
-  CHECK_CONTAINS(message_of([&] { open_token_file(path); }), "truncated: its header says 10 tokens, 9 are there");
+  CHECK_CONTAINS(message_of([&] { open_token_file(path); }), "truncated: its header has 10 tokens, but only 9 are stored");
 }
 
 BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
@@ -125,14 +125,14 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   };
   CHECK_CONTAINS(error(""), "it is empty");
   CHECK_CONTAINS(error(std::string(1023, 'x')), "it looks like text");
-  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 0).substr(0, 1023)), "1023 bytes are too few for the header of 1024");
+  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 0).substr(0, 1023)), "it has 1023 bytes, fewer than its header of 1024");
   CHECK_CONTAINS(error(std::string(4000, 'a')), "it starts with 1633771873");
   CHECK_CONTAINS(error(std::string(4000, 'a')), "it looks like text); make one with fsdp-tokenize");
   CHECK_CONTAINS(error("\x93NUMPY" + std::string(4000, '\1')), "it is an array of numpy); write its tokens");
   CHECK_CONTAINS(error("\x1f\x8b\x08" + std::string(40, '\1')), "(it is compressed by gzip); unpack it");
   CHECK_CONTAINS(error(std::string(4000, '\1')), "it starts with 16843009");
   CHECK_CONTAINS(error(with_header(20240520, 7, 10, 40)), "version 7");
-  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 18)), "truncated: its header says 10 tokens, 9 are there");
+  CHECK_CONTAINS(error(with_header(20240520, 1, 10, 18)), "truncated: its header has 10 tokens, but only 9 are stored");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 19)), "truncated");
   CHECK_CONTAINS(error(with_header(20240520, 1, -1, 20)), "truncated");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 23)), "3 bytes follow");
