@@ -294,7 +294,7 @@ void Executor::begin(const std::vector<Operation>& operations, const UpdateScala
 
 namespace {
 
-/// Keeps the first error that is not the consequence of another error.
+/// Keeps the error that is most likely the cause: StreamFailed and GroupAborted are consequences of another error.
 class FirstCause {
  public:
   template <class Work>
@@ -356,8 +356,8 @@ void Executor::run(const std::vector<Operation>& operations) {
   finish();
 }
 
-/// Wakes the streams of this rank that wait for work that will not come, from the failed stream or, in a collective, from other
-/// ranks. If all streams do their work immediately, none waits, and the exception reaches main(), which ends the job.
+/// After an error, ends the waits of this rank's streams: for the failed stream, or for other ranks in a collective. If all
+/// streams run work immediately, no stream waits, and the exception reaches main(), which ends the job.
 void Executor::stop_all_streams() noexcept {
   if (std::none_of(streams().begin(), streams().end(), [](const auto& s) { return s->is_asynchronous(); })) return;
   for (const auto& s : streams()) s->cancel();
@@ -365,7 +365,7 @@ void Executor::stop_all_streams() noexcept {
   if (facts_.mesh->gather) facts_.mesh->gather->abort();
 }
 
-/// Gives operations to their streams, in the order of the list. If an operation cannot be given to its stream, the list ends.
+/// Submits operations to their streams, in the order of the list. If that fails for an operation, the list ends.
 void Executor::issue(Range range) {
   const auto run_one = [](void* context, std::size_t index) {
     const Pass& of = *static_cast<const Pass*>(context);
@@ -435,8 +435,8 @@ void Executor::add_time(WorkTimes& times, const Operation& op, const OperationTi
   }
 }
 
-/// Converts the marks of the idle streams to times. On a GPU this also gives the time that the compute stream waited between
-/// operations.
+/// Converts the recorded marks to times. All streams must be idle. On a GPU this also gives the time that the compute stream
+/// waited between operations.
 void Executor::read_marks(const Pass& pass) {
   std::int64_t done_ns = 0;
   for (std::size_t i = 0; i < pass.times.size(); ++i) {

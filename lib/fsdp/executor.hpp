@@ -1,9 +1,9 @@
-// The executor runs a plan. It gives each operation to the operation's stream, after the events that the operation waits for.
-// On the stream, the operation's kind runs it. The executor does not depend on the strategy, the model family or the kinds of
+// The executor runs a plan. It submits each operation to the operation's stream, which first waits for the operations in
+// Operation::waits and then calls Kind::run. The executor does not depend on the strategy, the model family or the kinds of
 // operations.
 //
-// The streams (device.hpp) decide whether an operation runs immediately, on another thread or on a GPU. Only the waits of the
-// plan order two streams. The results are the same in every case.
+// The type of the streams (device.hpp) determines whether an operation runs immediately, on another thread or on a GPU. The
+// results are the same. Operations on different streams are ordered only by the plan's waits.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ struct UpdateResult {
   double loss = 0;              // mean over the update's tokens on all ranks
   double gradient_norm = 0;     // before clipping, without the loss scale
   std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
-  bool is_spike = false;        // loss or norm above the limit: the update was left out
+  bool is_spike = false;        // loss or norm above the limit: the update was skipped
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
 
@@ -41,8 +41,8 @@ struct NonFinite {
   std::size_t unit = 0, parameter = 0;  // only if the value is in a gradient
 };
 
-/// Seconds of the compute stream by kind of work. `exposed` is the time that it waited for other streams or, if streams do
-/// their work immediately, the time of communication. `collectives` is the time of collectives, loads and unloads on all
+/// Seconds of the compute stream by kind of work. `exposed` is the time that the compute stream waited for other streams or, if
+/// streams run work immediately, the time of communication. `collectives` is the time of collectives, loads and unloads on all
 /// streams.
 struct WorkTimes {
   double gemm = 0, attention = 0, other_kernels = 0, exposed = 0, optimizer = 0;
@@ -71,15 +71,15 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// Takes the plan's memory: one buffer for each entry of plan.spaces. The other arguments must outlive the executor. Not
+  /// Takes ownership of `memory`: one buffer for each entry of plan.spaces. The other arguments must outlive the executor. Not
   /// collective.
   Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
            Device& device, std::vector<Buffer> memory, const Mesh& mesh, ExecutorOptions options = {});
 
-  /// This rank's shard of each unit: Layout::shard_numel() numbers of type UnitTypes::master or gradient. They are valid during
-  /// the executor's lifetime. Units that are not trained have no gradients and no optimizer state: theirs are empty. Gradients
-  /// are those of the last update, before clipping by norm, multiplied by its loss scale. A caller that changes parameters must
-  /// call publish_parameters() before the next computation.
+  /// This rank's shard of each unit: Layout::shard_numel() numbers of type UnitTypes::master (parameters) or
+  /// UnitTypes::gradient. They are valid during the executor's lifetime. Frozen units have no gradients and no optimizer state.
+  /// Gradients are those of the last update, multiplied by its loss scale, and not yet clipped by norm. A caller that changes
+  /// parameters must call publish_parameters() before the next computation.
   ShardState parameters();
   ShardState gradients();
   /// The optimizer's states. Each state covers all units.
@@ -98,15 +98,15 @@ class Executor {
   std::int32_t* next_batch(std::size_t index);
   /// The layout of a micro-batch in memory.
   BatchLayout batch() const { return facts_.batch(); }
-  /// One update over next_batch(): call these four once each, in this order. The first three give work to the streams and
-  /// return; update_parameters() waits for the streams. If loss or gradient are not finite, or exceed the limits in `scalars`,
-  /// parameters and optimizer state do not change. The result is the same on every rank. Collective over world. An exception
-  /// from any of them ends the update.
+  /// One update over the micro-batches in next_batch(): call these four functions in this order. The first three submit work to
+  /// the streams and return; update_parameters() waits for the streams. If loss or gradient are not finite, or exceed the
+  /// limits in `scalars`, parameters and optimizer state do not change. The result is the same on every rank. Collective over
+  /// world. An exception from any of the four ends the update.
   void begin_update(const UpdateScalars& scalars);
   void forward_backward();
   void gradient_norm();
   UpdateResult update_parameters();
-  /// Fills the micro-batches by `read`, then calls all four.
+  /// Fills the micro-batches by `read`, then calls these four functions.
   UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
   /// Repeats the last update over the same batch, after it was not finite and so changed nothing. Returns the first operation
   /// whose activations (forward) or local gradient (before its reduction) are not finite on this rank, or nothing if all are
@@ -115,21 +115,21 @@ class Executor {
   /// Returns the sum of the loss over one batch per rank. The sum covers the targets of this rank that count. If `losses` is
   /// not null, losses[R] receives the loss of each target, and 0 for targets that do not count. Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
-  /// Runs the forward pass of the rows of `step`, at most as many as the batch has, and adds their keys and values to the
-  /// caches. Writes logits[n, V] for the n rows that `step` wants. Each rank has its own rows, or none. The plan must have
-  /// caches. Collective over world.
+  /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
+  /// logits[n, V] of the n tokens in step.wanted. Each rank has its own tokens, or none. The plan must have caches. Collective
+  /// over world.
   void decode(const DecodingStep& step, float* logits);
   const kernels::CacheShape& cache() const { return plan_.cache; }
-  /// The largest number of rows in a step.
+  /// The largest number of tokens in a decoding step.
   std::size_t most_rows() const { return facts_.shape.rows(); }
 
   /// Records the next update: writes the begin and end of each operation to `times`, which has one element per operation of
-  /// plan.update. Empty: records nothing.
+  /// plan.update. If `times` is empty, nothing is recorded.
   void record(std::span<OperationTime> times);
   /// From now on, writes a flight record: an entry in the lane of its stream when each operation begins and ends. If a stream
-  /// only queues operations (a GPU), the entry is written when the operation is queued, and all are marked done once the host
-  /// knows that the list has finished. Null: stops recording. Evaluation, decoding and publish_parameters() are recorded as
-  /// update 0. `lanes` must live until the next call or as long as the executor.
+  /// only queues operations (a GPU), the entry is written when the operation is queued, and all entries are marked done once
+  /// the host knows that the list has finished. If `lanes` is null, recording stops. Evaluation, decoding and
+  /// publish_parameters() are recorded as update 0. `lanes` must live until the next call or as long as the executor.
   void note_operations(FlightLanes* lanes);
   /// From now on, collectives use the groups of `mesh`, which must live until the next call or as long as the executor. For
   /// measurements: with groups that move nothing (SilentCommunicator) the results are meaningless, and the time is that of a
@@ -145,7 +145,7 @@ class Executor {
   void reset_times();
 
  private:
-  /// The list of operations that runs, its arguments, and the number of operations given to their streams.
+  /// One run of a list of operations: the list, its arguments, and the number of operations already submitted.
   struct Pass {
     Executor* executor;
     const std::vector<Operation>& operations;
@@ -176,7 +176,7 @@ class Executor {
   }
   /// A view of `place` for the host's code. Stream `id` must be idle.
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
-  /// The update's sums when the last list finished.
+  /// The sums that the last finished list has copied to the host.
   const UpdateSums& report() const { return *at<const UpdateSums>(plan_.report); }
   ShardState owned(std::string name, const std::vector<Location>& places, DType type);
   const UnitTypes& types() const { return facts_.types(); }

@@ -1,7 +1,7 @@
 // The flight record: the last operations of a rank, to find out what went wrong after a job has died. (The idea is that of
-// PyTorch's flight recorder for NCCL.) A record has a lane for each stream and one for the host's work between operations. Only
-// one thread writes to a lane, which is a ring of its last entries. So an entry costs a few stores, takes no lock and allocates
-// nothing. The provider of the memory decides whether the record survives the process: see train/flight.hpp.
+// PyTorch's flight recorder for NCCL.) A record has a lane for each stream and one for the host's work between operations. A
+// lane is a ring buffer of its last entries, to which only one thread writes. So a new entry costs a few stores, takes no lock
+// and allocates nothing. The provider of the memory decides whether the record survives the process: see train/flight.hpp.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // A layout defines where every element of every parameter is stored. It is a pure function of the units and the size of the
 // shard axis, so every rank knows every other rank's shard without communication. A unit's parameters are stored in one flat
-// padded buffer (Zhao et al. 2023, "PyTorch FSDP", section 4.2, FlatParameter). Shard r of a sharded unit is elements [r, r+1)
-// * shard_numel of the buffer.
+// padded buffer (Zhao et al. 2023, "PyTorch FSDP", section 4.2, FlatParameter). With n = shard_numel(), shard r of a sharded
+// unit begins at element r * n and has n elements.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-/// In elements: 64 bytes of fp32, so that every parameter and every shard starts on a cache line.
+/// The alignment of parameters and shards in a flat buffer, in elements: in fp32 they start on a cache line of 64 bytes.
 inline constexpr std::size_t flat_alignment = 16;
 
 /// The element types of a unit. State kept in bf16 is converted to fp32 for all arithmetic, and results are rounded
@@ -22,7 +22,7 @@ inline constexpr std::size_t flat_alignment = 16;
 struct UnitTypes {
   DType parameter = DType::f32;  // of gathers and computation
   DType reduce = DType::f32;     // each rank's gradient is rounded to it before a reduction
-  DType master = DType::f32;     // of the optimizer's parameters: fp32, or bf16 if `parameter` is, and then both are one buffer
+  DType master = DType::f32;     // of the optimizer's parameters: fp32; or, if `parameter` is bf16, bf16 in the same buffer
   DType gradient = DType::f32;   // of a rank's gradient sums: fp32 or bf16
   bool operator==(const UnitTypes&) const = default;
 };
@@ -55,10 +55,11 @@ class Layout {
   }
   /// The parts of parameters in shard `shard` of `unit`, in flat order. Empty slices are omitted.
   std::vector<Slice> slices(std::size_t unit, int shard) const;
-  /// The number of elements of a state of `unit` on each rank: those of the shard, or one for each row or column of all its
-  /// matrices.
+  /// The number of elements of an optimizer state of `unit` on each rank. By `extent`: one for each element of the shard, or
+  /// one for each row or column of the unit's matrices.
   std::size_t state_numel(std::size_t unit, Extent extent) const;
-  /// The range of this unit's words among the words of all trained units, in one round of sums over whole tensors.
+  /// Some optimizers compute sums over whole tensors, as integer words, in one or two rounds. Returns the range of this unit's
+  /// words among those of all trained units in a round.
   Range statistics(std::size_t unit, int round) const;
   /// The number of words of all trained units in a round.
   std::size_t statistics_words(int round) const;

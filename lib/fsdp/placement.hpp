@@ -27,8 +27,8 @@ struct Placement {
 };
 
 const std::deque<Placement>& placements();
-/// Adds a row to the table, for a strategy of your own. Call it before anything else. The row stays until the process ends. Its
-/// name must be new and live as long.
+/// Adds a row to the table, for a strategy of your own. Call it before anything else. The row stays until the process ends.
+/// row.name must be new, and its memory must stay valid until then.
 void add_placement(const Placement& row);
 /// All accepted names, each with our name for the strategy: first our names, then PyTorch's.
 std::vector<std::pair<std::string, std::string>> placement_names();

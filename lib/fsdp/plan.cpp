@@ -64,7 +64,7 @@ std::string_view name_of(BufferRole role) {
 }
 
 std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
-  // The largest number of ones in the binary digits of any number up to `last`.
+  // The largest number of ones in the binary form of a number from 0 to `last`.
   const auto most_ones = [](std::size_t last) {
     const auto digits = static_cast<std::size_t>(std::bit_width(last));
     return std::has_single_bit(last + 1) || last == 0 ? digits : digits - 1;

@@ -1,6 +1,8 @@
 // A plan is one update as data: a list of operations in issue order. Each operation has its unit or block, its stream, its
 // operands in memory, and the earlier operations on other streams that it waits for. The executor runs the list, a dry run
-// prints it, and the memory of the run is computed from it.
+// prints it, and the memory of the run is computed from it. docs/glossary.md defines the terms: a unit is a set of parameters
+// that is gathered and reduced together, a stage is the embedding, a block or the head, and a slot is memory that units use in
+// turn.
 #pragma once
 
 #include <array>
@@ -18,20 +20,21 @@
 
 namespace fsdp {
 
-/// `load` and `unload` have work only if state is offloaded. Each is one direction of the bus, so that both directions are used
-/// simultaneously and neither delays collectives.
+/// `load` copies offloaded state from the host to the device, and `unload` copies it back. They are separate streams, so that
+/// both directions of the bus are used simultaneously and do not delay collectives.
 enum class StreamId { compute, gather, reduce, load, unload };
 inline constexpr std::size_t stream_count = 5;
 
-struct Kind;  // kind.hpp: a row for each kind of operation
+struct Kind;  // what operations of a kind do: see kind.hpp
 
-/// The role of an operand in an operation. operations/operands.cpp has a row for each name.
+/// The role of an operand in an operation. A table in operations/operands.cpp has the place, the size and the content for each
+/// name.
 enum class OperandName : std::uint8_t {
   tokens,
   step,
   losses,
   logits,
-  report,  // in the host's memory
+  report,  // the update's final sums, in host memory
   inputs,
   targets,
   positions,
@@ -71,7 +74,7 @@ enum class OperandName : std::uint8_t {
   slot
 };
 
-/// The purpose of a buffer: a line of the memory plan.
+/// The purpose of a buffer. The memory plan that programs print has a line for each role.
 enum class BufferRole {
   parameters,
   gradients,
@@ -98,11 +101,11 @@ struct Means {
   Device& device;
   Collectives& shard_group;
 };
-/// A place for buffers: one row. spaces.cpp defines the library's rows.
+/// A kind of memory for buffers, and the function that allocates it. spaces.cpp defines the library's spaces.
 struct Space {
   std::string_view name;
   bool on_device;   // its bytes count as device memory, else as host memory
-  bool collective;  // the ranks of a shard group open it together
+  bool collective;  // open() is a collective call of the shard group
   Buffer (*open)(const Means&, std::size_t bytes);
 };
 namespace spaces {
@@ -114,11 +117,12 @@ struct SpaceUse {
   const Space* space;
   std::size_t bytes;
 };
-/// Opens the spaces with this value of `collective`. memory[i] receives the memory of uses[i].
+/// Allocates those of the spaces in `uses` whose field `collective` equals the argument. memory[i] receives the memory of
+/// uses[i].
 void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool collective, std::vector<Buffer>& memory);
 
-/// A place in a buffer. If ranks own parts of the content, the part of a rank starts `per_shard` bytes further for each rank
-/// before it on the shard axis. So one plan serves all ranks.
+/// A place in a buffer. On rank r of the shard axis it starts at byte `offset` + r * `per_shard`, so that one plan serves all
+/// ranks. `per_shard` is 0 unless ranks own different parts of the content.
 struct Location {
   BufferId buffer = -1;
   std::size_t offset = 0, per_shard = 0;  // bytes
@@ -136,7 +140,8 @@ struct PlanBuffer {
   bool transient = false;  // lives inside one micro-batch; else for the whole run
   const Space* space = &spaces::device;
   std::size_t offset = 0;  // in its space
-  // If the buffer is offloaded: the slot that its content is loaded into, and the content's unit.
+  // If the buffer is offloaded: the slot on the device that its content is loaded into, and the unit that the content belongs
+  // to.
   Location slot = {};
   int unit = -1;
 
@@ -150,31 +155,31 @@ struct Operand {
   bool operator==(const Operand&) const = default;
 };
 
-/// One step of a list. These fields describe it completely for the code that runs, checks, counts or draws it.
+/// One entry of a plan's list. Code that runs, checks, counts or draws an operation needs only these fields.
 struct Operation {
   const Kind* kind;
   StreamId stream;
   int micro_batch = 0;
-  int unit = -1;            // of the parameters, gradient or directions that it works on
-  int stage = -1;           // 0 the embedding, 1 + b block b, then the head
-  int block = -1;           // for stages that are blocks
-  int round = 0;            // for statistics and their reduction
-  bool accumulate = false;  // it adds to what it writes instead of replacing it
+  int unit = -1;            // whose parameters, gradient or state it works on; -1: none
+  int stage = -1;           // 0: embedding, 1 + b: block b, the last: head; -1: none
+  int block = -1;           // the block, if the stage is one; else -1
+  int round = 0;            // of the optimizer's sums over whole tensors: kinds::statistics
+  bool accumulate = false;  // adds to its output instead of replacing it
 
   // The amount of work, for collectives and operations on a whole unit.
   GroupAxis group = GroupAxis::shard;
-  std::size_t count = 0;            // elements: of one rank's part in all-gather and reduce-scatter, else of all
-  DType type = DType::f32;          // of the elements read and written
+  std::size_t count = 0;    // elements: of one rank's shard in an all-gather or reduce-scatter, else of all that it processes
+  DType type = DType::f32;  // of the elements read and written
   DType reduce_dtype = DType::f32;  // fp32 summands are rounded to this type before they are sent
 
   std::vector<Operand> operands;                    // in the order of its kind's operands
-  std::vector<int> waits = {};                      // derived: indices of earlier operations on other streams
-  bool awaited = false;                             // derived: a later operation waits for it
-  std::vector<BufferId> acquires = {}, frees = {};  // derived: transient buffers whose lifetime begins or ends here
+  std::vector<int> waits = {};                      // indices of earlier operations on other streams: derive_waits()
+  bool awaited = false;                             // a later operation waits for it: derive_waits()
+  std::vector<BufferId> acquires = {}, frees = {};  // transient buffers whose lifetime begins or ends here
 
   /// The bytes of this rank's part of a collective, load or unload.
   std::size_t bytes() const { return count * size_of(type); }
-  /// Operand number `index` among those of this name; null if there is none.
+  /// The place of operand number `index` among those of this name; null if there is none.
   const Location* find(OperandName name, std::size_t index = 0) const {
     for (const Operand& operand : operands)
       if (operand.name == name && index-- == 0) return &operand.place;
@@ -183,10 +188,12 @@ struct Operation {
   const Location& at(OperandName name) const;  // throws InternalError
 };
 
-/// What activation checkpointing keeps: only the inputs of blocks, or also the outputs of attention and large matrix products.
+/// What activation checkpointing stores in the forward pass. `block`: only the inputs of blocks. `selective`: also the outputs
+/// of attention and of large matrix products.
 enum class CheckpointPolicy { block, selective };
 
-/// When backward gathers its next unit: before or after the computation of the current one, or only when it is needed.
+/// When the backward pass gathers its next unit: before (`pre`) or after (`post`) the computation on the current unit, or only
+/// when the next unit is needed (`none`).
 enum class BackwardPrefetch { pre, post, none };
 
 struct PlanOptions {
@@ -194,42 +201,42 @@ struct PlanOptions {
   std::size_t micro_batches = 1;
   bool checkpoint_activations = false;
   CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;
-  std::size_t checkpoint_every = 1;  // policy block: the number of blocks per segment; only a segment's input is kept
-  std::size_t parameter_slots = 2;   // gathered units at a time, besides those that stay gathered: the rate limiter
+  std::size_t checkpoint_every = 1;  // policy `block`: blocks per segment; only the input of a segment is stored
+  std::size_t parameter_slots = 2;   // most units gathered at a time, besides those that stay gathered (rate limiter)
   std::size_t gradient_slots = 2;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
-  bool forward_prefetch = true;  // gather the next unit before the computation of the current one; else only when it is needed
+  bool forward_prefetch = true;  // gather the next unit before the current one is computed; false: when it is needed
   bool accumulate_unsharded =
       false;                 // keep whole gradients between micro-batches and reduce once at the end (PyTorch's no_sync)
   bool clip_values = false;  // clip each element of the gradient
-  // Sums over micro-batches and ranks use the canonical order of all micro-batches of the update, in which micro-batch k of
-  // rank r is number k * ranks + r. So a different split of the batch between `micro_batches` and a power of two of ranks gives
-  // the same bits. Gradients are then reduced in every micro-batch.
+  // If true, sums over micro-batches and ranks are computed in one canonical order of the update's micro-batches, in which
+  // micro-batch k of rank r is number k * ranks + r. So a batch gives the same bits on 1, 2, 4, 8, ... ranks. Gradients are
+  // then reduced in every micro-batch.
   bool invariant = false;
-  std::size_t sums_for = 0;  // if invariant: reserve the memory of sums for this number of micro-batches; 0: `micro_batches`
-  // What is kept in host memory instead of device memory. offload_optimizer: the optimizer's states, the gradients and, if
-  // parameters are computed with in another type, their fp32 copy. offload_parameters: also the parameters at rest.
+  std::size_t sums_for = 0;  // if invariant: allocate partial sums for this number of micro-batches; 0: `micro_batches`
+  // Offloading to host memory. offload_optimizer: the optimizer's states, the gradients and, in mixed precision, the fp32
+  // master parameters. offload_parameters: all of these and the parameters at rest.
   bool offload_optimizer = false, offload_parameters = false;
   const Space* offload_to = &spaces::host;
   DType optimizer_state_type = DType::f32;  // of states with the shape of the parameters
   kernels::CacheShape cache = {};           // if not empty, the plan has a list for decoding, with caches of this shape
-  bool documents = false;                   // a batch marks where documents begin; each document is computed separately
+  bool documents = false;  // a batch has the positions of tokens in documents; attention stays inside a document
 };
 
 /// The content of Plan::sums.
 using kernels::LossSum;
 using kernels::UpdateSums;
 
-/// The ends of the sections in an update's list. First come forward and backward of all micro-batches with their reductions,
-/// then the gradient norm. The rest is the optimizer.
+/// The ends of two sections in Plan::update, as indices. The first section is forward and backward of all micro-batches,
+/// including the reductions of gradients. The second is the gradient norm. The operations after both are the optimizer.
 struct UpdateSections {
   std::size_t forward_backward = 0, gradient_norm = 0;
 };
 
-/// The largest number of partial sums of a unit's gradient that wait at the same time in an invariant plan. Sums are added as a
-/// tree: two adjacent sums are added once both cover equally many micro-batches. So after micro-batch k, one sum waits for each
-/// 1 in the binary digits of k + 1. `joins_at_once`: the sum of an odd micro-batch is added during its reduction; otherwise it
-/// waits, too, until it is summed over replicas.
+/// The largest number of partial sums of a unit's gradient that an invariant plan stores at the same time. It adds partial sums
+/// as a binary tree: two adjacent sums are added once both cover the same number of micro-batches. So after micro-batch k (from
+/// 0) there is one partial sum for each 1 in the binary form of k + 1. `joins_at_once`: the gradient of an odd micro-batch is
+/// added to the previous sum during its reduction. Otherwise it is another partial sum until it is summed over replicas.
 std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once);
 
 /// All streams are idle when a list of operations begins, so waits only refer to operations of the same list.
@@ -239,47 +246,50 @@ struct Plan {
   UpdateSections sections;            // of `update`
   std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
   std::vector<Operation> decoding;    // new tokens of some sequences, forward only, with key-value caches; may be empty
-  std::vector<Operation> publish;     // run after code other than `update` has changed the parameters that a rank owns
+  std::vector<Operation> publish;     // run after other code, such as loading, has changed a rank's parameters
 
-  // Places per unit (-1: not trained). `master`: this rank's parameters that the optimizer updates. `parameters`: the
-  // parameters at rest in the type of computation, whole or this rank's shard. `whole_parameters`: the gathered parameters.
-  // `gradients`, `whole_gradients`: this rank's gradient and the unreduced one. `master` and `parameters` are one buffer if
-  // their types are equal. Operations have their own operands; these places are for other code: saving, loading and, through
-  // at_work(), the model's tables.
+  // The places of each unit's state; gradients of a unit that is not trained are in buffer -1.
+  // - `master`: this rank's parameters that the optimizer updates.
+  // - `parameters`: the parameters at rest in the type of computation, whole or this rank's shard. They share a buffer with
+  //   `master` if both have the same type.
+  // - `whole_parameters`: the gathered parameters.
+  // - `gradients`: this rank's gradient. `whole_gradients`: the unreduced gradient.
+  // Operations use their operands instead. These places are for saving, for loading, and (through at_work()) for the pointers
+  // in StageContext.
   std::vector<Location> master, parameters, whole_parameters, gradients, whole_gradients;
   std::vector<Location> kept_whole_gradients;  // the whole gradients between micro-batches, if they are kept
-  // If the update is invariant and has several micro-batches: the places where partial sums wait. `gradients` holds the first
-  // of them and, at the end, the total.
+  // sums_in_a_tree: the update is invariant and has several micro-batches. The first partial sum of a gradient is then in
+  // `gradients`, which finally has the total. The other partial sums are in `waiting_sums`.
   bool sums_in_a_tree = false;
   std::vector<std::vector<Location>> waiting_sums;  // [unit]
-  // The fp32 form of this rank's master and gradient, for operations. It is the buffer itself or, if that is bf16, memory that
-  // units share in turn.
+  // This rank's master parameters and gradient in fp32, for operations: the places in `master` and `gradients` or, if the state
+  // there is bf16, memory that units use in turn.
   std::vector<Location> wide_master, wide_gradients;
-  std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of its rule]; empty if not trained
-  BufferId cheap = -1;                 // the part of a block's saved activations that selective checkpointing drops; else -1
-  std::vector<BufferId> statistics;    // one for each round; as many rounds as the rules of trained units need
-  std::size_t directions_at_once = 2;  // number of units whose matrices are worked on together
+  std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of the unit's rule]; empty if not trained
+  BufferId cheap = -1;                 // selective checkpointing: the recomputed part of a block's saved activations; else -1
+  std::vector<BufferId> statistics;    // the optimizer's sums over whole tensors: a buffer for each round
+  std::size_t directions_at_once = 2;  // Muon: the number of units whose update is computed together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
   BufferId positions = -1;         // of each token in its document, if a batch has documents; else -1
   kernels::CacheShape cache = {};  // the shape of `caches`; empty if the plan does not decode
   std::vector<BufferId> caches;
   BufferId rows = -1;            // the rows of a decoding step: sequences[R], then positions[R]
-  BufferId matrix_scratch = -1;  // for work on whole matrices
-  // Buffers in host memory. `tokens`: the micro-batches of an update and, in a second half, of the next one. `step`: tokens,
-  // sequences and positions of a decoding step. `logits`: those of the step's rows. `losses`: the loss of each row of an
-  // evaluation. `report`: the final sums of the update.
+  BufferId matrix_scratch = -1;  // for Muon's work on whole matrices
+  // Buffers in host memory. `tokens`: two halves, with the micro-batches of the current update and of the next one. `step`:
+  // tokens, sequences and positions of a decoding step. `logits`: the wanted logits of that step. `losses`: the loss of each
+  // row of an evaluation. `report`: the final sums of the update.
   BufferId tokens = -1, step = -1, logits = -1, losses = -1, report = -1;
 
   /// The bytes to allocate in each space, in the order of the spaces' first buffers.
   std::vector<SpaceUse> spaces;
   std::size_t peak_bytes = 0;  // the largest amount of device memory in use at one time
   std::size_t bytes_in(const Space& space) const;
-  /// The bytes of offloaded state, and those of the batch and results in host memory.
+  /// The bytes in host memory: of offloaded state (offloaded_bytes()), and of batches and results (batch_bytes()).
   std::size_t offloaded_bytes() const;
   std::size_t batch_bytes() const;
 
-  /// Where operations find the content of `place`: at `place` itself or, if its buffer is offloaded, in the slot that it is
-  /// loaded into.
+  /// Returns the place that operations use for the content of `place`: `place` itself or, if its buffer is offloaded, the same
+  /// place in the slot that the buffer is loaded into.
   Location at_work(const Location& place) const {
     if (place.buffer < 0 || !buffers[static_cast<std::size_t>(place.buffer)].is_offloaded()) return place;
     const Location& slot = buffers[static_cast<std::size_t>(place.buffer)].slot;
@@ -299,10 +309,10 @@ std::uint64_t collective_fingerprint(const Plan& plan);
 std::string title_of(const Operation& op, const Layout& layout);
 std::string_view name_of(StreamId stream);
 /// The operations as a table: number, stream, operation, reads, writes, waits. If there are more than three micro-batches, only
-/// the first two and the last one are shown; if an operation has more than six buffers, two are.
+/// the first two and the last one are shown. If an operation reads or writes more than six buffers, only two are shown.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
-/// Bytes per role, indexed by BufferRole: of device memory, and of offloaded state. Activations count at their peak; everything
-/// else lives for the whole run. The sums are peak_bytes and offloaded_bytes().
+/// Bytes per role, indexed by BufferRole. memory_by_role() counts device memory, with activations at their peak; the sum is
+/// Plan::peak_bytes. offloaded_by_role() counts offloaded state; the sum is Plan::offloaded_bytes().
 std::array<std::size_t, role_count> memory_by_role(const Plan& plan);
 std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan);
 /// The bytes per role and their sum as text. Host memory is listed separately.

@@ -11,7 +11,7 @@ namespace fsdp {
 
 namespace {
 
-/// An update with more block passes would make a large plan that takes long to build.
+/// The limit for micro-batches x blocks: with more, the plan of an update is large and takes long to build.
 constexpr std::size_t most_block_passes = std::size_t{1} << 17;
 
 /// The number of ranks per node according to MPI. The ranks of a node must be consecutive, and each node must have the same
@@ -29,7 +29,7 @@ int ranks_of_a_node(Communicator& world) {
   return static_cast<int>(size);
 }
 
-/// Checks early what a stage would otherwise find in the middle of an update.
+/// Checks that each thread has scratch memory. Without this check a stage would fail in the middle of an update.
 void require_scratch_of_threads(const DeviceTraits& device) {
   const auto threads = static_cast<std::size_t>(kernels::threads());
   if (is_host(device.kind) && threads > device.threads)

@@ -43,8 +43,8 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
 
 class ShardedModel {
  public:
-  /// Computes layout and plan for the model's device, which may be absent. Allocates nothing. Collective over world, which must
-  /// outlive this object. Throws UserError.
+  /// Computes layout and plan for the model's device, which need not exist. Allocates nothing. Collective over world, which
+  /// must outlive this object. Throws UserError.
   ShardedModel(std::shared_ptr<const Model> model, const ShardingOptions& options, Communicator& world);
   ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
                const DeviceTraits& device = kernels::traits_of_cpu());

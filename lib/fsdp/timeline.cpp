@@ -42,7 +42,7 @@ double drawn_time(const Operation& op, const Layout& layout, std::size_t block_n
       break;
   }
   if (op.unit < 0) return 0;  // only a few numbers are sent
-  // A load or unload is local to a rank.
+  // A collective is drawn by the bytes that its ranks exchange, a load or unload by the bytes of this rank.
   const auto ranks = static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards);
   const auto use = collective_of(op);
   const std::size_t bytes = use ? use->moved_bytes(ranks) : op.bytes();
@@ -62,7 +62,7 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   // A stream runs its operations in order. Each begins as soon as the operations that it waits for have finished.
   std::array<std::string, stream_count> rows;
   std::vector<std::size_t> ends, cuts;           // cuts: where computations begin
-  std::array<std::size_t, 2> left_out = {0, 0};  // columns of the micro-batches that are not drawn
+  std::array<std::size_t, 2> left_out = {0, 0};  // first and last column of the micro-batches that are not drawn
   for (const Operation& op : operations) {
     std::string& row = rows[static_cast<std::size_t>(op.stream)];
     std::size_t begin = row.size();
@@ -94,7 +94,7 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   std::vector<StreamId> order = {StreamId::gather, StreamId::compute, StreamId::reduce};
   if (has(kinds::load) || has(kinds::unload)) order.insert(order.begin(), StreamId::load), order.push_back(StreamId::unload);
   const auto draw = [&](std::size_t begin, const std::size_t end) {
-    while (begin < end) {  // one band after another, cut at the begin of a computation
+    while (begin < end) {  // one band of lines after another, cut where a computation begins
       std::size_t next = std::min(end, begin + columns - 9);
       if (next < end) {
         const std::size_t cut = *std::prev(std::upper_bound(cuts.begin(), cuts.end(), next));

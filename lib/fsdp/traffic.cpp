@@ -38,9 +38,9 @@ Range members_on_node(const Members& group, std::size_t first, std::size_t n) {
   return {before(first), before(first + n)};
 }
 
-/// The number of members on each node that has any, if it is the same on all of them, else 0. The same as ranks_of_each_node(),
-/// without a list of all members. If the stride does not divide a node, 0 is correct: such groups span the cluster, so nodes
-/// have one member each or unequal numbers.
+/// The number of members on each node that has members, if all these nodes have the same number; else 0. Returns the same as
+/// ranks_of_each_node(), without a list of all members. If the stride does not divide the ranks of a node, the group spans the
+/// cluster, and nodes have at most one member or different numbers. For both 0 is right, because callers treat 1 like 0.
 std::size_t members_of_each_node(const Members& group, std::size_t per_node) {
   if (per_node % group.stride != 0) return 0;
   const auto node_of = [&](std::size_t k) { return group.member(k) / per_node; };
@@ -64,8 +64,8 @@ std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t
   return (count - mine) * reduce_bytes + (ranks - 1) * mine * element_bytes;
 }
 
-/// The bytes that one call sends from the rank with index `place` of `of_each` on node number `node`, in a group that
-/// communicates by nodes.
+/// The bytes that a rank sends in one call, in a group that communicates by nodes. The rank is number `place` of the group's
+/// `of_each` ranks on node number `node`.
 Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node, std::size_t of_each, std::size_t place) {
   const std::size_t bytes = use.element_bytes, reduce_dtype = use.reduce_bytes;
   if (use.kind != Collective::all_reduce)
@@ -76,8 +76,7 @@ Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node
           sent_by_all_reduce(part, nodes, node, bytes, bytes) + sent_by_all_reduce(whole, nodes, node, bytes, bytes)};
 }
 
-/// The bytes that one call sends from member `group.index` to the members `intra_node` and to the other members, without
-/// forwarding.
+/// The bytes that member `group.index` sends in one call, directly to the members `intra_node` on its node and to all others.
 Sent sent_directly(const CollectiveUse& use, const Members& group, Range intra_node) {
   const std::size_t neighbours = intra_node.size() - 1, others = group.size - 1;
   const std::size_t bytes = use.element_bytes, reduce_dtype = use.reduce_bytes;

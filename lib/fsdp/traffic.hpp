@@ -5,8 +5,8 @@
 // (comm/nodes/): a rank sends a shard to each other node once, and the ranks of a node forward what they receive (all-gather)
 // or add up what they send (reduce-scatter). Any other group, and every group if all communication is by messages, sends
 // directly from rank to rank: a rank's shard in an all-gather, the receiver's share in a reduce-scatter, and both in an
-// all-reduce. In a ring (NCCL for large buffers) a rank sends as many bytes, but only to the next rank, so that one stream per
-// group leaves a node. Both counts are computed.
+// all-reduce. In a ring (NCCL for large buffers) a rank sends as many bytes, but only to the next rank, so that each group has
+// only one rank per node that sends to another node. Both counts are computed.
 #pragma once
 
 #include <array>
@@ -30,13 +30,13 @@ struct Cluster {
   int ranks() const { return nodes * ranks_per_node; }
 };
 
-/// Equal collectives of an update, and how often they are called.
+/// A collective of an update, and how often it is called with these sizes.
 struct CollectiveUse {
   Collective kind;
   GroupAxis axis;
   std::size_t count;  // elements: of a shard in all-gather and reduce-scatter, of the buffer in all-reduce
   std::size_t element_bytes;
-  std::size_t reduce_bytes;  // of a summand: smaller than element_bytes if it is rounded before it is sent
+  std::size_t reduce_bytes;  // of an element that is sent to be summed; smaller if it is rounded before
   std::uint64_t calls;
 
   auto operator<=>(const CollectiveUse&) const = default;
@@ -44,7 +44,7 @@ struct CollectiveUse {
   std::size_t whole_bytes(std::size_t ranks) const {
     return count * reduce_bytes * (kind == Collective::all_reduce ? 1 : ranks);
   }
-  /// The bytes that a group's ranks exchange; an all-reduce counts both directions.
+  /// The bytes that a group's ranks exchange: in an all-reduce those of the summands and those of the sums.
   std::size_t moved_bytes(std::size_t ranks) const {
     return kind == Collective::all_reduce ? count * (reduce_bytes + element_bytes) : whole_bytes(ranks);
   }
@@ -65,14 +65,14 @@ std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& o
 
 struct RankTraffic {
   std::array<std::uint64_t, collective_kinds> bytes_sent{};
-  std::uint64_t within_node = 0, between_nodes = 0;  // parts of bytes_sent
-  std::uint64_t ring_between_nodes = 0;              // if groups used rings
+  std::uint64_t within_node = 0, between_nodes = 0;  // their sum is that of bytes_sent
+  std::uint64_t ring_between_nodes = 0;              // if all groups used rings
   std::uint64_t total() const { return within_node + between_nodes; }
   bool operator==(const RankTraffic&) const = default;
 };
 RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape mesh, Cluster cluster, int rank);
 
-/// The largest bytes of any rank, and of any node.
+/// The largest numbers of bytes that any rank, and any node, sends.
 struct ClusterTraffic {
   RankTraffic rank;  // the maximum over ranks of each number
   std::uint64_t out_of_node = 0, ring_out_of_node = 0;

@@ -17,7 +17,7 @@ namespace fsdp {
 /// How modules become units. Parameters that are in no other unit belong to the root.
 struct WrapPolicy {
   enum class Kind {
-    transformer,  // every blocks_per_unit blocks; the embedding and the head, if they are not tied
+    transformer,  // a unit per `blocks_per_unit` blocks; also one for the embedding and one for the head if they are not tied
     size,         // modules of min_num_params or more, from the leaves up: PyTorch's size_based_auto_wrap_policy
     none,         // only the root
     custom,       // a unit for each of `patterns`, or the units that `unit_of` names
@@ -40,11 +40,11 @@ struct ParameterPatterns {
 };
 
 /// A set of parameters that is gathered, released and reduced together. All of them are trained or none, all are sharded or
-/// none, and one rule updates them. If a unit of the policy mixes these kinds, it becomes several UnitSpecs, which are gathered
-/// and released together.
+/// none, and one rule updates them. If a unit of the policy has parameters of several such kinds, it becomes several UnitSpecs,
+/// which are gathered and released together.
 struct UnitSpec {
-  std::string
-      name;  // "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp"; ", frozen", ", ignored", ", by adam"
+  /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp". ", frozen", ", ignored" or ", by adam" may follow.
+  std::string name;
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;

@@ -18,7 +18,7 @@ namespace fsdp {
 void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
   std::array<std::array<int, stream_count>, stream_count> seen;
   for (auto& row : seen) row.fill(-1);
-  std::vector<std::array<int, stream_count>> known_at(list.size());  // what the operation's stream knew at that operation
+  std::vector<std::array<int, stream_count>> known_at(list.size());  // `seen` of the operation's stream, at that operation
   std::vector<int> last_writer(buffers, -1);
   std::vector<std::vector<int>> readers(buffers);
   for (int i = 0; i < static_cast<int>(list.size()); ++i) {
@@ -64,8 +64,8 @@ void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer
 }
 
 /// Places the buffers that live for the whole run one after another. Transient buffers follow, each at the lowest offset that
-/// is free during its lifetime in the first micro-batch (all micro-batches are alike). Evaluation uses a subset of buffers that
-/// are alive together in an update.
+/// is free during its lifetime in the first micro-batch (all micro-batches are alike). These offsets also fit evaluation:
+/// buffers that it uses together are alive together in an update.
 void place_buffers(Plan& plan) {
   std::size_t fixed = 0;  // bytes on the device
   plan.spaces = {{&spaces::device, 0}};

@@ -70,7 +70,8 @@ class Loader {
         }
   }
 
-  /// Notes that operation `i` needs the buffer loaded. If it was not loaded, the buffers that overlap its slot end their stay.
+  /// Notes that operation `i` needs buffer `id` loaded. If `id` must be loaded now, the stays of buffers that overlap its slot
+  /// end.
   Stay& stay_at(std::size_t i, BufferId id, bool needs_what_is_kept) {
     std::vector<std::size_t>& here = loaded_[buffer(id).slot.buffer];
     const auto mine = std::find_if(here.begin(), here.end(), [&](std::size_t s) { return stays_[s].buffer == id; });
@@ -87,14 +88,15 @@ class Loader {
     return x.slot.offset < y.slot.offset + y.bytes && y.slot.offset < x.slot.offset + x.bytes;
   }
 
-  /// Returns true if the operation needs the stored content. A rank that writes only its own part needs the other parts. If
-  /// several stages use a unit, only the first contribution of a micro-batch overwrites its gradient.
+  /// Returns true if the operation needs the content that is stored on the host. If a rank writes only its own part, the other
+  /// parts are needed. If several stages use a unit, the first contribution of a micro-batch overwrites the gradient, and later
+  /// ones need it.
   bool needs_what_is_kept(const Operation& op, Effect effect, const Location& place) {
     if (needs_content(op, effect) || place.per_shard != 0) return true;
     return effect == Effect::contributes && std::exchange(contributed_[place.buffer], op.micro_batch + 1) == op.micro_batch + 1;
   }
 
-  /// Moves a whole buffer, counted in 4-byte words.
+  /// The load or unload of a whole buffer. Its count is in 4-byte words.
   Operation transfer(const Kind& kind, StreamId stream, BufferId id, int micro_batch) const {
     std::vector<Operand> operands;
     for (const OperandSpec& spec : kind.operands)

@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-/// Inserts loads and unloads into all lists of the plan, and replaces operands by the slots. No list begins or ends with a
-/// loaded buffer.
+/// Inserts loads and unloads into all lists of the plan, and replaces operands in offloaded buffers by places in their slots.
+/// When a list begins or ends, no buffer is loaded.
 void add_loads(Plan& plan);
 
 }  // namespace fsdp

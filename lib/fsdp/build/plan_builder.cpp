@@ -2,8 +2,8 @@
 //
 // A micro-batch is a walk over the stages: embedding, blocks, head, and back. The walk is first written down as a list of
 // visits. Then each visit becomes an operation, preceded by the gathers that it and its successors need, and followed by the
-// releases and reductions that it makes possible. So prefetch, slots, wrap policies, frozen layers and recomputation all follow
-// one rule over the visits.
+// releases and reductions that it makes possible. The same code for visits thus implements prefetch, slots, wrap policies,
+// frozen layers and recomputation.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -79,18 +79,18 @@ class Builder {
   // Stages: 0 the embedding, 1 + b block b, then the head.
   int head_stage() const { return blocks_ + 1; }
 
-  /// Bundles that are used one after another share slots in turn: a pool of several slots for bundles inside the model, and a
-  /// pool of one slot for the embedding and the head if they are separate. A bundle that both ends of the model use, or that
+  /// The slots that a bundle of units uses in turn with other bundles. `inside`: several slots, for bundles of blocks. `ends`:
+  /// one slot, for the embedding and the head if they are separate. `none`: a bundle that both ends of the model use, or that
   /// overlaps others, has its own slot from its first use to its last.
   enum class SlotPool { none, inside, ends };
 
-  /// Units that take slots together, because the same stages use them.
+  /// Units that are gathered and released together, because the same stages use them.
   struct Bundle {
     int first, last;         // stages
     std::vector<int> units;  // all units of the bundle
     SlotPool pool = SlotPool::none;
-    std::size_t turn = 0;   // in the pool
-    bool gathered = false;  // state during the emission of operations
+    std::size_t turn = 0;   // position in the pool's order of use
+    bool gathered = false;  // at the current end of the list that is built
   };
 
   void find_uses() {
@@ -136,8 +136,9 @@ class Builder {
 
   static std::size_t slots_of(SlotPool pool, std::size_t inside) { return pool == SlotPool::ends ? 1 : inside; }
 
-  /// Reserves memory for each unit with bytes_of(unit) > 0, and sets locations[unit]. If bundles share slots, those of a pool
-  /// use its slots in turn (`inside` is the number of slots inside the model). Every other bundle has its own memory.
+  /// Reserves memory for each unit with bytes_of(unit) > 0, and sets locations[unit]. If `in_turn` is true, the bundles of a
+  /// pool use its slots in turn; `inside` is the number of slots in the pool of that name. Every other bundle has its own
+  /// memory.
   template <class BytesOf>
   void add_slots(const std::string& name, BufferRole role, std::size_t inside, bool in_turn, const BytesOf& bytes_of,
                  std::vector<Location>& locations) {
@@ -216,7 +217,7 @@ class Builder {
 
   void add_buffers() {
     const auto n = static_cast<std::size_t>(units_.count());
-    std::size_t largest_master = 0, largest_gradient = 0;  // in fp32, of units that keep theirs in 16 bits
+    std::size_t largest_master = 0, largest_gradient = 0;  // in fp32, of units with a 16-bit master or gradient
     plan_.whole_parameters.resize(n);
     for (int u = 0; u < units_.count(); ++u) {
       const DType type = units_.unit(u).types.parameter;
@@ -320,7 +321,7 @@ class Builder {
     add_saved(0, largest(kept, is_kept));
     if (options_.training && !recomputes())
       for (int b = 1; b < blocks_; ++b)
-        if (b < first_backward_block())  // nothing is kept for backward
+        if (b < first_backward_block())  // backward does not reach this block
           saved_.push_back(saved_.front());
         else
           add_saved(b, at(kept, b));
@@ -366,7 +367,7 @@ class Builder {
     return options_.training && options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::selective;
   }
   int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
-  /// Backward ends at the lowest trained stage.
+  /// The last block of the backward pass, which ends at the lowest trained stage.
   int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
   bool recomputed(int block) const { return recomputes() && block / segment() < (blocks_ - 1) / segment(); }
   BufferId x(int block) const { return at(x_, block); }
@@ -376,17 +377,17 @@ class Builder {
     return recomputed(block) && block % segment() > 0 ? at(recomputed_x_, block % segment() - 1) : x(block);
   }
 
-  /// An operation of the walk, before gathers and reductions are added around it.
+  /// An operation on a stage, before gathers and reductions are added around it.
   struct Visit {
     Operation op;
     int stage;
-    bool backward = false;  // selects the prefetch rule
+    bool backward = false;  // prefetches by the option for backward
     bool reads_parameters = true;
     bool writes_gradients = false;
   };
 
-  /// Gradients that stay whole are added up in backward. Gradients in slots are added up in their reduction, and written anew
-  /// each time. If one operation writes both kinds, it adds to all of them, and the slots are cleared first.
+  /// Backward adds to gradients that stay whole between micro-batches. It overwrites gradients in slots, which are added up in
+  /// their reduction. An operation that writes both kinds adds to all of them; the slots are set to zero before.
   bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
   bool clears(int u) const { return adds() && units_.gradient_in_slot(u); }
 
@@ -429,7 +430,7 @@ class Builder {
          .writes_gradients = true});
     for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
-      if (recomputes_cheap() && b + 1 < blocks_)  // the last block's saved activations are still complete
+      if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
         visits.push_back(
             {.op = stage_operation(
                  kinds::recompute_cheap, b + 1, b,
@@ -560,8 +561,8 @@ class Builder {
            });
   }
 
-  /// Returns true if a bundle stays gathered after visit v: until its last use or, if slots are shared, if it is the next one
-  /// of its pool.
+  /// Returns true if a bundle stays gathered after visit v: a later visit needs it and, if bundles share slots, no other bundle
+  /// of its pool is needed before.
   bool stays(const Bundle& bundle, const std::vector<Visit>& visits, std::size_t v) const {
     for (std::size_t next = v + 1; next < visits.size(); ++next) {
       if (needs(visits[next], bundle)) return true;
@@ -613,8 +614,8 @@ class Builder {
                     .operands = {{weights, at(plan_.whole_parameters, u)}}});
   }
 
-  /// Rounds the fp32 sums of a unit, whole or this rank's part, into the kept 16-bit gradient. `add`: adds the kept gradient
-  /// first.
+  /// Rounds fp32 sums of a unit's gradient to the 16-bit gradient that is kept between micro-batches. `wide`: the sums, of the
+  /// whole gradient or of this rank's part. `add`: adds the kept gradient before rounding.
   void keep_gradient(List& list, int u, const Location& wide, bool add) {
     const bool is_whole = wide == at(plan_.whole_gradients, u);
     emit(list, {.kind = is_whole ? &kinds::round_whole_gradient : &kinds::round_gradient,
@@ -629,7 +630,7 @@ class Builder {
   }
 
   /// Reduces a unit's gradient, which is complete on this rank for this micro-batch. If gradients are kept in 16 bits, each sum
-  /// is computed in fp32 and then rounded into the kept gradient.
+  /// is computed in fp32 and then rounded by keep_gradient().
   void reduce(List& list, int u) {
     if (units_.sums_in_a_tree()) return reduce_into_tree(list, u);
     const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
@@ -660,14 +661,14 @@ class Builder {
                 .operands = {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}});
   }
 
-  /// All-reduces a unit's gradient in place, over the ranks with the same part.
+  /// All-reduces a unit's gradient in place, over the ranks that have the same part of it.
   void sum_over_replicas(List& list, int u, Location where) {
     emit(list, {.kind = &kinds::all_reduce_gradient,
                 .stream = StreamId::reduce,
                 .unit = u,
                 .group = units_.replicas(u),
                 .count = units_.shard_numel(u),
-                .reduce_dtype = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // sums are not rounded again
+                .reduce_dtype = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // reduced sums stay fp32
                 .operands = {{sum, where}}});
   }
 
@@ -679,9 +680,9 @@ class Builder {
                 .operands = {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}}});
   }
 
-  /// Like reduce(), for sums that form a tree. The gradient of the micro-batch is first summed over all ranks. Then the latest
-  /// sums are added together: as many as the binary number of this micro-batch has trailing ones, or all after the last
-  /// micro-batch.
+  /// Like reduce(), for an invariant plan with a tree of partial sums (see sums_at_once()). The gradient of the micro-batch is
+  /// first summed over all ranks. Then the latest partial sums are added: as many as the binary form of the micro-batch's
+  /// number has trailing ones or, after the last micro-batch, all.
   void reduce_into_tree(List& list, int u) {
     const auto m = static_cast<unsigned>(micro_batch_);
     const Location whole = at(plan_.whole_gradients, u);

@@ -1,4 +1,5 @@
-// Applies the strategy and the plan options to each unit. Private to the plan builder.
+// Applies the strategy and the plan options to each unit: which of its state is sharded, replicated, rounded or in a slot.
+// Private to the plan builder.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ auto& at(T& values, int i) {
   return values[static_cast<std::size_t>(i)];
 }
 
-/// Answers questions about units. The constructor's arguments must outlive it.
+/// The properties of units. The constructor's arguments must outlive this object.
 class UnitPlacement {
  public:
   UnitPlacement(const Layout& layout, const Placement& row, const PlanOptions& options)
@@ -29,7 +30,8 @@ class UnitPlacement {
   bool trained(int u) const { return options_.training && unit(u).trainable; }
   /// Returns true if the unit has an fp32 copy besides the parameters used for computation.
   bool rounded(int u) const { return unit(u).types.parameter != unit(u).types.master; }
-  /// Returns true if the state is bf16. Operations then work on an fp32 form of it, in memory that units share in turn.
+  /// Return true if the unit's master parameters, or its gradient, are stored in bf16. Operations then work on an fp32 copy, in
+  /// memory that units use in turn.
   bool has_16_bit_master(int u) const { return unit(u).types.master != DType::f32; }
   bool has_16_bit_gradient(int u) const { return unit(u).types.gradient != DType::f32; }
   bool works_on_matrices(int u) const { return trained(u) && unit(u).rule->whole.work; }

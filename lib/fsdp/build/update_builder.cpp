@@ -71,7 +71,7 @@ void UpdateBuilder::append_optimizer(int micro_batch) {
   for (int u = 0; u < units_.count(); ++u)
     if (clips_values_ && units_.trained(u) && !units_.has_16_bit_gradient(u)) emit_clip(u);
   for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
-  std::vector<int> together;  // units with matrices that are worked on together
+  std::vector<int> together;  // units whose directions are computed together
   for (int u = 0; u < units_.count(); ++u) {
     if (!units_.trained(u)) continue;
     if (!units_.works_on_matrices(u)) {
@@ -102,7 +102,7 @@ void UpdateBuilder::emit(Operation op) {
   plan_.update.push_back(std::move(op));
 }
 
-/// An all-reduce of integer words other than a unit's gradient.
+/// Appends an all-reduce of integer sums: squares, losses or statistics.
 void UpdateBuilder::emit_sum(const Kind& kind, GroupAxis group, Operand what, std::size_t count, int round) {
   emit({.kind = &kind,
         .stream = StreamId::reduce,
@@ -142,7 +142,7 @@ void UpdateBuilder::upcast_master(int u) {
         .operands = {{kept_master, at(plan_.master, u)}, {master, at(plan_.wide_master, u)}}});
 }
 
-/// Sums over whole tensors: first each unit's on this rank, then one reduction over the ranks.
+/// Appends a round of sums over whole tensors: first the sums of each unit on this rank, then one all-reduce.
 void UpdateBuilder::emit_statistics(int round) {
   const Layout& layout = units_.layout();
   for (int u = 0; u < units_.count(); ++u) {
@@ -187,8 +187,8 @@ void UpdateBuilder::emit_optimizer(int u) {
   if (is_published(u)) emit(gather_operation(units_, plan_, u));
 }
 
-/// Matrices are owned by ranks of the whole world, including replicas. All other places are zero, and the result is reduced
-/// like a gradient.
+/// Each matrix is processed by its owner, one rank of the world. All other ranks set it to zero, so that sums over the ranks,
+/// like those of gradients, give each rank its part of the results.
 void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
   const auto move = [&](const Kind& kind, StreamId stream, GroupAxis group, int u, std::vector<Operand> operands) {
     emit({.kind = &kind,
@@ -222,13 +222,13 @@ bool UpdateBuilder::shares_memory(int u, const std::vector<int>& others) const {
   const auto buffer_of = [&](const std::vector<Location>& places, int unit) { return plan_.at_work(at(places, unit)).buffer; };
   return std::any_of(others.begin(), others.end(), [&](int other) {
     return buffer_of(plan_.wide_gradients, u) ==
-               buffer_of(whole_directions_, other) ||  // its directions are upcast there after others are gathered
+               buffer_of(whole_directions_, other) ||  // u's gradient is upcast there after the other's directions are gathered
            buffer_of(whole_directions_, u) == buffer_of(whole_directions_, other) ||
            buffer_of(directions_, u) == buffer_of(directions_, other);
   });
 }
 
-/// The place of this rank's words in a round of a unit's sums over whole tensors.
+/// The place of the unit's words (its sums over whole tensors on this rank) in a round.
 Location UpdateBuilder::words(int u, int round) const {
   const Range range = units_.layout().statistics(static_cast<std::size_t>(u), round);
   return {at(plan_.statistics, round), range.begin * sizeof(std::int64_t)};

@@ -1,5 +1,6 @@
-// Builds the part of an update after backward: the gradient norm and the optimizer, including the sums over whole tensors and
-// the work on whole matrices that some optimizers need. Private to the plan builder.
+// Builds the part of an update after backward: the gradient norm and the optimizer, including the sums over whole tensors that
+// LAMB and Adafactor need ("statistics"), and the whole matrices that Muon needs ("directions": the matrices from which the
+// update is computed). Private to the plan builder.
 #pragma once
 
 #include "fsdp/build/unit_placement.hpp"
@@ -13,13 +14,14 @@ class UpdateBuilder {
   UpdateBuilder(const UnitPlacement& units, Plan& plan, bool clips_values)
       : units_(units), plan_(plan), clips_values_(clips_values) {}
 
-  /// Adds buffers for directions, which units share in turn. Whole matrices reuse the memory of the unit's unreduced gradient,
-  /// which must be in the plan already.
+  /// Adds buffers for this rank's part of directions, which units use in turn. The gathered directions of a unit use the memory
+  /// of its unreduced gradient, which must be in the plan already.
   void add_direction_buffers();
   /// Adds the buffers for sums over whole tensors.
   void add_statistics_buffers();
 
-  /// The last two sections of the update. A unit's parameters are published during the update of the next unit.
+  /// Append the last two sections of the update. If a unit's new parameters are gathered, this overlaps with the optimizer's
+  /// work on the next unit.
   void append_norm(int micro_batch);
   void append_optimizer(int micro_batch);
   /// Builds the list Plan::publish.
@@ -29,7 +31,7 @@ class UpdateBuilder {
   void emit(Operation op);
   void emit_sum(const Kind& kind, GroupAxis group, Operand what, std::size_t count, int round = 0);
   void emit_clip(int u);
-  /// Converts to fp32 for the next operation, whose operands are plan.wide_gradients and plan.wide_master.
+  /// Append the conversion of 16-bit state to fp32, in plan.wide_gradients or plan.wide_master, for the next operation.
   void upcast_gradient(int u);
   void upcast_master(int u);
   void emit_statistics(int round);

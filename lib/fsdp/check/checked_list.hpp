@@ -1,4 +1,4 @@
-// The base of the checkers: one list of operations of a plan, and common queries.
+// The base class of the checkers of plans: one list of operations of a plan, and common functions.
 #pragma once
 
 #include <set>

@@ -49,7 +49,8 @@ class Contents : private CheckedList {
   }
 
  private:
-  /// The state of a range of a buffer. `stored`: the offloaded buffer that it is a copy of; `changed`: since it was loaded.
+  /// The state of a range of a buffer. `stored`: the offloaded buffer that the range is a copy of. `changed`: an operation has
+  /// written to the range since it was loaded.
   struct Piece {
     std::size_t begin, end;
     Content content;
@@ -60,7 +61,8 @@ class Contents : private CheckedList {
 
   [[noreturn]] void fail(const std::string& why) const { CheckedList::fail(at_, why); }
 
-  /// Returns true for buffers that several things share in turn. Other buffers have one content for the whole list.
+  /// Returns true for buffers that units, stages or micro-batches use in turn. Other buffers have one content for the whole
+  /// list.
   static bool takes_turns(const PlanBuffer& buffer) {
     switch (buffer.role) {
       case BufferRole::gathered_parameters:

@@ -1,4 +1,4 @@
-// Checks memory that several things share in turn: an operation must find its own content there.
+// Checks memory that units, stages or micro-batches use in turn: an operation must find its own content there.
 #pragma once
 
 #include "fsdp/layout.hpp"

@@ -98,7 +98,7 @@ void GradientStates::sum_in_tree(const Operation& op) {
   add_to_tree(op, u, op.at(to), taken);
 }
 
-/// Takes the whole gradient, which must be that of this micro-batch only.
+/// Removes the whole gradient, which must be that of this micro-batch only, and returns it as a sum.
 GradientStates::Sum GradientStates::take_micro_batch(const Operation& op, std::size_t u, bool is_reduced) {
   UnitGradient& unit = units_[u];
   if (unit.whole.empty()) fail("reduces nothing");
@@ -109,8 +109,8 @@ GradientStates::Sum GradientStates::take_micro_batch(const Operation& op, std::s
   return {op.micro_batch, op.micro_batch + 1, is_reduced};
 }
 
-/// The canonical order: 2^n micro-batches, the first of which is a multiple of 2^n, are summed before another sum is added.
-/// Then an equal number of micro-batches is added, or the last ones of the update.
+/// Checks the canonical order. The sum that is added to must cover 2^n micro-batches, and the number of the first of them must
+/// be a multiple of 2^n. The added sum must cover the next 2^n micro-batches, or fewer at the end of the update.
 void GradientStates::add_to_tree(const Operation& op, std::size_t u, const Location& place, const Sum& sum) {
   std::map<int, Sum>& sums = units_[u].sums;
   const int there = sum_at(u, place);
@@ -291,7 +291,7 @@ void GradientStates::check_end() const {
   }
 }
 
-// --- Queries of the rules ---
+// --- Helpers ---
 
 std::set<int> GradientStates::stages_of(std::size_t u) const {
   std::set<int> stages;

@@ -1,7 +1,7 @@
 // Checks each unit's gradient through an update: every contribution of every micro-batch counts exactly once, is reduced over
-// all ranks that have a part in it, enters the norm, and is used by one optimizer step after the norm. A kind of operation
-// names its check (Kind::follow): one of the functions below or a function of its own. The library's checks are in one class,
-// because most rules are about their order.
+// all ranks that contribute to it, enters the norm, and is used by one optimizer step after the norm. A kind of operation names
+// its check (Kind::follow): one of the functions below or a function of its own. The library's checks are in one class, because
+// most of them concern the order of operations.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ class GradientStates : private CheckedList {
   void reduce_scatter(const Operation& op);
   void all_reduce(const Operation& op);
   void sum_in_tree(const Operation& op);
-  /// fp32 sums are rounded into the kept gradient, and replaced by the rounded values.
+  /// These operations round fp32 values to the 16-bit state that is kept, and set the fp32 values to the rounded ones.
   void keep_whole_gradient(const Operation& op);
   void keep_gradient(const Operation& op);
   void keep_master(const Operation& op);
@@ -55,25 +55,25 @@ class GradientStates : private CheckedList {
  private:
   using Contribution = std::pair<int, int>;  // micro-batch, stage
 
-  /// A sum over micro-batches [begin, end). `reduced`: it covers all ranks that have a part in it.
+  /// A sum over micro-batches [begin, end). `reduced`: it is summed over all ranks that contribute to it.
   struct Sum {
     int begin, end;
     bool reduced;
   };
 
-  /// The progress of the directions of an optimizer on whole matrices.
+  /// The progress of a unit's directions, if its optimizer needs whole matrices (Muon).
   enum class Matrices { none, parts, gathered, worked, returned, summed };
 
   struct UnitGradient {
     std::set<Contribution> whole, shard;  // content of the buffers
-    // If gradients are kept in 16 bits: `whole` and `shard` are the fp32 sums, and these the kept ones.
+    // The content of the kept gradients, if these have 16 bits. `whole` and `shard` are then the content of the fp32 sums.
     std::set<Contribution> kept_whole, kept_shard;
     bool whole_is_kept = false, kept_is_reduced = false, master_is_kept = false;
     int cleared_for = -1;     // micro-batch
     bool reduced = false;     // over the ranks with the same part
-    std::map<int, Sum> sums;  // sums in a tree that wait, by sum_at(); then `reduced` is about the whole gradient
+    std::map<int, Sum> sums;  // partial sums, by the index of sum_at(); `reduced` is then that of the whole gradient
     bool in_norm = false, used = false, updated = false;
-    std::set<const Kind*> done;  // kinds that may run once
+    std::set<const Kind*> done;  // kinds that have called once()
     int counted = 0;             // completed rounds of statistics
     Matrices matrices = Matrices::none;
   };

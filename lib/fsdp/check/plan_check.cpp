@@ -30,7 +30,7 @@ class ListChecker : private CheckedList {
         fail(i, "is in the wrong micro-batch");
     }
   }
-  /// The buffers hold all memory that stages access through the model's tables.
+  /// Checks that the memory to which StageContext points for parameters and gradients is inside the plan's buffers.
   void check_tables() const {
     const auto check = [&](const Location& kept, std::size_t u, DType type, const char* what) {
       const Location place = plan_.at_work(kept);
@@ -63,7 +63,8 @@ class ListChecker : private CheckedList {
     return false;
   }
 
-  /// An operation must have the operands of its kind, in order, in the places of the plan's tables, and complete on every rank.
+  /// Checks that an operation has the operands of its kind, in order, at the places that info_of() requires, and inside their
+  /// buffers on every rank.
   void check_operands(std::size_t i, const Operation& op) const {
     if (!has_its_subject(op)) fail(i, "names a unit or a stage that does not exist");
     const std::vector<std::size_t> units = units_of(op);
@@ -149,7 +150,7 @@ class ListChecker : private CheckedList {
           for (const int reader : at(readers, place))
             if (!is_after(reader))
               fail(i, format("writes {} and does not wait for operation {}, which reads it", name(place), reader));
-        // Transient buffers share memory in issue order, which only holds on one stream.
+        // Transient buffers reuse memory in issue order. Only operations on one stream run in this order.
         if (buffer(place.buffer).transient && op.stream != StreamId::compute)
           fail(i, format("uses {} on another stream than compute, but other buffers share its memory", name(place)));
       }
@@ -176,7 +177,7 @@ class ListChecker : private CheckedList {
     return of_buffers[static_cast<std::size_t>(place.buffer)];
   }
 
-  /// All micro-batches use memory like the first one.
+  /// Checks only the first micro-batch, because all micro-batches use memory in the same way.
   void check_memory() const {
     std::set<BufferId> live;
     std::size_t bytes = 0, peak = 0;

@@ -8,14 +8,14 @@
 namespace fsdp {
 
 /// Checks the lists of operations one after another. Throws InternalError that names the operation and the rule that it breaks.
-/// - Operands: the data that an operation moves, sums or updates is complete, and is in the place that the model's tables, the
-/// norm and saves use.
+/// - Operands: the data that an operation moves, sums or updates is complete, and is in the place that stages, the norm and
+/// saves use.
 /// - Order: every read has a write that happens before it (by stream order and waits). Every write happens after the previous
 /// write and all its readers, so that a slot is reused only after its last reader. A transient buffer is used by only one
 /// stream.
 /// - Gathers: every stage finds its parameters gathered, no gathered unit is overwritten, and every gathered unit is released.
-/// - Gradients: for every trained unit, every contribution of every stage and micro-batch counts exactly once. Each unit is
-/// reduced over all ranks that have a part in it before its squares are added, the norm includes all squares, and every trained
+/// - Gradients: for every trained unit, every contribution of every stage and micro-batch counts exactly once. Each gradient is
+/// reduced over all ranks that contribute to it before its squares are added, the norm includes all squares, and every trained
 /// unit is updated once, after the norm.
 /// - Sums in a tree: the sums of micro-batches are added in the canonical order, each after it is summed over all ranks.
 /// - Optimizers that need sums over whole tensors: each round includes every unit once, and is then summed over ranks, before

@@ -1,4 +1,4 @@
-// The collectives. Count, type and group of each follow from its unit and its operands.
+// The collectives. The count, type and group of a collective follow from its unit and its operands.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/update_sums.hpp"
@@ -80,7 +80,7 @@ void all_reduce_with_gaps(const Running& r) {
 
 Amount of_parameters(const Query& q) { return {shard_numel(q), q.unit().types.parameter}; }
 Amount of_whole_gradient(const Query& q) { return {shard_numel(q), DType::f32, q.unit().types.reduce}; }
-/// The sums of a reduce-scatter are not rounded again.
+/// If the gradient is already the sum of a reduce-scatter, it is not rounded again.
 Amount of_gradient(const Query& q) {
   return {shard_numel(q), DType::f32, q.is_scattered() ? DType::f32 : q.unit().types.reduce, replicas(q)};
 }
@@ -120,7 +120,7 @@ constinit const Kind all_reduce_squares = row("all-reduce squares", Subject::not
 constinit const Kind all_reduce_loss = row("all-reduce loss", Subject::nothing, of_all_reduce_loss, Collective::all_reduce,
                                            all_reduce, of_loss, protocol<&States::sum_loss>);
 
-/// The next user of the slot waits for it.
+/// Does no work. The next operation that writes to the slot waits for it.
 constinit const Kind release = {.name = "release",
                                 .account = Account::model,
                                 .subject = Subject::unit,

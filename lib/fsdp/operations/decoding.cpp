@@ -1,5 +1,5 @@
-// Operations of a decoding step: the forward pass of new tokens of some sequences, with key-value caches. A rank without rows
-// only takes part in the gathers.
+// Operations of a decoding step: the forward pass of new tokens of some sequences, with key-value caches. A rank without new
+// tokens only takes part in the gathers.
 #include "base/error.hpp"
 #include "fsdp/operations/running.hpp"
 
@@ -35,7 +35,7 @@ DecodedRows rows_of(const Running& r) {
   return {r.step.sequences, r.step.positions, there, there + r.step.tokens.size()};
 }
 
-/// Runs `work` unless the rank has no rows.
+/// Runs `work` if the rank has new tokens.
 template <void (*work)(const Running&)>
 void with_rows(const Running& r) {
   if (!r.step.tokens.empty()) work(r);

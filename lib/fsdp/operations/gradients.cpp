@@ -1,4 +1,4 @@
-// Local sums of gradients, and the operations on these sums before the optimizer reads them.
+// The operations on a rank's sums of gradients, until the optimizer reads these.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/exact_sum.hpp"
@@ -51,7 +51,7 @@ constinit const Kind sum_gradients = {
     .amount = of_shard,
     .follow = protocol<&GradientStates::sum_in_tree>};
 
-/// A part that all ranks hold counts once.
+/// Only one rank of the shard axis counts a unit that all of them hold whole.
 constinit const Kind add_squares = {.name = "squares",
                                     .account = Account::optimizer,
                                     .subject = Subject::unit,

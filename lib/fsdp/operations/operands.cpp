@@ -1,4 +1,4 @@
-// The operands by name: their places in the plan's tables, their sizes, and their expected content.
+// The table of operand names: the place of an operand in the plan, its size, and its expected content.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -31,7 +31,7 @@ template <BufferId Plan::*id>
 Place sums_of_plan(const Query& q) {
   return Home{q.plan.*id, sizeof(UpdateSums)};
 }
-/// The operand is in any buffer with its content.
+/// The operand may be in any buffer, with this role if one is given.
 Place anywhere(std::size_t bytes, std::optional<BufferRole> role = {}) { return Home{{}, bytes, role}; }
 Place part_of_gradient(const Query& q, const std::vector<Location>& places, DType type) {
   return there(q, places[u_of(q)], shard_bytes(q, type));
@@ -96,7 +96,8 @@ template <OperandName name>
 Content of_batch(const Query& q) {
   return {name, -1, q.op.micro_batch};
 }
-/// The output of the previous stage, and the gradient of that output.
+/// The content of activations: the output of the previous stage (given_before) or of this stage (given), and the gradients of
+/// these outputs.
 Content given_before(const Query& q) { return {x_out, q.op.stage - 1, q.op.micro_batch}; }
 Content given(const Query& q) { return {x_out, q.op.stage, q.op.micro_batch}; }
 Content gradient_of_given(const Query& q) { return {dx, q.op.stage, q.op.micro_batch}; }

@@ -43,7 +43,7 @@ OptimizerStep step_of(const Running& r) {
   return {r.scalars.update - r.scalars.state_began, r.scalars.learning_rate, &r.at<UpdateSums>(sums)->norm};
 }
 
-/// This rank's part of a unit's sums. A part that all ranks hold counts once.
+/// Computes this rank's part of a unit's sums. Only one rank of the shard axis counts a unit that all of them hold whole.
 void count_statistics(const Running& r) {
   const auto clear = [&] {
     kernels::fill_zero(r.stream, r.at<float>(words_out), r.op.count * sizeof(std::int64_t) / sizeof(float));
@@ -69,10 +69,10 @@ void work_on_matrices(const Running& r) {
   }
 }
 
-Cost of_rule(const Operation&, const Costing&) { return {}; }  // included in the rule's MemoryPasses
+Cost of_rule(const Operation&, const Costing&) { return {}; }  // included in Rule::passes: see update_cost()
 
-/// The memory traffic of an update of this rank's part, including sums over whole tensors and, if its type differs from the
-/// master's, the copy for gathers.
+/// The memory traffic of an update of this rank's part, including sums over whole tensors. If parameters are gathered in
+/// another type than the master's, it includes writing them.
 Cost update_cost(const Operation& op, const Costing& costing) {
   const auto u = static_cast<std::size_t>(op.unit);
   const UnitTypes& types = costing.layout.units()[u].types;

@@ -24,10 +24,10 @@ Cost both(double passes, const Operation& op) {
   return {.memory_bytes = passes * static_cast<double>(op.bytes() + op.count * sizeof(float))};
 }
 Cost upcast_cost(const Operation& op, const Costing&) { return both(1, op); }
-/// Reads and writes both, and converts the kept values back to fp32.
+/// Reads and writes the fp32 and the 16-bit values, and converts the rounded values back to fp32.
 Cost rounding_cost(const Operation& op, const Costing&) { return both(3, op); }
 
-/// Each sum of a gradient is rounded with different noise.
+/// A part of the noise's random key, so that each sum of a gradient in an update is rounded with different noise.
 std::uint32_t time_of(const Operation& op) { return static_cast<std::uint32_t>(2 * op.micro_batch + (op.accumulate ? 1 : 0)); }
 
 /// The noise of an element depends on its position in its parameter, not on the rank that holds it.

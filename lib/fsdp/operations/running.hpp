@@ -1,5 +1,5 @@
-// The arguments of an operation: its stream, its operands, the scalars of the update, and the facts that do not change during a
-// run.
+// The arguments of an operation (struct Running): its stream, its operands, the scalars of the update, and the data that does
+// not change during a run.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ struct UpdateScalars {
   double learning_rate = 0;
   double clip_norm = 0;           // 0: no clipping
   double clip_value = 0;          // limit for each element of the gradient, if the plan clips values
-  std::uint64_t state_began = 0;  // the update after which the optimizer's states were zero
-  Dropout dropout = {};  // first_sequence: of this rank's first micro-batch; each further one is `ranks` micro-batches later
-  double tokens = 0;     // the number of targets that count, in the whole update over all ranks
-  /// The factor of gradients between the loss and the optimizer, a power of 2, because fp16 loses small numbers.
+  std::uint64_t state_began = 0;  // the optimizer's states were zero after this update; 0: at the start
+  Dropout dropout = {};           // first_sequence is that of this rank's micro-batch 0
+  double tokens = 0;              // the number of targets that count, in the whole update over all ranks
+  /// Gradients are multiplied by this power of 2 until the optimizer divides by it, because fp16 loses small numbers.
   double loss_scale = 1;
   /// An update with a larger loss or norm is skipped, like one that is not finite.
   double most_loss = std::numeric_limits<double>::infinity(), most_norm = std::numeric_limits<double>::infinity();
 };
 
-/// A decoding step: row r is tokens[r] at positions[r] of sequences[r] of the caches, as in DecodedRows. `wanted` lists the
-/// rows whose logits are needed, at most as many as the caches have sequences.
+/// A decoding step: row r is token tokens[r], at position positions[r] of sequence sequences[r] in the caches (see
+/// DecodedRows). `wanted` lists the rows whose logits are needed, at most as many as the caches have sequences.
 struct DecodingStep {
   std::span<const std::int32_t> tokens, sequences, positions, wanted;
 };

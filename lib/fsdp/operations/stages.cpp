@@ -28,7 +28,7 @@ StageContext context_of(const Running& r) {
 
 std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.block); }
 
-/// The sums of an update are reset in its first micro-batch.
+/// `sums` is an operand only in the first micro-batch of an update, which sets the sums to zero.
 bool is_first(const Query& q) { return q.op.micro_batch == 0; }
 
 constexpr OperandSpec of_read_batch[] = {

@@ -1,4 +1,4 @@
-// Copies a whole buffer, in 4-byte words, between the offload memory and its slot on the device.
+// The operations that copy a whole offloaded buffer to its slot on the device, and back. Their count is in 4-byte words.
 #include "fsdp/operations/running.hpp"
 
 namespace fsdp {
