@@ -1,4 +1,4 @@
-// The models that are known by name: the sizes in the rows of the families.
+// The models that are known by name. Family::archs has their sizes.
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "nn/config.hpp"

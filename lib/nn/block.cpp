@@ -1,11 +1,12 @@
 // One block, forward and backward:
 //
-//   norm1 = norm(x_in);  qkv = norm1 Wqkv;  q and k are normalised and rotated where the model wants it
+//   norm1 = norm(x_in);  qkv = norm1 Wqkv;  some models normalise q and k, and rotate them (RoPE)
 //   mid = x_in + drop(attention(qkv) Wo)
 //   norm2 = norm(mid);   pre = norm2 Win;   x_out = mid + drop(activation(pre) Wout)
 //
-// Backward walks it in reverse with dx, the gradient of the residual stream, in place: each branch adds its share. A gradient
-// takes the place of the saved tensor that was needed last just before, so that backward needs little scratch.
+// Backward runs these lines in reverse. It updates dx, the gradient of the residual stream, in place: each branch adds its
+// gradient to dx. Gradients of other tensors overwrite saved tensors that are no longer needed, so that backward needs little
+// scratch.
 #include "nn/stages.hpp"
 
 namespace fsdp {
@@ -33,13 +34,13 @@ std::size_t Transformer::decoding_scratch_numel(const kernels::CacheShape& cache
 
 namespace {
 
-/// What a block saves, as tensors.
+/// Pointers to the tensors that a block saves for backward.
 template <class E>
 struct SavedTensors {
   E *qkv, *q, *k, *attention, *mid, *pre, *norm1, *norm2, *activated;
   float *q_stats, *k_stats, *lse, *stats1, *stats2;
 
-  /// `cheap` null: behind the kept part.
+  /// If `cheap` is null, the cheap part is in `saved`, after the kept part.
   SavedTensors(const Stage<E>& stage, float* saved, float* cheap) {
     const Saved at(stage.config, stage.context.shape, dtype_of<E>);
     if (!cheap) cheap = saved + at.kept;
@@ -51,7 +52,7 @@ struct SavedTensors {
   }
 };
 
-/// qkv[R,(H+2K)D]: the parts of each row side by side.
+/// Computes qkv[R,(H+2K)D]. Each row has q, then k, then v.
 template <class E>
 void qkv_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* qkv) {
   const std::size_t width = qkv_width(stage.config);
@@ -61,7 +62,7 @@ void qkv_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E*
   for (std::size_t i = 0; i < group.size; ++i) {
     const Linear& part = group.part[i];
     stage.linear_forward(part, x, qkv + column, width);
-    if (part.bias >= 0 && group.size > 1) {  // side by side as well: then one pass adds all
+    if (part.bias >= 0 && group.size > 1) {  // copy the biases next to each other, so that one pass adds all
       kernels::fill_zero(stream, bias + column, part.out);
       kernels::add_bias(stream, bias + column, stage.weight(part.bias), 1, part.out);
     }
@@ -71,7 +72,7 @@ void qkv_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E*
     kernels::add_bias(stream, qkv, group.size > 1 ? bias : stage.weight(group.part[0].bias), stage.R(), width);
 }
 
-/// dx[R,C] over x, which is needed for the gradients of the weights first.
+/// Computes the gradients of the weights and biases from x[R,C], then overwrites x with its gradient.
 template <class E>
 void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* d_qkv, Write write) {
   const std::size_t width = qkv_width(stage.config);
@@ -83,7 +84,7 @@ void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E
     stage.linear_backward_input(group.part[i], d_qkv + column, width, x, i == 0 ? Write::overwrite : Write::add);
 }
 
-/// Norms of the heads of queries and keys, which are replaced; what they were is saved.
+/// Normalises each head of queries and keys in place. Their values before the norm are saved.
 template <class E>
 void qk_norm_forward(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at) {
   const TransformerConfig& c = stage.config;
@@ -95,7 +96,7 @@ void qk_norm_forward(const Stage<E>& stage, const BlockParameters& parameters, c
                              stage.R(), c.kv_heads, c.head_size, qkv_width(c), c.norm_eps);
 }
 
-/// d_qkv becomes the gradient of what the norms were given.
+/// Replaces the gradient of the norms' outputs in d_qkv by the gradient of their inputs.
 template <class E>
 void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, E* d_qkv,
                       Write write) {
@@ -111,7 +112,7 @@ void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, 
   backward(parameters.k_norm, d_qkv + attention_width(c), at.k, at.k_stats, c.kv_heads);
 }
 
-/// Rotary positions of queries and keys, which lie side by side, in one call.
+/// Rotates queries and keys by their positions (RoPE): in one call, because they are adjacent in a row.
 template <class E>
 void rotate(const Stage<E>& stage, E* qkv, bool inverse, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
@@ -121,8 +122,8 @@ void rotate(const Stage<E>& stage, E* qkv, bool inverse, const std::int32_t* pos
                 qkv_width(c), stage.context.tables, inverse, positions);
 }
 
-/// Rows [begin, end) of a step, which are tokens of one sequence, one after another, or, if `single`, of several sequences, one
-/// of each.
+/// Rows [begin, end) of a decoding step. If `single` is true, each row is a token of another sequence. Otherwise the rows are
+/// consecutive tokens of one sequence.
 struct Run {
   std::size_t begin, end;
   bool single;
@@ -139,7 +140,7 @@ Run run_of(const DecodedRows& rows, std::size_t begin) {
   return {begin, end, true};
 }
 
-/// Attention of `count` rows from row `first` on over the cache, each by itself, into out[count,HD].
+/// Computes attention over the cache for rows [first, first + count), separately for each row. Writes out[count,HD].
 template <class E>
 void attend_each(const Stage<E>& stage, E* out, const SavedTensors<E>& at, const DecodedRows& rows, std::size_t first,
                  std::size_t count, const kernels::CacheShape& shape, const E* cache) {
@@ -150,8 +151,8 @@ void attend_each(const Stage<E>& stage, E* out, const SavedTensors<E>& at, const
                             stage.scratch_at(scratch.scores));
 }
 
-/// Attention of a step's rows over the cache, in which their keys and values are. Where a sequence has many rows, as a prompt
-/// has, they go through the attention of whole sequences.
+/// Computes attention over the cache for all rows of a step. The cache has the rows' keys and values already. Several rows of
+/// one sequence (a prompt) are computed by the kernel for whole sequences.
 template <class E>
 void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows,
                      const kernels::CacheShape& shape, const E* cache) {
@@ -173,7 +174,7 @@ void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const Dec
       r = run.end;
       continue;
     }
-    // As many rows at a time as there is scratch for.
+    // The scratch is large enough for shape.sequences rows at a time.
     const std::size_t count = std::min(run.end - r, shape.sequences);
     attend_each(stage, out, at, rows, r, count, shape, cache);
     r += count;
@@ -200,7 +201,7 @@ void activate(const Stage<E>& stage, E* pre, E* activated, const E* bias = nullp
   }
 }
 
-/// activated[R,F] from x[R,C]; pre: [R,F], or gate and up one behind the other.
+/// Computes pre and activated[R,F] from x[R,C]. `pre` has [R,F] or, for SwiGLU, gate[R,F] and then up[R,F].
 template <class E>
 void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* pre, E* activated) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
@@ -221,8 +222,8 @@ void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x,
   }
 }
 
-/// d_pre[R,F], where SwiGLU has its gate, from dy[R,C], which `out` has made; the gradient of its other half is left in
-/// scratch.
+/// Computes d_pre[R,F], the gradient of `pre`, from dy[R,C], the gradient of the output of projection `out`. For SwiGLU, d_pre
+/// is the gradient of the gate, and the gradient of the up projection is written to scratch.d_up.
 template <class E>
 void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, const E* pre, E* d_pre) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
@@ -240,7 +241,7 @@ void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, 
   }
 }
 
-/// dx[R,C] over x, after activation_backward().
+/// Runs after activation_backward(). Computes the gradients of weights and biases, then overwrites x[R,C] with its gradient.
 template <class E>
 void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* d_gate, Write write) {
   const std::size_t F = stage.config.ffn_width;
@@ -250,7 +251,7 @@ void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, cons
     stage.linear_backward_input(group.part[i], d_pre[i], F, x, i == 0 ? Write::overwrite : Write::add);
 }
 
-/// A block up to queries, keys and values.
+/// The first part of a block: norm, queries, keys and values.
 template <class E>
 void make_qkv(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, const E* x_in) {
   stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, stage.R());
@@ -258,7 +259,7 @@ void make_qkv(const Stage<E>& stage, const BlockParameters& parameters, const Sa
   qk_norm_forward(stage, parameters, at);
 }
 
-/// The rest of a block, after attention. x_out null: only up to the activation.
+/// The part of a block after attention. If x_out is null, it ends after the activation function.
 template <class E>
 void add_branches(const Stage<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
                   const E* x_in, E* x_out) {
@@ -305,8 +306,8 @@ void Transformer::decode_wanted(const StageContext& context, std::size_t block, 
   StageContext of_wanted = context;
   of_wanted.shape = {1, wanted.size()};
   const Stage<E> stage(config_, device_, of_wanted);
-  E *const in = at.norm1, *const out = at.norm2;  // [W,C], in the place of what is not needed any more
-  // Rows that stand side by side at once, as those of answers do.
+  E *const in = at.norm1, *const out = at.norm2;  // [wanted rows,C], in memory that is no longer needed
+  // Calls work(i, n) for adjacent wanted rows together: those of texts that are continued by one token each are adjacent.
   const auto for_each_run = [&](const auto& work) {
     for (std::size_t i = 0, n = 1; i < wanted.size(); i += n, n = 1) {
       while (i + n < wanted.size() && n < shape.sequences && row(i + n) == row(i) + n) ++n;

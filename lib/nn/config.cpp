@@ -116,7 +116,8 @@ bool has(const Family& family, TransformerConfig config) {
   }
 }
 
-/// What of the overrides not every family has. One at a time, so that the first that does not fit is named.
+/// Applies the overrides that some families do not support, one at a time, so that an error can name the first one that is not
+/// possible.
 void change_kind(TransformerConfig& config, const ConfigOverrides& overrides) {
   const auto change = [&](auto TransformerConfig::*field, auto value, const char* what) {
     if (config.*field == value) return;
@@ -207,7 +208,7 @@ TransformerConfig config_from_json(const json& object) {
                    "all layers",
                    json_excerpt(layer_type)));
   const TransformerConfig config = read_keys(*family, object);
-  // A window or a chunk as long as the longest sequence cuts nothing off.
+  // A window or a chunk as long as the longest sequence has no effect.
   const auto require_long = [&](const char* key) {
     const json* value = keys::find(object, {key});
     if (!value || !value->is_number_integer() || keys::read_count(object, {key}, 0) < config.max_positions)
@@ -229,8 +230,8 @@ json config_to_json(const TransformerConfig& config) {
 
 namespace {
 
-/// Keys without effect here, whatever their value: transformers' own settings, other heads, dropout (an option here) and tokens
-/// (text/end_tokens.hpp).
+/// Keys that do not change the computation, whatever their value: settings of the package transformers, keys for other heads
+/// than the LM head, dropout (an option of training), and special tokens (text/end_tokens.hpp reads them).
 constexpr const char* without_effect[] = {"_attn_implementation",
                                           "_attn_implementation_autoset",
                                           "_commit_hash",
@@ -279,7 +280,7 @@ constexpr const char* without_effect[] = {"_attn_implementation",
                                           "unsloth_fixed",
                                           "unsloth_version",
                                           "use_cache"};
-/// Keys that config_from_json() or a family reads, or refuses unless they are off, and need not write.
+/// Keys that config_from_json() or a family reads, or refuses unless they are off. config_to_json() may omit them.
 constexpr const char* read_elsewhere[] = {"attention_chunk_size",
                                           "hidden_size",
                                           "layer_types",

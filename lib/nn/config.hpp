@@ -28,8 +28,8 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-/// The fields describe the arithmetic. `family` is only for files: it names the row of nn/families.hpp that defines how
-/// config.json and the parameters are written.
+/// The fields describe the arithmetic. `family` is only for files: it is the name of the Family that defines how config.json
+/// and the parameters are written.
 struct TransformerConfig {
   std::string family = "gpt2";    // model_type in config.json
   std::size_t vocab_size = 0;     // V
@@ -50,8 +50,8 @@ struct TransformerConfig {
   std::optional<std::size_t> padding_token;
   Rope rope;
   bool qk_norm = false;  // RMSNorm of each head of queries and keys, before the rotation
-  /// A token attends to itself and the window - 1 tokens before it; 0: to all tokens before it. Longer sequences are refused,
-  /// so the window never has an effect.
+  /// A token attends to itself and the window - 1 tokens before it; 0: no window. Sequences that are longer than the window are
+  /// refused, so the window never changes a result.
   std::size_t sliding_window = 0;
   Activation activation = Activation::gelu_tanh;
   bool qkv_bias = true, attention_out_bias = true, mlp_bias = true;
@@ -68,13 +68,13 @@ struct TransformerConfig {
 /// The fields that a user may change. Empty fields stay unchanged.
 struct ConfigOverrides {
   std::optional<std::size_t> layers, width, ffn_width, heads, kv_heads, vocab_size, max_positions;
-  std::optional<bool> tied_embeddings, learned_positions, unscaled_embedding;  // false learned_positions: sinusoidal
+  std::optional<bool> tied_embeddings, learned_positions, unscaled_embedding;  // learned_positions = false: sinusoidal
   std::optional<Activation> activation;
 };
-/// Returns `config` with these values and those that follow from them: a head size of width / heads, key/value heads equal to
-/// the heads, and an inner width of 4 x width are recomputed. If the family does not have the resulting model, the family
-/// changes to the one that does, with the same rule of initial weights: transformer_lm_gpt2_small with learned positions
-/// becomes a biogpt. Throws UserError if no family has it, or if heads do not divide the width. Does no other validation.
+/// Returns `config` with these values. If `config` has a head size of width / heads, as many key/value heads as heads, or an
+/// inner width of 4 * width, the result has the same relation. If the family has no such model, the family is replaced by one
+/// that has it and the same distribution of initial weights: transformer_lm_gpt2_small with learned positions becomes a biogpt.
+/// Throws UserError if no family has such a model, or if the heads do not divide the width. Does no other validation.
 TransformerConfig override_config(TransformerConfig config, const ConfigOverrides& overrides);
 
 /// Reads a parsed config.json, in the old spelling (rope_theta, rope_scaling) or that of transformers 5 (rope_parameters).

@@ -1,5 +1,6 @@
-// The two ends of the chain: the embedding, and the head, which is final norm, projection to the vocabulary and cross-entropy
-// in one stage, because all logits at once would be the largest tensor of the run.
+// The first and the last stage of a Transformer: the embedding and the LM head. The head is final norm, projection to the
+// vocabulary and cross-entropy in one stage, so that only some rows of logits are in memory at once. All logits would be the
+// largest tensor of the run.
 #include <cmath>
 
 #include "base/narrow.hpp"
@@ -11,12 +12,12 @@ using namespace stages;
 
 namespace {
 
-/// What the embedding of a token is multiplied by.
+/// The factor that the embedding of a token is multiplied by.
 float embedding_scale(const TransformerConfig& config) {
   return config.scaled_embedding ? std::sqrt(static_cast<float>(config.width)) : 1;
 }
 
-/// The first row that is read of the table of learned positions, if the model has one.
+/// The row of the first token in the table of learned positions; null if the model has no such table.
 template <class E>
 const E* learned_positions(const Stage<E>& stage, const ModelParameters& model) {
   const E* const table = stage.weight(model.position_table);

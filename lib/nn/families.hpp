@@ -1,4 +1,4 @@
-// The model families, one row each. A row holds what differs between the files of families: the keys of config.json, the names
+// The model families. A struct Family describes what differs between the files of families: the keys of config.json, the names
 // and stored layout of parameters, and the usual sizes. The arithmetic depends only on TransformerConfig.
 // docs/extending-family.md shows how to add a family.
 #pragma once
@@ -35,7 +35,7 @@ struct ParameterNames {
 enum class InitialWeights {
   normal,           // normal(initializer_range)
   residual_scaled,  // the same, divided by sqrt(2 L) in projections into the residual stream
-  fairseq           // as in its TransformerDecoder, without initializer_range
+  fairseq           // as in fairseq's TransformerDecoder, without initializer_range
 };
 
 /// A model with a name for users.
@@ -55,7 +55,7 @@ TransformerConfig with_sizes(TransformerConfig config, std::size_t width, std::s
 
 struct Family {
   std::string model_type;    // in config.json: "llama"
-  std::string architecture;  // likewise: "LlamaForCausalLM"
+  std::string architecture;  // in config.json: "LlamaForCausalLM"
   ParameterNames names;
   WeightLayout weights = WeightLayout::out_in;
   InitialWeights initial = InitialWeights::normal;
@@ -65,8 +65,8 @@ struct Family {
   bool free_head_size = false;
   /// read() understands "sliding_window". For other families the key must be off.
   bool reads_sliding_window = false;
-  /// transformers' defaults for missing keys; 0 if the default follows from other keys. Models of the family differ from it
-  /// only in the fields that read() reads.
+  /// transformers' defaults for missing keys; 0 if the default follows from other keys. The fields that read() does not set are
+  /// the same for all models of the family.
   TransformerConfig defaults = {};
   /// read() returns the configuration in a config.json, and write() writes it with the family's keys. The keys of all families
   /// are handled elsewhere: model_type, architectures, vocab_size, tie_word_embeddings.
@@ -76,15 +76,15 @@ struct Family {
   std::vector<OtherArch> other_archs = {};
 };
 
-/// All rows, the library's first.
+/// All families: those of the library, then those of add_family().
 const std::vector<const Family*>& families();
-/// The row of a model_type. Throws UserError with a list of the known ones if there is none.
+/// The family with this model_type. Throws UserError with a list of the known ones if there is none.
 const Family& find_family(const std::string& model_type);
-/// Adds a row. `family` must live as long as the program. Call it before anything else, because the table is not protected
+/// Adds a family. `family` must live as long as the program. Call it before anything else, because the table is not protected
 /// against concurrent use.
 void add_family(const Family& family);
 
-/// The library's rows, each defined in a file of families/.
+/// The library's families, which are defined in families/.
 const Family& gpt2_family();
 const Family& llama_family();
 const Family& mistral_family();

@@ -26,25 +26,24 @@ struct BatchShape {
 /// The content of a batch per row, in elements of 4 bytes.
 struct RowSizes {
   std::size_t inputs = 1, targets = 1;
-  bool tokens = true, labels = true;        // integers (a negative label does not count); else floats
+  bool tokens = true, labels = true;  // inputs are token numbers; targets are labels (negative: not counted). false: floats
   std::size_t vocabulary = 0, classes = 0;  // upper bounds of tokens and labels; 0: unknown
 };
 
 /// Dropout of an update, placed as in Hugging Face's GPT-2: `residual` after the embedding and on each branch before it is
 /// added to the residual stream (embd_pdrop, resid_pdrop), `attention` on the attention probabilities (attn_pdrop). The masks
-/// depend only on seed, update and global indices: the micro-batch's sequences are the update's first_sequence, first_sequence
-/// + 1, ...
+/// depend only on seed, update and global indices: sequence s of the micro-batch is sequence first_sequence + s of the update.
 struct Dropout {
   float residual = 0, attention = 0;  // rates in [0, 1)
   std::uint32_t seed = 0;
   std::uint64_t update = 0, first_sequence = 0;
 };
 
-/// The arguments of a stage. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape. They are null if
-/// p is not gathered, or if its gradient is not needed. Weights and activations have type `type`; gradients of parameters are
-/// fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are from fill_tables(). Evaluation keeps the default
-/// `dropout`; backward and recomputation must use that of forward. `positions`: [R] or null (see kernels::AttentionShape). With
-/// positions, each document of a sequence is computed as a separate sequence.
+/// The arguments of a stage. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape. weights[p] is
+/// null if p is not gathered, and gradients[p] is null if its gradient is not needed. Weights and activations have type `type`;
+/// gradients of parameters are fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are from fill_tables().
+/// Evaluation keeps the default `dropout`; backward and recomputation must use that of forward. `positions`: [R] or null (see
+/// kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
@@ -57,13 +56,13 @@ struct StageContext {
   const std::int32_t* positions = nullptr;
 };
 
-/// The tokens of a decoding step: row r is at positions[r] of sequences[r] of a cache. The cache has all positions before it,
-/// or receives them from earlier rows. The rows of a sequence are adjacent and in order. `..._there` are the same numbers in
-/// device memory.
+/// The tokens of a decoding step: row r is at position positions[r] of sequence sequences[r] in the key-value caches. Earlier
+/// positions of the sequence are in the caches already, or are earlier rows of the step. The rows of a sequence are adjacent
+/// and in order. sequences_there and positions_there are the same numbers in device memory.
 struct DecodedRows {
   std::span<const std::int32_t> sequences, positions;
   const std::int32_t *sequences_there, *positions_there;
-  /// The only rows of the last block's output that are used, in ascending order.
+  /// For the last block: the rows of which the output is used, in ascending order. Not set: all rows.
   std::optional<std::span<const std::int32_t>> wanted = {};
 };
 
@@ -91,12 +90,11 @@ class Model {
 
   /// The device that the model is for, which sizes depend on. It need not exist.
   virtual const DeviceTraits& device() const = 0;
-  /// A parameter's index is its identity, and the key of its random numbers.
+  /// A parameter's index is its identity, and the key of the random numbers for its initial values.
   virtual const std::vector<Parameter>& parameters() const = 0;
   virtual std::size_t blocks() const = 0;
   virtual RowSizes row_sizes() const = 0;
-  /// The configuration from which other programs can make this model; null if there is none, because the model has layers of
-  /// its program.
+  /// The configuration from which other programs can make this model; null if the model has user-defined layers.
   virtual const TransformerConfig* transformer_config() const { return nullptr; }
   /// `type`: of weights and activations. `cache`: not empty if the plan decodes.
   virtual ModelSizes sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const = 0;
@@ -111,17 +109,18 @@ class Model {
 
   /// Computes x from the batch's inputs.
   virtual void embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const = 0;
-  /// Computes gradients of the first stage's parameters from dx. With `write` = overwrite this is the update's first
-  /// contribution to these gradients. For a parameter that the head uses, too, the contribution of head_forward_backward() in
-  /// the same micro-batch is already in place and is added to.
+  /// Computes the contributions of dx to the gradients of the first stage's parameters. By `write`, a contribution overwrites a
+  /// gradient or is added to it. If the head uses the parameter, too, it is always added, because head_forward_backward() has
+  /// already written the gradient in this micro-batch.
   virtual void embedding_backward(const StageContext& context, const std::int32_t* inputs, const void* dx,
                                   kernels::Write write) const = 0;
 
   /// Computes x_out = block(x_in) and fills `saved`. x_out must not be x_in. If x_out is null, only `saved` is computed
-  /// (recomputation). `cheap`, here and below: the place of the cheap part of the saved activations; null: after the kept part.
+  /// (recomputation). Some of the saved activations (of norms and activation functions) are cheap to recompute. `cheap`, here
+  /// and below, is the place of this part; null: in `saved`, after the other part.
   virtual void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                              float* cheap = nullptr) const = 0;
-  /// Recomputes the cheap part from x_in and the kept part, bit-identical to block_forward().
+  /// Recomputes the cheap part from x_in and the other part, bit-identical to block_forward().
   virtual void block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
                                      float* cheap = nullptr) const = 0;
   /// Replaces dx, the gradient of x_out, by that of x_in, and writes the block's gradients or adds to them. `saved` may be
@@ -129,7 +128,8 @@ class Model {
   virtual void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                               kernels::Write write, float* cheap = nullptr) const = 0;
 
-  /// Adds the sum over the targets that count to `loss`. Computes dx and the head's gradients of gradient_scale * that sum.
+  /// Adds the losses of all targets that count to `loss`. Computes the gradients of (gradient_scale * the sum of these losses):
+  /// dx, and those of the head's parameters.
   virtual void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
                                      float gradient_scale, kernels::LossSum& loss, void* dx, kernels::Write write) const = 0;
   /// Computes only the loss. losses[R] in host memory, if not null, receives the loss of each row once the stream has done the
@@ -138,8 +138,8 @@ class Model {
                          float* losses = nullptr) const = 0;
 
   // Decoding: the forward pass over new tokens only, with context.shape {1, R}. Blocks keep the keys and values of earlier
-  // tokens in caches. Tables cover all positions of the cache. Only models with a check_batch() that accepts a cache implement
-  // these functions.
+  // tokens in caches. The position tables cover all positions of the cache. Only models whose check_batch() accepts a cache
+  // implement these functions.
 
   /// Computes x[R,C] from tokens[R].
   virtual void embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,

@@ -3,10 +3,11 @@
 //   normal           weights and embeddings normal(initializer_range), biases 0
 //   residual_scaled  the same, but projections into the residual stream are divided by sqrt(2 L) (Radford et al. 2019, section
 //                    2.3; GPT2PreTrainedModel._init_weights)
-//   fairseq          embeddings, positions and head normal(1 / sqrt(C)) (fairseq/models/transformer: Embedding,
-//                    PositionalEmbedding, build_output_projection); attention uniform to sqrt(6 / (in + out)) (Glorot and
-//                    Bengio 2010), 1 / sqrt(2) of it for q, k and v (MultiheadAttention.reset_parameters); MLPs uniform to 1 /
-//                    sqrt(in), and so the biases, of q, k and v, too, which torch.nn.Linear has made
+//   fairseq          embeddings, positions and head: normal(1 / sqrt(C)) (fairseq/models/transformer: Embedding,
+//                    PositionalEmbedding, build_output_projection)
+//                    attention weights: uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio 2010); of q, k and v:
+//                    1 / sqrt(2) times that (MultiheadAttention.reset_parameters)
+//                    MLP weights, and biases of MLPs, q, k and v: uniform in +-1 / sqrt(in), as torch.nn.Linear makes them
 #include "nn/parameters.hpp"
 
 #include <cmath>
@@ -87,7 +88,8 @@ class Builder {
     if (bias) linear.bias = vector(name + ".bias", out, initial_bias(kind, in));
     return linear;
   }
-  /// Projections of one input to outputs of these widths, which one projection may make side by side.
+  /// Projections of one input to outputs of these widths. If there is only one name, one projection computes all outputs, next
+  /// to each other.
   LinearGroup group(const std::string& block, const std::vector<std::string>& names, Projection kind,
                     std::vector<std::size_t> widths, bool bias) {
     if (names.size() == 1) widths = {std::accumulate(widths.begin(), widths.end(), std::size_t{0})};

@@ -15,13 +15,13 @@
 
 namespace fsdp {
 
-/// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity and the key of its random
-/// numbers.
+/// A Hugging Face tensor in its stored shape. Its index in Transformer::parameters() is its identity and the key of the random
+/// numbers for its initial values.
 struct Parameter {
   std::string name;  // "transformer.h.0.attn.c_attn.weight"
   Shape shape;
   Init init;
-  bool decayed;  // weight decay by default: two or more dimensions
+  bool decayed;  // has weight decay by default, because it has two or more dimensions
   int block;     // the block that it is part of, or -1: embedding, final norm, head
 };
 
@@ -34,7 +34,7 @@ struct Linear {
   std::size_t in = 0, out = 0;
   WeightLayout layout = WeightLayout::out_in;
 };
-/// Projections with one input; their outputs are in this order.
+/// Projections of the same input. Their outputs are stored in this order.
 struct LinearGroup {
   std::array<Linear, 3> part;
   std::size_t size = 0;
@@ -54,11 +54,11 @@ struct ModelParameters {
   int token_table = -1, position_table = -1;
   std::vector<BlockParameters> blocks;
   Norm final_norm;
-  int head = -1;  // [V, C]; the token table if they are tied
+  int head = -1;  // [V, C]; equal to token_table if the two are tied
 };
 
 /// The indices of the parameters that each stage reads: [0] the embedding, [1 + b] block b, last the head. A tied table is in
-/// both ends.
+/// the first and the last stage.
 std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters& model);
 
 /// A pure function of a valid configuration.

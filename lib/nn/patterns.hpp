@@ -14,8 +14,8 @@ namespace fsdp {
 /// omitted.
 bool matches(std::string_view pattern, std::string_view name);
 
-/// "lm_head.weight is model.embed_tokens.weight here (tie_word_embeddings)" if `pattern` matches the head or its module and
-/// the model ties the head to its token table; else nothing.
+/// If `pattern` matches the LM head or its module, and the model ties the head to the token table, returns the text
+/// "lm_head.weight is the same tensor as model.embed_tokens.weight (tie_word_embeddings)". Otherwise returns nothing.
 std::optional<std::string> tied_head(std::string_view pattern, const std::vector<Parameter>& parameters);
 
 /// Returns which parameters a list of patterns matches. Throws UserError for a pattern without a match; `what` names the list.

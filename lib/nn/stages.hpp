@@ -1,5 +1,5 @@
-// Shared by the stages, private to this folder: offsets in `saved` and `scratch`, and norms and projections as calls of
-// kernels, for every kind of norm and layout of weights.
+// Code that the stages of a Transformer share; private to this folder. It defines offsets in the memory `saved` and `scratch`,
+// and calls the kernels of norms and projections, for every kind of norm and layout of weights.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class Offsets {
   std::size_t size_, end_;
 };
 
-/// The address of numbers of type E from take_values().
+/// The address of numbers of type E. `offset` is from take_values().
 template <class E>
 E* values_at(float* memory, std::size_t offset) {
   return reinterpret_cast<E*>(memory + offset);
@@ -40,24 +40,24 @@ E* values_at(float* memory, std::size_t offset) {
 
 inline std::size_t attention_width(const TransformerConfig& c) { return c.heads * c.head_size; }
 inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
-/// The numbers per token in a block's cache: keys and values, which are adjacent at the end of qkv.
+/// The number of elements per token in a block's key-value cache. Keys and values are adjacent at the end of a row of qkv.
 inline std::size_t cached_width(const TransformerConfig& c) { return 2 * c.kv_heads * c.head_size; }
 inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape,
                                                const std::int32_t* positions = nullptr) {
   return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c), 0, positions};
 }
 
-/// A block's saved activations: first the kept part, then, from `kept` on, the part that is cheap to recompute. Backward
-/// replaces most of them by gradients: see block.cpp.
+/// The offsets of a block's saved activations: in the part that selective checkpointing keeps (`kept` is its size), then in the
+/// part that is cheap to recompute (`cheap` is its size). Backward overwrites most of them with gradients: see block.cpp.
 struct Saved {
   std::size_t qkv;   // [R,(H+2K)D], after bias, norm and rotation
-  std::size_t q, k;  // where these have a norm, before it: [R,HD], [R,KD]
+  std::size_t q, k;  // if these have a norm, their values before it: [R,HD], [R,KD]
   std::size_t q_stats, k_stats;
   std::size_t attention, lse;  // [R,HD], [B,H,T]
-  std::size_t mid;             // x after attention, [R,C]; backward puts d attention [R,HD] here
-  std::size_t pre;             // before the activation: [R,F], or gate and up [2,R,F]
+  std::size_t mid;             // residual stream after attention, [R,C]; in backward the gradient of `attention`, [R,HD]
+  std::size_t pre;             // input of the activation function: [R,F], or gate and up [2,R,F]
   std::size_t kept;
-  std::size_t norm1, stats1;  // [R,C], [R,2] at most; these and below from `kept`
+  std::size_t norm1, stats1;  // [R,C], [R,2] at most; from here on in the cheap part
   std::size_t norm2, stats2;  // [R,C], [R,2] at most
   std::size_t activated;      // [R,F]
   std::size_t cheap;
@@ -84,8 +84,8 @@ struct Saved {
   }
 };
 
-/// The number of rows of logits in memory at once, in equal chunks. It depends only on the sizes and the kind of device, so
-/// that a run is reproducible.
+/// The number of rows of logits in memory at once: R rows are divided into equal chunks. The number depends only on the sizes
+/// and the kind of device, so that a run is reproducible.
 inline std::size_t head_chunk_rows(std::size_t R, std::size_t V, const DeviceTraits& device) {
   const std::size_t most = std::max<std::size_t>(64, device.logits_bytes / sizeof(float) / V);
   const std::size_t chunks = (R + most - 1) / most;
@@ -93,24 +93,25 @@ inline std::size_t head_chunk_rows(std::size_t R, std::size_t V, const DeviceTra
   return std::min(R, round_up((R + chunks - 1) / chunks, 16));  // gemm over an odd number of rows is slower
 }
 
-/// Columns of logits that are multiplied at a time, as dense matrices: for long rows of an odd length oneDNN's bf16 products
-/// take twice as long, and the gradient of a piece is still in cache when it is used.
+/// The number of columns of logits that one matrix product computes, as a dense matrix. There are two reasons for such pieces:
+/// oneDNN's bf16 products take twice as long for long rows of an odd length, and the gradient of a piece is still in cache when
+/// it is used.
 inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
   const std::size_t pieces = V / device.logits_columns + (V % device.logits_columns > 0 ? 1 : 0);
   return pieces == 1 ? V : round_up((V + pieces - 1) / pieces, 32);
 }
 
-/// The scratch of all stages: first small sums, then one area that each stage uses differently.
+/// Offsets in the scratch memory of all stages: first small areas, then one large area that each stage divides differently.
 struct Scratch {
   std::size_t column_sums;        // for the gradients of biases and norms
-  std::size_t bias;               // biases of q, k and v side by side
+  std::size_t bias;               // biases of q, then k, then v
   std::size_t unwanted;           // [2,C] or [D]: gradients of norms that are not needed
-  std::size_t small_end;          // of those above
+  std::size_t small_end;          // the end of the areas above
   std::size_t d_qkv, attention;   // block: [R,(H+2K)D] and what attention needs
-  std::size_t d_up;               // block: [R,F], over d_qkv, which is later
-  std::size_t d_branch;           // block: [R,C] likewise: dx through the mask of a branch
+  std::size_t d_up;               // block: [R,F], in the memory of d_qkv, which is written later
+  std::size_t d_branch;           // block: [R,C], also in that memory: dx times the dropout mask of a branch
   std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
-  std::size_t softmax, logits;    // head: [chunk], [chunk,V], or in fp32 [V]
+  std::size_t softmax, logits;    // head: [chunk], and [chunk,V] or, if that is larger, [V] in fp32
   std::size_t d_norm;             // head: fp32 [chunk,C]
   std::size_t numel;
 
@@ -137,9 +138,9 @@ struct Scratch {
   }
 };
 
-/// The scratch of decoding, after the small sums.
+/// Offsets in the scratch memory of decoding, after the small areas of Scratch.
 struct DecodingScratch {
-  std::size_t attention, scores;    // block: what attention over whole sequences needs, and [S,H,positions] of single tokens
+  std::size_t attention, scores;    // block: for attention of prompts; for attention of single tokens, [S,H,positions]
   std::size_t norm, stats, logits;  // head: [S,C], [S,2], fp32 [S,V]
   std::size_t numel;
 
@@ -156,7 +157,7 @@ struct DecodingScratch {
   }
 };
 
-/// The places of dropout. The block number is part of the random key.
+/// The places of dropout in a model. The place and the block number are parts of the random key.
 enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, attention_out, ffn_out };
 
 /// The operations of a stage on its tensors; E is the type of weights and activations. Weights must not be null. Gradients are
@@ -194,7 +195,8 @@ class Stage {
     return kernels::dropout_mask(rate, dropout.seed, narrow<std::uint32_t>(4 * block) + static_cast<std::uint32_t>(site),
                                  dropout.update, dropout.first_sequence, context.shape.T);
   }
-  /// The gradient of a branch of a block, from that of the residual stream: the same unless elements were dropped.
+  /// The gradient of a branch's output (embedding, attention or MLP), from dx, the gradient of the residual stream. It is dx
+  /// itself or, with dropout, dx times the mask.
   const E* branch_gradient(DropoutSite site, std::size_t block, const E* dx) const {
     const kernels::DropoutMask mask = dropout_mask(site, block);
     if (!mask.dropped) return dx;
@@ -212,7 +214,7 @@ class Stage {
     }
   }
 
-  /// Computes dx (=, +=) and the norm's gradients from dy.
+  /// Computes dx, which overwrites or is added to by `write_dx`, and the gradients of the norm's parameters from dy.
   void norm_backward(const Norm& norm, E* dx, Write write_dx, const E* dy, const E* x, const float* stats, Write write) const {
     float* d_gain = gradient(norm.gain);
     if (!d_gain) d_gain = scratch_at(scratch.unwanted);
@@ -234,7 +236,7 @@ class Stage {
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
                   weight(linear.weight), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
   }
-  /// dx[R,in] (=, +=) dy W^T.
+  /// Computes dy W^T, which overwrites dx[R,in] or is added to it, by `write`.
   void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
     const bool in_out = linear.layout == WeightLayout::in_out;
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
@@ -245,7 +247,7 @@ class Stage {
     kernels::gemm_bias_gelu(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::no : Trans::yes, R(),
                             linear.out, linear.in, x, weight(linear.weight), weight(linear.bias), pre, y);
   }
-  /// d_pre[R,in], from before a GELU whose result was this linear's input, = (dy[R,out] W^T) gelu'(pre).
+  /// The input of this projection is gelu(pre). Computes d_pre[R,in] = (dy[R,out] W^T) * gelu'(pre), elementwise.
   void linear_gelu_backward(const Linear& linear, kernels::Gelu form, const E* dy, const E* pre, E* d_pre) const {
     kernels::gemm_gelu_backward(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::yes : Trans::no, R(),
                                 linear.in, linear.out, dy, weight(linear.weight), pre, d_pre);

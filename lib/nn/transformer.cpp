@@ -77,9 +77,10 @@ std::size_t Transformer::table_numel(std::size_t T) const {
 
 namespace {
 
-/// [T,C]: sines, then cosines, whose frequencies fall from 1 to 1/10000 geometrically; the last column of an odd width is 0
-/// (tensor2tensor's form of Vaswani et al. 2017, section 3.5, as fairseq has it: SinusoidalPositionalEmbedding). Computed in
-/// fp32 as there: pretrained weights have seen these roundings.
+/// Fills table[T,C]: each row has sines, then cosines, whose frequencies fall geometrically from 1 to 1/10000. The last column
+/// of an odd width is 0. This is tensor2tensor's form of Vaswani et al. 2017, section 3.5, which fairseq's
+/// SinusoidalPositionalEmbedding uses. It is computed in fp32 as in fairseq, because pretrained weights were trained with these
+/// roundings.
 void fill_sinusoids(std::span<float> table, std::size_t T, std::size_t C, std::size_t offset) {
   const std::size_t half = C / 2;
   const auto step = static_cast<float>(-std::log(10000.0) / static_cast<double>(half - 1));
@@ -94,10 +95,11 @@ void fill_sinusoids(std::span<float> table, std::size_t T, std::size_t C, std::s
   }
 }
 
-/// [T,D]: cosines, then sines.
+/// Fills tables[T,D]: each row has cosines, then sines.
 void fill_rotations(std::span<float> tables, std::size_t T, std::size_t D, const Rope& rope) {
   for (std::size_t i = 0; i < D / 2; ++i) {
-    // Frequencies and angles are computed in fp32, as in transformers: pretrained weights have seen these roundings.
+    // Frequencies and angles are computed in fp32 as in transformers, because pretrained weights were trained with these
+    // roundings.
     float frequency = 1 / static_cast<float>(std::pow(rope.theta, static_cast<float>(2 * i) / static_cast<float>(D)));
     if (rope.llama3) {
       const float original = static_cast<float>(rope.original_positions);

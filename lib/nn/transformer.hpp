@@ -33,31 +33,32 @@ class Transformer final : public Model {
   RowSizes row_sizes() const override { return {.vocabulary = config_.vocab_size, .classes = config_.vocab_size}; }
   const TransformerConfig* transformer_config() const override { return &config_; }
   ModelSizes sizes(BatchShape shape, DType type = DType::f32, const kernels::CacheShape& cache = {}) const override;
-  /// Sequences and caches are no longer than the model's longest sequence.
+  /// Throws UserError if sequences or caches are longer than the model's longest sequence.
   void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const override;
   /// The number of parameters; tied ones count once.
   std::size_t parameter_count() const { return fsdp::parameter_count(config_); }
-  /// FLOPs of training per token: 6N + 6LCT with N counting the head and not the lookups (docs/glossary.md).
+  /// FLOPs of training per token: 6 N + 6 L C T (docs/glossary.md). N includes the LM head, but not the embedding tables.
   double flops_per_token(std::size_t T) const;
 
-  /// Floats of memory in which block_forward saves for block_backward, beside its input, and how many of them, in front, are
-  /// worth keeping: the rest (norms, activation) is cheap, and block_recompute_cheap makes it again. `type`: of weights and
-  /// activations.
+  /// saved_numel(): the number of floats that block_forward() saves for block_backward(), besides the block's input.
+  /// kept_numel(): how many of them selective checkpointing keeps. The kept part comes first. The rest (norms and activation
+  /// functions) is cheap to recompute by block_recompute_cheap(). `type`: of weights and activations.
   std::size_t saved_numel(BatchShape shape, DType type = DType::f32) const;
   std::size_t kept_numel(BatchShape shape, DType type = DType::f32) const;
-  /// The head's products: rows of logits that are in memory at once, and columns that are multiplied at a time.
+  /// The LM head's matrix products: the number of rows of logits that are in memory at once, and the number of their columns
+  /// that one product computes.
   std::size_t head_rows(BatchShape shape) const;
   std::size_t head_columns() const;
-  /// The number of floats of scratch that any stage needs.
+  /// The number of floats of scratch: enough for each stage.
   std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
-  /// Of rotary positions.
+  /// The tables of rotary or sinusoidal positions.
   std::size_t table_numel(std::size_t T) const override;
   void fill_tables(std::span<float> tables, std::size_t T, DType type = DType::f32) const override;
 
   void embedding_forward(const StageContext& context, const std::int32_t* tokens, void* x) const override;
   void embedding_backward(const StageContext& context, const std::int32_t* tokens, const void* dx,
                           kernels::Write write) const override;
-  /// In recomputation the last product is not done.
+  /// If x_out is null (recomputation), the last matrix product is left out.
   void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                      float* cheap = nullptr) const override;
   void block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
@@ -70,7 +71,7 @@ class Transformer final : public Model {
   void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
                  float* losses = nullptr) const override;
 
-  /// Numbers of a block's cache, and floats of scratch for these stages.
+  /// The number of elements of a block's key-value cache, and the number of floats of scratch for decoding.
   std::size_t cache_numel(const kernels::CacheShape& cache) const;
   std::size_t decoding_scratch_numel(const kernels::CacheShape& cache, DType type = DType::f32) const;
   void embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,
@@ -81,7 +82,7 @@ class Transformer final : public Model {
                    float* logits) const override;
 
  private:
-  /// `attend` makes attention's result of what the block saves, in which queries, keys and values are there, not rotated.
+  /// `attend` computes attention from the saved queries, keys and values, which are not rotated yet, and saves its result.
   template <class E, class Attend>
   void forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved, float* cheap,
                      const Attend& attend) const;

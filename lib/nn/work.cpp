@@ -42,7 +42,7 @@ Cost StageWork::recompute(std::size_t block) const {
 
 Cost StageWork::recompute_cheap() const { return {.memory_bytes = numbers(2 * 2 * real(c_.width) + activation())}; }
 
-/// Backward has 5 products in attention, because it recomputes the probabilities; forward has 2.
+/// In attention, forward has 2 matrix products, and backward has 5, because it recomputes the probabilities.
 Cost StageWork::backward(std::size_t block) const {
   const double C = real(c_.width), F = real(c_.ffn_width);
   const double norms = 2 * 4 * C, activations = (c_.activation == Activation::swiglu ? 5 : 3) * F;
@@ -58,22 +58,23 @@ Cost StageWork::embedding_backward() const {
   return {.memory_bytes = numbers(real(c_.width)) + 2 * R_ * real(c_.width) * sizeof(float)};
 }
 
-/// Logits are written, read for the loss, replaced by their gradient, and read by its two products.
+/// Logits are written, read for the loss, and replaced by their gradient, which two matrix products read.
 Cost StageWork::head() const {
   const double table = real(c_.vocab_size) * real(c_.width);
   const double wanted = trained_matrices_.back() > 0 ? 3 : 2;
   return {.product_flops = 2 * wanted * R_ * table, .memory_bytes = numbers(6 * real(c_.width) + 3 * real(c_.vocab_size))};
 }
 
-/// FLOPs of one of attention's products.
+/// The FLOPs of one matrix product of attention, such as q k^T.
 double StageWork::attention() const { return 2 * R_ / T_ * kernels::visible_pairs(T_) * real(c_.heads * c_.head_size); }
 double StageWork::activation() const { return 3 * real(c_.ffn_width); }
-/// Norms and rotations of queries and keys.
+/// The numbers per row that norms and rotations of queries and keys read and write.
 double StageWork::heads() const {
   return (c_.positions == Positions::rotary ? 2 : 0) * real((c_.heads + c_.kv_heads) * c_.head_size) +
          (c_.qk_norm ? 3 : 0) * real((c_.heads + c_.kv_heads) * c_.head_size);
 }
-/// Added in forward, summed up in backward; those of residuals and GELU are part of other kernels.
+/// The numbers per row for the biases of q, k and v: they are added in forward, and their gradients are summed in backward.
+/// Other biases are part of the kernels for residuals and GELU.
 double StageWork::biases() const { return c_.qkv_bias ? 2 * real((c_.heads + 2 * c_.kv_heads) * c_.head_size) : 0; }
 
 }  // namespace fsdp

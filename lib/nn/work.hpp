@@ -1,6 +1,5 @@
-// The floating-point operations and memory traffic of a Transformer's stages for one micro-batch. Matrix products are counted
-// by their computation. All other kernels are counted by the numbers that they read and write, one by one as nn/block.cpp calls
-// them.
+// The floating-point operations and memory traffic of a Transformer's stages for one micro-batch. Matrix products count as
+// floating-point operations. All other kernels that nn/block.cpp calls count as the numbers that they read and write.
 #pragma once
 
 #include <vector>
@@ -23,7 +22,7 @@ class StageWork {
 
   Cost embedding_forward() const;
   Cost forward(std::size_t block) const;
-  /// Without the block's last product and residual.
+  /// The forward pass without the block's last matrix product and the addition to the residual stream.
   Cost recompute(std::size_t block) const;
   Cost recompute_cheap() const;
   Cost backward(std::size_t block) const;
@@ -39,7 +38,7 @@ class StageWork {
 
   const TransformerConfig& c_;
   const double R_, T_, size_;
-  std::vector<double> matrices_, trained_matrices_;  // elements, of each stage
+  std::vector<double> matrices_, trained_matrices_;  // elements of the weight matrices of each stage
 };
 
 }  // namespace fsdp

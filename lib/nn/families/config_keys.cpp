@@ -63,7 +63,7 @@ std::string read_text(const json& object, const char* name, const std::string& o
   const json* value = find(object, {name});
   if (!value) return otherwise;
   if (!value->is_string()) wrong_value(name, *value, "a string");
-  return excerpt(value->get<std::string>());  // no text that means something is longer
+  return excerpt(value->get<std::string>());  // shortened: valid values are short
 }
 
 std::optional<std::size_t> read_padding(const json& object, std::size_t vocab_size, std::optional<std::size_t> otherwise) {
@@ -133,8 +133,8 @@ const char* name_of(Activation activation) {
 
 namespace {
 
-/// Returns true if a scaling leaves the frequencies as they are. "dynamic" does up to max_position_embeddings, beyond which no
-/// sequence is trained or evaluated.
+/// Returns true if a scaling does not change the frequencies. "dynamic" changes them only for sequences longer than
+/// max_position_embeddings, and these are refused.
 bool changes_no_rotation(const json& parameters, const std::string& type) {
   if (!find(parameters, {"factor"})) return false;
   const double factor = read_number(parameters, "factor", 0);
@@ -179,7 +179,7 @@ Rope read_rope(const json& object, double default_theta) {
   const Rope by_parameters = read_rope_from(object, "rope_parameters", theta);
   const Rope by_scaling = read_rope_from(object, "rope_scaling", theta);
   if (!find(object, {"rope_scaling"})) return by_parameters;
-  // Where both are there, versions 4 and 5 of transformers take rope_scaling, and older files have it alone.
+  // If both keys exist, transformers 4 and 5 use rope_scaling. Older files have only rope_scaling.
   if (find(object, {"rope_parameters"}) && !(by_parameters == by_scaling))
     throw UserError(
         "config.json: \"rope_parameters\" and \"rope_scaling\" differ (transformers uses rope_scaling, with the model's own "
@@ -195,8 +195,8 @@ void write_rope(const Rope& rope, json& object) {
                {"low_freq_factor", rope.low_freq_factor},
                {"high_freq_factor", rope.high_freq_factor},
                {"original_max_position_embeddings", rope.original_positions}};
-  // Version 5 of transformers reads rope_parameters; 4 ignores it and reads the other two. Where 5 sees rope_scaling as well,
-  // it takes that with rope_theta: the same numbers.
+  // transformers 4 reads rope_scaling and rope_theta. transformers 5 reads rope_parameters; if rope_scaling is not null, it
+  // reads rope_scaling and rope_theta instead, which have the same values.
   object["rope_scaling"] = rope.llama3 ? scaling : json();
   object["rope_theta"] = rope.theta;
   scaling["rope_theta"] = rope.theta;

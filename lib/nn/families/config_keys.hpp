@@ -23,27 +23,29 @@ double read_number(const nlohmann::json& object, const char* name, double otherw
 float read_float(const nlohmann::json& object, const char* name, double otherwise);
 bool read_bool(const nlohmann::json& object, const char* name, bool otherwise);
 std::string read_text(const nlohmann::json& object, const char* name, const std::string& otherwise);
-/// pad_token_id, or `otherwise` if it is missing. Negative ones count from the end of the vocabulary, as in PyTorch; none if it
-/// is no token of the vocabulary.
+/// Reads pad_token_id; if the key is missing, the value is `otherwise`. A negative number counts from the end of the
+/// vocabulary, as in PyTorch. Returns nothing if the number is not in the vocabulary.
 std::optional<std::size_t> read_padding(const nlohmann::json& object, std::size_t vocab_size,
                                         std::optional<std::size_t> otherwise = std::nullopt);
 nlohmann::json written(const std::optional<std::size_t>& padding_token);
-/// Throws if an unsupported feature is on; `off` is the value that disables it.
+/// Throws UserError if the key enables an unsupported feature; `off` is the value that disables it.
 void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
 /// The sliding window of all layers of a Qwen model; 0 if there is none. Throws if only some layers have a window and it is
 /// shorter than the longest sequence.
 std::size_t read_windows(const nlohmann::json& object, std::size_t layers, std::size_t max_positions);
 void write_windows(std::size_t window, nlohmann::json& object);
-/// One of `known`, by the name that name_of() gives it, or another one of transformers: "gelu_pytorch_tanh" is "gelu_new".
+/// Reads one of `known`, by its name from name_of() or by another name that transformers accepts: "gelu_pytorch_tanh" for
+/// "gelu_new".
 Activation read_activation(const nlohmann::json& object, const char* name, const std::string& otherwise,
                            std::initializer_list<Activation> known);
 const char* name_of(Activation activation);
-/// Rotary positions, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
+/// Reads rotary positions, from the keys of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
 Rope read_rope(const nlohmann::json& object, double default_theta);
-/// Adds them to `object` in both spellings.
+/// Adds the keys of transformers 4 and 5 to `object`.
 void write_rope(const Rope& rope, nlohmann::json& object);
-/// A warning with the keys of the folder's config.json that the family does not read, except keys without effect here and
-/// values null, false or empty. Nothing if there are no such keys or no file. Throws UserError as read_config() does.
+/// Returns a warning with the keys of the folder's config.json that the family does not read. Keys that do not change the
+/// computation, and values null, false or empty, are left out. Returns nothing if no keys are left or there is no file. Throws
+/// UserError as read_config() does.
 std::optional<std::string> doubt_config(const std::filesystem::path& folder);
 /// The double with the fewest digits that rounds to `x`: 1e-05, not 9.999999747378752e-06.
 double shortest(float x);

@@ -1,12 +1,12 @@
-// fairseq's language models (facebookresearch/fairseq, models/transformer_lm.py): GPT-2's block with q, k and v apart, token
-// embeddings that are multiplied by sqrt(C), and positions that begin behind the row of its padding token, the second one.
-// transformers calls them biogpt where positions are learned (Luo et al. 2022) and xglm where they are sinusoidal (Lin et al.
-// 2022); keys and defaults are those of its BioGptConfig and XGLMConfig. Epsilon is LayerNorm's 1e-5 in both: BioGptConfig has
-// a layer_norm_eps, which its model does not read.
+// fairseq's language models (facebookresearch/fairseq, models/transformer_lm.py): GPT-2's block with separate projections for
+// q, k and v. Token embeddings are multiplied by sqrt(C). The first position is in row 2 of the position table, because row 1
+// is that of fairseq's padding token. In transformers, models with learned positions are biogpt (Luo et al. 2022), and models
+// with sinusoidal positions are xglm (Lin et al. 2022). Keys and defaults are from its BioGptConfig and XGLMConfig. Both have
+// LayerNorm's default epsilon of 1e-5; the model does not read layer_norm_eps of BioGptConfig.
 //
-// transformer_lm_*: the functions of those names there. fairseq takes the vocabulary from the data; 50,264 here, that of its
-// dictionary of GPT-2's tokens, where no data say so. Its longest sequence is the one that is trained on; the most here are
-// GPT-3's 2,048 learned positions, and the 100,000 that fairseq's sinusoids end at.
+// The sizes of transformer_lm_* are from fairseq's functions of these names. fairseq takes the vocabulary size from the data;
+// the default here is 50,264, the size of its dictionary of GPT-2's tokens. In fairseq the longest sequence is that of
+// training; here it is 2,048 for learned positions (as in GPT-3), and 100,000 for sinusoidal positions (the limit in fairseq).
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -21,7 +21,7 @@ using nlohmann::json;
 
 namespace {
 
-/// What both have: a model of the published size, XGLM 564M and BioGPT.
+/// Defaults that biogpt and xglm share: the sizes of BioGPT and XGLM 564M.
 TransformerConfig defaults(const char* family, Positions positions) {
   TransformerConfig config = with_sizes({}, 1024, 24, 16, 16, 4096);
   config.family = family;
@@ -46,7 +46,7 @@ TransformerConfig xglm_defaults() {
   return config;
 }
 
-/// The keys of the two that mean the same. XGLMConfig also has the first three by BioGPT's names.
+/// The names of keys that both families have. XGLMConfig also accepts BioGPT's names of the first three.
 struct Keys {
   const char *width, *layers, *heads, *ffn_width, *activation, *deviation;
 };
@@ -125,14 +125,14 @@ struct Size {
   std::size_t width, layers, heads, ffn_width;
 };
 
-/// base_gpt3_architecture(): learned positions, and the output projection is the embedding.
+/// From base_gpt3_architecture(): learned positions, and the output projection is tied to the embedding.
 constexpr Size kLearned[] = {
     {"transformer_lm_gpt3_small", 768, 12, 12, 3072},  {"transformer_lm_gpt3_medium", 1024, 24, 16, 4096},
     {"transformer_lm_gpt3_large", 1536, 24, 16, 6144}, {"transformer_lm_gpt3_xl", 2048, 24, 32, 8192},
     {"transformer_lm_gpt3_2_7", 2560, 32, 32, 10240},  {"transformer_lm_gpt3_6_7", 4096, 32, 32, 16384},
     {"transformer_lm_gpt3_13", 5120, 40, 40, 20480},   {"transformer_lm_gpt3_175", 12288, 96, 96, 49152},
 };
-/// base_lm_architecture(): sinusoidal positions, and an output projection of its own.
+/// From base_lm_architecture(): sinusoidal positions, and the output projection is not tied to the embedding.
 constexpr Size kSinusoidal[] = {
     {"transformer_lm_big", 1024, 12, 16, 4096},           {"transformer_lm_gpt", 768, 12, 12, 3072},
     {"transformer_lm_gpt2_tiny", 64, 2, 1, 64},           {"transformer_lm_gpt2_small", 1024, 24, 16, 4096},

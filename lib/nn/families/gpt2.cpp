@@ -1,7 +1,7 @@
 // GPT-2: LayerNorm, learned positions, GELU, biases, q, k and v in one projection, weights stored as Conv1D (Radford et al.
-// 2019). Keys and defaults are those of transformers' GPT2Config.
+// 2019). Keys and defaults are from transformers' GPT2Config.
 //
-// Sizes: config.json of openai-community/gpt2 and its larger siblings.
+// The sizes are from the config.json of openai-community/gpt2, gpt2-medium, gpt2-large and gpt2-xl.
 #include <nlohmann/json.hpp>
 
 #include "nn/families.hpp"

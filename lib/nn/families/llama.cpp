@@ -1,5 +1,5 @@
-// Llama: RMSNorm, rotary positions, SwiGLU, grouped queries, biases on request (Touvron et al. 2023). Keys and defaults are
-// those of transformers' LlamaConfig, the sizes those of the config.json of models published under these names on Hugging Face.
+// Llama: RMSNorm, rotary positions, SwiGLU, grouped queries, optional biases (Touvron et al. 2023). Keys and defaults are from
+// transformers' LlamaConfig. The sizes are from the config.json of models with these names on Hugging Face.
 #include "nn/families/llama.hpp"
 
 #include <nlohmann/json.hpp>
@@ -30,7 +30,7 @@ TransformerConfig read_llama_keys(const json& object, TransformerConfig config) 
   config.width = keys::read_count(object, {"hidden_size"}, config.width);
   config.layers = keys::read_count(object, {"num_hidden_layers"}, config.layers);
   config.heads = keys::read_count(object, {"num_attention_heads"}, config.heads);
-  // A key that is null, unlike one that is missing, stands for what follows from the others.
+  // A missing key has its default value. A key that is null has the value that follows from other keys.
   const auto follows = [&](const char* name) { return object.contains(name) && object[name].is_null(); };
   if (config.kv_heads == 0 || follows("num_key_value_heads")) config.kv_heads = config.heads;
   config.kv_heads = keys::read_count(object, {"num_key_value_heads"}, config.kv_heads);

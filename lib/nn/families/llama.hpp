@@ -8,8 +8,8 @@
 namespace fsdp {
 
 ParameterNames llama_names();
-/// Everything but biases, which each family has its own keys for, or none. In `defaults`, 0 key/value heads are as many as
-/// heads, and head size 0 is width / heads.
+/// Reads all keys but those for biases, which differ between the families. In `defaults`, 0 key/value heads means as many as
+/// heads, and head size 0 means width / heads.
 TransformerConfig read_llama_keys(const nlohmann::json& object, TransformerConfig defaults);
 nlohmann::json write_llama_keys(const TransformerConfig& config);
 

@@ -1,6 +1,6 @@
-// Mistral: Llama with a sliding window, and heads of any size (Jiang et al. 2023). Attention over a window is not done; the
-// window is kept as the longest sequence, up to which it changes nothing. Keys and defaults are those of transformers'
-// MistralConfig, the sizes those of the config.json of models published under these names on Hugging Face.
+// Mistral: Llama with a sliding window, and heads of any size (Jiang et al. 2023). Attention over a window is not implemented.
+// Sequences longer than the window are refused, and for all others the window has no effect. Keys and defaults are from
+// transformers' MistralConfig. The sizes are from the config.json of models with these names on Hugging Face.
 #include <nlohmann/json.hpp>
 
 #include "nn/families/config_keys.hpp"
@@ -25,7 +25,7 @@ TransformerConfig defaults() {
 TransformerConfig read(const json& object, TransformerConfig defaults) {
   TransformerConfig config = read_llama_keys(object, std::move(defaults));
   if (object.contains("sliding_window")) {
-    config.sliding_window = keys::read_count(object, {"sliding_window"}, 0);  // null: there is none
+    config.sliding_window = keys::read_count(object, {"sliding_window"}, 0);  // null: no window
     if (config.sliding_window == 0 && !object["sliding_window"].is_null())
       keys::wrong_value("sliding_window", object["sliding_window"], "a count of tokens, or null for no window");
   }

@@ -1,6 +1,7 @@
-// OPT: GPT-2's arithmetic with ReLU and with q, k and v apart; the table of positions has two rows more than there are
-// positions, and the first token takes the third (Zhang et al. 2022). Keys and defaults are those of transformers' OPTConfig,
-// the sizes those of the config.json of facebook/opt-*. opt-350m, which has its norms behind attention, is refused.
+// OPT: GPT-2's arithmetic with ReLU, and with separate projections for q, k and v (Zhang et al. 2022). The first token's
+// position is in row 2 of the position table, which has two more rows than there are positions. Keys and defaults are from
+// transformers' OPTConfig. The sizes are from the config.json of facebook/opt-*. opt-350m is refused, because its norms come
+// after attention and MLP.
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"

@@ -1,5 +1,5 @@
-// Qwen 2 and 2.5: Llama with biases of q, k and v (Yang et al. 2024). Keys and defaults are those of transformers' Qwen2Config,
-// the sizes those of the config.json of models published under these names on Hugging Face.
+// Qwen 2 and 2.5: Llama with biases of q, k and v (Yang et al. 2024). Keys and defaults are from transformers' Qwen2Config. The
+// sizes are from the config.json of models with these names on Hugging Face.
 #include <nlohmann/json.hpp>
 
 #include "nn/families/config_keys.hpp"

@@ -1,5 +1,5 @@
-// Qwen 3: Llama with RMSNorm of each head of q and k, and heads of any size (Yang et al. 2025). Keys and defaults are those of
-// transformers' Qwen3Config, the sizes those of the config.json of models published under these names on Hugging Face.
+// Qwen 3: Llama with RMSNorm of each head of q and k, and heads of any size (Yang et al. 2025). Keys and defaults are from
+// transformers' Qwen3Config. The sizes are from the config.json of models with these names on Hugging Face.
 #include <nlohmann/json.hpp>
 
 #include "nn/families/config_keys.hpp"
