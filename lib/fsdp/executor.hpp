@@ -191,15 +191,15 @@ class Executor {
   std::vector<Arena> arenas_;  // one per space of the plan
   const bool offloads_;
   WorkTimes times_;
-  std::span<OperationTime> record_;  // for the next update
+  std::span<OperationTime> record_;  // receives the times of the next update; may be empty
   FlightLanes* lanes_ = nullptr;
   std::array<std::vector<FlightEntry>, 4> notes_;              // of update, evaluation, decoding and publish
   DecodingStep step_;                                          // the current step
   bool next_half_ = false;                                     // which half of plan.tokens holds the batch of the next update
-  std::optional<Pass> pass_;                                   // of the current list
+  std::optional<Pass> pass_;                                   // the current run of a list
   std::vector<Event> events_;                                  // the end of each operation of the current list
   std::array<WorkTimes, stream_count> times_of_stream_;        // since the list began
-  std::array<std::shared_ptr<Stream>, stream_count> streams_;  // last: its work uses the other members
+  std::array<std::shared_ptr<Stream>, stream_count> streams_;  // declared last: their work uses the other members
 };
 
 }  // namespace fsdp

@@ -124,8 +124,8 @@ struct Kind {
 /// The effect on operand `i` of an operation.
 Effect effect_on(const Operation& op, std::size_t i);
 constexpr bool writes(Effect effect) { return effect != Effect::reads; }
-/// Returns true if an operation with this effect needs the content of the operand. `contributes` means the first contribution
-/// of a micro-batch here.
+/// Returns true if an operation with this effect needs the content of the operand. For `contributes` this concerns the first
+/// contribution of a micro-batch.
 inline bool needs_content(const Operation& op, Effect effect) {
   switch (effect) {
     case Effect::reads:

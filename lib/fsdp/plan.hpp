@@ -172,7 +172,7 @@ struct Operation {
   DType type = DType::f32;  // of the elements read and written
   DType reduce_dtype = DType::f32;  // fp32 summands are rounded to this type before they are sent
 
-  std::vector<Operand> operands;                    // in the order of its kind's operands
+  std::vector<Operand> operands;                    // in the order of Kind::operands
   std::vector<int> waits = {};                      // indices of earlier operations on other streams: derive_waits()
   bool awaited = false;                             // a later operation waits for it: derive_waits()
   std::vector<BufferId> acquires = {}, frees = {};  // transient buffers whose lifetime begins or ends here

@@ -26,8 +26,8 @@ struct WrapPolicy {
   Kind kind = Kind::transformer;
   std::size_t min_num_params = 100'000'000;
   std::vector<std::string> patterns = {};  // shell globs over module names, see matches()
-  /// Returns the name of a parameter's unit, "" for the root. If it is set, which only callers of the library can do, it
-  /// replaces `patterns`.
+  /// Returns the name of a parameter's unit, "" for the root. If a program that uses the library sets it, it replaces
+  /// `patterns`.
   std::function<std::string(const Parameter&)> unit_of = nullptr;
 };
 
@@ -36,19 +36,19 @@ struct ParameterPatterns {
   std::vector<std::string> freeze = {};                            // not trained
   std::vector<std::string> train_only = {};                        // all other parameters are not trained
   std::vector<std::string> ignore = {};                            // kept whole on every rank
-  std::function<const Rule&(const Parameter&)> rule_of = nullptr;  // how a parameter is updated; null: one rule for all
+  std::function<const Rule&(const Parameter&)> rule_of = nullptr;  // optimizer rule of a parameter; null: the same for all
 };
 
 /// A set of parameters that is gathered, released and reduced together. All of them are trained or none, all are sharded or
-/// none, and one rule updates them. If a unit of the policy has parameters of several such kinds, it becomes several UnitSpecs,
-/// which are gathered and released together.
+/// none, and one optimizer rule updates them. If a unit of the policy has parameters of several such kinds, it becomes several
+/// UnitSpecs, which are gathered and released together.
 struct UnitSpec {
   /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp". ", frozen", ", ignored" or ", by adam" may follow.
   std::string name;
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;
-  const Rule* rule = &adam_rule();  // only if it is trained
+  const Rule* rule = &adam_rule();  // the optimizer rule, if the unit is trained
 
   bool operator==(const UnitSpec&) const = default;
 };

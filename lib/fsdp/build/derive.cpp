@@ -24,7 +24,7 @@ void derive_waits(std::vector<Operation>& list, std::size_t buffers) {
   for (int i = 0; i < static_cast<int>(list.size()); ++i) {
     Operation& op = list[static_cast<std::size_t>(i)];
     const std::size_t mine = static_cast<std::size_t>(op.stream);
-    std::set<int, std::greater<>> candidates;  // latest first: it may imply the others
+    std::set<int, std::greater<>> candidates;  // latest first: waiting for it may include the others
     for (std::size_t k = 0; k < op.operands.size(); ++k) {
       const BufferId buffer = op.operands[k].place.buffer;
       if (at(last_writer, buffer) >= 0) candidates.insert(at(last_writer, buffer));

@@ -16,7 +16,7 @@ namespace {
 struct Stay {
   BufferId buffer;
   std::size_t first, last;
-  bool loads;            // its first operation needs the stored content
+  bool loads;            // the first operation of the range needs the content on the host
   bool changed = false;  // by any operation of the range
 };
 
@@ -28,7 +28,7 @@ class Loader {
   std::vector<Operation> rewrite(const std::vector<Operation>& list, std::initializer_list<std::size_t*> ends) {
     find_stays(list);
     std::vector<std::vector<BufferId>> before(list.size()), after(list.size());
-    std::set<BufferId> needed;  // by a later stay of the list
+    std::set<BufferId> needed;  // buffers whose content on the host a later stay needs
     for (auto stay = stays_.rbegin(); stay != stays_.rend(); ++stay) {
       // Unreduced gradients are not read after the list, so they are not unloaded. Reduced gradients are unloaded, although the
       // optimizer only reads them: Executor::gradients() and norms by group read them from the host.
@@ -111,8 +111,8 @@ class Loader {
 
   const Plan& plan_;
   std::vector<Stay> stays_;                              // in order of their first operations
-  std::map<BufferId, std::vector<std::size_t>> loaded_;  // of each buffer of slots: the stays that have not ended
-  std::map<BufferId, int> contributed_;                  // the last micro-batch, from 1, whose gradient is in the buffer
+  std::map<BufferId, std::vector<std::size_t>> loaded_;  // by the buffer of their slots: stays that have not ended
+  std::map<BufferId, int> contributed_;                  // the last micro-batch (from 1) with a contribution to the buffer
 };
 
 }  // namespace

@@ -76,7 +76,7 @@ class Builder {
  private:
   using List = std::vector<Operation>;
 
-  // Stages: 0 the embedding, 1 + b block b, then the head.
+  // Stage 0 is the embedding, stage 1 + b is block b, and the last stage is the head.
   int head_stage() const { return blocks_ + 1; }
 
   /// The slots that a bundle of units uses in turn with other bundles. `inside`: several slots, for bundles of blocks. `ends`:
@@ -640,7 +640,7 @@ class Builder {
     if (units_.scattered(u) && (last || !whole_are_kept)) {
       const bool add = micro_batch_ > 0 && !whole_are_kept;
       scatter_gradient(list, u, mine, add && !narrow);
-      if (narrow && (add || !last || !units_.is_replicated(u)))  // else only the sum over replicas is kept
+      if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over replicas is kept below
         keep_gradient(list, u, mine, add);
     }
     if (last && units_.is_replicated(u)) {
@@ -722,7 +722,7 @@ class Builder {
   Plan plan_;
   UpdateBuilder updates_;  // over units_ and plan_
   int micro_batch_ = 0;
-  int lowest_trained_ = 1 << 30;  // stage
+  int lowest_trained_ = 1 << 30;  // the first stage with trained parameters
   std::vector<std::vector<int>> units_of_stage_;
   std::vector<int> first_stage_, last_stage_;  // of each unit
   std::vector<Bundle> bundles_;                // in order of their first stage

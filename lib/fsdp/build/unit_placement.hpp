@@ -42,7 +42,7 @@ class UnitPlacement {
   bool sharded_at_rest(int u) const { return is_sharded(u) && row_.parameters_at_rest == Place::sharded; }
   /// Returns true if each rank of the shard axis updates only its shard.
   bool scattered(int u) const { return is_sharded(u) && row_.optimizer_state == Place::sharded; }
-  /// Returns true if gathered parameters are released between forward and backward and units share slots.
+  /// Returns true if gathered parameters are released between forward and backward, so that units can use slots in turn.
   bool gathers_in_turn() const { return row_.parameters_forward_to_backward == Place::sharded; }
   /// Returns true if each micro-batch's gradient is summed over all ranks, and these sums are added as a tree.
   bool sums_in_a_tree() const { return options_.training && options_.invariant && options_.micro_batches > 1; }

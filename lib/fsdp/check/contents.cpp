@@ -129,7 +129,7 @@ class Contents : private CheckedList {
 
   void follow(const Operation& op) {
     const std::vector<std::size_t> units = units_of(op);
-    std::array<std::size_t, 64> seen{};  // operands of each name
+    std::array<std::size_t, 64> seen{};  // the number of operands so far, by name
     for (std::size_t k = 0; k < op.operands.size(); ++k) {
       const auto& [operand, place] = op.operands[k];
       const OperandInfo& info = info_of(operand);
@@ -236,7 +236,7 @@ class Contents : private CheckedList {
 
   std::size_t at_ = 0;                             // index of the current operation
   std::vector<std::vector<Piece>> pieces_;         // of each buffer
-  std::set<std::size_t> unrounded_, unpublished_;  // units
+  std::set<std::size_t> unrounded_, unpublished_;  // units with parameters that must still be rounded, or gathered
   std::vector<bool> lost_;                         // of each offloaded buffer: overwritten in its slot before it was unloaded
 };
 

@@ -11,7 +11,7 @@ namespace fsdp {
 /// micro-batch), and whether the host copy of offloaded state is out of date. Throws InternalError if
 /// - an operation finds other content than its operand needs,
 /// - gathered parameters or matrices are overwritten before their release, or are still there at the end,
-/// - an operation or the end of the list finds parameters that other ranks have changed and that were not gathered again,
+/// - parameters that other ranks have changed are not gathered again before an operation reads them or the list ends,
 /// - an evaluation does not produce its loss, or a decoding step does not produce its logits,
 /// - an operation other than loads and unloads accesses offloaded state, or a change to it is lost. Only unreduced gradients
 /// may be lost at the end of a list.

@@ -276,7 +276,8 @@ void GradientStates::update(const Operation& op) {
   if (std::exchange(units_[u].updated, true)) fail("takes a step twice");
 }
 
-/// Every trained unit must have been updated and, if in 16 bits, kept. Operations that run once must have run for all units.
+/// Every trained unit must have been updated and, if its parameters are kept in 16 bits, rounded. Operations of a kind that
+/// calls once() must have run for all trained units.
 void GradientStates::check_end() const {
   std::set<const Kind*> done;
   for (const UnitGradient& unit : units_) done.insert(unit.done.begin(), unit.done.end());

@@ -70,7 +70,7 @@ class GradientStates : private CheckedList {
     std::set<Contribution> kept_whole, kept_shard;
     bool whole_is_kept = false, kept_is_reduced = false, master_is_kept = false;
     int cleared_for = -1;     // micro-batch
-    bool reduced = false;     // over the ranks with the same part
+    bool reduced = false;     // summed over the ranks with the same part
     std::map<int, Sum> sums;  // partial sums, by the index of sum_at(); `reduced` is then that of the whole gradient
     bool in_norm = false, used = false, updated = false;
     std::set<const Kind*> done;  // kinds that have called once()

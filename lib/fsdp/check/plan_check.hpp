@@ -17,19 +17,20 @@ namespace fsdp {
 /// - Gradients: for every trained unit, every contribution of every stage and micro-batch counts exactly once. Each gradient is
 /// reduced over all ranks that contribute to it before its squares are added, the norm includes all squares, and every trained
 /// unit is updated once, after the norm.
-/// - Sums in a tree: the sums of micro-batches are added in the canonical order, each after it is summed over all ranks.
+/// - Invariant plans: partial sums over micro-batches are added in the canonical order, and only after they are summed over all
+/// ranks.
 /// - Optimizers that need sums over whole tensors: each round includes every unit once, and is then summed over ranks, before
 /// the next round and before the updates.
 /// - Optimizers that work on whole matrices: each unit's directions are computed, gathered, worked on and returned once, in
 /// this order, summed over all ranks that may own a matrix, and complete before the update.
-/// - State in 16 bits: every fp32 sum is rounded into the kept state before its memory is reused, the kept values are those in
-/// the norm, and an operation finds the fp32 numbers of its own unit.
+/// - State kept in 16 bits: every fp32 value is rounded to the kept state before its memory is reused, the norm is that of the
+/// kept gradients, and an operation finds the fp32 values of its own unit.
 /// - Offloaded state: only loads and unloads access it. An operation finds its unit's data loaded. Its changes are unloaded
 /// before another unit takes the slot, and before the list ends.
 /// - Decoding: each block reads and writes only its own cache, which nothing else accesses.
 /// - Memory: buffers with overlapping lifetimes do not overlap, are inside the arena, and add up to the planned peak.
 ///
-/// It takes milliseconds for a hundred layers.
+/// The check takes milliseconds for a hundred layers.
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                 std::size_t micro_batches);
 

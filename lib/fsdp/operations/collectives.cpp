@@ -38,7 +38,7 @@ void reduce_scatter(const Running& r) {
 void all_reduce(const Running& r) {
   group_of(r).all_reduce(r.stream, r.rank.at<void>(r.op.operands[0].place), r.op.count, r.op.type, r.op.reduce_dtype);
 }
-/// Zeroes the gaps between parameters, which hold another unit's data.
+/// Zeroes the gaps between parameters, which may hold another unit's data.
 void clear_gaps(const Running& r, const Location& whole) {
   for (const Range gap : r.unit().gaps) kernels::fill_zero(r.stream, r.rank.at<float>(whole) + gap.begin, gap.size());
 }

@@ -83,7 +83,7 @@ constinit const Kind upcast_master = {
     .amount = of_kept_master,
     .follow = protocol<&GradientStates::upcast_master>};
 
-/// The gaps between parameters count as zero in sums.
+/// Sets the gaps between parameters to zero, so that they add nothing to sums.
 constinit const Kind round_whole_gradient = {
     .name = "round whole gradient at random",
     .account = Account::optimizer,
