@@ -128,7 +128,7 @@ struct Run {
   std::size_t begin, end;
   bool single;
 };
-/// The run that begins at row `begin`.
+/// Returns the run that begins at row `begin`.
 Run run_of(const DecodedRows& rows, std::size_t begin) {
   const auto continues = [&](std::size_t r) { return r < rows.sequences.size() && rows.sequences[r] == rows.sequences[r - 1]; };
   std::size_t end = begin + 1;

@@ -43,7 +43,7 @@ struct TransformerConfig {
   NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;
   Positions positions = Positions::learned;
-  std::size_t position_offset = 0;  // of tables: the row of the first token; a learned table has this many extra rows
+  std::size_t position_offset = 0;  // the first token's row in a position table; a learned table has this many extra rows
   /// The embedding of a token is multiplied by sqrt(C) before positions are added (Vaswani et al. 2017, section 3.4).
   bool scaled_embedding = false;
   /// This token's row of the embedding gets no gradient from its lookups (torch.nn.Embedding's padding_idx).

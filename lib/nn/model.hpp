@@ -71,10 +71,10 @@ struct ModelSizes {
   std::vector<std::size_t> activations = {};  // output of the first stage, then of each block
   std::vector<std::size_t> saved = {};        // kept by each block from forward to backward, besides its input
   std::vector<std::size_t> kept = {};         // the part of `saved` that selective checkpointing keeps
-  std::size_t scratch = 0;                    // of any stage
+  std::size_t scratch = 0;                    // enough for each stage
   std::size_t inputs = 0, targets = 0;        // of a batch, with elements of 4 bytes
-  std::size_t losses = 0, logits = 0;         // of all rows of a batch; of one row
-  std::size_t tables = 0;                     // computed once
+  std::size_t losses = 0, logits = 0;         // losses: of all rows of a batch; logits: of one row
+  std::size_t tables = 0;                     // from fill_tables()
   std::size_t cache = 0;                      // of one block, if the plan decodes
   std::vector<std::vector<std::size_t>> stages =
       {};  // indices of the parameters that each stage reads: first stage, blocks, head

@@ -41,11 +41,11 @@ struct LinearGroup {
 };
 struct BlockParameters {
   Norm norm1;
-  LinearGroup qkv;      // one projection, or q, k, v
+  LinearGroup qkv;      // one projection, or three: q, k, v
   Norm q_norm, k_norm;  // [D], the same for all heads
   Linear attention_out;
   Norm norm2;
-  LinearGroup ffn_in;  // one projection, or gate, up
+  LinearGroup ffn_in;  // one projection, or two: gate, up
   Linear ffn_out;
 };
 

@@ -107,7 +107,7 @@ struct Scratch {
   std::size_t bias;               // biases of q, then k, then v
   std::size_t unwanted;           // [2,C] or [D]: gradients of norms that are not needed
   std::size_t small_end;          // the end of the areas above
-  std::size_t d_qkv, attention;   // block: [R,(H+2K)D] and what attention needs
+  std::size_t d_qkv, attention;   // block: [R,(H+2K)D], and scratch of the attention kernel
   std::size_t d_up;               // block: [R,F], in the memory of d_qkv, which is written later
   std::size_t d_branch;           // block: [R,C], also in that memory: dx times the dropout mask of a branch
   std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
@@ -214,7 +214,8 @@ class Stage {
     }
   }
 
-  /// Computes dx, which overwrites or is added to by `write_dx`, and the gradients of the norm's parameters from dy.
+  /// From dy, computes the gradient of x and those of the norm's parameters. By `write_dx`, the first overwrites dx or is added
+  /// to it.
   void norm_backward(const Norm& norm, E* dx, Write write_dx, const E* dy, const E* x, const float* stats, Write write) const {
     float* d_gain = gradient(norm.gain);
     if (!d_gain) d_gain = scratch_at(scratch.unwanted);
@@ -236,7 +237,7 @@ class Stage {
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
                   weight(linear.weight), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
   }
-  /// Computes dy W^T, which overwrites dx[R,in] or is added to it, by `write`.
+  /// Computes dy W^T. By `write`, it overwrites dx[R,in] or is added to it.
   void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
     const bool in_out = linear.layout == WeightLayout::in_out;
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,

@@ -17,7 +17,7 @@ struct Cost {
 
 class StageWork {
  public:
-  /// `trained`: of each parameter. The model must outlive this.
+  /// trained[p]: parameter p is trained. The model must outlive this object.
   StageWork(const Transformer& model, const std::vector<bool>& trained, BatchShape shape, DType type);
 
   Cost embedding_forward() const;
