@@ -60,7 +60,7 @@ void TransformerConfig::validate() const {
   require(
       layers <= 10'000,
       format(
-          "{} layers are too many (the limit is 10000); correct `number of layers` or config.json: n_layer, num_hidden_layers",
+          "{} layers are too many (the limit is 10000); correct `number of layers` (config.json: n_layer, num_hidden_layers)",
           layers));
   positive(heads, "the number of heads", "`number of heads` (config.json: n_head, num_attention_heads)");
   positive(kv_heads, "the number of key/value heads", "`number of key/value heads` (config.json: num_key_value_heads)");
@@ -84,7 +84,7 @@ void TransformerConfig::validate() const {
                  kv_heads, heads, family));
   require(
       positions != Positions::sinusoidal || width >= 4,
-      format("the width is {} (sinusoidal positions need two frequencies, in a sine and a cosine each); set `width` to 4 or "
+      format("the width is {} (sinusoidal positions need a sine and a cosine of at least two frequencies); set `width` to 4 or "
              "more",
              width));
   if (positions == Positions::rotary) {
@@ -95,8 +95,8 @@ void TransformerConfig::validate() const {
     if (rope.llama3)
       require(rope.factor > 0 && rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor &&
                   rope.original_positions > 0,
-              "llama3 rope parameters do not fit (factor, low_freq_factor and original_max_position_embeddings must be "
-              "positive, high_freq_factor above low_freq_factor); correct config.json");
+              "the llama3 rope parameters have wrong values (factor, low_freq_factor and original_max_position_embeddings "
+              "must be positive; high_freq_factor must be above low_freq_factor); correct config.json");
   }
   expect(read_keys(row, write_keys(row, *this)) == *this, "the configuration is one that its family can have");
 }
@@ -130,8 +130,8 @@ void change_kind(TransformerConfig& config, const ConfigOverrides& overrides) {
         return;
       }
     throw UserError(
-        format("{} is not possible in a model of the family {} (no other family here differs from it in that only); leave it "
-               "out, or choose another `architecture`",
+        format("{} is not possible in a model of the family {} (no known family differs only in this); leave it out, or "
+               "choose another `architecture`",
                what, config.family));
   };
   if (const auto learned = overrides.learned_positions) {

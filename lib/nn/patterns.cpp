@@ -42,8 +42,9 @@ std::vector<bool> named_by(const std::vector<std::string>& patterns, const char*
     if (found) continue;
     if (const auto tied = tied_head(pattern, parameters))
       throw UserError(format("`{}` '{}' matches no parameter: {}; name that tensor", what, pattern, *tied));
-    throw UserError(format("`{}` '{}' matches no parameter (the first are {}, {}); correct the pattern; '*' crosses dots", what,
-                           pattern, parameters.front().name, parameters[std::min<std::size_t>(2, parameters.size() - 1)].name));
+    throw UserError(
+        format("`{}` '{}' matches no parameter (the first parameters are {}, {}; '*' also matches dots); correct the pattern",
+               what, pattern, parameters.front().name, parameters[std::min<std::size_t>(2, parameters.size() - 1)].name));
   }
   return named;
 }

@@ -23,7 +23,7 @@ const json* find(const json& object, std::initializer_list<const char*> names) {
 }
 
 void wrong_value(const char* name, const json& value, const char* wanted) {
-  throw UserError(format("config.json: \"{}\" is {} (expected {}): correct the file", name, json_excerpt(value), wanted));
+  throw UserError(format("config.json: \"{}\" is {} (expected {}); correct the file", name, json_excerpt(value), wanted));
 }
 
 std::size_t read_count(const json& object, std::initializer_list<const char*> names, std::size_t otherwise) {
@@ -99,8 +99,8 @@ std::size_t read_windows(const json& object, std::size_t layers, std::size_t max
   if (is_off || windows == 0 || (windows < layers && window >= max_positions)) return 0;
   if (windows < layers)
     throw UserError(
-        format("config.json: \"use_sliding_window\" with a window of {} in {} of {} layers is not supported (it changes the "
-               "results of longer sequences); use a model without it, or with \"max_position_embeddings\": {}",
+        format("config.json: a sliding window of {} in {} of {} layers is not supported (it changes the results of longer "
+               "sequences); use a model without \"use_sliding_window\", or with \"max_position_embeddings\": {}",
                window, windows, layers, window));
   if (window == 0) wrong_value("sliding_window", object["sliding_window"], "a count of tokens, or null for no window");
   return window;
@@ -162,7 +162,7 @@ Rope read_rope_from(const json& object, const char* key, double default_theta) {
   for (const char* name : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
     if (!find(*parameters, {name}))
       throw UserError(
-          format("config.json: rope type \"llama3\" without \"{}\" (its frequencies depend on it); add the key", name));
+          format("config.json: rope type \"llama3\" needs \"{}\" (the frequencies depend on this key); add the key", name));
   rope.llama3 = true;
   rope.factor = read_number(*parameters, "factor", 0);
   rope.low_freq_factor = read_number(*parameters, "low_freq_factor", 0);
@@ -182,8 +182,8 @@ Rope read_rope(const json& object, double default_theta) {
   // If both keys exist, transformers 4 and 5 use rope_scaling. Older files have only rope_scaling.
   if (find(object, {"rope_parameters"}) && !(by_parameters == by_scaling))
     throw UserError(
-        "config.json: \"rope_parameters\" and \"rope_scaling\" differ (transformers uses rope_scaling, with the model's own "
-        "rope_theta); remove the wrong one");
+        "config.json: \"rope_parameters\" and \"rope_scaling\" differ (transformers uses rope_scaling, with \"rope_theta\" "
+        "of the model); remove the wrong key");
   return by_scaling;
 }
 

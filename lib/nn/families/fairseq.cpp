@@ -93,10 +93,10 @@ json write_biogpt(const TransformerConfig& config) {
 }
 TransformerConfig read_xglm(const json& object, TransformerConfig config) {
   if (const json* pad = keys::find(object, {"pad_token_id"}); pad && *pad != 0 && *pad != 1)
-    throw UserError(
-        format("config.json: \"pad_token_id\": {} is not supported (transformers sets this row of the positions to zero, which "
-               "changes the results); use a model with \"pad_token_id\": 1",
-               json_excerpt(*pad)));
+    throw UserError(format(
+        "config.json: \"pad_token_id\": {} is not supported (transformers sets this row of the position table to zero, which "
+        "changes the results); use a model with \"pad_token_id\": 1",
+        json_excerpt(*pad)));
   return read(object, std::move(config), xglm_keys);
 }
 json write_xglm(const TransformerConfig& config) {
@@ -169,7 +169,7 @@ std::vector<OtherArch> others() {
   const std::string wiki = "take transformer_lm_big with `number of layers` 16 and `number of heads` 8";
   const std::string gbw = "take transformer_lm_big with `width` 512";
   const std::string base = "take transformer_lm_big with `number of layers` 6, `width` 512 and `number of heads` 8";
-  const std::string gpt2 = "it is Hugging Face's GPT-2, and here it has the name that Hugging Face gave it",
+  const std::string gpt2 = "it is Hugging Face's GPT-2, which has its Hugging Face name here",
                     network = "take gpt2, or see `list of architectures`";
   return {{"lstm_lm", "it is a recurrent network, and every family here is a transformer", network},
           {"fconv_lm", "it is a network of convolutions, and every family here is a transformer", network},
