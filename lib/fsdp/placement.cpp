@@ -71,7 +71,7 @@ MeshShape mesh_shape(const Placement& placement, int world_size, int group_size)
   const int shard = placement.axis == world ? world_size : placement.axis == rank ? 1 : group_size;
   if (shard < 1 || world_size % shard != 0)
     throw UserError(
-        format("groups of {} do not divide {} ranks (every group holds one copy of the model); choose another "
+        format("shard groups of {} ranks do not divide {} ranks (each group holds one copy of the model); choose another "
                "`shard group size` or number of ranks",
                shard, world_size));
   return {shard, world_size / shard};

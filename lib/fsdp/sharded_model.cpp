@@ -65,14 +65,13 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
   settings_of(options.optimizer, parameters);
   if (options.plan.invariant && (world_size & (world_size - 1)) != 0)
     throw UserError(
-        format("{} ranks are not a power of two (only powers of two can sum over ranks and micro-batches in the same order); "
+        format("{} ranks are not a power of two (only powers of two have the same order of sums over ranks and micro-batches); "
                "choose 1, 2, 4, 8, ... ranks, or leave out `same bits at any number of ranks`",
                world_size));
   if (options.plan.micro_batches * model.blocks() > most_block_passes)
     throw UserError(
-        format("{} micro-batches of {} blocks make an update too long ({} block passes, at most {}); lower `micro-batches per "
-               "update` and "
-               "raise `micro-batch`",
+        format("{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); lower "
+               "`micro-batches per update` and raise `micro-batch`",
                options.plan.micro_batches, model.blocks(), options.plan.micro_batches * model.blocks(), most_block_passes));
   model.check_batch(options.batch, options.types.parameter, options.plan.cache);
 }
@@ -109,7 +108,7 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
   require_same(world, format("{}", collective_fingerprint(plan())), [](const std::string&) {
     throw UserError(
         "this rank's plan differs from that of rank 0 (the two ranks received different options or files); start all ranks "
-        "with the same ones");
+        "with the same options and files");
   });
 }
 

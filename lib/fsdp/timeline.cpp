@@ -82,13 +82,13 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   cuts.push_back(total);
 
   std::string text = format(
-      "timeline of one update, drawn by a rule, not measured: streams run at the same time; the forward pass of a\n"
-      "block takes {} columns, its backward pass {}, embedding, head and norm {} each, the optimizer of a unit 3;\n"
-      "gathering or reducing {} parameters (a block's) takes {}. F forward, f forward again, B backward,\n"
+      "timeline of one update; streams run at the same time. Widths follow a rule, not measurements: the forward pass of a\n"
+      "block takes {} columns, its backward pass {}; embedding, head and norm take {} each, the optimizer of a unit 3;\n"
+      "gathering or reducing {} parameters (those of a block) takes {}. F forward, f forward again, B backward,\n"
       "E embedding, H head and loss, N gradient norm, O optimizer, G all-gather, R reduce-scatter, A all-reduce\n{}{}",
       forward, 2 * forward, forward, format_count(static_cast<double>(block_numel)), forward,
-      has(kinds::statistics)       ? "S statistics of a unit's whole tensors\n"
-      : has(kinds::whole_matrices) ? "D the directions that make up whole matrices, W the work on these matrices\n"
+      has(kinds::statistics)       ? "S sums over a unit's whole tensors\n"
+      : has(kinds::whole_matrices) ? "D matrices from which updates are computed, W the work on these whole matrices\n"
                                    : "",
       has(kinds::load) ? "L copies from the host, U copies back\n" : "");
   std::vector<StreamId> order = {StreamId::gather, StreamId::compute, StreamId::reduce};

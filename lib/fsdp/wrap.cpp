@@ -92,7 +92,7 @@ void wrap_by_patterns(const std::vector<Parameter>& parameters, const std::vecto
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         if (!is_inside(parameters[p].name, module) || unit_of[p] == pattern) continue;
         if (!unit_of[p].empty())
-          throw UserError(format("`custom units` '{}' and '{}' overlap (both take {}); let each module match one of them",
+          throw UserError(format("`custom units` '{}' and '{}' overlap (both match {}); let each module match one of them",
                                  unit_of[p], pattern, parameters[p].name));
         unit_of[p] = pattern;
       }
@@ -168,8 +168,8 @@ void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& un
       std::max_element(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   if (2 * largest->second > all)
     warnings.push_back(
-        format("`least parameters of a unit` {} puts {} of {} parameters into one unit: {} in fp32 are gathered at once, "
-               "and little is left to overlap; lower `least parameters of a unit`",
+        format("`least parameters of a unit` {} puts {} of {} parameters into one unit ({} in fp32 are gathered at once, "
+               "and little communication can overlap with computation); lower `least parameters of a unit`",
                policy.min_num_params, format_count(static_cast<double>(largest->second)),
                format_count(static_cast<double>(all)), format_bytes(4.0 * static_cast<double>(largest->second))));
 }

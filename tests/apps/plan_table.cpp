@@ -630,7 +630,7 @@ BOOST_AUTO_TEST_CASE(mistakes) {
   };
   CHECK_CONTAINS(error({}), "no model");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--nodes", "2", "--ranks-per-node", "4", "--shard-group-size", "3"}),
-                 "groups of 3 do not divide 8 ranks");
+                 "groups of 3 ranks do not divide 8 ranks");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--nodes", "1000000", "--ranks-per-node", "1000000"}), "too many");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--ranks-per-node", "3", "--total-batch-size", "4"}), "is not a multiple");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--checkpoint-every", "2"}), "goes with --checkpoint-activations");

@@ -257,7 +257,7 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
                             [](Plan& p) {
                               operation(p, block_backward).operands.push_back({gradients, p.whole_gradients[1]});
                             }),
-                  "which its kind does not have in this place");
+                  "that its kind does not list at this position");
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, all_gather_parameters, 4).waits.clear(); }),
                   "does not wait for operation");
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, block_forward).waits = {400}; }),
@@ -279,9 +279,9 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   // Gradients.
   for (const char* strategy : {"full", "optim"}) {
     check_complaint(complaint(strategy, two, [](Plan& p) { forget(p, reduce_scatter_gradient, 1); }),
-                    strategy == std::string("full") ? "not reduced" : "misses micro-batch 0");
+                    strategy == std::string("full") ? "not reduced" : "lacks micro-batch 0");
     check_complaint(complaint(strategy, two, [](Plan& p) { forget(p, block_backward, 1); }),
-                    strategy == std::string("full") ? "reduces nothing" : "adds to the gradient");
+                    strategy == std::string("full") ? "reduces a gradient that does not exist" : "adds to the gradient");
   }
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, reduce_scatter_gradient, 5).accumulate = false; }),
                   "overwrites a gradient that is reduced already");
@@ -295,28 +295,27 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   check_complaint(complaint("hybrid", two, [](Plan& p) { forget(p, all_reduce_gradient, 2); }), "not summed over all ranks");
   check_complaint(complaint("none", two, [](Plan& p) { repeat_the_first(p, all_reduce_gradient); }), "twice");
   // Norm and optimizer.
-  check_complaint(complaint("full", two, [](Plan& p) { forget(p, add_squares, 1); }), "misses the gradient of");
+  check_complaint(complaint("full", two, [](Plan& p) { forget(p, add_squares, 1); }), "does not include the gradient of");
   check_complaint(complaint("full", two, [](Plan& p) { repeat_the_first(p, add_squares); }), "counts a gradient twice");
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, gradient_norm); }), "comes before the gradient norm");
   check_complaint(complaint("full", two, [](Plan& p) { forget(p, optimizer, 3); }), "is not updated");
-  check_complaint(complaint("full", two, [](Plan& p) { repeat_the_first(p, optimizer); }), "takes a step twice");
+  check_complaint(complaint("full", two, [](Plan& p) { repeat_the_first(p, optimizer); }), "updates parameters twice");
   for (const auto& [kind, wrong] :
        {std::pair(&all_reduce_gradient, GroupAxis::shard), std::pair(&all_reduce_gradient, GroupAxis::world),
         std::pair(&all_reduce_squares, GroupAxis::world), std::pair(&all_reduce_loss, GroupAxis::shard)})
     check_complaint(complaint("hybrid", two, [&](Plan& p) { operation(p, *kind).group = wrong; }),
-                    "names another group of ranks");
+                    "has another group of ranks");
   check_complaint(complaint("hybrid", two, [&](Plan& p) { operation(p, all_gather_parameters).group = GroupAxis::world; }),
-                  "names another group of ranks");
+                  "has another group of ranks");
   check_complaint(complaint("full", two, [](Plan& p) { p.whole_gradients[1] = p.gradients[1]; }), "the gradient of ");
   const PlanOptions clipping = {.micro_batches = 2, .clip_values = true};
   check_complaint(complaint("full", clipping, [](Plan&) {}), "sound");
   check_complaint(complaint("full", clipping, [](Plan& p) { forget(p, clip_values, 1); }),
-                  "has no 'clip values', but other units have");
-  check_complaint(complaint("full", clipping, [](Plan& p) { repeat_the_first(p, clip_values); }),
-                  "happens twice to a gradient");
-  check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).count -= 1; }), "elements, not on");
+                  "has no 'clip values', unlike other units");
+  check_complaint(complaint("full", clipping, [](Plan& p) { repeat_the_first(p, clip_values); }), "runs twice on a gradient");
+  check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).count -= 1; }), "elements instead of");
   check_complaint(complaint("full", clipping, [](Plan& p) { place_of(operation(p, clip_values), gradient) = p.gradients[1]; }),
-                  "does not have the gradient");
+                  "has the gradient in another place");
   check_complaint(complaint("full", clipping, [](Plan& p) { operation(p, clip_values).waits.clear(); }), "does not wait for");
   check_complaint(complaint("full", clipping, [](Plan& p) { p.update.push_back(operation(p, clip_values)); }),
                   "changes a gradient that the optimizer has read");
@@ -325,7 +324,7 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
                       adamw_optimizer(), kept_in_bf16),
                   "overwrites the result of 'clip values', which nothing has read");
   // Memory.
-  check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "peaks at");
+  check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "with a peak of");
   check_complaint(complaint("full", two, [](Plan& p) { p.buffers[static_cast<std::size_t>(p.scratch)].offset = 0; }),
                   "in the same memory");
   check_complaint(complaint("full", two, [](Plan& p) { p.spaces.front().bytes -= 64; }), "beyond the end of its space");
@@ -347,7 +346,7 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
   check_complaint(complaint("full", seven, [&](Plan& p) { operation(p, of_gradients).accumulate = true; }),
                   "adds to a gradient that does not exist");
   check_complaint(complaint("full", seven, [&](Plan& p) { place_of(operation(p, of_gradients), sum) = p.gradients[1]; }),
-                  "does not have its sum where the plan has it");
+                  "has its sum in another place than the plan");
   check_complaint(complaint("full", seven,
                             [&](Plan& p) {  // micro-batch 2 is added to {0, 1} alone
                               Operation& op = operation(p, of_gradients, 8);
@@ -358,7 +357,7 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
                   "overwrites a sum that is not added yet");
   check_complaint(complaint("full", seven, [](Plan& p) { repeat_the_first(p, sum_gradients); }),
                   "adds a sum that does not exist");
-  check_complaint(complaint("full", seven, [](Plan& p) { operation(p, sum_gradients).count -= 1; }), "elements, not on");
+  check_complaint(complaint("full", seven, [](Plan& p) { operation(p, sum_gradients).count -= 1; }), "elements instead of");
   check_complaint(complaint("full", seven, [](Plan& p) { operation(p, sum_gradients).operands.pop_back(); }),
                   "does not have its sum");
   check_complaint(complaint("full", seven, [](Plan& p) { operation(p, sum_gradients).accumulate = false; }),
@@ -371,7 +370,7 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
                               op.kind = &all_reduce_gradient, op.group = GroupAxis::replicate, op.accumulate = false;
                               op.operands = {{sum, op.at(to)}};
                             }),
-                  "sums over the ranks twice, or too late");
+                  "sums over the ranks twice, or after other micro-batches were added");
   check_complaint(complaint("full", {.micro_batches = 2},
                             [](Plan& p) {
                               Operation& op = operation(p, add_squares);
@@ -386,7 +385,7 @@ BOOST_AUTO_TEST_CASE(sums_in_another_order_are_named) {
                                                              [](const Operation& op) { return op.kind == &sum_gradients; });
                               forget(*last);
                             }),
-                  "misses a micro-batch");
+                  "lacks a micro-batch");
 }
 
 BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
@@ -400,10 +399,10 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
       for (const char* strategy : {"full", "none", "hybrid"}) check_named(*kind, strategy, worsen, part);
     };
     check_sums([](Plan&) {}, "sound");
-    check_sums([](Plan& p) { forget(p, statistics, 1); }, "misses the statistics of");
+    check_sums([](Plan& p) { forget(p, statistics, 1); }, "does not include the statistics of");
     check_sums([](Plan& p) { forget(p, all_reduce_statistics); },
                kind == &lamb_optimizer() ? "comes before its statistics" : "comes before round 0");
-    check_sums([](Plan& p) { repeat_the_first(p, statistics); }, "counts a round twice");
+    check_sums([](Plan& p) { repeat_the_first(p, statistics); }, "computes a round twice");
     check_sums([](Plan& p) { operation(p, statistics).waits.clear(); }, "does not wait for operation");
     check_sums([](Plan& p) { operation(p, all_reduce_statistics).waits.clear(); }, "does not wait for operation");
     check_sums([](Plan& p) { operation(p, optimizer).waits.clear(); }, "does not wait for operation");
@@ -412,7 +411,7 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
       adafactor_optimizer(), "full", [](Plan& p) { forget(p, all_reduce_statistics, 1); }, "comes before its statistics");
   check_named(
       adafactor_optimizer(), "full", [](Plan& p) { operation(p, all_reduce_statistics, 1).round = 0; },
-      "does not have the statistics of its round where the plan has it");
+      "has the statistics of its round in another place than the plan");
   // Whole matrices.
   const auto check_matrices = [&](const char* strategy, const std::function<void(Plan&)>& worsen, const std::string& part) {
     check_named(muon_optimizer(), strategy, worsen, part);
@@ -469,7 +468,7 @@ BOOST_AUTO_TEST_CASE(a_broken_update_is_named) {
             if (op.unit == second.unit && operand.name == matrices) operand.place = there;
         for (std::size_t i = 1; i < p.update.size(); ++i) p.update[i].waits = {static_cast<int>(i) - 1};  // all in turn
       },
-      "where the plan has it");
+      "in another place than the plan");
 }
 
 // An operation whose operand is at another place than in the plan's tables is refused.
@@ -487,34 +486,38 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
       "full", [](Plan& p) { place_of(operation(p, all_gather_parameters), part) = p.parameters[1]; },
       "does not have this rank's shard");
   check(
-      "full", [](Plan& p) { operation(p, all_gather_parameters).count -= 1; }, "elements, not on");
+      "full", [](Plan& p) { operation(p, all_gather_parameters).count -= 1; }, "elements instead of");
   check(
-      "full", [](Plan& p) { operation(p, all_gather_parameters).type = DType::bf16; }, "the wrong type");
+      "full", [](Plan& p) { operation(p, all_gather_parameters).type = DType::bf16; }, "has another type or reduce_dtype");
   check(
       "full", [](Plan& p) { place_of(operation(p, reduce_scatter_gradient), whole_gradient) = p.whole_gradients[2]; },
       "does not have the whole gradient");
   check(
-      "full", [](Plan& p) { place_of(operation(p, reduce_scatter_gradient), sum) = p.gradients[2]; }, "does not have its sum");
+      "full", [](Plan& p) { place_of(operation(p, reduce_scatter_gradient), sum) = p.gradients[2]; },
+      "has its sum in another place");
   check(
-      "full", [](Plan& p) { operation(p, all_reduce_squares).count += 100000; }, "elements, not on");
+      "full", [](Plan& p) { operation(p, all_reduce_squares).count += 100000; }, "elements instead of");
   check(
-      "full", [](Plan& p) { operation(p, all_reduce_squares).reduce_dtype = DType::bf16; }, "the wrong type");
+      "full", [](Plan& p) { operation(p, all_reduce_squares).reduce_dtype = DType::bf16; }, "has another type or reduce_dtype");
   check(
-      "full", [](Plan& p) { forget(p, all_reduce_squares); }, "before its sums are summed over all ranks");
+      "full", [](Plan& p) { forget(p, all_reduce_squares); }, "before loss and squares are summed over all ranks");
   check(
-      "full", [](Plan& p) { forget(p, all_reduce_loss); }, "before its sums are summed over all ranks");
+      "full", [](Plan& p) { forget(p, all_reduce_loss); }, "before loss and squares are summed over all ranks");
   check(
-      "hybrid", [](Plan& p) { operation(p, all_reduce_loss).group = GroupAxis::shard; }, "names another group of ranks");
+      "hybrid", [](Plan& p) { operation(p, all_reduce_loss).group = GroupAxis::shard; }, "has another group of ranks");
   check(
-      "full", [](Plan& p) { place_of(operation(p, add_squares), gradient) = p.gradients[0]; }, "does not have the gradient");
+      "full", [](Plan& p) { place_of(operation(p, add_squares), gradient) = p.gradients[0]; },
+      "has the gradient in another place");
   check(
-      "full", [](Plan& p) { operation(p, add_squares).count -= 1; }, "elements, not on");
+      "full", [](Plan& p) { operation(p, add_squares).count -= 1; }, "elements instead of");
   check(
-      "full", [](Plan& p) { place_of(operation(p, optimizer), gradient) = p.gradients[1]; }, "does not have the gradient");
+      "full", [](Plan& p) { place_of(operation(p, optimizer), gradient) = p.gradients[1]; },
+      "has the gradient in another place");
   check(
       "full", [](Plan& p) { place_of(operation(p, optimizer), master) = p.master[1]; }, "does not have the fp32 parameters");
   check(
-      "none", [](Plan& p) { place_of(operation(p, all_reduce_gradient), sum) = p.gradients[2]; }, "does not have its sum");
+      "none", [](Plan& p) { place_of(operation(p, all_reduce_gradient), sum) = p.gradients[2]; },
+      "has its sum in another place");
   check(
       "full", [](Plan& p) { place_of(operation(p, head), x) = Location(); }, "a buffer that does not exist");
   // Stages must name the operands that they access through the model's tables.
@@ -582,7 +585,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
       "full", [&](Plan& p) { operation(p, round_master).waits.clear(); }, "sound");  // the order within the stream is enough
   check(
       "full", [&](Plan& p) { place_of(operation(p, upcast_gradient, 1), kept_gradient) = p.gradients[0]; },
-      "where the plan has it");
+      "in another place than the plan");
 }
 
 // Offloaded state has loads and unloads. None may be missing, for another unit, or at another place.
@@ -634,7 +637,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
       "full", [](Plan& p) { place_of(operation(p, all_gather_parameters), part) = p.parameters[0]; },
       "does not have this rank's shard");
   check(
-      "full", [](Plan& p) { place_of(operation(p, optimizer), master) = p.parameters[0]; }, "where the plan has it");
+      "full", [](Plan& p) { place_of(operation(p, optimizer), master) = p.parameters[0]; }, "in another place than the plan");
   check(
       "full", [](Plan& p) { operation(p, optimizer).operands.back().place = p.at_work(p.optimizer_state[1].back()); },
       "does not have a state");

@@ -36,16 +36,17 @@ class Contents : private CheckedList {
     at_ = list_.size() - 1;
     for (const auto& of_buffer : pieces_)
       for (const Piece& piece : of_buffer) {
-        if (must_be_released(piece)) fail(format("is the last, and {} is still gathered", text_of(piece.content)));
-        if (is_unsaved(piece)) fail(format("is the last, and {} is not unloaded", buffer(piece.stored).name));
+        if (must_be_released(piece)) fail(format("is the last operation, but {} is still gathered", text_of(piece.content)));
+        if (is_unsaved(piece)) fail(format("is the last operation, but {} is not unloaded", buffer(piece.stored).name));
       }
     for (const auto* stale : {&unrounded_, &unpublished_})
-      if (!stale->empty()) fail(format("is the last, and the parameters of {} are out of date", name_of_unit(*stale->begin())));
+      if (!stale->empty())
+        fail(format("is the last operation, but the parameters of {} are out of date", name_of_unit(*stale->begin())));
     const auto gives = [&](OperandName name) {
       return std::any_of(list_.begin(), list_.end(), [&](const Operation& op) { return op.find(name) != nullptr; });
     };
-    if (&list_ == &plan_.evaluation && !gives(report)) fail("is the last, and the loss is not reported");
-    if (&list_ == &plan_.decoding && !gives(logits)) fail("is the last, and there are no logits");
+    if (&list_ == &plan_.evaluation && !gives(report)) fail("is the last operation, but the loss is not reported");
+    if (&list_ == &plan_.decoding && !gives(logits)) fail("is the last operation, but there are no logits");
   }
 
  private:
@@ -200,7 +201,7 @@ class Contents : private CheckedList {
                         is_first && place.per_shard == 0;
     if (!piece && !is_new)
       fail(writes(effect) ? format("changes {}, which is not loaded", of.name)
-                          : format("finds no {}: it is not loaded", of.name));
+                          : format("reads {}, which is not loaded", of.name));
     if (!writes(effect)) return;
     if (!piece) {
       erase(of.slot.buffer, of.slot.offset, of.slot.offset + of.bytes);

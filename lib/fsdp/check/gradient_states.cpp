@@ -53,7 +53,7 @@ void GradientStates::reduce_scatter(const Operation& op) {
   const std::size_t u = u_of(op);
   UnitGradient& unit = units_[u];
   if (plan_.sums_in_a_tree) return add_to_tree(op, u, op.at(sum), take_micro_batch(op, u, !is_replicated(u)));
-  if (unit.whole.empty()) fail("reduces nothing");
+  if (unit.whole.empty()) fail("reduces a gradient that does not exist");
   if (is_16_bit(u)) unit.shard.clear();  // the fp32 sums of earlier micro-batches are in the kept gradient
   if (op.accumulate == unit.shard.empty())
     fail(op.accumulate ? "adds to a gradient that does not exist" : "overwrites a gradient that is reduced already");
@@ -69,11 +69,11 @@ void GradientStates::all_reduce(const Operation& op) {
   UnitGradient& unit = units_[u];
   if (plan_.sums_in_a_tree && is_scattered(u)) {
     const auto found = unit.sums.find(sum_at(u, op.at(sum)));
-    if (found == unit.sums.end()) fail("sums a gradient over the ranks that does not exist");
+    if (found == unit.sums.end()) fail("sums over the ranks, but the gradient does not exist");
     if (found->second.end - found->second.begin > 1 || std::exchange(found->second.reduced, true))
-      fail("sums over the ranks twice, or too late");
+      fail("sums over the ranks twice, or after other micro-batches were added");
   } else if (plan_.sums_in_a_tree) {
-    if (op.at(sum) != plan_.at_work(plan_.whole_gradients[u])) fail("does not have the gradient where the plan has it");
+    if (op.at(sum) != plan_.at_work(plan_.whole_gradients[u])) fail("has the gradient in another place than the plan");
     require_whole_micro_batches(unit.whole, stages_of(u).size());
     if (unit.whole.empty() || std::exchange(unit.reduced, true)) fail("sums over the ranks twice");
   } else {
@@ -101,10 +101,10 @@ void GradientStates::sum_in_tree(const Operation& op) {
 /// Removes the whole gradient, which must be that of this micro-batch only, and returns it as a sum.
 GradientStates::Sum GradientStates::take_micro_batch(const Operation& op, std::size_t u, bool is_reduced) {
   UnitGradient& unit = units_[u];
-  if (unit.whole.empty()) fail("reduces nothing");
+  if (unit.whole.empty()) fail("reduces a gradient that does not exist");
   require_whole_micro_batches(unit.whole, stages_of(u).size());
   for (const auto& [m, stage] : unit.whole)
-    if (m != op.micro_batch) fail(format("takes the gradient of micro-batch {}, not that of its own", m));
+    if (m != op.micro_batch) fail(format("takes the gradient of micro-batch {} instead of its own", m));
   unit.whole.clear();
   return {op.micro_batch, op.micro_batch + 1, is_reduced};
 }
@@ -114,7 +114,7 @@ GradientStates::Sum GradientStates::take_micro_batch(const Operation& op, std::s
 void GradientStates::add_to_tree(const Operation& op, std::size_t u, const Location& place, const Sum& sum) {
   std::map<int, Sum>& sums = units_[u].sums;
   const int there = sum_at(u, place);
-  if (there < 0) fail("does not have its sum where the plan has it");
+  if (there < 0) fail("has its sum in another place than the plan");
   const auto before = sums.find(there);
   if (!op.accumulate) {
     if (before != sums.end()) fail("overwrites a sum that is not added yet");
@@ -140,8 +140,8 @@ void GradientStates::keep(const Operation& op, bool is_whole) {
   UnitGradient& unit = unit_of(op);
   std::set<Contribution>& wide = is_whole ? unit.whole : unit.shard;
   std::set<Contribution>& kept = is_whole ? unit.kept_whole : unit.kept_shard;
-  if (wide.empty()) fail("keeps nothing");
-  if (wide.rbegin()->first != op.micro_batch) fail("is in another micro-batch than the gradient that it keeps");
+  if (wide.empty()) fail("rounds a gradient that does not exist");
+  if (wide.rbegin()->first != op.micro_batch) fail("is in another micro-batch than the gradient that it rounds");
   require_whole_micro_batches(wide, stages_of(u_of(op)).size());
   if (op.accumulate) {
     if (kept.empty()) fail("adds to a gradient that does not exist");
@@ -184,12 +184,13 @@ void GradientStates::take_squares(const Operation& op) {
     const auto found = unit.sums.find(0);
     if (found == unit.sums.end() || unit.sums.size() != 1 || !found->second.reduced || found->second.begin != 0 ||
         found->second.end != static_cast<int>(micro_batches_))
-      fail(format("misses a micro-batch in the gradient of {}", name_of_unit(u)));
+      fail(format("lacks a micro-batch in the gradient of {}", name_of_unit(u)));
   } else {
     require_all(u, is_scattered(u) ? unit.shard : unit.whole);
     if (is_16_bit(u)) {
       require_all(u, is_scattered(u) ? unit.kept_shard : unit.kept_whole);
-      if (unit.kept_is_reduced != unit.reduced) fail("finds a kept gradient that is summed over other ranks");
+      if (unit.kept_is_reduced != unit.reduced)
+        fail("finds that the kept gradient and the fp32 gradient are summed over different ranks");
     }
     if (unit.reduced != is_replicated(u))
       fail(unit.reduced ? "finds a gradient that is summed over ranks with other shards"
@@ -200,7 +201,7 @@ void GradientStates::take_squares(const Operation& op) {
 
 void GradientStates::sum_squares(const Operation&) {
   for (std::size_t u = 0; u < units_.size(); ++u)
-    if (is_trained(u) && !units_[u].in_norm) fail(format("misses the gradient of {}", name_of_unit(u)));
+    if (is_trained(u) && !units_[u].in_norm) fail(format("does not include the gradient of {}", name_of_unit(u)));
   if (std::exchange(squares_are_summed_, true)) fail("sums over the ranks twice");
 }
 
@@ -209,7 +210,7 @@ void GradientStates::sum_loss(const Operation&) {
 }
 
 void GradientStates::know_norm(const Operation&) {
-  if (!squares_are_summed_ || !loss_is_summed_) fail("comes before its sums are summed over all ranks");
+  if (!squares_are_summed_ || !loss_is_summed_) fail("comes before loss and squares are summed over all ranks");
   norm_is_known_ = true;
 }
 
@@ -222,7 +223,7 @@ void GradientStates::require_unused(const Operation& op) const {
 }
 
 void GradientStates::once(const Operation& op) {
-  if (!unit_of(op).done.insert(op.kind).second) fail("happens twice to a gradient");
+  if (!unit_of(op).done.insert(op.kind).second) fail("runs twice on a gradient");
 }
 
 // --- The optimizer ---
@@ -231,13 +232,13 @@ void GradientStates::count(const Operation& op) {
   require_norm();
   unit_of(op).used = true;
   if (op.round > reduced_rounds_) fail(format("comes before round {} is summed over the ranks", op.round - 1));
-  if (unit_of(op).counted++ != op.round) fail("counts a round twice, or not in order");
+  if (unit_of(op).counted++ != op.round) fail("computes a round twice, or not in order");
 }
 
 void GradientStates::sum_statistics(const Operation& op) {
   for (std::size_t u = 0; u < units_.size(); ++u)
     if (is_trained(u) && op.round < rounds_of(u) && units_[u].counted <= op.round)
-      fail(format("misses the statistics of {}", name_of_unit(u)));
+      fail(format("does not include the statistics of {}", name_of_unit(u)));
   if (reduced_rounds_++ != op.round) fail("sums a round over the ranks twice, or not in order");
 }
 
@@ -273,7 +274,7 @@ void GradientStates::update(const Operation& op) {
     fail("comes before its directions have arrived from all ranks");
   if (reduced_rounds_ < rounds_of(u)) fail("comes before its statistics are summed over the ranks");
   if (!is_trained(u)) fail("updates frozen parameters");
-  if (std::exchange(units_[u].updated, true)) fail("takes a step twice");
+  if (std::exchange(units_[u].updated, true)) fail("updates parameters twice");
 }
 
 /// Every trained unit must have been updated and, if its parameters are kept in 16 bits, rounded. Operations of a kind that
@@ -283,12 +284,12 @@ void GradientStates::check_end() const {
   for (const UnitGradient& unit : units_) done.insert(unit.done.begin(), unit.done.end());
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (!is_trained(u)) continue;
-    if (!units_[u].updated) fail(format("is the last, and {} is not updated", name_of_unit(u)));
+    if (!units_[u].updated) fail(format("is the last operation, but {} is not updated", name_of_unit(u)));
     if (layout_.units()[u].types.master != DType::f32 && !units_[u].master_is_kept)
-      fail(format("is the last, and the new {} is not kept", name_of_unit(u)));
+      fail(format("is the last operation, but the new {} is not kept", name_of_unit(u)));
     for (const Kind* kind : done)
       if (!units_[u].done.contains(kind))
-        fail(format("is the last, and {} has no '{}', but other units have", name_of_unit(u), kind->name));
+        fail(format("is the last operation, but {} has no '{}', unlike other units", name_of_unit(u), kind->name));
   }
 }
 
@@ -326,7 +327,7 @@ void GradientStates::require_all(std::size_t u, const std::set<Contribution>& ha
   for (std::size_t m = 0; m < micro_batches_; ++m)
     for (const int stage : stages_of(u))
       if (!have.contains({static_cast<int>(m), stage}))
-        fail(format("misses micro-batch {} of stage {} in the gradient of {}", m, stage, name_of_unit(u)));
+        fail(format("lacks micro-batch {} of stage {} in the gradient of {}", m, stage, name_of_unit(u)));
 }
 
 }  // namespace fsdp

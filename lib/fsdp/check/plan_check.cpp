@@ -83,25 +83,25 @@ class ListChecker : private CheckedList {
         if (place.buffer < 0 || static_cast<std::size_t>(place.buffer) >= plan_.buffers.size())
           fail(i, "works on a buffer that does not exist");
         if (home->place.buffer >= 0 && place != home->place)
-          fail(i, format("does not have {} where the plan has it", info.text));
+          fail(i, format("has {} in another place than the plan", info.text));
         if (home->role && buffer(place.buffer).role != *home->role)
-          fail(i, format("has {} in {}, which is for something else", info.text, name(place)));
+          fail(i, format("has {} in {}, a buffer with another role", info.text, name(place)));
         const std::size_t begin = place.offset + (static_cast<std::size_t>(layout_.shards()) - 1) * place.per_shard;
         if (begin + home->bytes > buffer(place.buffer).bytes)
           fail(i, format("goes beyond {}: {} bytes from byte {}", name(place), home->bytes, begin));
       }
     }
     if (k < op.operands.size())
-      fail(i, format("has {}, which its kind does not have in this place", info_of(op.operands[k].name).text));
+      fail(i, format("has an operand ({}) that its kind does not list at this position", info_of(op.operands[k].name).text));
     check_amount(i, op, units);
   }
 
   void check_amount(std::size_t i, const Operation& op, std::span<const std::size_t> units) const {
     const Amount amount = op.kind->amount ? op.kind->amount(ask(op, units)) : Amount();
-    if (op.count != amount.count) fail(i, format("works on {} elements, not on {}", op.count, amount.count));
+    if (op.count != amount.count) fail(i, format("works on {} elements instead of {}", op.count, amount.count));
     if (op.type != amount.type || op.reduce_dtype != amount.reduce_dtype)
-      fail(i, "has the wrong type of elements, or of what it sends");
-    if (op.group != amount.group) fail(i, "names another group of ranks than the one that holds its data");
+      fail(i, "has another type or reduce_dtype than its data");
+    if (op.group != amount.group) fail(i, "has another group of ranks than its data");
     if (!op.accumulate) return;
     for (std::size_t k = 0; k < op.operands.size(); ++k)
       if (const Effect effect = effect_on(op, k); effect == Effect::accumulates || effect == Effect::contributes) return;
@@ -208,7 +208,7 @@ class ListChecker : private CheckedList {
     }
     const bool is_main = &list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
     if (is_main ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
-      fail(0, format("starts a list that peaks at {} bytes, but the plan has {}", peak, plan_.peak_bytes));
+      fail(0, format("starts a list with a peak of {} bytes, but the peak of the plan is {} bytes", peak, plan_.peak_bytes));
   }
 };
 
