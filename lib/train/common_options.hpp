@@ -1,4 +1,4 @@
-// Option rows that several programs share, so that names, help and checks are the same in each.
+// Rows of the option table (base/options.hpp) that several programs share, so that names, help and checks are the same in each.
 #pragma once
 
 #include <optional>
@@ -36,9 +36,9 @@ void add_precision_options(OptionTable& table, DType& precision);
 void add_recomputation_option(OptionTable& table, bool& checkpoint_activations);
 /// --optimizer-state-dtype.
 void add_state_type_option(OptionTable& table, DType& type);
-/// --master-dtype, --grad-dtype; behind those of the precision, which they go with.
+/// --master-dtype and --grad-dtype. Add them after the precision options.
 void add_kept_type_options(OptionTable& table, UnitTypes& types);
-/// --invariant; some of the other options contradict it.
+/// --invariant, and a check that refuses other options which contradict it.
 void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm);
 /// --offload-params, --offload-optimizer and --cpu-offload. Add them after the precision options.
 void add_offload_options(OptionTable& table, ShardingOptions& sharding);
@@ -55,9 +55,9 @@ Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --no-verify, for every program that reads checkpoints.
 void add_no_verify_option(OptionTable& table, bool& no_verify);
 
-/// The text of --version: the program, its version, MPI, HDF5, oneDNN, and the features that are off.
+/// The text of --version: the versions of the program, MPI, HDF5 and other libraries, and the GPUs of this machine.
 std::string full_version_text(std::string_view program);
-/// Returns the text to print for --help, --version and similar requests; nothing if the program is to run.
+/// Returns the text to print for --help, --version and similar requests; nullopt for Request::run.
 std::optional<std::string> answer(const OptionTable& table, Request request);
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-/// The environment variable by which the launcher says that it gave this job GPUs, as "SLURM_JOB_GPUS=0,1"; empty if there is
+/// The environment variable that shows that the launcher gave GPUs to this job, as "SLURM_JOB_GPUS=0,1"; empty if there is
 /// none. The first two variables list GPU numbers, so "0" is a GPU; the last one is a count.
 std::string given_gpus() {
   for (const std::string_view name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"}) {

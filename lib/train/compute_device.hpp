@@ -16,14 +16,14 @@ enum class DeviceChoice { automatic, cpu, cuda };
 /// The traits of a device of this kind, which need not exist on this machine. A CPU device has `threads` threads.
 DeviceTraits traits_of(DeviceKind kind, int threads);
 
-/// Resolves --device on this machine: `automatic` is a GPU if this process sees one, else the CPU. Throws UserError if no GPU
-/// is usable although --device asks for GPUs or the launcher gave the job some.
+/// Resolves --device on this machine: `automatic` is a GPU if this process can use one, else the CPU. Throws UserError if no
+/// GPU can be used and `choice` is `cuda`, or if `choice` is `automatic` and the launcher gave the job GPUs.
 DeviceKind choose_device(DeviceChoice choice);
 
-/// The kind of device for a plan that is not run, independent of this machine: `automatic` is the CPU.
+/// The kind of device for a plan that is only printed, whatever devices this machine has: `automatic` is the CPU.
 DeviceKind kind_to_plan_for(DeviceChoice choice);
 
-/// Returns `options` adjusted to the kind of device: offloading is turned off on a CPU, because its memory already is the
+/// Returns `options` for this kind of device. On a CPU, offloading is turned off, because the device's memory already is the
 /// host's.
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
 

@@ -16,14 +16,16 @@
 
 namespace fsdp {
 
-/// Joules; empty if a node or GPU of the job does not report its energy.
+/// Joules. `processors` is empty if a node does not report the energy of its processors; `gpus` is empty if a GPU does not
+/// report its energy or if the job has no GPUs.
 struct Energy {
   std::optional<double> processors, gpus;
 };
 
 class EnergyMeter {
  public:
-  /// The first rank on each node reads its processors, and the first rank on each GPU reads that GPU. Collective over node.
+  /// The first rank on each node reads the node's processors, and the first rank on each GPU reads that GPU. Collective over
+  /// node.
   EnergyMeter(const Device& device, Group& node, const std::filesystem::path& powercap = "/sys/class/powercap");
   ~EnergyMeter();
   EnergyMeter(const EnergyMeter&) = delete;

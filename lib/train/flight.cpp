@@ -135,7 +135,7 @@ FlightFile::FlightFile(const fs::path& folder, int rank, int size, DeviceKind de
   }
 }
 
-/// Returns the memory of the record: the mapped file, or memory of this process.
+/// Opens the file. Returns the memory in which the record is: the mapped file, or own_.
 FlightContents* FlightFile::open(FlightMemory memory) {
   const auto failed = [&](const char* what) {
     problem_ = format("{} {}: {}", what, path_.string(), std::strerror(errno));
@@ -179,8 +179,8 @@ FlightFile::~FlightFile() {
 
 FlightLanes& FlightFile::lanes() { return record_->lanes; }
 
-/// An entry that is being written meanwhile may be torn; readers skip it. Write errors are ignored, because other code reports
-/// a failing disk.
+/// Writes the record to the file. An entry that is being stored meanwhile may be incomplete in the file; readers skip it. Write
+/// errors are ignored, because other code reports a failing disk.
 void FlightFile::copy_now() noexcept { static_cast<void>(::pwrite(fd_, own_.get(), sizeof(FlightContents), 0)); }
 
 void FlightFile::copy_each_second() {

@@ -1,11 +1,11 @@
-// The flight record of a rank, as a file in the save folder. It holds the rank's last operations and survives any end of the
-// process, SIGKILL too, because nothing has to be written at the end. A run that ends in good order removes its records;
-// fsdp-inspect reads the remaining ones.
+// The flight record of a rank: a file in the save folder with the last operations that the rank began and ended. It survives
+// any end of the process, even by SIGKILL, because nothing has to be written at the end. A run that ends normally removes its
+// records; fsdp-inspect reads the records that are left.
 //
-// On a file system on one of the node's own disks, the file is mapped: an entry is a store to memory that the kernel owns at
-// once, so it outlives the process. On any other file system (NFS, Lustre, ...) a store to a mapped file may wait for the
-// server while it writes that page, and a full disk ends the process (SIGBUS). There, entries go to private memory, and a
-// thread copies them to the file once a second. If somebody truncates a mapped file, its record is lost and the run continues.
+// If the file is on one of the node's own disks, it is mapped: an entry is stored in the kernel's page cache, which outlives
+// the process. On other file systems (NFS, Lustre, ...) a store to a mapped file may wait until the server has written the
+// page, and on a full disk it ends the process (SIGBUS). There, entries are stored in private memory, and a thread copies them
+// to the file once a second. If another program truncates a mapped file, the record is lost, but the run continues.
 #pragma once
 
 #include <condition_variable>
@@ -25,25 +25,26 @@ namespace fsdp {
 
 struct RunContext;
 
-/// Runs `work` with a flight record of this rank's operations, and returns its exit code. The record is removed if all ranks
-/// end together, also if they end with the same error, which is then reported. It is kept if a rank dies, or ends for a reason
-/// that the others may not know. Collective over run.world.
+/// Runs `work` with a flight record of this rank's operations, and returns the exit code of `work`. Removes the record if all
+/// ranks end together, normally or with a CollectiveError. Keeps it if this rank dies or throws any other exception, which the
+/// other ranks may not know of. Collective over run.world.
 int with_flight_record(const RunContext& run, DeviceKind device, const std::function<int(FlightLanes&)>& work);
 
 enum class FlightMemory { automatic, mapped, copied };
-/// Why a process ended, if it could record that: no record, a rank that did not arrive, an error of its own.
+/// The recorded reason for the end of a process. `none`: it recorded none; `waited`: it waited for another rank in vain;
+/// `failed`: it had an error of its own.
 enum class FlightEnd : std::int32_t { none, waited, failed };
 
 struct FlightContents;
 
 class FlightFile {
  public:
-  /// Makes the folder and this rank's file in it. Never throws if the file cannot be made, because training matters more than
-  /// its record: problem() then holds the reason. Not collective.
+  /// Creates the folder and this rank's file in it. Does not throw if that fails, because training can continue without a
+  /// record: problem() then has the reason. Not collective.
   FlightFile(const std::filesystem::path& folder, int rank, int size, DeviceKind device,
              FlightMemory memory = FlightMemory::automatic);
   FlightFile(const FlightFile&) = delete;
-  /// Keeps the file.
+  /// Closes the file, but does not remove it.
   ~FlightFile();
 
   FlightLanes& lanes();
@@ -51,7 +52,7 @@ class FlightFile {
   bool is_mapped() const { return mapped_bytes_ > 0; }
   /// Records why this rank ends. `missed` is the first rank that this one waited for in vain; -1: unknown.
   void ends(FlightEnd why, std::string_view message, int missed = -1) noexcept;
-  /// Removes the file: the run has ended well.
+  /// Removes the file, unless it now belongs to another run. For a run that ends normally.
   void remove() noexcept;
 
  private:
@@ -71,10 +72,11 @@ class FlightFile {
   std::thread copier_;
 };
 
-/// Records what the host does between operations, from construction to destruction, as one entry of the host's lane.
+/// Records an activity of the host between operations, such as a save, from construction to destruction: one entry in the lane
+/// of the host. (A record has one lane of entries for each stream and one for the host.)
 class FlightNote {
  public:
-  enum class Kind { alone, exchange };  // an exchange: all ranks wait for each other
+  enum class Kind { alone, exchange };  // `exchange`: all ranks wait for each other
   FlightNote(FlightLanes& lanes, std::string_view what, std::uint64_t update, Kind kind = Kind::alone);
   FlightNote(const FlightNote&) = delete;
   /// If an exception is being thrown, leaves the entry without an end.
@@ -85,9 +87,9 @@ class FlightNote {
   int uncaught_;
 };
 
-/// Moves the records of a run that did not end in good order from save_dir/flight to save_dir/flight.old, replacing older
-/// ones. Returns true if there were records and all could be moved. Touches no files except flight records. For the rank that
-/// holds the lock of the save folder.
+/// Moves the records of a run that did not end normally from save_dir/flight to save_dir/flight.old, replacing older ones.
+/// Returns true if there were records and all could be moved. Touches no files except flight records. Only the rank that holds
+/// the lock of the save folder may call it.
 bool put_flight_records_aside(const std::filesystem::path& save_dir);
 /// Removes the folder of records if it is empty.
 void remove_flight_folder(const std::filesystem::path& save_dir) noexcept;
@@ -98,7 +100,7 @@ struct FlightRecord {
   struct Lane {
     std::string name;  // "compute"
     std::uint64_t begun = 0, done = 0;
-    std::vector<FlightEntry> entries;  // the complete ones, in the order of their numbers
+    std::vector<FlightEntry> entries;  // the complete entries, in the order of their numbers
   };
   int rank = 0, size = 1;
   std::string host, version, message;
@@ -106,8 +108,8 @@ struct FlightRecord {
   std::int64_t clock_ns = 0;  // now_ns() + clock_ns: nanoseconds since 1970
   FlightEnd end = FlightEnd::none;
   int missed = -1;      // the first rank that this one waited for in vain; -1: unknown
-  bool queued = false;  // a GPU's streams: "begun" means enqueued
-  bool copied = false;  // the file was not mapped, but copied once a second
+  bool queued = false;  // true: the streams are a GPU's, and "begun" only means enqueued
+  bool copied = false;  // true: the file was not mapped, but written once a second
   std::vector<Lane> lanes;
   std::size_t unreadable = 0;  // the number of incomplete entries
 };

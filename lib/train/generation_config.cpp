@@ -19,8 +19,8 @@ namespace {
 
 constexpr const char* generation_config_json = "generation_config.json";
 
-/// Keys that change the text in transformers 5.24 and are not supported here. `changes_nothing` is a value without effect,
-/// besides null, false and empty lists.
+/// Keys that change the text in transformers 5.24 and are not supported here. `changes_nothing` is the value with which a key
+/// has no effect; null, false and empty lists have none, either.
 struct Elsewhere {
   const char* name;
   double changes_nothing;

@@ -29,11 +29,12 @@ struct GenerationWishes {
 /// What add_generation_config() found in the file.
 struct AddedWishes {
   std::vector<std::string> taken;    // "temperature 0.6"
-  std::vector<std::string> unknown;  // keys without effect here: they change the text in transformers, or are unknown
+  std::vector<std::string> unknown;  // keys that are ignored here: unknown ones, and those that change the text in transformers
 };
 
 /// Fills unset settings from the file in the model's folder, if there is one: temperature (0 if do_sample is false), top_k,
-/// top_p, repetition_penalty and stop_strings. Throws UserError if one of these has a value that generate() would not accept.
+/// top_p, repetition_penalty and stop_strings. Throws UserError if one of these has a value that the sampling options do not
+/// accept.
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes);
 
 }  // namespace fsdp

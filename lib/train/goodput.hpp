@@ -1,4 +1,5 @@
-// How the time of a run was spent over all of its starts, and which part of it made updates that count.
+// How the time of a run was spent, over all of its starts (the first one and each resumption). Its goodput is the share of the
+// time that was spent in updates that count.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,17 @@
 
 namespace fsdp {
 
-/// Seconds of rank 0, from monotonic clocks except between_s (wall clock). The rest of running_s is time between updates:
-/// writing metrics, agreeing on requests, waiting for data.
+/// Seconds of rank 0, from monotonic clocks except between_s (wall clock). All other fields except between_s are parts of
+/// running_s. The rest of running_s is time between updates: writing metrics, agreeing on requests, waiting for data.
 struct TimeSpent {
-  double running_s = 0;  // from the start of each process to its last line
+  double running_s = 0;  // from the start of each process to its last line in the metrics file
   double useful_s = 0;   // in updates that count
   double lost_s = 0;     // in updates that a later start repeated
-  double skipped_s = 0;  // in updates that were left out: overflows and spikes
-  double saves_s = 0;    // during which training waited for saves
+  double skipped_s = 0;  // in updates that were left out because of an overflow or a spike
+  double saves_s = 0;    // waits of training for saves
   double validation_s = 0;
   double startup_s = 0;  // from the start of each process to its first update
-  double between_s = 0;  // from the end of a start to the next start: not part of running_s
+  double between_s = 0;  // from the end of one process to the start of the next
   std::uint64_t starts = 0;
 
   /// useful_s / running_s, at most 1.

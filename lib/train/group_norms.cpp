@@ -34,7 +34,7 @@ const std::vector<std::pair<std::string, double>>& GroupNorms::measure(double lo
   const ShardState gradients = sharded_.executor().gradients();
   for (std::size_t u = 0; u < gradients.units.size(); ++u) {
     const Unit& unit = sharded_.layout().units()[u];
-    if (gradients.units[u].empty() || (!unit.sharded && sharded_.shard() != 0)) continue;  // replicated: counts once
+    if (gradients.units[u].empty() || (!unit.sharded && sharded_.shard() != 0)) continue;  // a replicated unit counts once
     for (const Slice& slice : sharded_.layout().slices(u, sharded_.shard()))
       gradients.visit(u, slice.shard_offset, slice.range.size(), [&](std::span<const float> x) {
         kernels::add_squares(*stream_, squares_[group_of_[slice.parameter]], x.data(), x.size());

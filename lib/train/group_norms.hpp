@@ -1,6 +1,6 @@
-// The gradient's norm by group of parameters. A group holds the parameters that the optimizer treats alike (rule, weight
-// decay, learning rate). The sums are exact, as for the global norm, so the bits depend on neither the number of ranks nor the
-// strategy; the squared norms of all groups add up to the squared global norm.
+// The gradient's norm by group of parameters. A group holds the parameters that the optimizer treats alike: the same update
+// rule, weight decay and learning rate. The sums are exact, as for the global norm, so the bits depend on neither the number of
+// ranks nor the strategy; the squared norms of all groups add up to the squared global norm.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace fsdp {
 
 class GroupNorms {
  public:
-  /// `sharded` must outlive this object; `options` are those of its optimizer.
+  /// `sharded` must outlive this object; `options` are the options of the model's optimizer.
   GroupNorms(ShardedModel& sharded, const OptimizerOptions& options);
 
   /// Returns each group's name ("decay", "no decay", "decay, lr x 0.1") and the norm of its gradient in the last update,

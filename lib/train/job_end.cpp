@@ -14,7 +14,7 @@ namespace {
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 /// The job's id for Slurm's commands; empty if there is no Slurm job. A task of an array needs ARRAY_TASK, because
-/// SLURM_JOB_ID may stand for the whole array.
+/// SLURM_JOB_ID may be the id of the whole array.
 std::string job_name() {
   const char *const job = std::getenv("SLURM_JOB_ID"), *const array = std::getenv("SLURM_ARRAY_JOB_ID"),
                     *const task = std::getenv("SLURM_ARRAY_TASK_ID");

@@ -51,7 +51,7 @@ CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
     return value ? std::max(0, std::atoi(value)) : 0;
   };
   int cpus = static_cast<int>(cores + 1e-9);
-  // If Slurm does not bind tasks to cores, this variable still holds the number that was requested.
+  // If Slurm does not bind tasks to cores, only this variable has the requested number of cores.
   if (const int asked = number_in("SLURM_CPUS_PER_TASK"); asked > 0) cpus = std::min(cpus, asked);
   int threads = std::max(1, cpus - kept_free);
   if (const int asked = number_in("OMP_NUM_THREADS"); asked > 0) threads = asked;

@@ -19,9 +19,9 @@ struct CpuShare {
   double cores = 1;  // cores that the threads keep busy: fewer than `threads` if ranks share cores
 };
 
-/// The number of threads is `wanted` if that is not 0, else OMP_NUM_THREADS if that is set. Otherwise it is this rank's share
-/// of the cores that it may run on (a core that n ranks may use counts 1/n), at most SLURM_CPUS_PER_TASK, minus `kept_free`,
-/// and at least 1. Collective over the ranks of a node.
+/// The number of threads is `wanted` if that is not 0, else OMP_NUM_THREADS if that is set. Otherwise it is max(1, min(share,
+/// SLURM_CPUS_PER_TASK) - `kept_free`), where `share` is the number of cores that this rank may run on; a core that n ranks may
+/// use counts 1/n. Collective over the ranks of a node.
 CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free = 0);
 
 /// The communicator of a rank's node, its share of the cores, and its device.
@@ -30,25 +30,25 @@ struct ComputingRank {
   CpuShare cpus;
   std::unique_ptr<Device> device;
 };
-/// Chooses this rank's threads and device, and sets the kernels' number of threads. `threads` is `wanted` of share_of_rank();
-/// a communication thread of `cpu` gets a core of its own. Collective over world. Throws CollectiveError.
+/// Chooses this rank's threads and device, and sets the kernels' number of threads. `threads` is passed to share_of_rank() as
+/// `wanted`. If `cpu` has a communication thread, one core is kept free for it. Collective over world. Throws CollectiveError.
 ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
-/// The same without a device, for a plan that is not run. Collective over world.
+/// The same without a device, for a plan that is only printed. Collective over world.
 ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
 /// Makes the model of `source` with `sharding`, allocates it on the rank's device and loads its weights, so that it is ready
 /// for forward passes. Collective over world. Throws CollectiveError.
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution = {});
 
-/// Stores FLOP/s of one core of this host in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp, unless a higher rate is stored: a lower
-/// one means that other work was running. Write errors are ignored.
+/// Stores `flops`, the FLOP/s of one core of this host, in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp. Keeps the stored rate if that
+/// is higher, because a lower rate means that other work was running. Write errors are ignored.
 void note_peak_per_core(DType type, double flops);
 /// Deletes the stored rates of this host, so that the next start measures again.
 void forget_peak_per_core();
 
 struct CorePeak {
   double flops = 0;       // the sum over the cores of all ranks
-  bool measured = false;  // true: measured by this call; false: stored on all hosts
+  bool measured = false;  // true: measured by this call; false: read from the rates stored on the hosts
 };
 /// The total rate of the CPUs of all ranks, as stored on their hosts. If a host has no stored rate, all ranks run matrix
 /// products at the same time for about a third of a second, and the hosts store the result. Collective over world. Throws

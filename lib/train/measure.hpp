@@ -16,8 +16,8 @@ namespace fsdp {
 /// For an even number of values, the upper of the two middle ones. There must be at least one value.
 double median(std::vector<double> values);
 
-/// Returns the seconds of each call of `work`, which enqueues work on the stream, measured with the stream's own time marks.
-/// Makes at least 3 calls and goes on for about `seconds`, after one call that is not timed. The stream must be idle.
+/// Calls `work`, which enqueues work on the stream: once untimed, then at least 3 times and for about `seconds`. Returns the
+/// seconds of each timed call, by the stream's own time marks. The stream must be idle.
 std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work);
 
 /// Returns this rank's FLOP/s for out[m,n] = op(a) op(b) with elements of `type`, while all ranks of `group` run it at the

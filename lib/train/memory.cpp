@@ -16,7 +16,8 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
-/// The shard axis has two communicators, one for gathers and one for reductions. An axis of one rank needs none.
+/// The shard axis has two communicators, one for gathers and one for reductions; the replicate axis and the group of all ranks
+/// have one each. A group of one rank needs none.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
   const DeviceBackend* const backend = find_backend(comm.kind).device_backend;
   const std::size_t communicators =

@@ -12,7 +12,7 @@
 namespace fsdp {
 
 struct MemoryAccount {
-  std::array<std::size_t, role_count> by_role{};  // the plan's buffers, by role: the sum is the plan's peak
+  std::array<std::size_t, role_count> by_role{};  // the plan's buffers, by role; the sum is `plan`
   std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
 
   std::size_t plan = 0;     // the plan's peak
@@ -29,22 +29,22 @@ struct MemoryAccount {
 
   DeviceKind device = DeviceKind::cpu;
   const DeviceBackend* backend = nullptr;  // the backend of GPU collectives; null: they go through the host
-  /// The memory of the device that computes. On a CPU this includes the host's parts.
+  /// The memory of the device that computes. A CPU computes in host memory, so on_host() is included.
   std::size_t total() const { return plan + staging + gemm + context + (is_host(device) ? on_host() : 0); }
   std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
 };
 
-/// The GPU memory that communicators take if the backend of `comm` connects the ranks of the mesh by GPU collectives; 0 if its
-/// collectives go through the host.
+/// The GPU memory of all communicators of the mesh if the backend of `comm` has GPU collectives (NCCL); 0 if its collectives go
+/// through the host.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
-/// The host memory to which a GPU's collectives are copied if they go through the host: for each group, the size of its
-/// largest collective.
+/// The host memory that stages the data of a GPU's collectives if these go through the host. Each group of ranks has a buffer
+/// of the size of its largest collective.
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh);
-/// The account of rank `rank`. `staging` is the number that the communicators report, or staging_on_gpu(). The kind of device
-/// is that of `model`.
+/// The account of rank `rank`. `staging` is the sum of the communicators' staging_bytes(), or staging_on_gpu() on a GPU. The
+/// kind of device is that of `model`.
 MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
                              int rank, int world_size, std::size_t staging);
-/// The account of this rank of a model with connected ranks; `node` is the communicator of this rank's node.
+/// The account of this rank of `sharded`; `node` is the communicator of this rank's node.
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node);
 /// Describes the parts outside the plan: one line on a CPU, four on a GPU.

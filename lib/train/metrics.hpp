@@ -53,19 +53,19 @@ struct TrainMetrics {
   double ms = 0;                                                     // duration of this update
   std::optional<double> mfu;                                         // empty if the device's peak is not known
   std::optional<double> loss_scale = {};                             // fp16 only
-  std::optional<double> comm_exposed_ms = {};                        // empty if it is not known
+  std::optional<double> comm_exposed_ms = {};                        // communication that no computation hid; empty if unknown
   double data_wait_ms = 0;                                           // wait for the next batch, on the rank that waited longest
   std::size_t mem_peak_bytes = 0;                                    // maximum over all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // by group of parameters, with --log-group-norms
   std::optional<Straggler> straggler = {};                           // every log_interval updates, if it is known
-  double positions_per_second = 0;  // of all ranks, all computed tokens; 0: the same as tokens_per_second
+  double positions_per_second = 0;  // computed tokens of all ranks, in the loss or not; 0: same as tokens_per_second
 };
 
 /// An update that was left out because it overflowed in fp16 or was a spike.
 struct SkipMetrics {
-  std::uint64_t step = 0;  // the number of the update, which the next update gets, too
+  std::uint64_t step = 0;  // the update's number; the next update has the same number
   double ms = 0;
-  std::uint64_t sequences = 0;  // sequences consumed so far, including its own
+  std::uint64_t sequences = 0;  // sequences consumed so far, including those of this update
   struct Overflow {
     double scale, next_scale;
   };
@@ -92,11 +92,11 @@ struct EndMetrics {
   Energy energy = {};             // energy since this start
 };
 
-/// The form of updates and validations on stderr: a progress bar on a terminal and lines (automatic), lines (simple), the JSON
-/// lines of the metrics file (json), or nothing (none). All other messages appear in each of them.
+/// How updates and validations are shown on stderr. `automatic`: as lines, and on a terminal with a progress bar; `simple`: as
+/// lines; `json`: as the JSON lines of the metrics file; `none`: not at all. All other messages are printed in each format.
 enum class LogFormat { automatic, simple, json, none };
 
-/// Numbers are written with enough digits to read back exactly; NaN and infinity as null.
+/// In the file, numbers have enough digits to be read back exactly; NaN and infinity are null.
 class Metrics {
  public:
   /// Appends to `file`, line by line; an empty path writes no file. A line is printed every `log_interval` updates; the file
@@ -104,8 +104,7 @@ class Metrics {
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr,
           LogFormat format = LogFormat::automatic);
 
-  /// Writes the start line. First gives older lines of updates that this run repeats the type lost: take_up_metrics(). Throws
-  /// CallError.
+  /// Writes the start line. Before that, marks the lines of updates that this run repeats: take_up_metrics(). Throws CallError.
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
   void skip(const SkipMetrics& m);
@@ -124,7 +123,7 @@ class Metrics {
   void end(const EndMetrics& m);
   /// Prints a line on stderr; the metrics file does not get it.
   void say(const std::string& text);
-  /// Prints a warning, with the names of options in place of the library's quantities.
+  /// Prints a warning, in which option names replace the quantities in backquotes: OptionTable::name_options().
   void warn(const std::string& text);
 
  private:
@@ -143,8 +142,8 @@ class Metrics {
   double age_s_;                          // age of the process when since_made_ began
   Timer since_made_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
-  std::uint64_t last_validating_ = 0;  // the step for which validating() has printed its line
-  double spent_ms_ = 0;                // milliseconds in updates of this start
+  std::uint64_t last_validating_ = 0;  // the update for which validating() has printed its line
+  double spent_ms_ = 0;                // total time of the updates of this start
 };
 
 /// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min". If only some tokens count in the

@@ -100,7 +100,7 @@ namespace {
 /// Calls `look` with the offset and text of each line, from the last line backwards, until it returns false.
 void look_backwards(const InputFile& file, const std::function<bool(std::uint64_t place, std::string_view line)>& look) {
   constexpr std::uint64_t block = 65536;
-  std::string tail;  // the text from `begin` to the lines that `look` has seen
+  std::string tail;  // the text from `begin` up to the lines that were passed to `look`
   for (std::uint64_t begin = file.size(); begin > 0 && tail.size() < longest_text;) {
     const std::uint64_t n = std::min(begin, block);
     std::string read(n, '\0');
@@ -126,12 +126,12 @@ constexpr double clock_step_s = 1;  // smaller clock steps are ignored
 /// One start of the run. Its lines are visited from the last one backwards.
 struct Segment {
   TimeSpent spent{.starts = 1};
-  bool came_to_update = false;                                    // it has an update that is not repeated
-  double last_time = 0, time_behind = 0, first_update_began = 0;  // wall clock; time_behind: of the later line
+  bool came_to_update = false;                                    // this start has an update that is not repeated
+  double last_time = 0, time_behind = 0, first_update_began = 0;  // wall clock; time_behind: of the line visited before
   double last_age = 0, first_update_age = 0;                      // age of the process in seconds; 0 in lines of older versions
   bool clock_went_back = false;
   std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // offset and new text of each type to replace
-  double marked_s = 0;                                            // seconds of the train lines among them
+  double marked_s = 0;                                            // total time of the train lines that are marked
 
   void see(const std::string& type, const nlohmann::json& line, bool lost) {
     const double time = number(line, "time"), seconds = 1e-3 * number(line, "ms");
@@ -159,7 +159,7 @@ struct Segment {
   }
 };
 
-/// The text of a type in a line, and the text of the same length that replaces it.
+/// The text of a type in a line, and the text of the same length by which marking the line replaces it.
 struct Mark {
   const char *type, *text, *lost;
 };
@@ -221,7 +221,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
         taken.before.between_s += std::max(0.0, at.start_time - segment.last_time);
         taken.clock_went_back = taken.clock_went_back || at.start_time < segment.last_time - clock_step_s;
       }
-    } else {  // `so_far` has counted these updates as useful
+    } else {  // `so_far` of a later start line counts these updates as useful
       taken.before.useful_s -= segment.marked_s;
       taken.before.lost_s += segment.marked_s;
     }

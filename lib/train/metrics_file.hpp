@@ -47,14 +47,14 @@ struct GoesOnAt {
 };
 struct TakenUp {
   TimeSpent before;              // time of all earlier starts
-  std::size_t lost = 0;          // the number of lines to mark
+  std::size_t lost = 0;          // lines of updates that this run repeats
   bool clock_went_back = false;  // the wall clock was set back, so times between lines are unknown
-  std::string problem;           // why the lines could not be marked; empty if they were
+  std::string problem;           // why the `lost` lines could not be marked; empty if they were
 };
-/// Gives lines of types train, valid and skip the type lost, in place, if the run repeats what they report: a reader of train
-/// lines then sees each update once. If the process dies while it marks lines, the next start marks the rest. Reads backwards
-/// from the last line to the latest start of this run with an update that is not repeated, or to the beginning of the file.
-/// Lines of other runs stay unchanged. Throws CallError if the file cannot be read.
+/// Changes the type of lines from `train`, `valid` or `skip` to `lost`, in place, if the run repeats what they report. The
+/// `train` lines that are left have each update once. If the process dies meanwhile, the next start marks the rest. Reads the
+/// file backwards to the latest start of this run that has an update which is not repeated, or to the beginning of the file.
+/// Does not change lines of other runs. Throws CallError if the file cannot be read.
 TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at);
 
 }  // namespace fsdp

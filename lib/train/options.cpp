@@ -24,7 +24,7 @@ bool not_negative(double x) { return x >= 0; }
 bool above_0(double x) { return x > 0; }
 bool below_1(double x) { return x >= 0 && x < 1; }
 
-/// Throws UserError if an option is given without the option or setting that it needs.
+/// Throws UserError if `option` is changed (or given) without `other`, the option or setting that it needs.
 void require(bool changed, const char* option, bool there, const char* other) {
   if (changed && !there)
     throw UserError(format("--{} changes nothing (it goes with {}); give that, too, or leave it out", option, other));
@@ -250,7 +250,7 @@ std::string optimizer_help() {
   return help;
 }
 
-/// Sets the optimizer's own defaults, and refuses options that it does not read.
+/// Sets the defaults of the chosen optimizer, and refuses options that it does not read.
 void settle_optimizer(const OptionTable& table, TrainOptions& o) {
   OptimizerOptions& optimizer = o.sharding.optimizer;
   const Optimizer& row = *optimizer.kind;

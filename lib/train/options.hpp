@@ -1,5 +1,6 @@
-// All options of fsdp-train: the structs that the library uses, and the table that fills them. The names come from fairseq,
-// PyTorch, Hugging Face and llm.c, and are not used after parsing. Values that depend on files are set later, by setup.hpp.
+// All options of fsdp-train: the structs that the library uses, and the table that fills them. The options' names come from
+// fairseq, PyTorch, Hugging Face and llm.c, and are not used after parsing. Values that depend on files are set later, by
+// setup.hpp.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +31,15 @@ enum class InitFrom { random, pretrained };
 
 struct TrainOptions {
   // data
-  std::string data, valid;       // names for open_data.hpp; valid empty: the data's own valid split, or no validation
-  std::string mask, valid_mask;  // masks of the tokens that count in the loss; empty: the data's own masks, or all count
+  std::string data, valid;       // names for open_data.hpp; empty `valid`: the split valid of the data, if there is one
+  std::string mask, valid_mask;  // which tokens count in the loss; empty: the masks in the data, else all count
   BreakMode break_mode = BreakMode::none;
   std::optional<std::size_t> end_of_document;
   bool shuffle = false;
   std::string tokenizer;   // for texts and samples; empty: the tokenizer of the model, or bytes
   std::string json_field;  // field of JSON lines that holds the text: TextSource::json_field()
   bool skip_invalid = false;
-  // model: arch or model; neither if a checkpoint is resumed, which has its own configuration
+  // model: `arch` or `model`, or neither if the run resumes from a checkpoint, which has the configuration
   std::string arch;
   std::filesystem::path model;
   bool list_archs = false;
@@ -48,7 +49,7 @@ struct TrainOptions {
   // batch, sharding, precision, recomputation, optimizer
   ShardingOptions sharding = {.batch = {.B = 1, .T = 1024}};
   std::size_t total_batch_size = 0;           // sequences per update: B x micro-batches x ranks
-  Schedule schedule;                          // total is 0 if only max_epoch ends the run
+  Schedule schedule;                          // schedule.total is 0 if only max_epoch ends the run
   double clip_norm = 0, clip_value = 0;       // 0: no clipping
   double skip_spikes = 0;                     // threshold in standard deviations; 0: no update is left out as a spike
   std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both are 0 only with dry_run
@@ -80,8 +81,8 @@ struct TrainOptions {
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores
 };
 
-/// Adds the rows that fill `options`, and the checks between them, for every program that accepts them. `ranks` returns the
-/// number of ranks of the run; it is called after the options are read.
+/// Adds the rows that fill `options`, and the checks of options against each other, for every program that accepts them.
+/// `ranks` returns the number of ranks of the run; it is called after the options are read.
 void add_train_options(OptionTable& table, TrainOptions& options, std::function<int()> ranks);
 /// The table of fsdp-train.
 OptionTable train_option_table(TrainOptions& options, int ranks);
@@ -94,7 +95,7 @@ struct TrainCommand {
   std::optional<std::string>
       answer;  // text to print on stdout instead of training: help, version, configuration, list of models
 };
-/// Throws UserError. It is the same on every rank, unless a rank cannot read the --config file.
+/// Throws UserError: the same on every rank, unless a rank cannot read the --config file.
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
 
 /// Returns a message of the library with the option names of fsdp-train: OptionTable::name_options().

@@ -86,8 +86,8 @@ bool has_text(const TrainOptions& options) {
   }
 }
 
-/// The tokenizer: --tokenizer, or that of the starting point; empty if there is none. In the second case sets `vocab_size` to
-/// the vocabulary size of the model that it belongs to.
+/// The name of the tokenizer: --tokenizer, else the tokenizer of the checkpoint or model that the run starts from; empty if
+/// there is none. In the second case sets `vocab_size` to the vocabulary size of that checkpoint or model.
 std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std::size_t& vocab_size) {
   if (!options.tokenizer.empty()) return options.tokenizer;
   const CheckpointReader *const resumed = origin.checkpoint.get(), *const tuned = dynamic_cast<const CheckpointReader*>(
@@ -117,7 +117,8 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
   return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
-/// Completes `origin`, whose checkpoint is opened or null. Only reads files; the result may differ between ranks.
+/// Fills the other fields of `origin`, in which `checkpoint` is already opened, or null if there is none. Only reads files; the
+/// result may differ between ranks.
 void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
   if (tuned && origin.checkpoint)
@@ -129,7 +130,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
-  std::size_t vocabulary = 0;  // of the model that the tokenizer belongs to
+  std::size_t vocabulary = 0;  // vocabulary size of the model that the tokenizer belongs to
   std::optional<TransformerConfig> source;
   if (origin.checkpoint) source = origin.checkpoint->config();
   if (!origin.checkpoint && tuned) source = origin.pretrained->config();
@@ -177,7 +178,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
   origin.model_folder = model_folder_of(options, origin);
-  // This run would reach steps that already exist and could not save them, so the work since its last save would be lost.
+  // Such a run could not save a step whose folder already exists, so the work since its last save would be lost.
   if (const auto newest = latest_update(options.save.folder);
       newest > origin.update() && !options.dry_run && !options.save.none)
     throw UserError(
@@ -248,7 +249,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     try {
       agree(world, [&] { origin.checkpoint = look_for_checkpoint(options, origin.warnings); });
     } catch (const CollectiveError& damage) {
-      if (!damage.all) throw;  // all ranks read the index; if only some fail, the file is not damaged
+      if (!damage.all) throw;  // all ranks read the same index: if only some fail, it is not damaged
       pass_over_latest(damage);
       continue;
     }
@@ -271,7 +272,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
       pass_over_latest(damage);
       continue;
     }
-    // Moves damaged steps out of the way of later saves, and refuses other steps there.
+    // Renames damaged steps that later saves would meet, and throws if there are other steps that they would meet.
     if (!options.dry_run && !options.save.none)
       agree(world, [&] {
         if (world.rank() != 0) return;

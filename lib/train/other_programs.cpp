@@ -11,8 +11,8 @@ namespace fsdp {
 
 namespace {
 
-/// Option names of other programs with the same meaning, separated by spaces. "name=value" stands for one value of an option
-/// that fsdp-train also has, "name=N,N" for a list given to an option that takes one number.
+/// Option names of other programs with the same meaning, separated by spaces, and what to give instead. "name=value" is a name
+/// for one value of an option that fsdp-train also has; "name=N,N" is a list given to an option that takes one number here.
 struct Row {
   std::string_view names, instead, why = "another program's name for it";
 };

@@ -38,7 +38,7 @@ int run_mpi_program(int argc, char** argv,
                     const Wording& wording) {
   open_standard_descriptors();
   std::signal(SIGPIPE, SIG_IGN);  // a job continues if the reader of its log is gone
-  keep_freed_memory();            // oneDNN's gemm takes and frees its panels in every call
+  keep_freed_memory();            // oneDNN's gemm allocates and frees its packed panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
   const auto print = [&](const std::string& where, const std::string& message) {
     print_problem(program, where, message, wording);

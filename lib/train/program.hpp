@@ -1,5 +1,6 @@
 // The common part of all main() functions: reads options, answers --help and similar requests, catches every exception, prints
-// the error, and ends a whole job with one exit code. Error messages name options in place of the library's quantities.
+// the error, and ends a whole job with one exit code. In error messages, option names replace the quantities that the library
+// names in backquotes (OptionTable::name_options()).
 #pragma once
 
 #include <functional>
@@ -13,16 +14,16 @@
 namespace fsdp {
 
 /// Prints the exception that is being handled as "PROGRAM: rank 2 on node7: MESSAGE" and ends all processes of the job, with
-/// exit code 2 for a UserError, else 1.
+/// exit code 2 for a UserError that is no RunError, else 1.
 [[noreturn]] void end_job(MpiSession& session, const std::string& program, const Wording& wording = nullptr);
 
 /// Starts MPI, runs `body` on every rank and returns its value. On an exception:
 ///   CollectiveError  one rank prints "fsdp-x: [rank 2 on node7: ]<message>"; after a barrier all return the same code.
-///   any other        the rank that has it prints the same with rank and host and ends the job: 2 for a UserError, else 1.
+///   any other        the rank that throws it ends the job as end_job() does.
 int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording = nullptr);
-/// Reads the options of `table` first, then does the same; `body` does not run if the options ask for help or similar.
+/// Reads the options of `table`, then does the same; `body` does not run if the options ask for help or similar.
 int run_mpi_program(int argc, char** argv, OptionTable& table,
                     const std::function<int(MpiSession& session, Communicator& world)>& body);
 /// The same without MPI, for an offline program.

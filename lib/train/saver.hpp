@@ -23,16 +23,16 @@ struct SaveOptions {
   double interval_s = 0;             // seconds between saves; 0: likewise
   bool training_waits = false;
   h5::Compression compression = h5::Compression::none;
-  std::size_t keep_last = 0, keep_every = 0;  // keep_last 0: keep all; keep_every 0: keep only the last ones
+  std::size_t keep_last = 0, keep_every = 0;  // steps to keep; keep_last 0: all; keep_every 0: only the last ones
   /// Returns true if saves are asynchronous. They need a snapshot in memory, which is worth it only for saves at intervals.
   bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_s > 0); }
 };
 
 class Saver {
  public:
-  /// `header` is the header of each checkpoint, apart from its progress; the update in it needs no save. Asynchronous saves
-  /// write from `snapshot`, which has snapshot_bytes() bytes; it is empty if training waits for every save. `lock` is the lock
-  /// of the save folder on rank 0, null on other ranks; a save fails once the lock is lost.
+  /// `header` is the header of each checkpoint; save() sets its progress. The update in `header` needs no save. Asynchronous
+  /// saves write from `snapshot`, which has snapshot_bytes() bytes; it is empty if training waits for every save. `lock` is the
+  /// lock of the save folder on rank 0, null on other ranks; a save fails once the lock is lost.
   Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, const SaveLock* lock);
 
   /// Saves the current update, unless it is already saved. First finishes a save that is under way. Returns before the new
@@ -43,12 +43,12 @@ class Saver {
   /// Reports the save under way if it is complete, which may be long before finish(). Not collective.
   void announce();
 
-  /// saving() returns true if a save is under way; stage() is the stage of this rank's part of it.
+  /// saving() returns true if a save is under way; stage() returns how far this rank's part of the save is.
   bool saving() const { return save_ != nullptr; }
   CheckpointSave::Stage stage() const { return save_ ? save_->stage() : CheckpointSave::Stage::done; }
   /// Returns true if interval_s has passed on this rank since the last save.
   bool is_due() const { return options_.interval_s > 0 && since_save_.seconds() >= options_.interval_s; }
-  /// The update of the last save, or at which the run began.
+  /// The update of the last save; before the first save, the update at which the run began.
   std::uint64_t last_update() const { return last_; }
   /// The duration of the last finished save of this run, in seconds; negative before the first.
   double last_duration_s() const { return last_duration_s_; }

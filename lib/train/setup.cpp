@@ -24,8 +24,8 @@ namespace fsdp {
 
 namespace {
 
-/// Warns if a resumed run with --invariant will have other bits than a run that was never stopped: if matrix products,
-/// --invariant or --batch-size changed.
+/// Warns if a resumed run with --invariant will not have the same bits as a run that was never stopped: if the library of
+/// matrix products, the number of threads, --invariant or --batch-size changed.
 void note_arithmetic(const RunContext& run, const CheckpointHeader& before, const Machine& machine) {
   if (!run.options.sharding.plan.invariant || run.options.dry_run) return;
   const std::string made = arithmetic_of(machine);
@@ -138,8 +138,8 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
-  // Runs one matrix product, which loads oneDNN's code: that memory then does not count as the run's.
-  std::array<float, 5 * 64> x{};  // enough rows that the product is not a skinny one
+  // Runs one matrix product to load the code of oneDNN, whose memory then does not count as the memory of the run.
+  std::array<float, 5 * 64> x{};  // so many rows that oneDNN computes the product, and not our own kernel for few rows
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                 kernels::Write::overwrite);
   const DType type = options.sharding.types.parameter;

@@ -22,10 +22,10 @@ struct TrainData;
 /// The devices of a training run and their speed.
 struct Machine : ComputingRank {  // a dry run has no device
   DeviceKind kind = DeviceKind::cpu;
-  std::optional<double> peak_flops = {};  // the sum over all devices of the job; empty if unknown
-  bool measured_peak = false;             // true: the peak of CPUs was measured at this start
-  std::size_t start_bytes = 0;            // peak memory of the process before the run allocates
-  const char* measured_since = "its start";
+  std::optional<double> peak_flops = {};     // the sum over all devices of the job; empty if unknown
+  bool measured_peak = false;                // true: the peak of CPUs was measured at this start
+  std::size_t start_bytes = 0;               // peak memory of the process before the run allocates
+  const char* measured_since = "its start";  // when start_bytes was taken, for a message
 };
 
 // All functions below are collective over world and throw CollectiveError, unless their comments say otherwise.
@@ -34,8 +34,8 @@ struct Machine : ComputingRank {  // a dry run has no device
 Machine find_machine(const TrainOptions& options, Communicator& world);
 std::unique_ptr<Metrics> open_log(const TrainOptions& options, Communicator& world);
 /// Rank 0 takes the lock of the save folder. Other ranks get null, and so do all ranks of a dry run. If an earlier start of
-/// this job still holds the lock, waits until that start has saved and ended, or until one of its collectives times out;
-/// `watch` can stop the wait.
+/// this job still holds the lock, rank 0 waits until that start has ended, but not much longer than the timeout of collectives.
+/// A request to stop that `watch` receives ends the wait.
 std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& watch);
 /// Creates the trace file on rank 0 if --trace is given; else returns null.
 std::unique_ptr<TraceFile> open_trace(const RunContext& run);

@@ -33,7 +33,7 @@ sigset_t watched() {
 }
 
 std::atomic<int> watches{0};
-std::atomic<int> stops_before{0}, saves_before{0};  // counts at the end of the last watch; the next one starts there
+std::atomic<int> stops_before{0}, saves_before{0};  // the counts when the last watch ended, from which the next watch counts
 
 /// The message of the leading watch for the first signal to stop, printed by the thread that receives signals.
 struct Announcement {

@@ -1,6 +1,6 @@
 // Requests from outside during training. SIGTERM, SIGINT, SIGUSR1 or a file `stop` in the save folder: save and stop. SIGUSR2
-// or a file `save`: save and continue. A request may reach only one rank, so all ranks exchange their counts and use the
-// largest before any of them acts.
+// or a file `save`: save and continue. A request may reach only one rank, so all ranks exchange how many requests they have
+// received, and act on the largest number.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace fsdp {
 
-/// The number of requests to this rank since its watch began. A launcher's signal reaches every rank, but some ranks an update
-/// later than others. The loop therefore takes the maximum over all ranks and acts when that has grown, so that one signal
-/// counts as one request.
+/// The number of requests to this rank since its SignalWatch was constructed. A signal from a launcher reaches every rank, but
+/// some ranks an update later than others. The loop therefore takes the maximum over all ranks and acts when the maximum has
+/// grown, so that one signal counts as one request.
 struct Requests {
   std::size_t stop = 0, save = 0;
 };
@@ -35,8 +35,8 @@ struct Outlook {
 
 class SignalWatch {
  public:
-  /// Only the leading rank (`leads`, rank 0) looks for the files, at most once a second. It also reports a signal to stop on
-  /// `out` at once, because the run may need minutes to finish the update under way and to save.
+  /// Only the leading rank (`leads`, rank 0) looks for the files `stop` and `save`, at most once a second. It also reports a
+  /// signal to stop on `out` at once, because the run may need minutes to finish the update under way and to save.
   SignalWatch(std::filesystem::path save_dir, bool leads, std::FILE* out = stderr);
   SignalWatch(const SignalWatch&) = delete;
   ~SignalWatch();
@@ -50,8 +50,8 @@ class SignalWatch {
   /// Describes a request file that was in the save folder when this watch began; empty if there was none. The run acts on that
   /// request, too.
   std::string left_over() const;
-  /// Removes the request file after the request was honoured and everything is saved. Returns why the file could not be
-  /// removed; empty if it was removed or there is none.
+  /// Removes the file `stop` (or `save`), if there is one. Call it after the request was carried out and everything is saved.
+  /// Returns why the file could not be removed; empty if it was removed or there is none.
   std::string honoured_stop();
   std::string honoured_save();
 

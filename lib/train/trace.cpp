@@ -149,7 +149,7 @@ std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<O
 
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-/// Adds the events of one rank. `shift_ns` is added to its times, so that they count from the start of the trace.
+/// Adds the events of one rank. `shift_ns` is added to the times of the rank, so that they count from the start of the trace.
 void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, const std::vector<std::uint64_t>& updates,
               std::int64_t shift_ns, const std::vector<Json>& titles, const std::vector<Operation>& operations,
               const std::vector<std::pair<std::size_t, std::size_t>>& arrows) {
@@ -188,7 +188,8 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
       end["bp"] = "e";
       for (Json* event : {&start, &end}) {
         (*event)["name"] = (*event)["cat"] = "arrow";
-        (*event)["id"] = format("{}/{}/{}", rank, n, a);  // the number of an update may occur twice
+        (*event)["id"] =
+            format("{}/{}/{}", rank, n, a);  // not updates[n]: an update that was left out has the number of the next one
         file.add(*event);
       }
     }

@@ -1,6 +1,6 @@
 // Writes the file of --trace: the times of every operation of a few updates on all ranks, in the Trace Event Format that
 // ui.perfetto.dev and chrome://tracing read (JSON; times in microseconds). A process in it is a rank, and a thread is one of
-// its streams. All ranks run the same plan, so a rank only records two times per operation.
+// its streams. All ranks run the same plan, so a rank only records the begin and end of each operation.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ class TraceFile {
   int error_ = 0;  // errno of the first write that failed
 };
 
-/// The time to add to this rank's clock to get rank 0's time, and the maximum error of that.
+/// The offset to add to this rank's clock to get rank 0's time, and the maximum error of the offset.
 struct ClockOffset {
   std::int64_t ns = 0, error_ns = 0;
 };
@@ -81,8 +81,8 @@ struct ClockOffset {
 /// Collective over world.
 ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()>& clock_ns);
 
-/// Writes the recorded times of all ranks, one rank after the other, and finishes the file. `file` is null except on rank 0.
-/// Rank 0 gets the reason if the file could not be written, else ""; other ranks get "". Collective over world.
+/// Writes the recorded times of all ranks, one rank after the other, and finishes the file. `file` is null except on rank 0. On
+/// rank 0 returns why the file could not be written, or "" if it was; on other ranks returns "". Collective over world.
 std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, Communicator& world, TraceFile* file);
 
 }  // namespace fsdp

@@ -27,7 +27,7 @@ namespace {
 
 bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
-/// Throws CollectiveError if the options differ between ranks, because every rank parses its own command line. Collective.
+/// Throws CollectiveError if the options differ between ranks: every rank parses its own command line. Collective.
 void require_same_options(const TrainOptions& options, Group& world) {
   const std::string told = json_text(to_json(options));
   require_same(world, told, [&](const std::string& first) {
@@ -40,7 +40,7 @@ void require_same_options(const TrainOptions& options, Group& world) {
   });
 }
 
-/// How to continue the run: a hint for the person who stopped it, and for a job that is requeued.
+/// A sentence that tells the user who stopped the run how to continue it.
 std::string how_to_continue(const TrainOptions& options) {
   std::vector<std::string> once;
   if (options.restore != "latest") once.push_back("--restore");
@@ -62,10 +62,10 @@ void say_nothing_to_do(Metrics& log, const Progress& progress, const TrainData* 
 struct Told {
   std::int64_t stop, save;    // the number of requests to stop and to save
   std::int64_t is_due;        // 1 on rank 0 if a save is due by its clock
-  std::int64_t save_stage;    // stage of the save under way
-  std::int64_t cannot_read;   // 1 if it cannot read its part of the next batch
-  std::int64_t computing_ns;  // time computed in this update; 0: unknown
-  std::int64_t data_wait_ns;  // wait for its part of the next batch
+  std::int64_t save_stage;    // the stage of this rank's part of the save under way
+  std::int64_t cannot_read;   // 1 if this rank cannot read its part of the next batch
+  std::int64_t computing_ns;  // this rank's computing time in this update; 0: unknown
+  std::int64_t data_wait_ns;  // this rank's wait for its part of the next batch
 };
 
 struct Agreed {
@@ -80,7 +80,7 @@ struct Agreed {
 /// The exchange of `Told` between all ranks after an update: one all-reduce (sum), in memory that is allocated once.
 class Agreement {
  public:
-  /// `lock` and `job_end` are null except on rank 0, and may be null there.
+  /// `lock` and `job_end` are null except on rank 0. `job_end` is null there, too, if --stop-before is not given.
   Agreement(const LoopContext& loop, SignalWatch& watch, JobEnd* job_end, SaveLock* lock)
       : loop_(loop),
         watch_(watch),
@@ -89,8 +89,8 @@ class Agreement {
         words_(fields * static_cast<std::size_t>(loop.world.size())),
         computing_ns_(words_.size() / fields) {}
 
-  /// Exchanges the values and returns the result: the largest counts of requests on any rank, and so on. Only rank 0 knows the
-  /// end of the job. Collective.
+  /// Exchanges the values and returns what they mean for all ranks: the largest number of requests on any rank, and so on. Only
+  /// rank 0 knows the end of the job. Collective.
   Agreed reach(const Saver& saver, const BatchSource& batches, const Reporter& reporter) {
     const FlightNote note(loop_.flight, "agree on requests to stop or save", loop_.progress.update, FlightNote::Kind::exchange);
     const Requests mine = watch_.poll();
@@ -149,8 +149,8 @@ std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
   return end;
 }
 
-/// Warns if the last update and the last save together took longer than --stop-before, since a stop needs both. Returns true
-/// if it warned.
+/// Warns if the last update and the last save together took longer than --stop-before: a stop takes as long as both. Returns
+/// true if it warned.
 bool warn_of_short_lead(const RunContext& run, const Outlook& outlook) {
   const double needed_s = outlook.update_s + outlook.save_s, lead_s = run.options.stop_before_s;
   if (lead_s == 0 || outlook.save_s < 0 || needed_s <= lead_s) return false;

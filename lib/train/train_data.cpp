@@ -30,7 +30,7 @@ std::uint32_t largest_token_of(const RunContext& run, const Mixture& mixture, st
   return largest;
 }
 
-/// Sets the position of the run in the data, and returns the order in which it reads them.
+/// Sets the position of the run in the data, and returns the order in which the run reads them.
 DataOrder find_position(const RunContext& run, const Origin& origin, const Mixture& mixture, const std::vector<TextSet>& texts,
                         Progress& progress) {
   const TrainOptions& options = run.options;
@@ -62,7 +62,7 @@ std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::siz
   return std::make_unique<const ValidData>(std::move(tokens), options, batch_cut(options, run.world), vocab_size);
 }
 
-/// Tokenizes texts on rank 0, while the others wait. Returns the training texts. Collective.
+/// Tokenizes all texts on rank 0 while the other ranks wait. Returns the texts of the training data. Collective.
 std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Machine& machine, SignalWatch& watch) {
   std::vector<TextSet> texts, all;
   agree(run.world, [&] {

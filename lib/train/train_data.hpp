@@ -24,8 +24,8 @@ struct ValidData {
 };
 
 struct TrainData {
-  /// Opens all files. The tokens of `texts` must have been made. Sets the position in `progress`: it is kept if the run
-  /// resumes, else it is the beginning of the data. May fail on this rank only.
+  /// Opens all files; `texts` must be tokenized already. Sets the position in the data in `progress`: a resumed run keeps it,
+  /// any other run starts at the beginning of the data. May fail on this rank only.
   TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Progress& progress);
   TrainData(const TrainData&) = delete;
 
@@ -35,9 +35,10 @@ struct TrainData {
   const std::unique_ptr<const ValidData> valid;  // null: no validation
 };
 
-/// Opens the data; returns null if all updates are done, because then no data are needed. First tokenizes texts, which may
-/// take long: `watch` can stop it, and `machine` measures memory from its end. Warns of suspicious data. Collective over
-/// world. Throws CollectiveError; if the run was asked to stop, the error has the exit code of a stopped run.
+/// Opens the data; returns null if all updates are done, because then no data are needed. First tokenizes texts, which may take
+/// long: a request to stop that `watch` receives ends it. Memory peaks of the run then count from the end of tokenizing, which
+/// is noted in `machine`. Warns of suspicious data. Collective over world. Throws CollectiveError; if the run was asked to
+/// stop, the error has the exit code of a stopped run.
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
                                                  Progress& progress, SignalWatch& watch);
 
@@ -75,7 +76,7 @@ class BatchSource {
 
   const LoopContext& loop_;
   const TrainData& data_;
-  std::exception_ptr problem_;  // why the next batch could not be read; null: it could
+  std::exception_ptr problem_;  // why the next batch could not be read; null: no error
   std::int64_t wait_ns_ = 0;
   double waited_s_ = 0;
   Worker reader_{"fsdp-read"};  // last member, so destroyed first: it writes into the executor's memory

@@ -79,7 +79,7 @@ Verdict UpdatePolicy::judge(const UpdateScalars& scalars, const UpdateResult& re
 void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& scalars, const UpdateResult& result) {
   const std::optional<NonFinite> mine = loop.model.executor().find_non_finite(scalars);
   const auto ranks = static_cast<std::size_t>(loop.world.size());
-  std::array<std::int64_t, 3> words = {};  // 1 + index of the operation, or 0 for none; unit; parameter
+  std::array<std::int64_t, 3> words = {};  // index of the operation plus 1 (0: none), unit, parameter
   if (mine)
     words = {narrow<std::int64_t>(mine->operation + 1), narrow<std::int64_t>(mine->unit),
              narrow<std::int64_t>(mine->parameter)};
@@ -99,7 +99,7 @@ void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& s
                      loop.model.model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
                      loop.model.layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
   }
-  if (saver.saving()) saver.finish();  // the save under way was promised
+  if (saver.saving()) saver.finish();  // a save that has begun is completed
   throw CollectiveError(
       format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were not "
              "changed; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again from {}",

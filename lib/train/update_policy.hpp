@@ -25,8 +25,8 @@ class UpdatePolicy {
   UpdatePolicy(const LoopContext& loop, const TrainBatches& batches);
 
   UpdateScalars next_update() const;
-  /// Judges an update that has run. Unless it is refused, advances the position in the data; if it is done, also advances the
-  /// update number and the token count.
+  /// Returns the verdict on an update that has run. `done` and `left_out` advance the position in the data; `done` also
+  /// advances the update number and the token count.
   Verdict judge(const UpdateScalars& scalars, const UpdateResult& result);
 
  private:
@@ -36,8 +36,8 @@ class UpdatePolicy {
   std::optional<SpikeFilter> spikes_;
 };
 
-/// Ends the run after an update that is not finite. The message names the first operation in the plan that produced a
-/// non-finite value, and the first rank where it did. Collective; all ranks throw CollectiveError.
+/// Ends the run after an update with a loss or gradient that is not finite. The message names the first operation in the plan
+/// that produced a non-finite value, and the first rank where it did. Collective; all ranks throw CollectiveError.
 [[noreturn]] void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& scalars,
                                 const UpdateResult& result);
 

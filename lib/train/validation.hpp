@@ -19,7 +19,7 @@ void validate(const LoopContext& loop, const ValidData* data, Saver& saver, cons
 /// The prompt of text samples.
 struct SamplePrompt {
   std::unique_ptr<Tokenizer> tokenizer;  // null: no samples
-  std::vector<TokenId> tokens, end;
+  std::vector<TokenId> tokens, end;      // the prompt; the tokens at which a sample ends
 };
 /// Tokenizes --sample-prompt. Collective; throws CollectiveError.
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin);
