@@ -1,6 +1,7 @@
-// The 16-bit element types: storage only, all arithmetic is in fp32. bf16 is the upper half of an fp32 number, f16 is IEEE
-// binary16. Conversions round to nearest, ties to even, and have no branches, so that compilers vectorize loops over them for
-// every instruction set. No operand is denormal, so that they also work if the processor treats denormals as 0.
+// The 16-bit element types, which only store values: all arithmetic is in fp32. bf16 is the upper half of an fp32 number, f16
+// is IEEE binary16. Conversions round to nearest, ties to even, and have no branches, so that compilers vectorize loops over
+// them for every instruction set. No operand is denormal, so the conversions are right even if the processor treats denormals
+// as 0.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ FSDP_ELEMENT std::uint16_t to_f16(float x) {
 
 FSDP_ELEMENT float from_f16(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16, u = (half & 0x7fffu) << 13;
-  const float small = float_of(u + (113u << 23)) - float_of(113u << 23);  // used if the number is below 2^-14
+  const float small = float_of(u + (113u << 23)) - float_of(113u << 23);  // the result if the number is below 2^-14
   const std::uint32_t normal = u + ((u < 0x7c00u << 13 ? 112u : 224u) << 23);
   return float_of(sign | (u < 0x400u << 13 ? bits_of(small) : normal));
 }
@@ -59,7 +60,7 @@ struct f16 {
   FSDP_ELEMENT operator float() const { return element_parts::from_f16(bits); }
 };
 
-/// A pointer to elements of a 16-bit type that is known at run time; null if there are none.
+/// A pointer to 16-bit elements whose type, bf16 or f16, is only known at run time; null if there are no elements.
 struct Halves {
   std::uint16_t* data = nullptr;
   DType type = DType::bf16;

@@ -20,7 +20,7 @@ struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A failure that the command did not cause: the same command works once the cause is removed.
+/// A failure that the command did not cause: the same command works after the cause is removed.
 struct RunError : UserError {
   using UserError::UserError;
 };

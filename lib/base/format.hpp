@@ -27,14 +27,14 @@ std::string format_duration(double seconds);
 
 /// Removes the underscores between digits, as in "100_000_000".
 std::string without_separators(std::string_view number);
-/// A count or a size in bytes: plain, or with k, M, G, T (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024); a final "B"
-/// is accepted. Throws UserError.
+/// Reads a count or a size in bytes: a number, which may have a unit: k, M, G, T (powers of 1000) or KiB, MiB, GiB, TiB (powers
+/// of 1024). A final "B" is accepted. Throws UserError.
 std::size_t parse_size(std::string_view text);
 /// Seconds from "90", "90s", "30min", "2h", "1d". Throws UserError.
 double parse_duration(std::string_view text);
 
-/// Makes text from outside safe for a message: removes control characters, and cuts text of more than `most` bytes, which then
-/// ends in "...".
+/// Makes text from outside safe for a message: removes control characters. If the text has more than `most` bytes, cuts it and
+/// appends "...".
 std::string excerpt(std::string_view text, std::size_t most = 200);
 
 /// Returns `message` as programs print it: without control characters other than line ends, and without the middle part if it
@@ -47,8 +47,7 @@ std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size
 /// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".
 std::string list_of(const std::vector<std::string>& names);
 
-/// Returns the candidate with the smallest edit distance to `word`, or "" if none is close enough to be the word that the user
-/// meant.
+/// Returns the candidate with the smallest edit distance to `word`, or "" if no candidate is similar enough.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace fsdp

@@ -99,7 +99,7 @@ std::string escaped(const std::string& text, std::string_view special) {
 }
 
 std::string escaped_for_markdown(const std::string& text) { return escaped(text, "|<"); }
-/// A bar ends a cell of a table even inside `code`.
+/// Markdown code in a cell of a table: a bar would end the cell, even inside backquotes.
 std::string code_for_markdown(const std::string& text) { return "`" + escaped(text, "|") + "`"; }
 
 /// Returns true if two adjacent words can come from a pattern that a shell expanded: files in one folder, with the same ending,
@@ -412,7 +412,7 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
     return UserError(
         format("unknown option {}{}", name, unknown(name.substr(std::min(name.find_first_not_of('-'), name.size())))));
   };
-  std::optional<Given> before;  // the option whose value is the word before
+  std::optional<Given> before;  // the option of which the previous word is the value
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string word = words[i] == "-h" ? "--help" : words[i];
     if (word == "--") {
@@ -470,7 +470,7 @@ std::vector<OptionTable::Given> OptionTable::read_config(const std::string& path
   };
   text.erase(0, byte_order_mark(text));
   // Sections have no meaning in our files, and Boost accepts every line after a section's header. In files of other programs
-  // they do have a meaning, so look for those first.
+  // they have a meaning, so look for the sections of other programs first.
   refuse_elsewhere(
       [&](const std::string& mark) { return mark[0] == '[' && ("\n" + text).find("\n" + mark) != std::string::npos; });
   try {

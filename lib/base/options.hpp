@@ -1,5 +1,6 @@
-// One table per program is the only source of its options: names, aliases, groups, defaults, help, checks, --print-config and
-// documentation. An option is bound to a field of a plain struct; the field's value at that moment is the default.
+// Each program has one table of options. It defines their names, aliases, groups, defaults, help, checks, --print-config and
+// documentation. An option is bound to a field of a plain struct; its default is the value that the field has when the option
+// is added.
 //
 // Both `--key value` and `--key=value` are accepted, with hyphens or underscores. `--config FILE` reads INI lines `key = value`
 // ('#' starts a comment, [sections] have no meaning); the command line overrides the file. Unknown and repeated options are
@@ -45,9 +46,10 @@ class Option {
     return *this;
   }
 
-  /// A run needs this option. The program has to check that, because a configuration may be printed without it.
+  /// A run needs this option. The program itself has to check that it is given, because a configuration may be printed without
+  /// it.
   Option& required() { return unset("must be given"); }
-  /// The option requests something other than a run, so that it is not part of a configuration.
+  /// The option requests something other than a run, such as a list, so it is not part of a configuration.
   Option& command_line_only() {
     command_line_only_ = true;
     return *this;
@@ -63,8 +65,8 @@ class Option {
     quantities_.emplace_back(std::move(quantity), words.empty() ? "--" + name_ : std::move(words));
     return *this;
   }
-  /// The option is another spelling of other options. A step of OptionTable::then() sets their fields from it, and values()
-  /// lists only them.
+  /// This option is another spelling of other options. A step of OptionTable::then() sets the fields of those options from it,
+  /// and values() lists only those options.
   Option& spelling() {
     spelling_ = true;
     return *this;
@@ -80,7 +82,7 @@ class Option {
   bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false;
   std::vector<std::string>* list_ = nullptr;
   std::vector<std::string>* texts_ = nullptr;                    // if set, the option adds an item each time that it is given
-  std::vector<std::pair<std::string, std::string>> quantities_;  // each with the words that messages show for it
+  std::vector<std::pair<std::string, std::string>> quantities_;  // each with the words that replace it in messages
   std::string unset_meaning_, default_;
   std::function<void(const std::string&)> set_;  // throws UserError with only the reason
   std::function<std::string()> print_;           // the value, in the form that set_ reads
@@ -89,8 +91,8 @@ class Option {
 /// The request of a command line: a run, or a text to print instead.
 enum class Request { run, help, version, markdown, print_config };
 
-/// Messages of the library name quantities between backquotes, as in "use a smaller `micro-batch`". This replaces `quantity`
-/// and its backquotes by `words`, such as the name of the option that sets it.
+/// Messages of the library name quantities between backquotes, as in "use a smaller `micro-batch`". This function replaces
+/// `quantity` and its backquotes by `words`, such as the name of the option that sets the quantity.
 void name_quantity(std::string& message, std::string_view quantity, std::string_view words);
 
 class OptionTable {
@@ -101,7 +103,8 @@ class OptionTable {
 
   /// Rows that are bound after this call belong to this group ("Batch").
   void group(std::string title) { group_ = std::move(title); }
-  /// Rows that are bound after this call are options of `program`, too: markdown() refers to it instead of repeating them.
+  /// Rows that are bound after this call are options of `program`, too, so markdown() does not list them but refers to that
+  /// program.
   void rows_of(std::string program) { shared_with_ = std::move(program); }
 
   /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
@@ -118,39 +121,39 @@ class OptionTable {
   /// Two numbers, given as "(0.9,0.98)" or "0.9,0.98".
   Option& pair(std::string name, std::string argument, double& first, double& second, std::string help,
                std::string accepts = "", std::function<bool(double)> ok = nullptr);
-  /// Seconds, from "90s", "30min", "2h", or a plain number. If `needs_unit` is not empty, it is the reason for which a plain
-  /// number other than 0 is refused.
+  /// Seconds, from "90s", "30min", "2h", or a plain number. If `needs_unit` is not empty, a plain number other than 0 is
+  /// refused, with `needs_unit` as the reason.
   Option& duration(std::string name, std::string argument, double& field_s, std::string help, std::string needs_unit = "");
   Option& text(std::string name, std::string argument, std::string& field, std::string help);
   Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
   /// A list: comma-separated after the option's name, or one item per positional argument.
   Option& list(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
-  /// May be given several times; each text is an item, unchanged.
+  /// An option that may be given several times; each value is an item, unchanged.
   Option& texts(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
   /// Pairs of a name and a number: "a=0.1,b=2".
   Option& numbers_by_name(std::string name, std::string argument, std::vector<std::pair<std::string, double>>& field,
                           std::string help, std::string accepts, std::function<bool(double)> ok);
-  /// One of `names`. If several names mean the same value, the first of them is printed.
+  /// A choice of one of `names`. If several names mean the same value, the first of them is printed.
   template <class T>
   Option& choice(std::string name, T& field, std::vector<std::pair<std::string, T>> names, std::string help);
 
-  /// Adds an answer for an option of another program that this program does not have. `name` may also be "name=value", for a
-  /// value that an option of this program does not have, or "name=N,N", for a list of numbers given to an option that takes one
-  /// number. A user who gives it gets `answer`, "(<why>); <what to do>", instead of a guess at the intended option. Options and
-  /// values of this program have precedence.
+  /// Adds an answer for an option of another program that this program does not have. A user who gives it gets `answer`,
+  /// "(<why>); <what to do>", instead of a guess at the intended option. `name` may also be "name=value", for a value that an
+  /// option of this program does not have, or "name=N,N", for a list of numbers given to an option that takes one number.
+  /// Options and values of this program have precedence.
   void elsewhere(std::string name, std::string answer);
 
-  /// Adds an answer for a configuration file of another program, which contains one of `marks`. A user who gives it to --config
-  /// gets `answer`, "(<what it is>); <what to do>", instead of an error about its first line. A mark "[section]" at the
-  /// beginning of a line is enough; other marks count only if the file cannot be read.
+  /// Adds an answer for a configuration file of another program, which is recognized by one of `marks`. A user who gives such a
+  /// file to --config gets `answer`, "(<what it is>); <what to do>", instead of an error about its first line. A mark
+  /// "[section]" counts if a line begins with it; other marks count only if the file cannot be read.
   void config_elsewhere(std::vector<std::string> marks, std::string answer);
 
-  /// Returns the row of an option, which the table must have. For programs that share the rows of another program and change
-  /// one of them.
+  /// Returns the row of an option, which must be in the table. A program that shares the rows of another program can change one
+  /// of them in this way.
   Option& row(std::string_view name);
 
   /// Adds a step that parse() runs after all options are read. The steps run in the order of these calls. They set fields from
-  /// spellings, set defaults that depend on other options, and check options against each other. They are skipped if the
+  /// other spellings, set defaults that depend on other options, and check options against each other. They are skipped if the
   /// command line requests something other than a run or its configuration.
   void then(std::function<void(const OptionTable&)> step) { steps_.push_back(std::move(step)); }
 
@@ -199,7 +202,7 @@ class OptionTable {
   std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, each with its answer
   std::vector<std::pair<std::vector<std::string>, std::string>>
       configs_elsewhere_;                                     // marks of other programs' files, with the answer
-  std::deque<Option> help_rows_;                              // --config, --help, ...: in every table
+  std::deque<Option> help_rows_;                              // the rows --config, --help, ... of every table
   std::vector<std::pair<const Option*, std::string>> given_;  // the options that were given, with their names as typed
   std::vector<std::function<void(const OptionTable&)>> steps_;
 };

@@ -1,6 +1,6 @@
-// Philox4x32-10, a counter-based generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
-// The same (key, counter) gives the same four words anywhere, so weights, dropout masks and the order of samples are functions
-// of global indices, and no generator has a state to save.
+// Philox4x32-10, a counter-based random number generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011, section 3.3. The same (key, counter) gives the same four words anywhere. So weights, dropout masks and the order of
+// samples depend only on global indices, and no generator has a state to save.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-/// The purpose of a random number. It is part of every key, so that no two purposes share a stream.
+/// The purpose of a random number. It is part of every key or counter, so that no two purposes get the same numbers.
 enum class RandomSite : std::uint32_t {
   initial_weights = 1,
   dropout = 2,

@@ -18,8 +18,8 @@ inline constexpr int done = 0, failed = 1, wrong_use = 2;
 inline constexpr int stopped = 75;  // stopped on request with everything saved: the same command continues
 }  // namespace exit_code
 
-/// Writes formatted text to `out` in one call. Text that cannot be written (full disk, closed descriptor, no reader) is
-/// dropped, so that a program whose log is lost continues; std::ferror(out) reports it.
+/// Writes formatted text to `out` in one call. Drops text that cannot be written (full disk, closed descriptor, no reader), so
+/// that a program continues if its log is lost; std::ferror(out) then returns true.
 template <class... Values>
 void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&... values) {
   const std::string text = fmt::format(pattern, std::forward<Values>(values)...);
@@ -29,8 +29,7 @@ void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&...
 /// Prints each warning to stderr as a line "warning: ...".
 void print_warnings(const std::vector<std::string>& warnings);
 
-/// Puts a message of the library into the words of a program, as OptionTable::name_options() does. Null leaves messages as they
-/// are.
+/// Rewrites a message of the library for a program, as OptionTable::name_options() does. If null, messages stay as they are.
 using Wording = std::function<std::string(const std::string&)>;
 
 /// Runs `body` and returns its value. An exception is printed once to stderr as "fsdp-x: <message>"; the value is then 2 for a

@@ -26,7 +26,7 @@ class ProgressBar {
   void line(std::string_view text);
   /// Removes the bar. If the work took a second or more, prints a line with amount, time and rate.
   void finish();
-  /// Takes the bar off the screen.
+  /// Erases the bar from the screen.
   void clear();
   bool terminal() const { return terminal_; }
 

@@ -126,7 +126,7 @@ void keep_freed_memory() {
 }
 
 void open_standard_descriptors() {
-  for (int fd = 0; fd <= 2; ++fd)  // open() takes the lowest free number; the wrong access mode keeps reads and writes failing
+  for (int fd = 0; fd <= 2; ++fd)  // open() takes the lowest free number; with this access mode, reads or writes still fail
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) return;
 }
 

@@ -16,11 +16,11 @@ std::string host_name();
 /// on demand.
 std::size_t available_memory_bytes();
 
-/// Makes malloc keep freed memory for this process's next request. For programs whose steps allocate and free the same memory:
-/// the system would fill large pieces with zeros each time.
+/// Makes malloc keep freed memory for this process's next request. Otherwise large pieces go back to the system, which fills
+/// them with zeros each time that a step allocates them again.
 void keep_freed_memory();
 
-/// The exit code of another program, and about the first 4 KiB that it printed to stdout and stderr.
+/// The exit code of another program, and up to about 4 KiB of what it printed to stdout and stderr.
 struct ProgramAnswer {
   int exit_code;
   std::string text;
@@ -30,8 +30,8 @@ struct ProgramAnswer {
 std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, double timeout_s);
 
 /// Opens /dev/null for each of standard input, output and error that is closed. Otherwise a file that we open later would get
-/// its number, and would be read or written as if it were the terminal. Reading or writing such a stream still fails. Call this
-/// first in main().
+/// the number of the closed stream, and would be read or written as if it were the terminal. Reading or writing the stream
+/// still fails. Call this first in main().
 void open_standard_descriptors();
 
 /// Makes OpenMP threads that wait for work sleep after some microseconds. GCC's libgomp lets them spin for milliseconds: on a

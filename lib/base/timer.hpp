@@ -24,8 +24,8 @@ class Timer {
 };
 
 /// Measures how long a polling loop has waited for other ranks, without the time in which its job was suspended (scontrol
-/// suspend, SIGSTOP). The loop must call seconds() at least once a second. At most one second counts between two calls: in a
-/// longer gap neither this process nor the others were running.
+/// suspend, SIGSTOP). The loop must call seconds() at least once a second. Between two calls at most one second counts: after a
+/// longer gap, the job was suspended.
 class WaitTimer {
  public:
   /// The seconds waited since construction.
@@ -40,7 +40,7 @@ class WaitTimer {
   std::int64_t last_look_ns_ = now_ns(), waited_ns_ = 0;
 };
 
-/// Adds the lifetime of this object to `seconds`.
+/// Adds the lifetime of this object, in seconds, to the variable `seconds` when it is destroyed.
 class AddTime {
  public:
   explicit AddTime(double& seconds) : seconds_(seconds) {}
