@@ -13,9 +13,9 @@ namespace fsdp {
 
 namespace {
 
-/// The most tokens in a step. With this many, matrix products reach their full speed.
+/// The largest number of tokens in a step. With this many, matrix products reach their full speed.
 constexpr std::size_t most_rows = 512;
-/// The most tokens for which a text reserves memory in advance.
+/// The largest number of tokens for which a text reserves memory when it begins.
 constexpr std::size_t most_reserved = std::size_t{1} << 20;
 
 /// The number of bytes of a text that may be shown; `ends` is true if a stop string was found.
@@ -24,8 +24,8 @@ struct Cut {
   bool ends;
 };
 
-/// Cuts a text before its first stop string at or after `known`. If there is none, cuts a possible beginning of one from the
-/// end.
+/// Cuts a text before its first stop string at or after `known`. If there is none, cuts off an end of the text that may be the
+/// beginning of a stop string.
 Cut cut_at_stop(std::string_view text, std::size_t known, const std::vector<std::string>& stop) {
   std::size_t first = std::string_view::npos, open = 0;
   for (const std::string& one : stop) {
@@ -46,7 +46,7 @@ std::string_view name_of(Finish finish) {
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens) {
   const std::size_t most = config.longest_sequence(), positions = std::min(most, round_up(longest + new_tokens, 64));
-  // A text that fills its sequence gives half of its tokens to the model again.
+  // If a text can fill its sequence, a step may run half of the sequence again.
   const std::size_t at_once = positions < longest + new_tokens ? positions : std::min(longest, positions) * sequences;
   return {{sequences, positions}, std::max(sequences, std::min(most_rows, round_up(at_once, 16)))};
 }
@@ -113,7 +113,7 @@ void Generator::take_prompts() {
     text.tokens = prompt;
     text.base = text.cached = prompt.size() - std::min(prompt.size(), executor_.cache().positions);
     text.decoder = tokenizer_.make_decoder();
-    std::string known;  // the decoder reads the prompt first, so that new tokens join it correctly
+    std::string known;  // the decoder reads the prompt first, so that the text of new tokens joins it correctly
     for (const TokenId token : prompt) text.decoder->add(token, known);
     next_prompt_ += static_cast<std::size_t>(world_.size());
   }
@@ -153,8 +153,8 @@ void Generator::deliver() {
   }
 }
 
-/// Adds as many pending tokens of a text as there is room for. For the last pending token, the logits of the next one are
-/// requested.
+/// Adds rows for at most `room` tokens of the text in `place` that are not in the cache yet. If these include the last token,
+/// the logits after it are requested.
 void Generator::add_rows(std::size_t place, std::size_t room) {
   Text& text = *places_[place];
   const std::size_t count = std::min(text.pending(), room);
@@ -184,8 +184,7 @@ void Generator::step() {
     if (place && !place->decoder) place.reset();  // the text has ended
 }
 
-/// Draws and appends a text's next token. If the token would be after the longest sequence, the text continues from its newest
-/// half.
+/// Draws and appends the next token of a text. If the sequence is full, the text continues from its newest half.
 void Generator::go_on(Text& text, std::span<float> logits) {
   int others = 0;  // an integer, so that the loop is vectorized
   for (const float logit : logits) others |= logit != logit;
@@ -195,7 +194,7 @@ void Generator::go_on(Text& text, std::span<float> logits) {
   const auto words = philox({narrow<std::uint32_t>(result.tokens.size()), narrow<std::uint32_t>(result.prompt), 0,
                              static_cast<std::uint32_t>(RandomSite::generation)},
                             {static_cast<std::uint32_t>(options_.seed), 0});
-  // Ids of the model's vocabulary that the tokenizer does not have have no text, so they are not drawn.
+  // Ids that are in the vocabulary of the model but not in that of the tokenizer have no text, so they are not drawn.
   const TokenId token =
       sampler_.draw(logits.first(std::min(logits.size(), tokenizer_.vocab_size())), text.tokens, words[0] / 4294967296.0);
   text.tokens.push_back(token);

@@ -1,14 +1,14 @@
 // Generates text for many prompts at once. The key-value cache has a fixed number of places, one per text. When a text ends,
-// the next prompt takes its place. Every step gives the model the tokens that are not in the cache yet: first the whole prompt
-// of a text, then one new token at a time.
+// the next prompt takes its place. Every step runs the model on rows, one for each token that is not in the cache yet: first
+// the whole prompt of a text, then one new token at a time.
 //
 // With N ranks, prompt i belongs to rank i mod N. All ranks take part in every step, because the sharded model is gathered unit
-// by unit. The text of a prompt depends only on the model, the options and the prompt's number, apart from rounding: another
-// number of rows may change the order of sums.
+// by unit. The text of a prompt depends only on the model, the options and the number of the prompt, apart from rounding: the
+// order of sums may depend on the number of rows in a step.
 //
-// A text that fills the model's longest sequence continues from its newest half: the model sees at least half a sequence, with
-// positions from 0, and earlier tokens are forgotten. (Cached keys are rotated to their old positions, so they are computed
-// again.)
+// A text that fills the longest sequence of the model continues from its newest half: its earlier tokens are dropped, so the
+// model always has at least half a sequence as context. The kept tokens get new positions from 0, and their keys, which depend
+// on the positions, are computed again.
 #pragma once
 
 #include <cstddef>
@@ -46,18 +46,20 @@ struct GeneratedText {
   Finish finish = Finish::length;
 };
 
-/// Sizes for a plan that generates: the caches, and the most rows of a step.
+/// The sizes of a plan that generates text: of its key-value caches, and the largest number of rows in a step.
 struct GenerationShape {
   kernels::CacheShape cache;
   std::size_t rows = 0;
 };
-/// The sizes for prompts of at most `longest` tokens with `new_tokens` new tokens each, `sequences` at a time on a rank.
+/// The sizes for prompts of at most `longest` tokens, to which `new_tokens` are added, with `sequences` texts at a time on a
+/// rank.
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens);
 
 class Generator {
  public:
-  /// `executor` must run a plan with caches. Executor, world and tokenizer must outlive this object. Not collective.
+  /// `executor` must run a plan with key-value caches. `executor`, `world` and `tokenizer` must outlive this object. Not
+  /// collective.
   Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer& tokenizer,
             const GenerationOptions& options);
   ~Generator();
@@ -67,7 +69,8 @@ class Generator {
   using OnPiece = std::function<void(std::size_t prompt, std::string_view piece)>;
   /// Receives a whole text, on rank 0, in the order of the prompts.
   using OnText = std::function<void(const GeneratedText& text)>;
-  /// Continues each of the prompts. They must have tokens and be the same on every rank. Collective over world.
+  /// Continues each prompt. A prompt must have at least one token, and the prompts must be the same on every rank. Collective
+  /// over world.
   void run(const std::vector<std::vector<TokenId>>& prompts, const OnText& on_text, const OnPiece& on_piece = nullptr);
 
  private:
@@ -87,7 +90,7 @@ class Generator {
   const GenerationOptions options_;
   const std::size_t vocab_size_;  // the model's vocabulary size
   Sampler sampler_;
-  bool are_numbers_ = true;  // false once a logit was NaN
+  bool are_numbers_ = true;  // false after a logit was NaN
 
   const std::vector<std::vector<TokenId>>* prompts_ = nullptr;
   OnText on_text_;
@@ -98,7 +101,7 @@ class Generator {
   std::vector<GeneratedText> waiting_;         // on rank 0: texts that wait for texts with lower numbers
   std::size_t next_text_ = 0;                  // on rank 0: the number of the text for the next call of on_text_
 
-  std::vector<std::int32_t> tokens_, sequences_, positions_, wanted_;  // the rows of a step
+  std::vector<std::int32_t> tokens_, sequences_, positions_, wanted_;  // the rows of a step; wanted_: rows that need logits
   std::vector<std::size_t> wanted_places_;                             // the place of each row in wanted_
   std::vector<float> logits_;
 };
