@@ -16,8 +16,8 @@ CallError::CallError(std::string_view api, std::string_view problem, std::source
 
 std::string message_of(const std::system_error& error) {
   if (error.code() != std::errc::resource_unavailable_try_again) return error.what();
-  return "no thread can be started (a limit of memory or of processes is reached); raise it (ulimit -v and ulimit -u show the "
-         "limits)";
+  return "no thread can be started (a limit of memory or of processes is reached); raise the limit (ulimit -v and ulimit -u "
+         "show the limits)";
 }
 
 void fail_expectation(std::string_view what, std::source_location where) {

@@ -145,8 +145,8 @@ OptionTable::OptionTable(std::string program, std::string usage, std::string sum
   help_row("config", "FILE",
            "Read options from FILE: lines 'name = value'; '#' starts a comment. The command line overrides FILE.");
   help_row("print-config", "", "Print the values of all options, in the form that --config reads, and exit.");
-  help_row("help", "", "Print this and exit.");
-  help_row("help-markdown", "", "Print this as Markdown and exit.");
+  help_row("help", "", "Print this help and exit.");
+  help_row("help-markdown", "", "Print this help as Markdown and exit.");
   help_row("version", "", "Print versions of the program and its libraries and exit.");
 }
 
@@ -281,7 +281,7 @@ Option& OptionTable::pair(std::string name, std::string argument, double& first,
       inner = inner.substr(1, inner.size() - 2);
     }
     const auto parts = split(inner, ',');
-    if (parts.size() != 2) throw UserError(format("{} numbers", parts.size()));
+    if (parts.size() != 2) throw UserError(format("{} instead of 2 numbers", parts.size()));
     const double values[] = {parse_finite(parts[0]), parse_finite(parts[1])};
     if (ok && !(ok(values[0]) && ok(values[1]))) throw UserError("out of range");
     first = values[0], second = values[1];
