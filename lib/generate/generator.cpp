@@ -91,8 +91,8 @@ void Generator::run(const std::vector<std::vector<TokenId>>& prompts, const OnTe
       agree(world_, [&] {
         if (!are_numbers_)
           throw RunError(
-              "the model's logits are not numbers (its weights are not finite, or give numbers that are too large for this "
-              "type); use another checkpoint, or compute in fp32");
+              "the model's logits are NaN (its weights are not finite, or its activations overflow in this type); use another "
+              "checkpoint, or compute in fp32");
       });
     if (state[1] > 0) deliver();
     if (state[0] == 0) break;
