@@ -110,7 +110,7 @@ std::string describe_changed_options(const nlohmann::json& before, const TrainOp
   const bool other_batch = before.contains("total-batch-size") && before["total-batch-size"] != now["total-batch-size"];
   return format("the run resumes after update {} with changed options: {}{}{}", update, changed,
                 changes_rate ? effect_on_rate(before, now, update) : "",
-                other_batch ? "; --total-batch-size keeps the sequences of an update at any number of ranks" : "");
+                other_batch ? "; to keep the sequences of an update at any number of ranks, give --total-batch-size" : "");
 }
 
 }  // namespace fsdp

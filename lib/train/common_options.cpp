@@ -31,15 +31,16 @@ void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
 void add_document_options(OptionTable& table, BreakMode& break_mode, bool& document_attention,
                           std::optional<std::size_t>& end_of_document) {
   table
-      .choice<BreakMode>(
-          "break-mode", break_mode, {{"none", BreakMode::none}, {"complete", BreakMode::complete}, {"eos", BreakMode::eos}},
-          "Where a sequence may begin. none: where the previous one ends; complete: with a document, and it has as many whole "
-          "documents as fit; eos: with a document, and it has no other. Longer documents take several sequences.")
+      .choice<BreakMode>("break-mode", break_mode,
+                         {{"none", BreakMode::none}, {"complete", BreakMode::complete}, {"eos", BreakMode::eos}},
+                         "How documents are cut into sequences. none: a sequence begins where the previous one ends; complete: "
+                         "a sequence begins with a document, and has as many whole documents as fit; eos: a sequence has only "
+                         "one document. A document that is longer than a sequence takes several.")
       .alias("sample-break-mode")
       .sets("break mode");
   table
       .flag("document-attention", document_attention,
-            "Compute each document of a sequence as if it were alone there: its tokens see no others, and its positions begin "
+            "Compute each document of a sequence separately: its tokens attend to no other document, and its positions begin "
             "at 0 (torchtitan's block_causal, Megatron's --reset-attention-mask with --reset-position-ids).")
       .sets("attention within documents");
   table
@@ -55,7 +56,8 @@ void add_strategy_option(OptionTable& table, std::string& strategy) {
       "sharding-strategy", strategy, placement_names(),
       "What is sharded over the ranks. full: parameters, gradients, optimizer state (ZeRO-3); grad-op: parameters stay "
       "gathered from forward to backward (ZeRO-2); optim: only the optimizer state (ZeRO-1); none: nothing (DDP); hybrid, "
-      "hybrid-grad-op: full and grad-op inside groups that hold a copy each. PyTorch's names mean the same.");
+      "hybrid-grad-op: full and grad-op inside groups of ranks, of which each holds a copy of the model. PyTorch's names mean "
+      "the same.");
 }
 
 void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
@@ -72,12 +74,12 @@ void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
     table.flag(name, field, help).unset("as the model says");
   };
   property("share-decoder-input-output-embed", sizes.tied_embeddings,
-           "The output projection is the embedding of the tokens; =false: it is a matrix of its own.");
+           "The output projection (LM head) shares the matrix of the token embedding; =false: it has its own.");
   property("decoder-learned-pos", sizes.learned_positions,
            "Positions are a learned table; =false: sines and cosines. transformer_lm_* can have either; other models have only "
            "their own kind.");
   property("no-scale-embedding", sizes.unscaled_embedding,
-           "Embeddings of tokens are not multiplied by the root of their width, which transformer_lm_* do.");
+           "Do not multiply token embeddings by the square root of the width, as transformer_lm_* do by default.");
   using MaybeActivation = std::optional<Activation>;
   table
       .choice<MaybeActivation>(
@@ -105,7 +107,9 @@ void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
 }
 
 void add_group_option(OptionTable& table, int& shard_group_size) {
-  table.integer("shard-group-size", "N", shard_group_size, {1, 1e6}, "Ranks of a group of the hybrid strategies.")
+  table
+      .integer("shard-group-size", "N", shard_group_size, {1, 1e6},
+               "With a hybrid strategy: ranks of a group over which a copy of the model is sharded.")
       .unset("the ranks of a node")
       .sets("shard group size");
 }
@@ -184,9 +188,10 @@ void add_kept_type_options(OptionTable& table, UnitTypes& types) {
                       "Type of the parameters that the optimizer updates. bf16, with --precision bf16: the parameters "
                       "themselves, without an fp32 copy; the optimizer computes in fp32, and new parameters are rounded at "
                       "random (by --seed), so that small changes add up.");
-  table.choice<DType>("grad-dtype", types.gradient, kept,
-                      "Type in which a rank keeps sums of gradients, over micro-batches and until the optimizer. bf16 takes "
-                      "half the memory; sums are made in fp32, and rounded at random.");
+  table.choice<DType>(
+      "grad-dtype", types.gradient, kept,
+      "Type in which a rank keeps sums of gradients between micro-batches and until the step of the optimizer. bf16 takes "
+      "half the memory; sums are made in fp32, and rounded at random.");
   table.then([&types](const OptionTable&) {
     if (types.master != DType::f32 && types.parameter != types.master)
       throw UserError(
@@ -204,17 +209,16 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
       "the work: units are copied to it one after another. Results are the same.");
   table
       .choice<bool>("offload-optimizer", plan.offload_optimizer, {{"none", false}, {"cpu", true}},
-                    "The same for gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters. "
-                    "Parameters as they are computed with stay on the GPU.")
+                    "On GPUs, cpu: keep gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters "
+                    "in the host's memory. The parameters that the model computes with stay on the GPU.")
       .follows("none; cpu with --offload-params cpu");
   const auto spelled = std::make_shared<bool>(false);  // the row keeps it alive
-  table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu, which goes with --bf16 or --fp16.")
-      .spelling();
+  table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu; needs --bf16 or --fp16.").spelling();
   table.then([&sharding, spelled](const OptionTable& given) {
     bool &parameters = sharding.plan.offload_parameters, &optimizer = sharding.plan.offload_optimizer;
     if (*spelled && sharding.types.parameter == DType::f32)
       throw UserError(
-          "--cpu-offload goes with --bf16 or --fp16 (as in fairseq); give one of these, or --offload-params cpu instead");
+          "--cpu-offload needs --bf16 or --fp16 (as in fairseq); give one of these, or --offload-params cpu instead");
     if (*spelled && given.given("offload-params") && !parameters)
       throw UserError("--cpu-offload contradicts --offload-params none; leave one out");
     parameters = parameters || *spelled;
@@ -238,21 +242,22 @@ void add_comm_options(OptionTable& table, CommOptions& comm) {
       .sets("communication by messages", "--comm mpi");
   table
       .choice<SumOrder>("sum-order", comm.sum_order, {{"canonical", SumOrder::canonical}, {"library", SumOrder::library}},
-                        "Order in which NCCL's ranks add up. canonical: that of all other ways to communicate, with their "
-                        "bits; library: NCCL's "
-                        "own, which may be faster and differs with its version, the GPUs' connections and the number of ranks.")
+                        "Order of sums over ranks with NCCL. canonical: the same order, and so the same bits, as with any "
+                        "other --comm; library: NCCL's own order, which may be faster and depends on the version of NCCL, "
+                        "the connections of the GPUs and the number of ranks.")
       .sets("sums in NCCL's order", "--sum-order library");
   table
       .duration("collective-timeout", "TIME", comm.timeout_s,
-                "End the job when a rank lets the others wait this long in a collective, and name it; 0: wait for ever.")
+                "If a rank lets the others wait this long in a collective, end the job with an error that names the rank; 0: "
+                "wait for ever.")
       .sets("longest wait");
 }
 
 void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
   table.flag("comm-thread", comm_thread,
-             "Gather and reduce on a thread of its own while the model computes, on the CPU. It needs a core: unless --threads "
-             "or OMP_NUM_THREADS is given, the computation uses one core less. The option changes no bit of the results, at "
-             "the same number of threads.");
+             "On CPUs: gather and reduce on an additional thread while the model computes. That thread needs a core: unless "
+             "--threads or OMP_NUM_THREADS is given, the computation uses one core less. At the same number of computing "
+             "threads, results have the same bits as without the option.");
 }
 
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more) {
@@ -269,17 +274,16 @@ void add_text_options(OptionTable& table, std::string& json_field, bool& skip_in
   table
       .text("json-field", "NAME", json_field,
             "The texts are JSON, lines or an array of objects. Field NAME of each object is a document, tokenized by itself.")
-      .unset("text if the texts are JSON by their content or names; others are plain")
+      .unset("text, if the content or the name of a file shows that it is JSON; other files are plain text")
       .sets("field of JSON");
   table.flag("skip-invalid", skip_invalid, "Skip lines or objects of JSON without a usable text, and report their number.")
       .sets("skipping of lines");
 }
 
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {
-  return table.integer(
-      "threads", "N", threads, {0, 4096},
-      "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores, SLURM_CPUS_PER_TASK at "
-      "most.");
+  return table.integer("threads", "N", threads, {0, 4096},
+                       "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores, at most "
+                       "SLURM_CPUS_PER_TASK.");
 }
 
 void add_no_verify_option(OptionTable& table, bool& no_verify) {

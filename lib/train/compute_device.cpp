@@ -39,11 +39,11 @@ DeviceKind choose_device(DeviceChoice choice) {
   if (why.empty()) why = "there is none";
   if (choice == DeviceChoice::cuda)
     throw UserError(format(
-        "`device` cuda finds no GPU ({}); start the job where there is one, with a driver, or compute with `device` cpu", why));
+        "`device` cuda finds no GPU ({}); start the job on a node with a GPU and its driver, or give `device` cpu", why));
   if (const std::string given = given_gpus(); !given.empty())
-    throw UserError(
-        format("the job has GPUs ({}), but none of them can be used ({}); correct that, or choose the CPU with `device` cpu",
-               given, why));
+    throw UserError(format(
+        "the job has GPUs ({}), but none of them can be used ({}); correct the cause, or compute on the CPU with `device` cpu",
+        given, why));
   return DeviceKind::cpu;
 }
 

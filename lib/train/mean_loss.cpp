@@ -36,9 +36,9 @@ std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches,
 void require_finite_loss(double loss) {
   if (!std::isfinite(loss))
     throw RunError(
-        format("the model's loss is {} (its weights are not finite, or give numbers that are too large for this "
-               "type); use another checkpoint, or compute in fp32",
-               std::isnan(loss) ? "no number" : "infinite"));
+        format("the model's loss is {} (its weights are not finite, or its activations overflow in this type); use another "
+               "checkpoint, or compute in fp32",
+               std::isnan(loss) ? "NaN" : "infinite"));
 }
 
 }  // namespace fsdp

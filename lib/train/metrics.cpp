@@ -97,9 +97,8 @@ void Metrics::start(const StartMetrics& m) {
                  "are ({}), so these updates are in the file twice",
                  file_.path().string(), m.step, taken.problem));
     else if (taken.lost > 0)
-      bar_.line(format(
-          "{} lines of {} are for updates after step {}, which this run repeats; these lines have the type lost from now on",
-          taken.lost, file_.path().string(), m.step));
+      bar_.line(format("{} lines of {} are for updates after step {}, which this run repeats; their type is now 'lost'",
+                       taken.lost, file_.path().string(), m.step));
   }
   write({{"type", "start"},
          {"version", m.version},
@@ -218,7 +217,7 @@ void Metrics::restore(std::uint64_t step, const std::string& source, double ms, 
          {"ms", ms},
          {"bytes_read", bytes_read},
          {"file_bytes", file_bytes}});
-  bar_.line(format("restored step {} from {} in {}; a rank reads {} of its {}", step, source, format_duration(1e-3 * ms),
+  bar_.line(format("restored step {} from {} in {}; a rank reads at most {} of {}", step, source, format_duration(1e-3 * ms),
                    format_bytes(static_cast<double>(bytes_read)), format_bytes(static_cast<double>(file_bytes))));
 }
 

@@ -27,34 +27,35 @@ bool below_1(double x) { return x >= 0 && x < 1; }
 /// Throws UserError if `option` is changed (or given) without `other`, the option or setting that it needs.
 void require(bool changed, const char* option, bool there, const char* other) {
   if (changed && !there)
-    throw UserError(format("--{} changes nothing (it goes with {}); give that, too, or leave it out", option, other));
+    throw UserError(format("--{} changes nothing (it goes with {}); give both, or neither", option, other));
 }
 
 void add_data_options(OptionTable& table, TrainOptions& o) {
   table.group("Data");
   table
       .text("data", "DATA", o.data,
-            "Tokens to train on: a file of llm.c's (as fsdp-tokenize writes), a memory-mapped data set of Megatron or fairseq "
-            "(.bin with .idx), an HDF5 file; or text, plain or as lines of JSON; a data-bin folder of fairseq-preprocess, "
-            "another folder of such files, a pattern ('data/*.bin'); or several data sets: 'a.bin,b.bin' one after the other, "
-            "or 'a.bin:0.7,b.bin:0.3' mixed, with these shares of the sequences.")
+            "Training data. Token files: llm.c's format (which fsdp-tokenize writes), a memory-mapped data set of Megatron or "
+            "fairseq (.bin with .idx), or HDF5. Texts: plain, or lines of JSON. Several files: a data-bin folder of "
+            "fairseq-preprocess, another folder of such files, or a pattern ('data/*.bin'). Several data sets: 'a.bin,b.bin' "
+            "reads one after the other, 'a.bin:0.7,b.bin:0.3' mixes them with these shares of the sequences.")
       .positional()
       .required();
-  table.text("valid", "DATA", o.valid, "Tokens to validate on: the same, without shares.")
+  table.text("valid", "DATA", o.valid, "Validation data, in the same forms as DATA, but without shares.")
       .unset("the split valid, if DATA is a data-bin folder that has it; else no validation");
   add_document_options(table, o.break_mode, o.sharding.plan.documents, o.end_of_document);
   table
       .text("mask", "FILES", o.mask,
-            "Which tokens of DATA count in the loss: a token file with 1 for each that does and 0 for others; for several data "
-            "sets their masks, in the same order, without weights; for an HDF5 file with a dataset loss_mask that file. "
-            "Sequences without a token that counts are left out.")
-      .unset("the dataset loss_mask of an HDF5 file; else all count");
-  table.text("valid-mask", "FILES", o.valid_mask, "The same for --valid.").unset("likewise");
+            "Which tokens of DATA count in the loss: a token file with 1 for each token that counts and 0 for each other "
+            "token. For several data sets, give their masks in the same order, without shares; for an HDF5 file with a dataset "
+            "loss_mask, give that file. Sequences in which no token counts are left out.")
+      .unset("the dataset loss_mask of an HDF5 file; else all tokens count");
+  table.text("valid-mask", "FILES", o.valid_mask, "The mask of --valid, in the same form as --mask.").unset("as for --mask");
   table
-      .text("tokenizer", "NAME", o.tokenizer,
-            "The tokenizer of texts and of the model: a folder with tokenizer.json, tokenizer.model or vocab.json, one of "
-            "these files, or bytes. Texts become tokens once, in the folder 'tokens' of --save-dir. The tokenizer's files go "
-            "into each checkpoint. With --arch, the model has the tokenizer's vocabulary unless --vocab-size is given.")
+      .text(
+          "tokenizer", "NAME", o.tokenizer,
+          "The tokenizer of texts and of the model: a folder with tokenizer.json, tokenizer.model or vocab.json, one of "
+          "these files, or bytes. Texts are tokenized once, into the folder 'tokens' of --save-dir. Each checkpoint has a copy "
+          "of the tokenizer's files. With --arch, the model has the tokenizer's vocabulary unless --vocab-size is given.")
       .alias("sample-tokenizer")
       .unset("that of the checkpoint, of --model or of --finetune-from; bytes with --arch, or for a vocabulary of 256")
       .sets("tokenizer");
@@ -80,7 +81,7 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
   const bool asked = table.given("init");
   if (!o.finetune_from.empty() && asked && o.init == InitFrom::pretrained)
     throw UserError(
-        "--finetune-from and --init pretrained are both given (each says where the first weights come from); leave one out");
+        "--finetune-from and --init pretrained are both given (each is a source of the first weights); leave one out");
   if (!o.arch.empty()) arch_config(o.arch);  // throws for unknown names
   if (!asked)
     o.init = o.model.empty() ? InitFrom::random : InitFrom::pretrained;
@@ -88,9 +89,8 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
     throw UserError("--init pretrained needs --model (an --arch has no weights); give --model DIR, or --init random");
   if (!o.ignore_missing.empty() && o.finetune_from.empty() && o.init != InitFrom::pretrained)
     throw UserError(
-        "--ignore-missing changes nothing (no weights are taken from elsewhere); give --finetune-from PATH or --model DIR, "
-        "too, "
-        "or leave it out");
+        "--ignore-missing changes nothing (the run loads no weights); give --finetune-from PATH or --model DIR, too, or leave "
+        "it out");
   if (const char* given = given_override(table)) {
     if (!chosen && o.finetune_from.empty())
       throw UserError(format(
@@ -109,8 +109,8 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   table.group("Model");
   table
       .text("arch", "NAME", o.arch,
-            "Model by name; --list-archs shows them. A new model has positions for --tokens-per-sample tokens, even if it "
-            "could have more.")
+            "Model by name; --list-archs prints the names. A new model has --tokens-per-sample positions, even if the "
+            "architecture allows more.")
       .unset("as --model, or as the checkpoint that is resumed");
   table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
   table
@@ -124,8 +124,8 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   add_size_options(table, o.sizes);
   table.row("vocab-size")
       .unset(
-          "with --arch, that of the tokenizer for text or --tokenizer, or of a data-bin folder's dict.txt; else as the model "
-          "says");
+          "with --arch: that of the tokenizer if DATA is text or --tokenizer is given, or that of a data-bin folder's "
+          "dict.txt; else as the model says");
   table.number("dropout", "P", o.dropout,
                "Drop elements of the embeddings and of the outputs of attention and feed-forward layers.", "from 0 to below 1",
                below_1);
@@ -142,7 +142,7 @@ void settle_batch(const OptionTable& table, TrainOptions& o, std::size_t max_tok
     if (most == 0)
       throw UserError(
           format("--max-tokens {} does not hold one sequence of {} tokens (every sequence has --tokens-per-sample); "
-                 "raise the one or lower the other",
+                 "raise --max-tokens or lower --tokens-per-sample",
                  max_tokens, o.sharding.batch.T));
     o.sharding.batch.B = table.given("batch-size") ? std::min(o.sharding.batch.B, most) : most;
   }
@@ -182,9 +182,9 @@ void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<
       .follows("B x K x ranks");
   const auto max_tokens = std::make_shared<std::size_t>(0);  // the row keeps it alive
   table
-      .integer(
-          "max-tokens", "N", *max_tokens, {1, 1e12},
-          "fairseq's spelling of --batch-size: as many sequences as N tokens hold, or --batch-size of them if that is fewer.")
+      .integer("max-tokens", "N", *max_tokens, {1, 1e12},
+               "fairseq's spelling of --batch-size: as many sequences as fit into N tokens, but at most --batch-size if that "
+               "is given, too.")
       .unset("as --batch-size")
       .spelling();
   table.then([&o, ranks, max_tokens](const OptionTable& read) { settle_batch(read, o, *max_tokens, ranks()); });
@@ -305,7 +305,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
       .number("adam-eps", "EPS", optimizer.eps,
               format("Added to the root of the second moment; {} read it.", readers(reads_eps)), "above 0", above_0)
       .follows(defaults_text(reads_eps, [](const Optimizer& row) { return number_text(row.eps); }));
-  table.flag("amsgrad", optimizer.amsgrad, "With an Adam: divide by the largest second moment so far.");
+  table.flag("amsgrad", optimizer.amsgrad, "With Adam optimizers: divide by the largest second moment so far.");
   table
       .number("momentum", "M", optimizer.momentum,
               format("With {}: how much of the last step is kept.", readers(reads_momentum)), "from 0 to below 1", below_1)
@@ -328,34 +328,37 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more",
                not_negative);
   table.number("clip-value", "VALUE", o.clip_value,
-               "Limit each element of the gradient to this value, up and down; 0: do not. The norm that is reported is that "
-               "before.",
+               "Limit each element of the gradient to the range from -VALUE to VALUE; 0: do not. The reported norm is the norm "
+               "before that.",
                "0 or more", not_negative);
   table.then([&o](const OptionTable&) {
     if (o.clip_norm > 0 && o.clip_value > 0)
-      throw UserError("--clip-norm and --clip-value are given (it is not defined which one is applied first); leave one out");
+      throw UserError(
+          "--clip-norm and --clip-value are both given (it is not defined which one is applied first); leave one out");
     if (o.log_group_norms && o.clip_value > 0)
       throw UserError(
-          "--log-group-norms does not go with --clip-value (it would measure what is left of the gradient); leave one out");
+          "--log-group-norms does not go with --clip-value (the norms would be those of the clipped gradient); leave one out");
     o.sharding.plan.clip_values = o.clip_value > 0;
   });
-  table.number("skip-spikes", "SIGMA", o.skip_spikes,
-               "Leave out an update whose loss or gradient norm is more than so many standard deviations above its mean over "
-               "about 128 updates (OLMo-core: 6), from the 65th on; its batch is used up. 0: leave out none.",
-               "0, or 1 or more", [](double x) { return x == 0 || x >= 1; });
+  table.number(
+      "skip-spikes", "SIGMA", o.skip_spikes,
+      "Leave out an update if its loss or gradient norm is more than SIGMA standard deviations above the mean of about 128 "
+      "updates (OLMo-core uses 6); its batch is used up. The first 64 updates are never left out. 0: leave out none.",
+      "0, or 1 or more", [](double x) { return x == 0 || x >= 1; });
   table.choice<Decay>("lr-scheduler", o.schedule.decay,
                       {{"fixed", Decay::fixed},
                        {"polynomial_decay", Decay::polynomial},
                        {"cosine", Decay::cosine},
                        {"inverse_sqrt", Decay::inverse_sqrt},
                        {"wsd", Decay::wsd}},
-                      "Learning rate after the warm-up: constant; from --lr to --end-learning-rate at --total-num-update; "
-                      "inverse_sqrt: --lr times the root of W / update; wsd: constant, then linear over --decay-updates.");
+                      "Learning rate after the warm-up. fixed: --lr; polynomial_decay and cosine: from --lr to "
+                      "--end-learning-rate at --total-num-update; inverse_sqrt: --lr times the square root of W / update; wsd: "
+                      "--lr, then linearly to --end-learning-rate in the last --decay-updates.");
   table.integer("warmup-updates", "W", o.schedule.warmup, {0}, "Updates in which the rate rises from 0 to --lr.");
   table.integer("total-num-update", "U", o.schedule.total, {1}, "Update at which the decay ends.")
       .unset("--max-update, or the updates of --max-epoch");
   table.integer("decay-updates", "D", o.schedule.decay_updates, {1}, "With wsd: updates at the end in which the rate falls.")
-      .unset("none; wsd needs one");
+      .unset("none; must be given with wsd");
   table.number("end-learning-rate", "RATE", o.schedule.end, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
   table.number("power", "P", o.schedule.power, "Power of polynomial_decay.", "above 0", above_0);
@@ -379,16 +382,17 @@ void settle_strategy(const OptionTable& table, const StrategySpellings& spelled,
   if (!spelled.ddp_backend.empty()) {
     if (!table.given("sharding-strategy")) strategy = spelled.ddp_backend;
     if ((strategy == "none") != (spelled.ddp_backend == "none"))
-      throw UserError(format("--ddp-backend {} contradicts --sharding-strategy {} (each says what is sharded); leave one out",
-                             spelled.ddp_backend == "none" ? "pytorch_ddp" : "fully_sharded", strategy));
+      throw UserError(
+          format("--ddp-backend {} contradicts --sharding-strategy {} (each decides what is sharded); leave one out",
+                 spelled.ddp_backend == "none" ? "pytorch_ddp" : "fully_sharded", strategy));
   }
   if (!spelled.no_reshard_after_forward) return;
   if (strategy == "full" || strategy == "hybrid")
     strategy = strategy == "full" ? "grad-op" : "hybrid-grad-op";
   else if (strategy != "grad-op" && strategy != "hybrid-grad-op")
     throw UserError(
-        format("--no-reshard-after-forward does not go with --sharding-strategy {} (its parameters are whole "
-               "always); leave it out, or choose full or hybrid",
+        format("--no-reshard-after-forward does not go with --sharding-strategy {} (it always keeps parameters whole); leave "
+               "it out, or choose full or hybrid",
                strategy));
 }
 
@@ -416,7 +420,7 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
       .spelling();
   table
       .flag("no-reshard-after-forward", spelled->no_reshard_after_forward,
-            "fairseq's spelling of grad-op for full, of hybrid-grad-op for hybrid.")
+            "fairseq's spelling of --sharding-strategy grad-op instead of full, and of hybrid-grad-op instead of hybrid.")
       .spelling();
   add_group_option(table, sharding.shard_group_size);
   using Kind = WrapPolicy::Kind;
@@ -438,24 +442,25 @@ void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const C
   table.size("min-num-params", "N", sharding.wrap.min_num_params,
              "With --wrap-policy size: parameters that a module must have to be a unit.");
   table.list("wrap-units", "PATTERNS", sharding.wrap.patterns,
-             "Units of --wrap-policy custom: a shell glob over module names each, as in 'h.[0-3],h.[4-7]'.");
-  table.choice<BackwardPrefetch>(
-      "backward-prefetch", sharding.plan.backward_prefetch,
-      {{"pre", BackwardPrefetch::pre},
-       {"post", BackwardPrefetch::post},
-       {"none", BackwardPrefetch::none},
-       {"BACKWARD_PRE", BackwardPrefetch::pre},
-       {"BACKWARD_POST", BackwardPrefetch::post},
-       {"NO_PREFETCH", BackwardPrefetch::none}},
-      "When the next unit is gathered in backward: before the computation of the current one, after it, or when it is needed.");
+             "Units of --wrap-policy custom: one shell glob over module names per unit, as in 'h.[0-3],h.[4-7]'.");
+  table.choice<BackwardPrefetch>("backward-prefetch", sharding.plan.backward_prefetch,
+                                 {{"pre", BackwardPrefetch::pre},
+                                  {"post", BackwardPrefetch::post},
+                                  {"none", BackwardPrefetch::none},
+                                  {"BACKWARD_PRE", BackwardPrefetch::pre},
+                                  {"BACKWARD_POST", BackwardPrefetch::post},
+                                  {"NO_PREFETCH", BackwardPrefetch::none}},
+                                 "When the next unit is gathered in backward. pre: before the computation of the current unit; "
+                                 "post: after it; none: when the next unit is needed.");
   table.flag("forward-prefetch", sharding.plan.forward_prefetch,
              "Gather the next unit before the computation of the current one in forward; --forward-prefetch=false: when it is "
              "needed.");
   table.integer("limit-all-gathers", "N", sharding.plan.parameter_slots, {1, 1e4},
-                "Units that can be gathered at a time, in addition to those that stay gathered. Each has a slot; all slots but "
-                "one are filled ahead.");
-  table.flag("accumulate-unsharded", sharding.plan.accumulate_unsharded,
-             "Add up whole gradients over the micro-batches and reduce once (PyTorch's no_sync): less traffic, more memory.");
+                "Units that can be gathered at the same time, not counting units that stay gathered. All but one of them can "
+                "be gathered ahead.");
+  table.flag(
+      "accumulate-unsharded", sharding.plan.accumulate_unsharded,
+      "Add up unsharded gradients over the micro-batches and reduce them once (PyTorch's no_sync): less traffic, more memory.");
   add_invariance_option(table, sharding, comm);
   table.list("ignore-params", "PATTERNS", sharding.patterns.ignore,
              "Parameters to keep whole on every rank: shell globs over names.");
@@ -476,18 +481,18 @@ void settle_loss_scale(const OptionTable& table, TrainOptions& o, int ranks) {
                        table.changed("fp16-scale-tolerance") || table.changed("min-loss-scale") || scaler.threshold.has_value();
   if (changed && precision != DType::f16)
     throw UserError(
-        format("a loss scale changes nothing (it goes with --fp16, but the precision is {}); leave out --fp16-init-scale and "
-               "similar options",
+        format("a loss scale changes nothing (it needs --fp16, but the precision is {}); leave out --fp16-init-scale and the "
+               "other options of the loss scale",
                name_of(precision)));
   if (scaler.init_scale <= scaler.min_scale)
     throw UserError(
-        format("--fp16-init-scale {} is not above --min-loss-scale {} (the first overflow would end the run); raise the one "
-               "or lower the other",
+        format("--fp16-init-scale {} is not above --min-loss-scale {} (the first overflow would end the run); raise "
+               "--fp16-init-scale or lower --min-loss-scale",
                scaler.init_scale, scaler.min_scale));
   if (scaler.threshold && *scaler.threshold > scaler.init_scale)
     throw UserError(
-        format("--threshold-loss-scale {} is above --fp16-init-scale {} (an overflow would raise the scale); lower the one or "
-               "raise the other",
+        format("--threshold-loss-scale {} is above --fp16-init-scale {} (an overflow would raise the scale); lower "
+               "--threshold-loss-scale or raise --fp16-init-scale",
                *scaler.threshold, scaler.init_scale));
   if (!table.given("fp16-scale-window"))
     scaler.scale_window =
@@ -503,7 +508,7 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
   table.choice<DType>(
       "reduce-dtype", sharding.types.reduce, dtypes,
       "Type in which gradients are sent to the ranks that sum them. Each rank rounds its gradient once; the sums are computed "
-      "and sent in fp32. fp16 has no gradients below 6e-8 or above 65504 (times the loss scale of --fp16).");
+      "and sent in fp32. In fp16, gradients (times the loss scale of --fp16) become 0 below 6e-8 and infinite above 65504.");
   add_kept_type_options(table, sharding.types);
   table.choice<DType>("buffer-dtype", o.execution.table_type, dtypes,
                       "Type to which the model's buffers, the tables of rotary positions, are rounded.");
@@ -515,8 +520,8 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
   table.number("fp16-scale-tolerance", "PART", scaler.tolerance,
                "With fp16: share of updates since the last change of the scale that may overflow before it is halved.",
                "from 0 to 1", [](double x) { return x >= 0 && x <= 1; });
-  table.number("min-loss-scale", "S", scaler.min_scale, "With fp16: stop instead of scaling by this or less.", "above 0",
-               above_0);
+  table.number("min-loss-scale", "S", scaler.min_scale,
+               "With fp16: stop the run instead of lowering the loss scale to this or less.", "above 0", above_0);
   table
       .number("threshold-loss-scale", "S", scaler.threshold, "With fp16: do not halve the scale below this.", "0 or more",
               not_negative)
@@ -527,10 +532,11 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
 void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
   table.group("Memory");
   add_recomputation_option(table, sharding.plan.checkpoint_activations);
-  table.choice<CheckpointPolicy>("checkpoint-policy", sharding.plan.checkpoint_policy,
-                                 {{"block", CheckpointPolicy::block}, {"selective", CheckpointPolicy::selective}},
-                                 "With --checkpoint-activations: keep only the blocks' inputs, or also the results of "
-                                 "attention and of the large products, so that only cheap work is recomputed.");
+  table.choice<CheckpointPolicy>(
+      "checkpoint-policy", sharding.plan.checkpoint_policy,
+      {{"block", CheckpointPolicy::block}, {"selective", CheckpointPolicy::selective}},
+      "With --checkpoint-activations: what is kept. block: only the blocks' inputs; selective: also the results of attention "
+      "and of the large matrix products, so that only cheap work is recomputed.");
   table.integer("checkpoint-every", "N", sharding.plan.checkpoint_every, {1, 1e4},
                 "With --checkpoint-activations: blocks per segment; only the input of its first block is kept.");
   add_offload_options(table, sharding);
@@ -554,25 +560,24 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
                 "Save every N updates; 0: at the end and on request only.");
   table.duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.",
                  "it has no unit, and other programs count epochs or updates, as --save-interval-updates does");
-  table.duration(
-      "stop-before", "TIME", o.stop_before_s,
-      "In a Slurm job: save and stop, with exit code 75, at the end of the first update that ends less than this before the "
-      "end of the job; 0: do not. Slurm reports the end of the job. The time must be enough for an update and a save.");
+  table.duration("stop-before", "TIME", o.stop_before_s,
+                 "In a Slurm job: save and stop, with exit code 75, after the first update that ends less than TIME before the "
+                 "end of the job, which Slurm reports; 0: do not. TIME must be enough for an update and a save.");
   table.flag("no-async-save", o.save.training_waits,
              "Let training wait for each save. Otherwise saves by interval are copied to memory, and written from there while "
              "training continues.");
-  table.choice<h5::Compression>("compress", o.save.compression,
-                                {{"none", h5::Compression::none}, {"gzip", h5::Compression::gzip}},
-                                "gzip: shuffle and deflate what is saved, as any HDF5 tool reads it. Files are about a seventh "
-                                "smaller, and saves are much slower: docs/performance.md.");
+  table.choice<h5::Compression>(
+      "compress", o.save.compression, {{"none", h5::Compression::none}, {"gzip", h5::Compression::gzip}},
+      "gzip: HDF5's shuffle and deflate filters, which any HDF5 tool can read. Files are about a seventh "
+      "smaller, and saves are much slower: docs/performance.md.");
   table.integer("keep-last", "N", o.save.keep_last, {1, 1e6}, "Remove all but the newest N steps after each save.")
       .unset("keep all");
   table.integer("keep-every", "N", o.save.keep_every, {1, 1e12}, "With --keep-last: also keep the steps of every N-th update.")
       .unset("none");
   table.text("restore", "latest|none|PATH", o.restore,
              "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH. If the latest is "
-             "damaged, it is renamed, and the one before is used. The model is the checkpoint's, all other options are the "
-             "command's.");
+             "damaged, it is renamed, and the one before is used. The model comes from the checkpoint, all other options from "
+             "the command.");
   table
       .path("finetune-from", "PATH", o.finetune_from,
             "Begin with the weights of a checkpoint, a consolidated file or a Hugging Face folder, and nothing else of it. If "
@@ -621,7 +626,7 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
                           "simple: lines; json: the metrics as lines of JSON, as in --log-file; none: nothing.");
   table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
   table.flag("log-group-norms", o.log_group_norms,
-             "Also write the gradient's norm by group of parameters that the optimizer treats alike.");
+             "Also write to --log-file the gradient's norm of each group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
   table.integer("sample-interval-updates", "N", o.sample_interval_updates, {0},
@@ -691,15 +696,17 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
 void require_complete(const TrainOptions& o) {
   if (o.data.empty() && !o.dry_run)
     throw UserError(
-        "no data (the first argument names the training data); give a text, or a token file, as made by fsdp-tokenize TEXT... "
-        "--out train.bin");
+        "no data are given (the first argument names the training data); give a text, or a token file, as made by "
+        "fsdp-tokenize TEXT... --out train.bin");
   if (o.arch.empty() && o.model.empty() && o.finetune_from.empty() && o.restore == "none")
     throw UserError(
-        "no model (--restore none leaves nothing to take it from); give --arch NAME, see --list-archs, or --model DIR");
+        "no model is given (with --restore none it does not come from a checkpoint); give --arch NAME or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
     throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
   if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0))
-    throw UserError("--no-save contradicts other options for saves (it writes none); leave out the one or the others");
+    throw UserError(
+        "--no-save contradicts other options for saves (it forbids all saves); leave out --no-save, or "
+        "--save-interval-updates, --save-interval, --keep-last and --keep-every");
   if (!o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
     throw UserError(format("--log-file and --save-dir are both '{}' (one is a file, the other a folder); give two names",
                            o.log_file.string()));
@@ -707,8 +714,8 @@ void require_complete(const TrainOptions& o) {
     throw UserError("--log-group-norms has no file to write to (there is no --log-file); give --log-file FILE or leave it out");
   if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)
     throw UserError(
-        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give that, "
-        "too, or leave it out");
+        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give one of "
+        "these, too, or leave out --eos-token-id");
   require(!o.valid_mask.empty(), "valid-mask", !o.valid.empty(), "--valid");
   if (o.valid.empty() && !valid_data_of(o.data) && o.validate_interval_updates != 0)
     throw UserError("--validate-interval-updates has no data (there is no --valid); give --valid FILE or leave it out");

@@ -48,7 +48,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
   std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
   for (const std::string& state : states_of(options.sharding.optimizer, trained))
     if (std::find(there.begin(), there.end(), state) == there.end())
-      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options, and holds {}); {}",
+      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options, and has only {}); {}",
                              checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
 }
 
@@ -64,8 +64,9 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
     if (config.is_object() && config.contains(key) && config[key].is_number() && config[key] > 0)
       rates.push_back(format("{} {}", key, json_excerpt(config[key])));
   if (!rates.empty())
-    warnings.push_back(format("config.json asks for dropout ({}), which is not used; --dropout and --attention-dropout set it",
-                              fmt::join(rates, ", ")));
+    warnings.push_back(
+        format("config.json asks for dropout ({}), which is not used; set dropout with --dropout and --attention-dropout",
+               fmt::join(rates, ", ")));
 }
 
 /// The folder that the model came from. Options of this run take precedence over what a checkpoint recorded.

@@ -31,7 +31,7 @@ constexpr Row rows[] = {
     {"shorten-method shorten-data-split-list", "see --break-mode", "documents that are longer than a sequence take several"},
     {"seq-length max-seq-length max-position-embeddings max-target-positions training.seq-len training.max-context-length", "give --tokens-per-sample"},
     {"reset-position-ids reset-attention-mask", "give --document-attention"},
-    {"eod-mask-loss", "give --mask FILE", "which tokens count is in a file"},
+    {"eod-mask-loss", "give --mask FILE", "a mask has a 1 for each token that counts in the loss"},
     {"tokenizer-name tokenizer-model tokenizer-type vocab-file merge-file bpe hf-assets-path model.hf-assets-path model.tokenizer-path", "give --tokenizer DIR"},
     {"num-workers dataloader-num-workers", "leave it out", "each rank reads its next batch while it computes"},
     // model
@@ -45,7 +45,7 @@ constexpr Row rows[] = {
     {"make-vocab-size-divisible-by output-dictionary-size", "give --vocab-size", "any size of the vocabulary works"},
     {"untie-embeddings-and-output-weights", "give --share-decoder-input-output-embed=false"},
     {"hidden-dropout activation-dropout relu-dropout", "give --dropout"},
-    {"swiglu squared-relu normalization norm-epsilon position-embedding-type use-rotary-position-embeddings rotary-base rotary-percent kv-channels disable-bias-linear add-qkv-bias", "give --arch NAME, or --model DIR, whose config.json says it", "it belongs to the model's family"},
+    {"swiglu squared-relu normalization norm-epsilon position-embedding-type use-rotary-position-embeddings rotary-base rotary-percent kv-channels disable-bias-linear add-qkv-bias", "give --arch NAME, or --model DIR, whose config.json sets it", "it belongs to the model's family"},
     // batch
     {"micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu local-batch-size training.local-batch-size training.batch-size", "give --batch-size"},
     {"global-batch-size train-batch-size training.global-batch-size", "give --total-batch-size"},
@@ -90,8 +90,8 @@ constexpr Row rows[] = {
     {"store-ema ema-decay", "leave it out", "no average of the weights is kept"},
     {"fp16-no-flatten-grads", "leave it out", "gradients keep their names and shapes"},
     // ranks and devices
-    {"nproc-per-node nprocs-per-node num-processes num-gpus multi-gpu distributed-world-size distributed-num-procs", "start that many, as in mpirun -np 8", "the launcher says how many ranks there are"},
-    {"nnodes num-nodes num-machines hostfile", "start the job with srun or mpirun", "the launcher says which nodes there are"},
+    {"nproc-per-node nprocs-per-node num-processes num-gpus multi-gpu distributed-world-size distributed-num-procs", "start that many, as in mpirun -np 8", "the launcher sets the number of ranks"},
+    {"nnodes num-nodes num-machines hostfile", "start the job with srun or mpirun", "the launcher chooses the nodes"},
     {"node-rank machine-rank local-rank distributed-rank distributed-init-method distributed-port master-addr master-port main-process-ip main-process-port rdzv-backend rdzv-endpoint", "leave it out", "the launcher numbers the ranks, and they find each other by MPI"},
     {"distributed-backend", "give --comm, if not auto", "ranks find each other by MPI"},
     {"cpu use-cpu", "give --device cpu"},
@@ -108,10 +108,10 @@ constexpr Row rows[] = {
     {"tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size expert-model-parallel-size sequence-parallel tensor-parallel-size model-parallel-size pipeline-model-parallel parallelism.tensor-parallel-degree parallelism.pipeline-parallel-degree parallelism.context-parallel-degree parallelism.expert-parallel-degree", "give --sharding-strategy full", "models are sharded over data-parallel ranks only"},
     {"auto-wrap-policy fsdp-auto-wrap-policy", "give --wrap-policy transformer, size or none"},
     {"min-params-to-wrap fsdp-min-num-params", "give --wrap-policy size --min-num-params N"},
-    {"fsdp-transformer-layer-cls-to-wrap bucket-cap-mb allgather-bucket-size reduce-bucket-size", "give --wrap-layers", "what is gathered and reduced at once is a unit of blocks"},
+    {"fsdp-transformer-layer-cls-to-wrap bucket-cap-mb allgather-bucket-size reduce-bucket-size", "give --wrap-layers", "a unit, of one or more blocks, is gathered and reduced at once"},
     {"fsdp-backward-prefetch fsdp-backward-prefetch-policy", "give --backward-prefetch pre, post or none"},
     {"fsdp-forward-prefetch", "give --forward-prefetch, which is the default"},
-    {"limit-all-gathers=true limit-all-gathers=True limit-all-gathers=false limit-all-gathers=False", "leave it out, or give a number of units", "there is always a limit"},
+    {"limit-all-gathers=true limit-all-gathers=True limit-all-gathers=false limit-all-gathers=False", "leave it out, or give a number of units", "the number of gathered units always has a limit"},
     {"stage3-max-live-parameters stage3-prefetch-bucket-size", "give --limit-all-gathers", "it is a number of units here"},
     {"overlap-comm overlap-grad-reduce overlap-param-gather", "leave it out, or on CPUs give --comm-thread", "communication overlaps with computation by itself"},
     {"use-orig-params fsdp-use-orig-params", "leave it out", "parameters always have their names"},
@@ -151,7 +151,7 @@ constexpr Row rows[] = {
     {"no-progress-bar", "give --log-format simple"},
     {"profile timing-log-level wall-clock-breakdown profiling.enable-profiling profiler.enable-profiling", "give --trace FILE"},
     {"profiling.profile-freq profiler.profile-freq", "give --trace-updates"},
-    {"comm.trace-buf-size", "see fsdp-inspect --flight", "what each rank did last is always kept"},
+    {"comm.trace-buf-size", "see fsdp-inspect --flight", "the last operations of each rank are always recorded"},
     {"user-dir experimental.custom-import", "see docs/extending.md", "there is no Python here"},
 };
 // clang-format on

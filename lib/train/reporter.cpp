@@ -78,8 +78,8 @@ std::optional<double> Reporter::mfu(double positions_per_second) {
   if (share < 1.1 || !is_host(machine_.kind)) return share;
   if (machine_.node->rank() == 0) forget_peak_per_core();
   loop_.log.warn(
-      "the MFU is left out: the stored rate of the cores is lower than what this run reaches, so other work was running when "
-      "it was measured; the next start measures it again");
+      "the MFU is left out: the stored rate of the cores is lower than the rate of this run, so other work was running when it "
+      "was measured. The next start measures the cores again");
   peak_flops_.reset();
   return {};
 }

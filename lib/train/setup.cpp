@@ -54,8 +54,9 @@ void note_changed_files(const RunContext& run, const Origin& origin, const std::
   };
   note(kept, now), note(now, kept);
   if (!changed.empty())
-    run.log.warn(format("{} of {} differ from the copies in {}, which are used; to use the former, give --tokenizer {}",
-                        fmt::join(changed, ", "), run.options.model.string(), origin.tokenizer, run.options.model.string()));
+    run.log.warn(format(
+        "{} of {} differ from the copies in {}, and the run uses the copies; to use the changed files, give --tokenizer {}",
+        fmt::join(changed, ", "), run.options.model.string(), origin.tokenizer, run.options.model.string()));
 }
 
 /// The traffic of an update between nodes; empty unless all nodes have the same number of consecutive ranks. Collective.
@@ -77,7 +78,7 @@ std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic&
   const std::string where = traffic.nodes == 1 ? "" : node_ranks % shard_ranks == 0 ? " within a node" : " on several nodes";
   return format("shards: {}; for an update a rank sends {}{}",
                 shard_ranks == 1 ? "none" : format("groups of {} ranks{}", shard_ranks, where), bytes(traffic.sent),
-                traffic.nodes == 1 ? "" : format(", and a node {} to the others", bytes(traffic.out_of_node)));
+                traffic.nodes == 1 ? "" : format(", and a node sends {} to other nodes", bytes(traffic.out_of_node)));
 }
 
 /// Throws UserError if the node has too little memory. Linux grants more memory than exists and later kills the process that
@@ -117,7 +118,7 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
       }
     if (fresh > 0 && !loop.options.reset_optimizer)
       loop.log.warn(
-          format("{} parameter tensors were not trained before; their optimizer state starts at zero, and with Adam optimizers "
+          format("{} parameter tensors were not trained before; their optimizer state starts at zero. With Adam optimizers, "
                  "their first steps can be up to 6.6 times --lr; lower --lr, or raise --warmup-updates",
                  fresh));
   } else if (origin.pretrained) {
@@ -268,10 +269,10 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                "programs were running, measure again with fsdp-bench gemm",
                *machine.peak_flops / 1e9, name_of(run.options.sharding.types.parameter)));
   if (const DType type = run.options.sharding.types.parameter; on_cpu && !kernels::multiplies(type))
-    run.log.say(format(
-        "warning: {} products convert their operands to fp32 here (this machine has no instructions for them): memory and "
-        "transfers are halved, and a step takes longer than with --precision fp32",
-        name_of(type)));
+    run.log.say(
+        format("warning: {} matrix products convert their operands to fp32 here (this CPU has no instructions for that type): "
+               "memory and transfers are halved, but a step takes longer than with --precision fp32",
+               name_of(type)));
   const BatchCut cut = batch_cut(run.options, run.world);
   std::size_t trained = 0;
   for (const Unit& unit : model.layout().units()) trained += unit.trainable ? unit.numel : 0;

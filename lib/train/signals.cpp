@@ -165,7 +165,7 @@ std::string SignalWatch::honoured_stop() {
 
 std::string SignalWatch::honoured_save() {
   if (!std::exchange(save_file_, false)) return "";
-  const std::string problem = remove_request("save", "it asks for nothing more in this run");
+  const std::string problem = remove_request("save", "this run does not act on it again");
   save_stays_ = !problem.empty();
   return problem;
 }

@@ -27,9 +27,8 @@ void add_trace_options(OptionTable& table, TraceOptions& options) {
       .path("trace", "FILE", options.file,
             "Write when each operation ran, on all ranks and streams, as a trace for https://ui.perfetto.dev (JSON).")
       .unset("no trace");
-  table.integer(
-      "trace-updates", "N", options.updates, {1, 1000},
-      "With --trace: updates to record. The first updates of a run, in which libraries initialize, are not recorded.");
+  table.integer("trace-updates", "N", options.updates, {1, 1000},
+                "With --trace: updates to record. The first update of a run, in which libraries initialize, is not recorded.");
   table.then([&options](const OptionTable&) { check(options); });
 }
 

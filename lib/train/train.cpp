@@ -35,7 +35,7 @@ void require_same_options(const TrainOptions& options, Group& world) {
     for (const auto& [key, value] : mine.items())
       if (!theirs.contains(key) || theirs[key] != value)
         throw UserError(
-            format("--{} is {} here and {} on rank 0 (all ranks need the same options); start all of them with the same ones",
+            format("--{} is {} here and {} on rank 0 (all ranks need the same options); start all ranks with the same options",
                    key, json_excerpt(value), theirs.contains(key) ? json_excerpt(theirs[key]) : "unknown"));
   });
 }

@@ -158,8 +158,8 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
   if (const auto whole = std::find_if_not(ingredients.begin(), ingredients.end(), has_mask);
       whole != ingredients.end() && std::any_of(ingredients.begin(), ingredients.end(), has_mask))
     run.log.warn(
-        format("all tokens of {} count in the loss (it has no loss mask, but other data sets have one in their files); if it "
-               "also has questions and answers, give its mask and those files with --mask",
+        format("all tokens of {} count in the loss (it has no loss mask, but other data sets have one in their files); if only "
+               "some of its tokens are to count, give its mask and those files with --mask",
                whole->samples.tokens().name()));
   if (data.valid) warn_of_type(data.valid->samples.tokens());
   agree(run.world, [&] {

@@ -101,7 +101,7 @@ void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& s
   }
   if (saver.saving()) saver.finish();  // a save that has begun is completed
   throw CollectiveError(
-      format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), and the weights were not "
+      format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), so the weights were not "
              "changed; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again from {}",
              loop.progress.update + 1, result.loss, result.non_finite, where,
              loop.options.sharding.types.parameter == DType::f16

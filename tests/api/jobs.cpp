@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(a_device_that_is_not_there) {
   const Outcome outcome = make("device", "auto");
   BOOST_TEST(outcome.code == 2, outcome.output);
   BOOST_TEST(outcome.times_said("test_api_program: device cuda finds no GPU (") == 1u, outcome.output);
-  BOOST_TEST(outcome.says("or compute with device cpu"), outcome.output);
+  BOOST_TEST(outcome.says("or give device cpu"), outcome.output);
 }
 
 BOOST_DATA_TEST_CASE(a_step_behind_mpi_finalize, ways, comm) {

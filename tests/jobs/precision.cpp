@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(machines_that_do_not_multiply_16_bits) {
     command.insert(command.begin(), {"env", "ONEDNN_MAX_CPU_ISA=" + isa});
     return run(folder, command);
   };
-  const std::string warning = "warning: bf16 products convert their operands to fp32 here";
+  const std::string warning = "warning: bf16 matrix products convert their operands to fp32 here";
   const Outcome without = start("AVX2", "--bf16");
   BOOST_TEST(without.code == 0, without.output);
   BOOST_TEST(without.says(warning), without.output);
@@ -269,7 +269,7 @@ BOOST_AUTO_TEST_CASE(contradictions) {
       {"--master-dtype bf16", "--master-dtype bf16 needs --precision bf16"},
       {"--fp16 --master-dtype bf16", "--master-dtype bf16 needs --precision bf16"},
       {"--grad-dtype fp16", "fp32, bf16"},
-      {"--cpu-offload", "--cpu-offload goes with --bf16 or --fp16"},
+      {"--cpu-offload", "--cpu-offload needs --bf16 or --fp16"},
       {"--bf16 --cpu-offload --offload-params none", "--cpu-offload contradicts --offload-params none"},
       {"--offload-params cpu --offload-optimizer none", "--offload-params cpu contradicts --offload-optimizer none"},
       {"--bf16 --cpu-offload --offload-optimizer none", "--cpu-offload contradicts --offload-optimizer none"},

@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(a_total_batch_stays_at_any_number_of_ranks) {
   const Outcome smaller = train(folder, 2, "moved", 8, more + " --total-batch-size 4");
   BOOST_TEST(smaller.code == 0);
   BOOST_TEST(smaller.says("warning: the run resumes after update 6 with changed options: --total-batch-size is 4 now and "
-                          "was 16; --total-batch-size keeps the sequences of an update at any number of ranks"),
+                          "was 16; to keep the sequences of an update at any number of ranks, give --total-batch-size"),
              smaller.output);
 }
 

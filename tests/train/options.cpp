@@ -330,7 +330,7 @@ BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
   const std::string two = changed({"--max-update", "9", "--seed", "1", "--batch-size", "4"},
                                   {"--max-update", "9", "--seed", "2", "--batch-size", "2", "--weight-decay", "0.5"});
   for (const char* const part : {"--seed is 2 now and was 1", "--total-batch-size is 2 now and was 4", "--weight-decay is 0.5",
-                                 "; --total-batch-size keeps the sequences of an update"})
+                                 "; to keep the sequences of an update"})
     CHECK_CONTAINS(two, part);
   BOOST_TEST(two.find("rate was") == std::string::npos);
   // Another division of the same batch is equal to rounding.
@@ -411,7 +411,7 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs_are_known_by_name) {
   const std::pair<const char*, const char*> said[] = {
       {"--training.steps=100", "unknown option --training.steps (another program's name for it); give --max-update"},
       {"--deepspeed_config=x.json", "(its keys are options here); see docs/from-deepspeed.md for each key"},
-      {"--nproc_per_node=4", "(the launcher says how many ranks there are); start that many, as in mpirun -np 8"},
+      {"--nproc_per_node=4", "(the launcher sets the number of ranks); start that many, as in mpirun -np 8"},
       {"--fp16-no-flatten-grads",
        "unknown option --fp16-no-flatten-grads (gradients keep their names and shapes); leave it out"},
       {"--fsdp_reshard_after_forward=true", "give --sharding-strategy full (true) or grad-op (false)"},
@@ -422,7 +422,8 @@ BOOST_AUTO_TEST_CASE(options_of_other_programs_are_known_by_name) {
       {"--update-freq=[4]", "--update-freq [4] is not supported (one number holds for the whole run"},
       {"--lr=0.001,0.0005", "--lr 0.001,0.0005 is not supported (one rate holds for the whole run"},
       {"--update-freq=x", "--update-freq 'x' is not accepted (not a whole number); give a whole number"},
-      {"--limit-all-gathers=True", "--limit-all-gathers True is not supported (there is always a limit); leave it out"},
+      {"--limit-all-gathers=True",
+       "--limit-all-gathers True is not supported (the number of gathered units always has a limit); leave it out"},
       {"--plasma-path=x",
        "unknown option --plasma-path; see fsdp-train --help, and docs/from-*.md for other programs' options"},
       {"--batchsize=2", "unknown option --batchsize; did you mean --batch-size?"}};
