@@ -43,7 +43,7 @@ Failure describe_current_exception() {
 
 void agree(Group& comm, const std::function<void()>& step) {
   const auto me = static_cast<std::size_t>(comm.rank());
-  constexpr std::int64_t damage = 256;                                        // added to an exit code
+  constexpr std::int64_t damage = 256;                                        // added to the exit code of a DamagedError
   std::vector<std::int64_t> codes(static_cast<std::size_t>(comm.size()), 0);  // 0: no failure
   std::string message;
   try {

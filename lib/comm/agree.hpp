@@ -1,5 +1,4 @@
-// Agreement between ranks: a failure of one rank becomes the same error on all ranks, so that all of them stop in the same
-// place.
+// Agreement between ranks: if one rank fails, all ranks throw the same error at the same point of the program.
 #pragma once
 
 #include <functional>
@@ -17,7 +16,7 @@ namespace fsdp {
 /// that failed. Use it for steps that may fail on some ranks only, such as reading a file or allocating memory. `step` itself
 /// must not communicate over `comm`. Collective over comm.
 void agree(Group& comm, const std::function<void()>& step);
-/// The same for a step that returns something, which agree() returns.
+/// The same for a step with a result, which agree() returns.
 template <class Step>
 requires(!std::is_void_v<std::invoke_result_t<Step&>>) std::invoke_result_t<Step&> agree(Group& comm, Step step) {
   std::optional<std::invoke_result_t<Step&>> made;
@@ -25,14 +24,14 @@ requires(!std::is_void_v<std::invoke_result_t<Step&>>) std::invoke_result_t<Step
   return *std::move(made);
 }
 
-/// Checks that all ranks have the same text. A rank with another text than rank 0 calls `refuse` with rank 0's text; `refuse`
-/// throws, and the error reaches all ranks as in agree(). Collective over comm.
+/// Checks that all ranks pass the same text. A rank whose text differs from that of rank 0 calls `refuse` with the text of rank
+/// 0. `refuse` must throw; all ranks then throw its error, as in agree(). Collective over comm.
 void require_same(Group& comm, const std::string& mine, const std::function<void(const std::string& first)>& refuse);
 
-/// The ranks with `works` == true run `work` on a thread, which may take hours. Meanwhile all ranks meet often, so that no
-/// collective waits for long. `work` is given a function `stop`, which returns true after `asks_to_stop` has returned true on
-/// some rank, or after the ranks' meetings have failed. `work` must not communicate. A failure of `work` reaches all ranks as
-/// in agree(). Collective over comm.
+/// Runs `work`, which may take hours, on a thread of each rank with `works` == true. Until it has ended, all ranks run a small
+/// collective often, so that no rank waits for long and the time limit holds. `work` gets a function `stop`, which returns true
+/// after `asks_to_stop` has returned true on some rank, or after one of these collectives has failed. `work` must not
+/// communicate. If it throws, all ranks throw its error, as in agree(). Collective over comm.
 void work_meanwhile(Group& comm, bool works, const std::function<void(const std::function<bool()>& stop)>& work,
                     const std::function<bool()>& asks_to_stop = nullptr);
 

@@ -15,8 +15,8 @@ namespace fsdp {
 
 namespace {
 
-// Returns the ranks of `group`, which are on one node, as a group that shares memory. If they cannot share memory, throws if
-// `required`, else returns `group`: the same on all ranks.
+// Returns a group of the same ranks, all of one node, that shares memory. If they cannot share memory: throws if `required` is
+// true, else returns `group`. The outcome is the same on all ranks.
 std::unique_ptr<Communicator> share_node(std::unique_ptr<MessageGroup> group, bool required) {
   try {
     return share_memory(*group,

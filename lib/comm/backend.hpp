@@ -1,5 +1,5 @@
-// How the processes of a group are connected: a table with one row for each way. The rows combine the backends of this folder.
-// No other code knows the rows; docs/extending-communicator.md adds one from outside.
+// The table of backends: one row for each way to connect the processes of a group, such as "mpi" or "auto". Other code finds a
+// row only by its name. docs/extending-communicator.md shows how a program adds a row.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,23 @@ namespace fsdp {
 
 /// How the processes of a job communicate.
 struct CommOptions {
-  std::string kind = "mpi";                        // the name of a row of the table
+  std::string kind = "mpi";                        // the name of a row (Backend::name)
   double timeout_s = 600;                          // the longest wait for a rank; 0: no limit
-  SumOrder sum_order = SumOrder::canonical;        // of a device backend's collectives
-  std::size_t piece_bytes = std::size_t{1} << 30;  // the longest message; below 2^31
-  int ranks_per_node = 0;                          // for tests: this many consecutive ranks count as a node; 0: real nodes
+  SumOrder sum_order = SumOrder::canonical;        // in collectives of GPUs (NCCL)
+  std::size_t piece_bytes = std::size_t{1} << 30;  // the longest message, below 2^31
+  int ranks_per_node = 0;                          // for tests: consecutive ranks that count as one node; 0: real nodes
 };
 
-/// A group of processes that sends messages, wherever its ranks are: what the job's start and its splits return. It also gives
-/// the facts that backends need.
+/// A group of processes that exchange messages, also between nodes. The start of the job makes one, and each backend makes its
+/// communicator from it. It also has the facts that backends need.
 class MessageGroup : public GroupMember {
  public:
-  /// As split(), but the result is a MessageGroup, too.
+  /// The same as split(), but the result is a MessageGroup, too.
   virtual std::unique_ptr<MessageGroup> split_messages(int color, int key) = 0;
   virtual const CommOptions& options() const = 0;
-  /// The number of each rank's node, by rank: ranks with the same number share a node.
+  /// The number of each rank's node, indexed by rank. Ranks with the same number share a node.
   virtual const std::vector<int>& nodes() const = 0;
-  /// The ranks in the job, by rank of this group.
+  /// For each rank of this group, its rank in the job.
   virtual const std::vector<int>& world_ranks() const = 0;
   /// The name of this rank's host, for messages.
   virtual const std::string& host() const = 0;
@@ -46,18 +46,18 @@ struct DeviceCommOptions {
   double timeout_s = 600;  // the longest wait for a rank; 0: no limit
 };
 
-/// What a device backend's communicators of a job share: the communicator of all ranks, from which the others are split, and
-/// the watchdog over collectives in progress.
+/// The data that all communicators of a device backend (such as NCCL) share in a job: the communicator of all ranks, from which
+/// the others are split, and the watchdog that detects hanging collectives.
 class DeviceGroups {
  public:
   virtual ~DeviceGroups() = default;
-  /// Returns the collectives of the ranks of `group`, over a new communicator. Each axis and each stream needs its own, because
-  /// the collectives of one communicator run one after another. `group` and this object must outlive the result. Collective
-  /// over all ranks of the job; each rank passes the group that it belongs to.
+  /// Makes a communicator for the ranks of `group` and returns its collectives. Each axis of the mesh and each stream needs its
+  /// own communicator, because the collectives of one communicator run one after another. `group` and this object must outlive
+  /// the result. Collective over all ranks of the job; each rank passes the group that it belongs to.
   virtual std::unique_ptr<Collectives> make(Communicator& group) = 0;
 };
 
-/// The functions of a device backend whose library was found.
+/// The functions of a device backend, if its library was found.
 struct DeviceLibrary {
   /// "2.28.9"
   std::string (*version)();
@@ -75,32 +75,33 @@ struct DeviceBackend {
   const DeviceLibrary* (*find)(std::string* why);
 };
 
-/// A way to connect the ranks of a group.
+/// A row of the table: a way to connect the ranks of a group.
 struct Backend {
   std::string_view name;   // how users name it
-  std::string_view about;  // for the help text, after the name: "only MPI"
-  /// Returns the same ranks, connected in this way. Collective; fails on all ranks or on none. split() of the result must
-  /// connect the parts in the same way.
+  std::string_view about;  // its description in the help text: "only MPI"
+  /// Returns a communicator for the same ranks. split() of the result must connect its parts in the same way. Collective; fails
+  /// on all ranks or on none.
   std::unique_ptr<Communicator> (*connect)(std::unique_ptr<MessageGroup> group);
-  /// Returns staging_bytes() of the result without making a group; plans use it. `nodes` has each rank's node.
+  /// Returns what staging_bytes() of the communicator would be; memory plans use this function, because they have no
+  /// communicator. `nodes` has each rank's node.
   std::size_t (*staging_bytes)(std::span<const int> nodes);
-  /// How groups that span nodes send, so that plans can count the bytes.
+  /// How groups that span nodes communicate. Plans use it to predict the sent bytes.
   Between between = Between::ranks;
-  /// Moves device memory if each rank has its own device; else, or if null, device memory is copied through host memory.
+  /// Moves device memory if each rank has its own device. Otherwise, or if this is null, it is copied through host memory.
   const DeviceBackend* device_backend = nullptr;
-  bool device_backend_is_required = false;  // an error, where the backend cannot connect the ranks
+  bool device_backend_is_required = false;  // true: it is an error if it cannot connect the ranks
 };
 
-/// The row "auto". Rows for device backends copy what they do not change.
+/// The row "auto". The rows of device backends copy its functions for host memory.
 extern const Backend automatic_backend;
-/// All rows, first those of the library.
+/// All rows: those of the library, then those of add_backend().
 const std::vector<const Backend*>& backends();
 /// Returns the row with this name. Throws UserError, which lists the known names.
 const Backend& find_backend(std::string_view name);
 /// Adds a row; `backend` must live until the program ends. Call this before any other function of the library.
 void add_backend(const Backend& backend);
 
-/// Returns the same ranks, connected as their options.kind says.
+/// Returns a communicator for the same ranks, made by the row that options().kind names.
 std::unique_ptr<Communicator> connect(std::unique_ptr<MessageGroup> group);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// The calls in which a rank may wait for other ranks, and the errors if those do not arrive.
+// The calls in which a rank may wait for other ranks, and the errors that it throws if those ranks do not arrive.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace fsdp {
 
 enum class Call : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier, split, allocate };
 
-/// A call, and the name of its data (Stream::subject), such as "block 3"; null: no name.
+/// A call and the name of its data (Stream::subject), such as "block 3". A null `subject` means no name.
 struct Called {
   Called(Call what, const char* of = nullptr) : call(what), subject(of) {}
   Call call;
@@ -25,13 +25,13 @@ std::string name_of(const Called& called);
 /// of each rank; if it is empty: "rank 3", "ranks 1 and 3".
 std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts = {});
 
-/// Returns the error of a rank that waited for `ranks` (ranks of the job). `who` comes from name_ranks(), `what` from
-/// name_of().
+/// Returns the error that a rank throws after it has waited for `ranks` (numbered as in the job). `who` comes from
+/// name_ranks(), `what` from name_of().
 CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s);
-/// The same error if `ranks` may themselves be waiting for other ranks.
+/// The same, but the message adds that `ranks` may themselves wait for other ranks.
 CollectiveTimeout not_passed_on(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s);
-/// Sleeps before one of these errors is thrown. Ranks that miss others reach the time limit at different times; the sleep lets
-/// a rank that knows more report first.
+/// Sleeps; called before not_passed_on(). A rank that waits for a missing rank directly then reports first, and its message
+/// names the right rank.
 void let_others_report_first(double timeout_s);
 
 }  // namespace fsdp

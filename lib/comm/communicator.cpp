@@ -35,7 +35,8 @@ void Group::max(std::span<std::size_t> values) {
 
 namespace {
 
-/// Gathers by a sum: each rank's numbers are in its own part of `all`, which is zero elsewhere. Every group has sums.
+/// Gathers by a sum, which every group has: each rank writes its numbers to its own part of `all`, and zeros to the other
+/// parts.
 template <class T>
 std::vector<T> gather_numbers(Group& group, std::span<const T> mine) {
   std::vector<T> all(static_cast<std::size_t>(group.size()) * mine.size());

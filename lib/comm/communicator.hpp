@@ -1,17 +1,17 @@
-// Two interfaces: Group, a group of ranks that exchanges values of the host, and Collectives, the group's collectives on device
-// memory. The backends are `mpi/` (processes), `shm/` (processes of one node), `nodes/` (processes of several nodes, made of
-// the other two) and `threads/` (logical ranks of one process). `nccl/` has the collectives of GPUs. Code above this folder
-// does not depend on the backend.
+// Two interfaces: Group exchanges values in host memory between the ranks of a group; Collectives are the collectives on device
+// memory. The backends (implementations) are `mpi/` for processes, `shm/` for processes of one node, `nodes/` for processes of
+// several nodes (it uses `shm/` within nodes and `mpi/` between them) and `threads/` for ranks that are threads of one process.
+// `nccl/` implements only Collectives, for GPUs. Code outside this folder does not depend on the backend.
 //
-// Order of sums. Every reduction adds in one canonical order, which depends only on the number of ranks: adjacent ranks pair at
-// stride 1, 2, 4, ...: ((0+1)+(2+3))+(4+...). So all-reduce and reduce-scatter give the same bits with any backend, chunking
-// and timing. The exception: NCCL's own order, if the user asks for it (SumOrder::library).
+// Order of sums. Every reduction adds the contributions of the ranks in the "canonical" order, a binary tree that depends only
+// on the number of ranks; seven ranks give ((0+1)+(2+3))+((4+5)+6). So all-reduce and reduce-scatter give the same bits with
+// any backend, chunk size and timing. The only exception is NCCL's own order, if the user selects it (SumOrder::library).
 //
-// Errors. A rank that throws in or between collectives must not leave the others waiting: it calls abort() and then ends. With
-// threads and shared memory, the collectives of all ranks then throw GroupAborted, also those that are already waiting. With
-// MPI, only this rank's collectives do, and with `nodes/` those of its node. MpiSession::abort_job, which main() calls after it
-// has printed the error, ends the other processes. If a process does not arrive at a collective within CommOptions::timeout_s,
-// the ranks that wait for it throw CollectiveTimeout, which names it.
+// Errors. A rank that throws in or between collectives must not leave the others waiting: it calls abort() and then ends. Then
+// collectives throw GroupAborted, also those that already wait: with `threads/` and `shm/` the collectives of all ranks, with
+// `nodes/` those of the ranks of the same node, with `mpi/` only those of the rank itself. main() prints the error and calls
+// MpiSession::abort_job, which ends the other processes. If a process does not arrive at a collective within
+// CommOptions::timeout_s, the ranks that wait for that process throw CollectiveTimeout, which names it.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ namespace fsdp {
 enum class Collective { all_gather, reduce_scatter, all_reduce, broadcast };
 inline constexpr std::size_t collective_kinds = 4;
 
-/// What a reduction does with its destination: overwrite it, or add the canonical sum to it in one addition.
+/// A reduction overwrites its destination with the canonical sum (`overwrite`), or adds that sum to it in one addition (`add`).
 enum class Into { overwrite, add };
 
 /// The order of sums in collectives of GPUs: the canonical one, or the one that the NCCL library chooses.
@@ -50,11 +50,12 @@ struct CollectiveTimeout : RunError {
   CollectiveTimeout(const std::string& message, std::string who_is_missing, std::vector<int> ranks_of_who, double waited_s)
       : RunError(message), who(std::move(who_is_missing)), ranks(std::move(ranks_of_who)), timeout_s(waited_s) {}
   std::string who;         // "rank 3 on node7", "ranks 1 and 3 on node7"
-  std::vector<int> ranks;  // of the job (not of the group), in order; empty: unknown
+  std::vector<int> ranks;  // the missing ranks, numbered as in the job; empty: unknown
   double timeout_s;
 };
 
-/// What one rank has sent since construction, by kind of collective. For ranks of one node: what messages would have sent.
+/// The calls and sent bytes of one rank since construction, by kind of collective. If ranks share memory, these are the bytes
+/// that messages would have sent.
 struct Traffic {
   std::array<std::uint64_t, collective_kinds> calls{}, bytes_sent{};
   void count(Collective kind, std::size_t bytes) {
@@ -63,7 +64,7 @@ struct Traffic {
   }
 };
 
-/// A group of ranks for values of the host: each call adds up, compares or sends some values. All functions except rank(),
+/// A group of ranks that exchanges values in host memory. All functions except rank(),
 /// size(), description() and abort() are collective over the group: every rank calls them in the same order, with the same
 /// number of values.
 class Group {
@@ -73,16 +74,16 @@ class Group {
   virtual int size() const = 0;
   virtual std::string description() const = 0;
 
-  /// The canonical sum over ranks, returned on every rank. Sums of integers are exact modulo 2^64.
+  /// Replaces `values` by their canonical sums over the ranks, on every rank. Sums of integers are exact modulo 2^64.
   virtual void sum(std::span<double> values) = 0;
   virtual void sum(std::span<std::int64_t> values) = 0;
   double sum(double mine) { return sum(std::span(&mine, 1)), mine; }
   std::int64_t sum(std::int64_t mine) { return sum(std::span(&mine, 1)), mine; }
-  /// The maximum over ranks of each value; values are below 2^63.
+  /// Replaces each value by its maximum over the ranks. Values must be below 2^63.
   void max(std::span<std::size_t> values);
   std::size_t max(std::size_t mine) { return max(std::span(&mine, 1)), mine; }
-  /// Every rank's values, ordered by rank: those of rank r begin at index r * mine.size(). All ranks give the same number of
-  /// values.
+  /// Returns the values of all ranks, ordered by rank: those of rank r begin at index r * mine.size(). All ranks must pass the
+  /// same number of values.
   std::vector<std::int64_t> gather(std::span<const std::int64_t> mine);
   std::vector<double> gather(double mine);
   std::vector<std::string> gather(const std::string& mine);
@@ -93,29 +94,31 @@ class Group {
   std::string broadcast(std::string text, int root);
   virtual void barrier() = 0;
 
-  /// Makes collectives of the other ranks throw instead of waiting, and also a collective that another thread of this rank is
-  /// in. Never throws itself. Not collective.
+  /// Makes collectives of the other ranks throw instead of wait (see "Errors" above), and also a collective that another thread
+  /// of this rank is executing. Never throws itself. Not collective.
   virtual void abort() noexcept = 0;
 };
 
-/// A group's collectives on device memory. Each is work of the given stream: it runs after all earlier work of that stream; on
-/// an inline stream it is complete on return. All are collective over the group, in the same order with the same counts. Counts
-/// are in elements and may have any size: transfers are cut into pieces below 2^31 bytes.
+/// A group's collectives on device memory. Each is work of the given stream and runs after all earlier work of that stream; on
+/// an inline stream (device.hpp) it is complete on return. All ranks of the group must call them in the same order with the
+/// same counts. Counts are in elements and have no upper limit: transfers are cut into pieces below 2^31 bytes.
 class Collectives {
  public:
   virtual ~Collectives() = default;
   /// whole = the shards of all ranks, concatenated by rank; `whole` holds size() * shard_count elements. In place if `shard` is
   /// whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
   virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
-  /// shard (= or +=) the canonical sum over ranks of their whole[rank() * shard_count ...]; the contents of `whole` are
-  /// unspecified afterwards. `shard` must not overlap `whole`, except that with Into::overwrite it may be whole + rank() *
-  /// shard_count. Sends (size-1) * shard_count elements of type `reduce_dtype` per rank. Each contribution, also this rank's
-  /// own, is rounded once to `reduce_dtype`; sums are fp32. With `nodes/`, the sum of one node is sent to other nodes as fp32.
+  /// Sums `whole` over the ranks in canonical order. Each rank gets the shard_count elements of the sum that begin at index
+  /// rank() * shard_count, and overwrites `shard` with it or adds it to `shard` (`into`). The contents of `whole` are
+  /// unspecified afterwards. `shard` must not overlap `whole`; only with Into::overwrite it may be whole + rank() *
+  /// shard_count. Sends (size-1) * shard_count elements of type `reduce_dtype` per rank. Each rank's contribution, also the
+  /// caller's, is rounded once to `reduce_dtype`; sums are fp32. With `nodes/`, the sum of one node is sent to other nodes as
+  /// fp32.
   virtual void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
                               DType reduce_dtype) = 0;
-  /// data = on every rank, the canonical sum over ranks of `data`, each contribution rounded to `reduce_dtype`; the sums are
-  /// sent as fp32. Sends 2 (size-1)/size * count elements per rank (up to rounding). With `nodes/`, all-reduces of double and
-  /// int64, which are small, send up to twice as much.
+  /// Replaces `data`, on every rank, by its canonical sum over the ranks. Contributions are rounded to `reduce_dtype`; sums are
+  /// sent as fp32. Sends about 2 * count * (size-1)/size elements per rank. With `nodes/`, all-reduces of double and int64,
+  /// which are small, send up to twice as much.
   virtual void all_reduce(Stream& stream, float* data, std::size_t count, DType reduce_dtype) = 0;
   virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
   /// Exact modulo 2^64.
@@ -123,14 +126,14 @@ class Collectives {
   /// Calls one of these three, chosen by `type`; `reduce_dtype` is used for fp32 only.
   void all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType reduce_dtype);
 
-  /// Returns zeroed memory for gathered parameters or gradients. Collectives take any memory, but are fastest if every rank
-  /// passes a buffer inside memory from this call. Collective; fails on all ranks or on none. If a later step can fail on some
-  /// ranks only, use agree(). The buffer may outlive this object.
+  /// Returns zeroed memory for gathered parameters or gradients. Collectives accept any memory, but are fastest if all ranks
+  /// pass memory that this function returned. Collective; fails on all ranks or on none. If a later step can fail on some ranks
+  /// only, use agree(). The buffer may outlive this object.
   virtual Buffer allocate(Device& device, std::size_t bytes) = 0;
-  /// The bytes of staging that this object itself holds (part of the memory plan).
+  /// The bytes of this object's staging buffers. They are part of the memory plan.
   virtual std::size_t staging_bytes() const = 0;
-  /// About how many bytes of other ranks' buffers the collectives read in place. That memory exists once and is part of those
-  /// ranks' plans, but the system also counts it as resident memory of this process.
+  /// About how many bytes of other ranks' buffers the collectives read in place. The memory plans of those ranks contain these
+  /// bytes, but the system also counts them as resident memory of this process.
   virtual std::size_t borrowed_bytes() const { return 0; }
   virtual const Traffic& traffic() const = 0;
 };
@@ -143,7 +146,7 @@ class Communicator : public Group, public Collectives {
   void sum(std::span<std::int64_t> values) final { all_reduce(*host_, values.data(), values.size()); }
   using Collectives::all_reduce;
 
-  /// Returns the group of the ranks that gave the same color, ordered by key, then by rank in this group. Collective.
+  /// Returns the group of the ranks that passed the same color, ordered by key, then by rank in this group. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   /// Returns the group of the ranks that share memory with this one, in the same order as here. Collective.
   virtual std::unique_ptr<Communicator> split_by_node() = 0;

@@ -17,8 +17,8 @@ struct Variable {
   bool is_rank;  // true: the number of this process, from 0; false: the number of processes
 };
 
-// Set by: Open MPI's mpirun; mpiexec of MPICH and its derivatives, and srun with PMI2; srun; PMIx, which numbers the ranks but
-// does not count them.
+// In this order, set by: Open MPI's mpirun; mpiexec of MPICH and its derivatives, and srun with PMI-2; srun; PMIx, which has
+// only the rank of the process, not the number of ranks.
 constexpr Variable variables[] = {
     {"OMPI_COMM_WORLD_SIZE", false}, {"PMI_SIZE", false}, {"SLURM_STEP_NUM_TASKS", false}, {"PMIX_RANK", true}};
 
@@ -28,7 +28,7 @@ LaunchedRanks launched_ranks(const Environment& get) {
   LaunchedRanks most;
   for (const auto& [name, is_rank] : variables) {
     const char* text = get(name);
-    // An interactive srun opens a terminal, which is one of the step's tasks. srun did not start the commands typed there.
+    // `srun --pty` starts a shell as a task of its step. The commands that a user types into that shell are not tasks of srun.
     if (text == nullptr || (std::strcmp(name, "SLURM_STEP_NUM_TASKS") == 0 && get("SLURM_PTY_PORT") != nullptr)) continue;
     int value = 0;
     if (std::from_chars(text, text + std::strlen(text), value).ec != std::errc()) continue;

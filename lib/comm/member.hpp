@@ -1,4 +1,4 @@
-// The base class of all backends' communicators: a rank and a size, the shares of the ranks, and the count of sent bytes.
+// The base class of the communicators: rank and size, each rank's share of a buffer, and the count of sent bytes.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,9 @@
 
 namespace fsdp {
 
-/// The binomial tree of a broadcast, with ranks counted from the root: the parent of `relative_rank`, and the number of its
-/// children. The children are relative_rank + 2^k for k = children-1, ..., 0; only those below `size` are counted.
+/// The binomial tree of a broadcast. Ranks are counted from the root: relative_rank = (rank - root) mod size. These return the
+/// parent of `relative_rank`, and the number of its children below `size`, which are relative_rank + 2^k for k = 0, ...,
+/// children-1.
 inline int tree_parent(int relative_rank) { return relative_rank & (relative_rank - 1); }
 inline int tree_children(int relative_rank, int size) {
   int children = 0;
@@ -41,7 +42,8 @@ class GroupMember : public Communicator {
 
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
   std::size_t me() const { return static_cast<std::size_t>(rank_); }
-  /// The range of `total` elements that collectives of this group give to `rank`. The shares are equal if size() divides total.
+  /// The share of `rank`: the range of the `total` elements that a reduction of this group sums on that rank. All shares are
+  /// equal if size() divides `total`.
   Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks(), rank); }
 
   void count(Collective kind, std::size_t bytes) { traffic_.count(kind, bytes); }

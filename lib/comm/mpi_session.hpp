@@ -11,12 +11,12 @@ namespace fsdp {
 
 /// Initializes MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
 /// the job. If the program has already initialized MPI, the program also finalizes it, and the error handler of MPI_COMM_WORLD
-/// is not changed. Throws UserError if the launcher belongs to another MPI (comm/launcher.hpp); with Open MPI this happens
-/// before MPI starts, if the environment shows it.
+/// is not changed. Throws UserError if the launcher belongs to another MPI (comm/launcher.hpp); with Open MPI it throws before
+/// MPI_Init if the environment variables show it.
 ///
-/// The destructor finalizes MPI, except while an exception unwinds: then other ranks may never reach the matching call, and
-/// main() ends the job with abort_job(). At most one session per process: it is the only process-wide state here, because MPI's
-/// state is process-wide.
+/// The destructor finalizes MPI, except during the unwinding of an exception: other ranks may then never call MPI_Finalize, so
+/// main() ends the job with abort_job() instead. There can be only one session per process, because MPI's state belongs to the
+/// process.
 class MpiSession {
  public:
   MpiSession(int& argc, char**& argv);
@@ -24,8 +24,8 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   ~MpiSession();
 
-  /// Returns the group of all processes of the job. Collective; the session must outlive the group and its splits. If
-  /// options.kind is "shm", it fails on all ranks if the ranks of a node cannot share memory.
+  /// Returns the group of all processes of the job. The session must outlive the group and its splits. With options.kind "shm",
+  /// all ranks throw if the ranks of a node cannot share memory. Collective.
   std::unique_ptr<Communicator> world(const CommOptions& options = {});
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -33,7 +33,7 @@ class MpiSession {
   std::string host() const;
   /// Ends all processes of the job with exit code `code`; call it after the error has been printed.
   [[noreturn]] void abort_job(int code) noexcept;
-  /// Returns true if MPI has been finalized in this process: nothing can be sent any more.
+  /// Returns true if MPI has been finalized in this process, so that nothing can be sent any more.
   static bool is_over();
   /// "Open MPI v4.1.4, ..."
   static std::string library_version();

@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-// Starts with the last elements: the output is stored at or above the elements that are still to be read.
+// Rounds the last elements first, so that the output never overwrites elements that are still to be read.
 template <class In>
 void pack(float* share, std::size_t numel) {
   constexpr std::size_t block = 512;

@@ -1,6 +1,6 @@
-// A rank's contribution to a sum, as it is sent: unchanged (In = T), or rounded to a 16-bit type and packed. A share is packed
-// into the upper half of its own memory. That takes no other memory, and the fp32 sum can be written over the share from the
-// front while the share is still being read.
+// The form in which a rank's contribution to a sum is sent: unchanged (In = T), or rounded from fp32 to a 16-bit type (In) and
+// "packed", that is, stored in the upper half of the share's own memory. Packing needs no other memory, and the fp32 sum can be
+// written over the share from its start while the packed numbers are still being read.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// Packs `data`, which is cut into shares for `ranks` ranks.
+/// Packs each share of `data`, which has `total` elements and one share per rank.
 template <class In, class T>
 void pack_shares(T* data, std::size_t total, std::size_t ranks);
 

@@ -1,4 +1,4 @@
-// Groups whose collectives move nothing and return at once, to measure a step without communication.
+// Groups whose collectives move no data and return at once. They serve to measure a training step without communication.
 #pragma once
 
 #include "comm/member.hpp"
@@ -8,7 +8,7 @@ namespace fsdp {
 
 class SilentCommunicator final : public GroupMember {
  public:
-  /// A group of `size` ranks in which this is number `rank`; the other ranks need not exist.
+  /// The caller is rank `rank` of `size`; the other ranks need not exist.
   SilentCommunicator(int rank, int size) : GroupMember(rank, size) {}
   std::string description() const override { return "no communication"; }
   using Communicator::all_reduce;

@@ -58,13 +58,13 @@ class Staged final : public Collectives {
     return staging_.data();
   }
 
-  /// Returns an inline stream for the host's part of a collective of `stream`.
+  /// Returns an inline stream, on which the collective in host memory runs; its `subject` is that of `stream`.
   Stream& at_once(const Stream& stream) {
     at_once_->subject = stream.subject;
     return *at_once_;
   }
 
-  /// There is one staging area, so each copy is complete before this returns.
+  /// Returns after the copy is complete, because all collectives use the same staging buffer.
   static void copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
     stream.copy(to, from, bytes);
     stream.synchronize();

@@ -1,6 +1,6 @@
-// Collectives on memory that the host cannot access, through staging and a group for host memory: the host waits for the
-// stream, the ranks exchange the copied data, and the result is copied back. So groups by MPI, by nodes and by shared memory
-// also work with GPUs, even if several ranks share one GPU. The price is two copies and a host that waits.
+// Collectives on memory that the host cannot access, through host memory: the data is copied to a staging buffer, a
+// communicator for host memory exchanges it, and the result is copied back. So every backend also works with GPUs, even if
+// several ranks share one GPU. The price: two copies, and the host waits for the stream.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// `host` and `device` must outlive the result. Staging grows to the size of the largest collective so far.
+/// `host` and `device` must outlive the result. The staging buffer grows to the size of the largest collective so far.
 std::unique_ptr<Collectives> make_staged(Communicator& host, Device& device);
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-// The number of elements added at a time: the partial sums of all levels of the tree fit into the L1 cache.
+// The number of elements that are added at a time. With it, the partial sums of all levels of the tree fit into the L1 cache.
 constexpr std::size_t block = 512;
 
 template <class T>
@@ -21,9 +21,9 @@ void add(const T* a, const T* b, T* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
 }
 
-// Returns the sum of `inputs` at [begin, begin + n), n <= block: in `scratch`, or in the input itself if there is only one. The
-// size of the left subtree is the largest power of two below the number of inputs: the same order as pairing at stride 1, 2, 4,
-// ...
+// Returns the sum over `inputs` of elements [begin, begin + n), n <= block. The result is in `scratch`, or in the input itself
+// if there is only one. The size of the left subtree is the largest power of two below the number of inputs; this gives the
+// canonical order.
 template <class T, class In>
 const T* block_sum(std::span<const void* const> inputs, std::size_t begin, std::size_t n, T* scratch) {
   if (inputs.size() == 1) {

@@ -12,5 +12,5 @@ void check_mpi(int code, const char* call, std::source_location where = std::sou
 
 }  // namespace fsdp
 
-/// check_mpi(MPI_Barrier(comm)), with the source text of the call, which only a macro can see.
+/// Calls check_mpi() with the result and the source text of an MPI call, for example FSDP_CHECK_MPI(MPI_Barrier(comm)).
 #define FSDP_CHECK_MPI(...) ::fsdp::check_mpi(__VA_ARGS__, #__VA_ARGS__)

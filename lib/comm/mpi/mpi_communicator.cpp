@@ -17,8 +17,8 @@ namespace fsdp {
 
 namespace {
 
-// The staging of a rank, for any number of ranks (as long as pieces are longer than 4 KiB), and the longest piece: longer ones
-// are no faster.
+// The bytes of a rank's staging buffer, for any number of ranks until pieces would be shorter than 4 KiB; and the longest
+// piece, because longer pieces are no faster.
 constexpr std::size_t staging_budget = std::size_t{4} << 20;
 constexpr std::size_t longest_staged_piece = std::size_t{256} << 10;
 constexpr std::size_t broadcast_piece = std::size_t{1} << 20;
@@ -79,13 +79,13 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> jo
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  int is_over = 0;  // a program that started MPI itself may have finalized it already
+  int is_over = 0;  // a program that initialized MPI itself may have finalized it already
   MPI_Finalized(&is_over);
   if (is_over) return;
   if (!broken_ && std::uncaught_exceptions() == uncaught_at_start_) {
     MPI_Comm_free(&comm_);
   } else {
-    // Messages may still arrive in this buffer until main() ends the job: it is leaked.
+    // Until main() ends the job, messages may still arrive in this buffer. So it is never freed.
     new Buffer(std::move(staging_));
   }
 }
@@ -126,7 +126,7 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   const int place = relative_to(root), children = tree_children(place, size());
   const auto rank_at = [&](int relative) { return (relative + root) % size(); };
   const std::size_t length = std::min(piece_bytes_, broadcast_piece);
-  // With pieces, a rank passes on the first piece while the next one is on its way.
+  // The data is sent in pieces, so that a rank forwards one piece while it receives the next.
   for (std::size_t piece = 0; piece < pieces_in(bytes, length); ++piece) {
     const Range part = piece_of({0, bytes}, piece, length);
     std::byte* begin = static_cast<std::byte*>(data) + part.begin;
@@ -187,7 +187,7 @@ void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests&
 void MpiCommunicator::wait(Requests& requests, Awaited awaited) {
   const double timeout_s = job_->options.timeout_s;
   if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s, broken_)) {
-    std::vector<int> missing;  // empty: the last message has just arrived
+    std::vector<int> missing;  // stays empty if the last message has just arrived
     for (std::size_t i = 0; i < requests.used; ++i) {
       int done = 0;
       FSDP_CHECK_MPI(MPI_Test(&requests.all[i], &done, MPI_STATUS_IGNORE));
@@ -208,14 +208,14 @@ void MpiCommunicator::wait(Requests& requests, Awaited awaited) {
   requests.used = 0;
 }
 
-// Returns the place in set `set` for the piece from `rank`.
+// Returns the address, in set `set` of the staging buffer, of the piece that `rank` sends.
 std::byte* MpiCommunicator::staged_piece(std::size_t set, std::size_t rank) {
   const std::size_t place = rank < me() ? rank : rank - 1;
   return staging_.data() + (set * (ranks() - 1) + place) * staged_piece_bytes_;
 }
 
-// Sends each other rank a piece of its share and receives that rank's contribution to ours. Sender and receiver skip the same
-// empty pieces.
+// For each other rank: sends piece number `piece` of the share of that rank, and receives the same piece of this rank's share
+// from it. Sender and receiver skip the same empty pieces.
 template <class In, class T>
 void MpiCommunicator::post_piece(const T* data, std::size_t total, std::size_t piece, std::size_t set) {
   const std::size_t length = staged_piece_bytes_ / sizeof(In);
@@ -229,7 +229,8 @@ void MpiCommunicator::post_piece(const T* data, std::size_t total, std::size_t p
   }
 }
 
-// result (=, +=) the canonical sum over ranks of this rank's share of `data`. `result` may be that share itself.
+// Computes the canonical sum over ranks of this rank's share of `data`, and overwrites `result` with it or adds it to `result`,
+// which may be that share itself.
 template <class In, class T>
 void MpiCommunicator::reduce_shares(T* data, std::size_t total, T* result, Into into) {
   pack_shares<In>(data, total, ranks());
@@ -250,7 +251,7 @@ void MpiCommunicator::reduce_shares(T* data, std::size_t total, T* result, Into 
   }
 }
 
-// Fills in all shares of `data`, each from the rank that owns it.
+// Sends this rank's share of `data` to all other ranks, and receives each other share from the rank that owns it.
 void MpiCommunicator::gather_shares(std::byte* data, std::size_t total, std::size_t element_bytes, Awaited awaited) {
   const auto bytes_of = [&](std::size_t rank) {
     const Range range = share_of(total, rank);
@@ -273,7 +274,8 @@ void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   expect_ready(stream, Call::all_reduce);
   const std::size_t begin = share_of(n, me()).begin;
   reduce_shares<In>(data, n, data + begin, Into::overwrite);
-  gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T), Awaited::passing_on);  // the shares are sums over all ranks
+  gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T),
+                Awaited::passing_on);  // a share is the sum over all ranks, so its owner has waited for all
   count(Collective::all_reduce, std::exchange(sent_, 0));
 }
 

@@ -1,10 +1,10 @@
-// Collectives between processes, made of point-to-point messages. MPI's own are not used: MPI_Reduce_scatter leaves the order
-// of sums to the library and took 1.7 to 4 times as long (Open MPI 4.1, two and four ranks of one node, 3 and 64 MiB), and
-// every blocking collective keeps a core busy while it waits.
+// Collectives between processes, made of point-to-point messages. MPI's own collectives are not used: MPI_Reduce_scatter has no
+// fixed order of sums and took 1.7 to 4 times as long (Open MPI 4.1, two and four ranks of one node, 3 and 64 MiB), and every
+// blocking collective keeps a core busy while it waits.
 //
-// Every rank exchanges with all other ranks at once. That costs one latency per collective and sends no more bytes than
-// necessary. A sum in canonical order needs all contributions at once. So a reduction goes piece by piece through a staging
-// buffer: the next piece is sent while one is added up.
+// Every rank exchanges messages with all other ranks at once. That costs one latency per collective and sends no more bytes
+// than necessary. A sum in canonical order needs all contributions at once, so a reduction receives them piece by piece in a
+// staging buffer: while one piece is added up, the next one is sent.
 #pragma once
 
 #include <mpi.h>
@@ -30,8 +30,8 @@ struct MpiJob {
 
 class MpiCommunicator final : public MessageGroup {
  public:
-  /// Takes ownership of `comm` and frees it, except during the unwinding of an exception or after abort(): then other ranks may
-  /// never reach the matching call.
+  /// Takes ownership of `comm`. The destructor frees it, except during the unwinding of an exception or after abort(), because
+  /// other ranks may then never call MPI_Comm_free.
   MpiCommunicator(MPI_Comm comm, std::shared_ptr<const MpiJob> job);
   MpiCommunicator(const MpiCommunicator&) = delete;
   ~MpiCommunicator() override;
@@ -55,7 +55,7 @@ class MpiCommunicator final : public MessageGroup {
   const std::vector<int>& nodes() const override { return nodes_; }
   const std::vector<int>& world_ranks() const override { return world_ranks_; }
   const std::string& host() const override { return job_->hosts[static_cast<std::size_t>(world_ranks_[me()])]; }
-  /// The other processes do not notice this: MpiSession::abort_job ends them.
+  /// Has no effect on the other processes; MpiSession::abort_job ends them.
   void abort() noexcept override { broken_ = true; }
 
  private:
@@ -74,8 +74,8 @@ class MpiCommunicator final : public MessageGroup {
   void expect_ready(const Stream& stream, Call call);
   void send(const void* data, std::size_t bytes, int to, Requests& requests);
   void receive(void* data, std::size_t bytes, int from, Requests& requests);
-  /// What a message brings: the other rank's own data (arrival), or data that the other rank sends only after it has received
-  /// that of others, such as sums (passing_on).
+  /// What a message contains: the sender's own data (`arrival`), or data that the sender has only after it has received data of
+  /// other ranks, such as sums (`passing_on`). In the second case the missing rank may be another one than the sender.
   enum class Awaited { arrival, passing_on };
   void wait(Requests& requests, Awaited awaited = Awaited::arrival);
 
@@ -103,7 +103,7 @@ class MpiCommunicator final : public MessageGroup {
   std::vector<const void*> inputs_;
 };
 
-/// Returns staging_bytes() of a group of `ranks` ranks if messages may be as long as is useful.
+/// Returns staging_bytes() of a group of `ranks` ranks, unless CommOptions::piece_bytes is smaller than the usual piece.
 std::size_t staging_of_messages(std::size_t ranks);
 
 }  // namespace fsdp

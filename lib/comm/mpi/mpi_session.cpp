@@ -51,7 +51,7 @@ void MpiSession::start(int& argc, char**& argv) {
   try {
     require_own_launcher(launched, size_, library_version());
   } catch (...) {
-    if (began_here_) MPI_Finalize();  // there are no other ranks, so that this does not wait
+    if (began_here_) MPI_Finalize();  // this is the only rank, so MPI_Finalize does not wait
     throw;
   }
 }
@@ -70,7 +70,7 @@ namespace {
 
 constexpr int host_length = 64;
 
-// Fills in, the same on all ranks, which ranks share a node, and the hosts' names.
+// Sets job.nodes (which ranks share a node) and job.hosts (the names of the hosts), with the same values on all ranks.
 void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
   const auto ranks = static_cast<std::size_t>(size);
   int node = rank;
@@ -109,7 +109,7 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   find_nodes(*job, host(), rank_, size_);
   MPI_Comm world = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &world));
-  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN));  // the parts of a split inherit it
+  FSDP_CHECK_MPI(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN));  // communicators that are split from `world` inherit it
   return connect(std::make_unique<MpiCommunicator>(world, job));
 }
 
@@ -123,7 +123,7 @@ std::string MpiSession::host() const {
 void MpiSession::abort_job(int code) noexcept {
   std::fflush(nullptr);
   if (size_ == 1) {
-    // There is no other rank to end, and MPI_Abort would print a paragraph after our message.
+    // There is no other process to end, and MPI_Abort would print a paragraph after our message.
     MPI_Finalize();
   } else {
     MPI_Abort(MPI_COMM_WORLD, code);
@@ -131,7 +131,7 @@ void MpiSession::abort_job(int code) noexcept {
   std::_Exit(code);
 }
 
-// Open MPI 4 and older have PMI in modules in a folder next to the library.
+// Open MPI 4 and older support PMI by modules in a folder next to the library.
 bool MpiSession::knows_pmi() {
   namespace fs = std::filesystem;
   Dl_info library{};

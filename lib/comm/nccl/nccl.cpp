@@ -15,7 +15,7 @@ const DeviceLibrary* find_nccl(std::string* why) {
 
 }  // namespace
 
-/// The best size of staging was never measured.
+/// The size of the staging buffer, 16 MiB, is a guess; the best size was never measured.
 const DeviceBackend nccl_device_backend = {
     .name = "NCCL", .device = DeviceKind::cuda, .staging_bytes = std::size_t{16} << 20, .find = find_nccl};
 

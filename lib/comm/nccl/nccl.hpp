@@ -1,5 +1,5 @@
-// The interface to NCCL that needs none of its headers: collectives of GPUs, one GPU per rank. The implementation
-// (nccl_groups.cpp) is in libfsdp_cuda, if that was built with NCCL; libfsdp finds it there.
+// Collectives of GPUs by NCCL, with one GPU per rank. This interface needs no header of NCCL. The implementation
+// (nccl_groups.cpp) is in libfsdp_cuda if that was built with NCCL; libfsdp finds it there.
 #pragma once
 
 #include "comm/backend.hpp"

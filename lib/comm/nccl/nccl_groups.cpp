@@ -1,15 +1,18 @@
-// Collectives of GPUs by NCCL. Reductions have one of two orders of sums:
+// Collectives of GPUs by NCCL. Reductions of fp32 have one of two orders of sums (SumOrder):
 //
-// canonical: the same bits as every other backend. NCCL sends each contribution to the rank that owns the share, as messages in
-// a group, and a kernel adds them up as a tree. This is done piece by piece, through staging of a fixed size.
-// library: NCCL's own reductions, of fp32 numbers that were first rounded to the `reduce_dtype` type. Their order depends on
+// `canonical`: the same bits as every other backend. Each rank sends its contributions to the ranks that own the shares, by
+// NCCL's point-to-point messages, and a kernel adds them up in canonical order. This is done piece by piece, through a staging
+// buffer of fixed size.
+//
+// `library`: NCCL's own reductions, of fp32 numbers that were first rounded to `reduce_dtype`. Their order depends on
 // the algorithm that NCCL chooses, and so on its version, the number of ranks, their connections and the number of elements.
 //
-// With both, sums of integers are exact and use NCCL's all-reduce; sums of doubles are few and canonical.
+// With either, sums of integers use NCCL's all-reduce, because they are exact in any order; sums of doubles are always
+// canonical.
 //
-// Communicators do not block: a call is complete when ncclCommGetAsyncError says so. While the host waits for a stream it
-// checks the collectives in progress (Groups::look). If one exceeds the time limit, or NCCL reports an error, all communicators
-// are aborted, and the hosts exchange messages to find out which rank is missing.
+// NCCL's communicators are non-blocking: ncclCommGetAsyncError reports when a call is complete. While the host waits for a
+// stream, it checks the collectives in progress (Groups::look). If one exceeds the time limit, or NCCL reports an error, all
+// communicators are aborted, and the hosts exchange messages to find out which rank is missing.
 #include "comm/nccl/nccl.hpp"
 
 #include <nccl.h>
@@ -66,8 +69,8 @@ struct Registered {
   }
 };
 
-/// The registrations of each buffer. A buffer's release function is a plain function and finds them here. A mutex guards them,
-/// because ranks may be threads.
+/// The registrations of each buffer. The release function of a buffer, which is a plain function, finds them here. The mutex is
+/// needed because ranks may be threads.
 struct Registry {
   std::mutex mutex;
   std::map<const std::byte*, std::shared_ptr<Registered>> buffers;
@@ -131,8 +134,7 @@ class Groups final : public DeviceGroups {
     void* data = nullptr;
     if (bytes == 0 || ncclMemAlloc(&data, bytes) != ncclSuccess) {
       cudaGetLastError();
-      return device_.allocate(bytes);  // falls back to plain memory, which also works; this call reports how much there is if
-                                       // it fails
+      return device_.allocate(bytes);  // plain memory, which also works; if it fails, it throws the message
     }
     const auto registered = std::make_shared<Registered>();
     auto* const begin = static_cast<std::byte*>(data);
@@ -148,13 +150,12 @@ class Groups final : public DeviceGroups {
     }
     registered_.push_back(registered);
     check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for the stream that wrote the
-                                                                   // zeros
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for cudaMemset
     return buffer;
   }
 
-  /// Ends a communicator of make() and sets it to null: in agreement with the other ranks if there was no error, else by an
-  /// abort of this rank.
+  /// Destroys a communicator and sets `comm` to null. Without an error, all ranks finalize it together; after an error, this
+  /// rank aborts it.
   void end(ncclComm_t& comm) {
     if (!comm) return;
     if (failed_) return static_cast<void>(comm = nullptr);  // give_up() has ended it
@@ -257,8 +258,8 @@ class Groups final : public DeviceGroups {
     cudaGetLastError();
   }
 
-  /// Aborts everything that this rank waits for, exchanges sequence numbers with the other hosts, and throws CollectiveTimeout.
-  /// All ranks that miss another rank come here at about the same time.
+  /// Aborts all communicators of this rank, exchanges sequence numbers with the other hosts to find the rank that is furthest
+  /// behind, and throws CollectiveTimeout. All ranks that wait for a missing rank call this at about the same time.
   [[noreturn]] void give_up(const Started& missed, const std::string& said) {
     failed_ = true;
     const std::string what = name_of(missed.called);
@@ -294,7 +295,7 @@ class Groups final : public DeviceGroups {
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> parts_;
   std::vector<std::weak_ptr<Registered>> registered_;
-  std::list<Started> open_, spare_;  // in the order in which they were queued
+  std::list<Started> open_, spare_;  // open: in progress, in the order of their work; spare: not in use
   std::uint64_t begun_ = 0;
   WaitTimer clock_;
   double next_look_s_ = 0;
@@ -379,8 +380,8 @@ class NcclCollectives final : public Collectives {
   }
   void finish(ncclResult_t status, std::string_view call) { groups_.finish(status, comm_, call); }
 
-  /// Reduces in place into this rank's share of `whole`, then adds it to `shard`; with Into::overwrite directly into `shard`.
-  /// Also used by a group of one.
+  /// With Into::overwrite, reduces into `shard`. With Into::add, reduces in place into this rank's share of `whole`, then adds
+  /// that share to `shard`. Also used by a group of one rank.
   void reduce_by_library(Stream& stream, float* whole, float* shard, std::size_t n, Into into, DType reduce_dtype) {
     kernels::round_to(stream, reduce_dtype, whole, ranks_ * n);
     float* const mine = whole + me_ * n;
@@ -400,8 +401,8 @@ class NcclCollectives final : public Collectives {
     sent_ += (n - mine + (ranks_ - 1) * mine) * sizeof(T);
   }
 
-  /// result (=, +=) the canonical sum over ranks of this rank's share of `data`, each contribution rounded to In. `result` may
-  /// be that share.
+  /// Overwrites `result` with the canonical sum over ranks of this rank's share of `data`, or adds that sum to it.
+  /// Contributions are rounded to In. `result` may be that share.
   template <class In, class T>
   void reduce_shares(Stream& stream, T* data, std::size_t total, T* result, kernels::Write write) {
     constexpr bool rounds = !std::is_same_v<In, T>;
@@ -444,7 +445,8 @@ class NcclCollectives final : public Collectives {
     });
   }
 
-  /// Runs a group of messages: calls with(rank, place) for each other rank; `place` counts the ranks without this one.
+  /// Runs a group of messages: calls with(rank, place) for each other rank. `place` is the index of that rank among the other
+  /// ranks.
   template <class With>
   void exchange(const With& with) {
     check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);

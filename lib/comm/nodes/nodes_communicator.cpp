@@ -60,15 +60,15 @@ void NodesCommunicator::all_gather(Stream& stream, const void* shard, void* whol
   by_nodes(
       {Call::all_gather, stream.subject}, [&] { intra_node_->barrier(); },
       [&] {
-        // 1. The shards of the ranks with this rank's place on their nodes, at the start of whole.
+        // 1. inter_node gathers the shards of its ranks, one per node, at the start of `whole`.
         move_bytes(all + node() * bytes, shard, bytes);
         inter_node_->all_gather(stream, all + node() * bytes, all, shard_count, type);
-        // 2. The gathers within the node, one for each node. The last block comes first: it is after the shards that are still
-        // to be passed on.
+        // 2. For each node k, intra_node gathers the shards of that node into block k of `whole`. The last block is first, so
+        // that no gather overwrites shards of step 1 that are still needed.
         for (std::size_t k = nodes(); k-- > 0;) {
           std::byte* const block = all + k * node_ranks() * bytes;
           std::byte* mine = all + k * bytes;
-          if (k == 0) {  // the shards at the start of whole are in block 0 itself
+          if (k == 0) {  // this shard is in block 0 itself: move it to its final position
             mine = block + place() * bytes;
             move_bytes(mine, block, bytes);
           }
@@ -88,8 +88,9 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
     by_nodes(
         {Call::reduce_scatter, stream.subject},
         [&] {
-          // 1. This node's part of the sums for the ranks with this rank's place on their nodes, at the start of whole. Sum k
-          // is stored before block k, in memory that all ranks of the node have already read.
+          // 1. For each node k, intra_node adds up this node's contributions to the shards of node k (block k of `whole`). This
+          // rank gets the sum for one rank of node k, and stores it at whole + k * shard_count, in memory that all ranks of
+          // this node have already read.
           for (std::size_t k = 0; k < nodes(); ++k) {
             float* const block = whole + k * node_ranks() * shard_count;
             float* const sum = k == 0 ? block + place() * shard_count : whole + k * shard_count;
@@ -98,8 +99,8 @@ void NodesCommunicator::reduce_scatter(Stream& stream, float* whole, float* shar
           }
         },
         [&] {
-          // 2. The sums over nodes. In place, the result may overlap data that other ranks are still to receive, so it is moved
-          // afterwards.
+          // 2. inter_node adds up these sums over the nodes. If `shard` is part of `whole`, it may overlap data that is still
+          // to be sent, so the result is moved to `shard` afterwards.
           float* const mine = whole + node() * shard_count;
           inter_node_->reduce_scatter(stream, whole, in_place ? mine : shard, shard_count, into, DType::f32);
           if (in_place) move_bytes(shard, mine, shard_count * sizeof(float));
@@ -157,7 +158,7 @@ void NodesCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   count(Collective::broadcast, sent_by_parts() - before);
 }
 
-// First all ranks of this node arrive, then one rank of every other node, which has waited for its own node in the same way.
+// Waits for all ranks of this node, then for one rank of every other node, which has waited for its own node before.
 void NodesCommunicator::barrier() {
   by_nodes(
       Call::barrier, [&] { intra_node_->barrier(); }, [&] { inter_node_->barrier(); });
@@ -165,7 +166,7 @@ void NodesCommunicator::barrier() {
 
 Buffer NodesCommunicator::allocate(Device& device, std::size_t bytes) {
   throw_if_broken();
-  return agree(*flat_, [&] { return intra_node_->allocate(device, bytes); });  // can fail on one node only
+  return agree(*flat_, [&] { return intra_node_->allocate(device, bytes); });  // may fail on one node only
 }
 
 std::unique_ptr<Communicator> NodesCommunicator::split(int color, int key) {
@@ -187,7 +188,8 @@ void NodesCommunicator::throw_if_broken() const {
   if (broken_) throw GroupAborted();
 }
 
-// Runs a collective: `within` communicates only within the node and involves all of its ranks; `across` does the rest.
+// Runs a collective in two steps. `within` communicates only within the node and waits for all of its ranks; `across` does the
+// rest.
 template <class Within, class Across>
 void NodesCommunicator::by_nodes(const Called& called, const Within& within, const Across& across) {
   throw_if_broken();

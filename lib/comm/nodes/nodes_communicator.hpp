@@ -1,15 +1,15 @@
-// Collectives of a group that spans nodes, made of those of three smaller groups: `intra_node` has the ranks of this node;
-// `inter_node` has one rank of every node, those with this rank's place on their node; and `flat` has all ranks, for
-// collectives that cannot be split by nodes.
+// Collectives of a group that spans nodes, made of the collectives of three other groups: `intra_node` has the ranks of this
+// node; `inter_node` has one rank of each node, the one with the same position on its node as this rank; `flat` has all ranks,
+// and serves collectives that cannot be split by nodes.
 //
-// A gather sends a shard to each other node once; that node passes it on. A sum is split by nodes only if a node is a whole
-// subtree of the canonical order (communicator.hpp), that is, if its number of ranks is a power of two. Then the ranks of a
-// node first add up the node's contributions, each rank a part of them, and each part is added up across nodes. Only the
-// caller's buffers are used.
+// An all-gather sends a shard to each other node once; `intra_node` distributes it there. A sum is split by nodes only if the
+// ranks of a node are a whole subtree of the canonical order (communicator.hpp), that is, if their number is a power of two.
+// Then the ranks of a node first add up the contributions of that node, each rank one part of the elements, and each part is
+// then added up across nodes. Intermediate results are stored in the caller's buffers.
 //
-// If a rank does not arrive, the ranks of its node miss it and name it; other nodes only miss that node. So every collective
-// begins with a step that involves all ranks of a node. A rank that waits too long after that step gives the missing rank's
-// node time to report first.
+// If a rank does not arrive, the ranks of its node can name it; ranks of other nodes only notice that its node is late. So
+// every collective begins with a step in which all ranks of a node wait for each other. If the time limit passes after that
+// step, a rank waits a little longer before it throws, so that the node of the missing rank reports first.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ namespace fsdp {
 
 class NodesCommunicator final : public GroupMember {
  public:
-  /// Rank r of `flat` is rank r % intra_node.size() of `intra_node` and rank r / intra_node.size() of `inter_node`. Both have
-  /// more than one rank. Not collective.
+  /// Rank r of `flat` is rank r % intra_node.size() of `intra_node` and rank r / intra_node.size() of `inter_node`.
+  /// `intra_node` and `inter_node` have more than one rank. Not collective.
   NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> intra_node,
                     std::unique_ptr<Communicator> inter_node);
 

@@ -34,8 +34,8 @@ void sleep_while(SharedWord& word, std::uint32_t value, long nanoseconds) {
 
 void wake_all(SharedWord& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
-// Why a job has ended: all ranks must give the same reason. The first rank that has waited too long sets is_written, writes
-// which ranks are missing, and then sets missed.
+// The values of Head::ended: whether and why the job has ended, so that all ranks report the same reason. The first rank that
+// exceeds the time limit sets `is_written`, writes which ranks are missing, and then sets `missed`.
 constexpr std::uint32_t goes_on = 0, aborted = 1, is_written = 2, missed = 3;
 
 }  // namespace
@@ -50,7 +50,7 @@ struct alignas(64) MeetingPlace::Head {
 };
 
 struct alignas(64) MeetingPlace::Place {
-  SharedWord arrived;  // one more than the last round at which this rank arrived
+  SharedWord arrived;  // the number of the last round at which this rank arrived, plus one
   bool is_missed;      // only in the meeting place of the whole job, after it has ended
   std::array<Shown, 2> shown;
 };
@@ -141,11 +141,11 @@ void MeetingPlace::throw_if_over() {
 void MeetingPlace::abort() noexcept {
   std::uint32_t no = goes_on;
   whole().head().ended.compare_exchange_strong(no, aborted);
-  // Sleepers of this group wake at once, those of the job's other groups when they next look.
+  // Ranks that sleep in this group wake at once; those in other groups of the job notice the abort after their current sleep.
   wake_all(head().round);
 }
 
-// Called when this rank has waited too long in `round`. Unless the round has just ended, ends the job for all ranks.
+// Called when this rank has exceeded the time limit in `round`. Ends the job for all ranks, unless the round has just ended.
 void MeetingPlace::give_up(std::uint32_t round, const Called& called) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < ranks_; ++r)
@@ -188,7 +188,7 @@ void MeetingPlace::meet(const Called& called) {
     } else if (seconds < yield_s) {
       sched_yield();
     } else {
-      // Both sides use seq_cst: either the last rank sees the sleeper, or the sleeper sees the new round.
+      // With seq_cst on both sides, either the last rank reads the new `sleepers`, or this rank reads the new round.
       h.sleepers.fetch_add(1, std::memory_order_seq_cst);
       sleep_while(h.round, round, sleep_ns);
       h.sleepers.fetch_sub(1, std::memory_order_seq_cst);

@@ -1,8 +1,8 @@
-// The memory through which the ranks of one group meet: a barrier, the data that each rank shows to the others, and a staging
-// area for each rank.
+// MeetingPlace is the shared memory of one group: a barrier and, for each rank, a staging area and a description of the rank's
+// buffer in the current collective (Shown).
 //
-// A waiting rank spins for two microseconds, then yields its core between looks, then sleeps (futex) until the last rank
-// arrives: ranks often share cores, and a rank that waits for long must cost nothing.
+// A waiting rank spins for two microseconds, then yields its core between two checks, then sleeps (futex) until the last rank
+// arrives. Ranks often share cores, so a rank that waits long must not occupy one.
 #pragma once
 
 #include <array>
@@ -19,13 +19,14 @@
 
 namespace fsdp {
 
-/// What one rank shows to the others in one collective.
+/// What the other ranks can read about one rank's call of a collective.
 struct Shown {
   Call call;
-  std::int32_t window;   // the window with its buffer: a number from allocate(), or one of the two constants below
+  std::int32_t window;   // the shared memory of the buffer: the number of its allocate(), or a constant below
   std::uint64_t offset;  // of the buffer, from the start of the window
   std::uint64_t count;
 };
+/// The buffer is not in shared memory; the group has only one rank.
 inline constexpr std::int32_t not_shared = -1, nobody_else_reads = -2;
 
 /// The data that each rank sends to the others while shared memory is set up.
@@ -56,9 +57,9 @@ struct MeetingOptions {
 
 class MeetingPlace {
  public:
-  /// Makes the meeting place of `members` (ranks in the exchange, in order); this rank is number `rank` of them. An error on
-  /// any rank is thrown on all ranks of the exchange. `job` is the meeting place of the group of the whole job, or null if this
-  /// is that group: abort() and timeouts apply to the whole job. Collective over the exchange.
+  /// Makes the meeting place of a group. `members` are its ranks as numbered in `exchange`; the caller is members[rank]. `job`
+  /// is the meeting place of the whole job, or null if this group is the whole job: abort() and timeouts always end the whole
+  /// job. If any rank fails, all ranks of the exchange throw. Collective over the exchange.
   static std::shared_ptr<MeetingPlace> make(const Exchange& exchange, const std::vector<std::size_t>& members, std::size_t rank,
                                             int world_rank, const MeetingOptions& options, std::shared_ptr<MeetingPlace> job);
 
@@ -67,14 +68,16 @@ class MeetingPlace {
   void meet(const Called& called);
   void abort() noexcept;
 
-  /// `turn` is 0 or 1: a rank can show new data in one while another rank still reads the other.
+  /// Each rank has two of these and uses them alternately (`turn` is 0 or 1): it can write one while other ranks still read the
+  /// other.
   Shown& shown(std::size_t rank, std::size_t turn);
-  /// `half` is 0 or 1. Both halves have options.staging_half_bytes; a group of one has none.
+  /// A half (0 or 1) of the staging area of `rank`, of staging_half_bytes() bytes. A group of one rank has no staging area.
   std::byte* staging(std::size_t rank, std::size_t half);
   std::size_t staging_half_bytes() const { return staging_half_bytes_; }
-  /// This rank's part of the shared memory.
+  /// The size of the shared memory, divided by the number of ranks.
   std::size_t bytes_per_rank() const { return segment_.bytes() / ranks_; }
-  /// bytes_per_rank() of a group of `ranks` ranks with staging areas of the default size; needs no group.
+  /// Returns bytes_per_rank() of a group of `ranks` ranks with default options. Memory plans use it, because they have no
+  /// group.
   static std::size_t planned_bytes_per_rank(std::size_t ranks);
 
   const MeetingOptions& options() const { return options_; }

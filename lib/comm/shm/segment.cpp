@@ -45,7 +45,7 @@ Segment Segment::open(const SegmentHandle& handle) {
   const std::string path = format("/proc/{}/fd/{}", handle.pid, handle.fd);
   found.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   require(found.fd_ >= 0, path.c_str());
-  // In another PID namespace, this number belongs to another process.
+  // In another PID namespace, handle.pid is the number of another process.
   struct stat file;
   require(fstat(found.fd_, &file) == 0, "fstat");
   if (file.st_dev != handle.device || file.st_ino != handle.inode) fail((path + " is another process's").c_str(), ENOENT);

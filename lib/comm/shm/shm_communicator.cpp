@@ -29,12 +29,12 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 // The memory of one allocate(): this rank's segment and mappings of all other ranks' segments.
 struct Window {
-  // The size of a header before the memory that the user sees. A buffer's release function is a plain function; it finds its
-  // window through the header.
+  // The size of a header before the memory that allocate() returns. The header has a pointer to the window; the release
+  // function of a buffer, which is a plain function, finds the window by it.
   static constexpr std::size_t header_bytes = 4096;
 
   std::vector<Segment> segments;  // by rank
-  bool in_use = true;             // by this rank's user; the memory is kept until the next allocate()
+  bool in_use = true;             // false: this rank has released it, and the next allocate() drops it
 
   std::byte* data(std::size_t rank) const { return segments[rank].data() + header_bytes; }
   std::size_t bytes(std::size_t rank) const { return segments[rank].bytes() - header_bytes; }
@@ -94,9 +94,9 @@ class ShmCommunicator final : public GroupMember {
   void sum_everywhere(Stream& stream, T* data, std::size_t n);
 
   std::shared_ptr<MeetingPlace> place_, job_;
-  std::vector<WindowOwner> windows_;  // by number; null after this rank has dropped it
-  // The two halves of the staging area alternate, and so do the two places for shown data. Between two uses of the same one,
-  // all ranks meet for the use of the other, so that no rank still reads it.
+  std::vector<WindowOwner> windows_;  // by Shown::window; null after this rank has dropped it
+  // The two halves of the staging area are used alternately, and so are the two Shown of a rank. Between two uses of the same
+  // one there is a barrier for the other one, after which no rank still reads the first.
   std::size_t half_ = 0, turn_ = 0;
   std::vector<Shown> seen_;  // the data that each rank showed at the last enter()
   bool some_in_place_ = false, all_in_place_ = false;
@@ -188,26 +188,26 @@ void ShmCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
     for (std::size_t r = 0; r < ranks(); ++r) sum_staged<T, In>(n, r, data + share_of(n, r).begin, Into::overwrite);
   } else {
     enter(call, data, n * sizeof(T), n);
-    // First a rank writes its own share of its own buffer, which no other rank reads before all meet; then the other shares,
-    // which no other rank reads any more.
+    // Each rank first overwrites its own share in its own buffer, which no other rank reads before the barrier. After the
+    // barrier it overwrites the other shares in its buffer, which no other rank reads any more.
     reduce_shares<T, In>(call, data, n, data + share_of(n, me()).begin, Into::overwrite);
     if (some_in_place_) place_->meet(call);
     gather_shares(call, reinterpret_cast<std::byte*>(data), n, sizeof(T));
     leave(call);
   }
-  // First each rank sends the others' shares to their owners, then its own sum to all.
+  // With messages, a rank would send the other shares to their owners, then the sum of its own share to all other ranks.
   const std::size_t mine = share_of(n, me()).size();
   count(Collective::all_reduce, sizeof(In) * (n - mine) + sizeof(T) * (ranks() - 1) * mine);
 }
 
-// Gathers `bytes` from each rank into `whole`, by rank; this rank's part may already be in place.
+// Gathers `bytes` bytes of each rank into `whole`, ordered by rank. `mine` may be this rank's part of `whole`.
 void ShmCommunicator::gather_small(const Called& call, const void* mine, std::byte* whole, std::size_t bytes) {
   copy_bytes(stage(), static_cast<const std::byte*>(mine), bytes);
   enter(call, nullptr, 0, bytes);
   for (std::size_t r = 0; r < ranks(); ++r) copy_bytes(whole + r * bytes, staged(r), bytes);
 }
 
-// Fills in all shares of `data`, the buffer shown at enter(), each from the rank that owns it.
+// Copies all other shares of `data`, the buffer passed to enter(), from the ranks that own them.
 void ShmCommunicator::gather_shares(const Called& call, std::byte* data, std::size_t total, std::size_t element_bytes) {
   const auto bytes_of = [&](std::size_t rank) {
     const Range range = share_of(total, rank);
@@ -231,7 +231,7 @@ void ShmCommunicator::gather_shares(const Called& call, std::byte* data, std::si
   }
 }
 
-// result (=, +=) the canonical sum of the share of `rank` over all ranks' staged data.
+// Overwrites `result` with the canonical sum over ranks of their staged data for the share of `rank`, or adds that sum to it.
 template <class T, class In>
 void ShmCommunicator::sum_staged(std::size_t total, std::size_t rank, T* result, Into into) {
   const Range range = share_of(total, rank);
@@ -240,8 +240,8 @@ void ShmCommunicator::sum_staged(std::size_t total, std::size_t rank, T* result,
   tree_sum<T, In>(inputs_, range.size(), result, into);
 }
 
-// result (=, +=) the canonical sum over ranks of this rank's share of `data`, the packed buffer shown at enter(). `result` may
-// be that share itself.
+// Overwrites `result` with the canonical sum over ranks of this rank's share of `data`, or adds that sum to it. `data` is
+// packed and was passed to enter(). `result` may be that share itself.
 template <class T, class In>
 void ShmCommunicator::reduce_shares(const Called& call, const T* data, std::size_t total, T* result, Into into) {
   const Range mine = share_of(total, me());
@@ -275,8 +275,8 @@ void ShmCommunicator::reduce_shares(const Called& call, const T* data, std::size
   }
 }
 
-// Shows this rank's buffer, waits for the others' buffers, and checks that all ranks are in the same call. All ranks see the
-// same calls, so that all throw or none.
+// Begins a collective: describes this rank's buffer to the other ranks, waits for all ranks, and checks that all are in the
+// same call. All ranks compare the same calls, so that all throw or none.
 void ShmCommunicator::enter(const Called& call, const void* data, std::size_t bytes, std::size_t n) {
   turn_ = 1 - turn_;
   Shown& mine = place_->shown(me(), turn_);
@@ -303,7 +303,7 @@ void ShmCommunicator::enter(const Called& call, const void* data, std::size_t by
   expect(same, "all ranks call the same collective with the same count");
 }
 
-// Until all ranks have arrived, others may read the buffer that this rank showed.
+// Ends a collective. Waits for all ranks if they read buffers in place: until then, others may read the buffer of this rank.
 void ShmCommunicator::leave(const Called& call) {
   if (some_in_place_) place_->meet(call);
 }
@@ -345,7 +345,7 @@ Buffer ShmCommunicator::allocate(Device& device, std::size_t bytes) {
   try {
     // 1. Each rank makes its own segment, so that the memory is near its cores.
     all = agree_on_notes(tell, note, options.host, [&] {
-      // Without this check, reserving too much could end with a killed process instead of an error.
+      // Without this check, the system could kill a process that reserves too much, instead of returning an error.
       if (const std::size_t available = available_memory_bytes(); together > available)
         throw std::runtime_error(format("{} available", format_bytes(static_cast<double>(available))));
       mine = Segment::create(Window::header_bytes + bytes);

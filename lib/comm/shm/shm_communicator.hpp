@@ -1,8 +1,9 @@
 // Collectives of processes that share a node: each rank reads the other ranks' memory.
 //
-// In a reduction, each rank adds up its own share directly from all ranks' buffers; in a gather, each rank copies the others'
-// shares from their owners' buffers. Buffers that did not come from allocate() on every rank go through a staging area, in
-// pieces. Small buffers always do: that takes one barrier instead of two.
+// In a reduction, each rank adds up its own share from the buffers of all ranks. In a gather, each rank copies the other shares
+// from the buffers of their owners. For this, buffers must be in shared memory, which allocate() returns; data in other buffers
+// is first copied to a staging area, piece by piece. Small data is always staged, because that takes one barrier instead of
+// two.
 #pragma once
 
 #include <memory>

@@ -18,14 +18,15 @@ namespace fsdp {
 
 namespace {
 
-// The ranks of one run_ranks() and all groups split from them: abort() ends them together.
+// Shared by all ranks of one run_ranks() and by all groups split from them, so that abort() ends all of them.
 struct Job {
   std::mutex mutex;
   std::condition_variable changed;
   bool aborted = false;
 };
 
-// The data that the ranks of one group share. They read each other's memory; Traffic counts what the MPI backend would send.
+// The data that the ranks of one group share. They read each other's memory; Traffic counts the bytes that the MPI backend
+// would send.
 struct SharedGroup {
   // The data that one rank shows to the others during one collective.
   struct Slot {
@@ -38,9 +39,10 @@ struct SharedGroup {
   SharedGroup(std::shared_ptr<Job> job_, std::vector<int> nodes_)
       : job(std::move(job_)), nodes(std::move(nodes_)), slots(nodes.size()) {}
 
-  // A collective is enter(), work on each other's memory, leave(). Either all ranks return from enter() or all throw: the mutex
-  // decides whether the last one arrived before the abort. leave() waits for all ranks even after an abort, since no rank can
-  // fail between the two calls. So a rank that throws never frees memory that another rank still reads.
+  // In a collective, a rank calls enter(), reads the other ranks' memory, and calls leave(). Either all ranks return from
+  // enter() or all throw: the mutex decides whether the last rank arrived before the abort. leave() waits for all ranks even
+  // after an abort, since no rank can fail between the two calls. So a rank that throws never frees memory that another rank
+  // still reads.
   void enter() { wait_for_all(true); }
   void leave() { wait_for_all(false); }
 
@@ -151,8 +153,8 @@ class ThreadCommunicator final : public GroupMember {
   }
 
  private:
-  // Shows this rank's buffer, waits for the others' buffers, and checks that all ranks passed the same count. All ranks see the
-  // same counts, so that all throw or none.
+  // Shows this rank's buffer, waits for the others' buffers, and checks that all ranks passed the same count. All ranks compare
+  // the same counts, so that all throw or none.
   void publish(const void* data, std::size_t n) {
     auto& slots = group_->slots;
     slots[me()].data = data;
@@ -162,7 +164,8 @@ class ThreadCommunicator final : public GroupMember {
            "all ranks call a collective with the same count");
   }
 
-  // result (=, +=) the sum over ranks of this rank's share of the published buffers.
+  // Overwrites `result` with the canonical sum over ranks of this rank's share of the published buffers, or adds that sum to
+  // it.
   template <class T, class In>
   void sum_shares(std::size_t total, T* result, Into into) {
     const Range mine = share_of(total, me());
@@ -177,8 +180,8 @@ class ThreadCommunicator final : public GroupMember {
     expect_usable(stream);
     pack_shares<In>(data, n, ranks());
     publish(data, n);
-    // First a rank writes its own share of its own buffer, which no other rank reads before leave(); then the other shares,
-    // which no other rank reads any more.
+    // Each rank first overwrites its own share in its own buffer, which no other rank reads before leave(). After leave() it
+    // overwrites the other shares in its buffer, which no other rank reads any more.
     sum_shares<T, In>(n, data + share_of(n, me()).begin, Into::overwrite);
     group_->leave();
     for (std::size_t r = 0; r < ranks(); ++r) {
@@ -187,7 +190,7 @@ class ThreadCommunicator final : public GroupMember {
         std::copy_n(static_cast<const T*>(group_->slots[r].data) + part.begin, part.size(), data + part.begin);
     }
     group_->leave();
-    // First each rank sends the others' shares to their owners, then its own sum to all.
+    // With messages, a rank would send the other shares to their owners, then the sum of its own share to all other ranks.
     const std::size_t mine = share_of(n, me()).size();
     count(Collective::all_reduce, sizeof(In) * (n - mine) + sizeof(T) * (ranks() - 1) * mine);
   }

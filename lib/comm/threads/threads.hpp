@@ -8,9 +8,9 @@
 
 namespace fsdp {
 
-/// Runs `body` once per rank, each on its own thread with its own communicator, and returns when all are done. If a rank
-/// throws, the others' collectives throw GroupAborted, and this function rethrows the exception of the lowest rank that failed
-/// by itself. `ranks_per_node` consecutive ranks count as one node for split_by_node(); 0: all ranks.
+/// Runs `body` on `size` threads, one per rank, each with its own communicator, and returns when all have ended. If a rank
+/// throws, the collectives of the other ranks throw GroupAborted, and this function rethrows the first rank's exception that is
+/// not GroupAborted. `ranks_per_node` consecutive ranks count as one node in split_by_node(); 0: all ranks do.
 void run_ranks(int size, const std::function<void(Communicator&)>& body, int ranks_per_node = 0);
 
 /// Returns a group of one rank.
