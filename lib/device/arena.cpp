@@ -1,4 +1,4 @@
-// Arena: the memory in which a plan has placed buffers, with a count of the bytes in use.
+// Arena: one memory block in which the memory plan has given each buffer its offset. It counts the bytes in use.
 #include "base/error.hpp"
 #include "device/device.hpp"
 

@@ -12,20 +12,20 @@ namespace fsdp {
 
 namespace {
 
-/// The path of the library next to the library that contains this function.
+/// The path of libfsdp_cuda.so in the folder of libfsdp, which contains this function.
 std::string file_beside() {
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&find_cuda_library), &here) == 0 || !here.dli_fname) return "libfsdp_cuda.so";
   return std::filesystem::path(here.dli_fname).parent_path() / "libfsdp_cuda.so";
 }
 
-/// Opens the library, or returns the handle if it is open. On failure returns null and sets *why.
+/// Opens libfsdp_cuda if it is not open, and returns its handle. On failure returns null and sets *why.
 void* open_library(std::string* why) {
   std::string file;
   if (const char* named = std::getenv("FSDP_CUDA_LIBRARY"); named && *named) {
     file = named;
   } else {
-    // Without a driver there is no GPU. A run on the CPU then avoids loading hundreds of megabytes of CUDA libraries.
+    // Without a driver there is no usable GPU. Do not load hundreds of megabytes of CUDA libraries then.
     if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {
       *why = format("no driver: {}", dlerror());
       return nullptr;

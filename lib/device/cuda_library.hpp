@@ -1,5 +1,5 @@
-// libfsdp_cuda contains all code that needs CUDA's libraries. libfsdp loads it when a GPU is requested. So one libfsdp runs on
-// machines with and without CUDA, and a build without CUDA has the same programs.
+// libfsdp_cuda contains all code that needs CUDA's libraries. libfsdp loads it when a GPU is requested, so that the same
+// libfsdp and programs run on machines with and without CUDA.
 #pragma once
 
 #include <memory>
@@ -12,27 +12,28 @@ namespace fsdp {
 /// The required compute capability of a GPU, for messages.
 inline constexpr const char* least_compute_capability = "8.0 or later: an A100, an RTX 30 or a newer one";
 
-/// The functions of the library.
+/// The functions of libfsdp_cuda.
 struct CudaLibrary {
-  /// The version of fsdp that the library was built with. It must be that of libfsdp, because they share types.
+  /// The version of fsdp with which libfsdp_cuda was built. libfsdp must have the same version, because the two share types.
   const char* version;
-  /// Returns the number of usable GPUs that this process sees. If it is 0, *why is CUDA's error message, or names a GPU that is
-  /// too old. Throws CallError.
+  /// Returns the number of usable GPUs that this process sees. If it is 0, sets *why to CUDA's error message, or to a message
+  /// that names a GPU that is too old. Throws CallError.
   int (*device_count)(std::string* why);
-  /// Makes GPU `index` of those and sets it as the current GPU of the calling thread. Only that thread may use the device.
-  /// Throws CallError.
+  /// Makes the device for usable GPU number `index` and sets that GPU as the current one of the calling thread. Only that
+  /// thread may use the device. Throws CallError.
   std::unique_ptr<Device> (*make_device)(int index);
 };
 
-/// Loads the library: the file in the environment variable FSDP_CUDA_LIBRARY or, if a GPU driver is installed, libfsdp_cuda.so
-/// next to libfsdp. Returns null and sets *why if there is no driver, or if the library cannot be loaded or has another
-/// version. The library stays loaded.
+/// Loads libfsdp_cuda: the file that the environment variable FSDP_CUDA_LIBRARY names; if it is not set and a GPU driver is
+/// installed, libfsdp_cuda.so next to libfsdp. Returns null and sets *why if there is no driver, or if the library cannot be
+/// loaded or has another version. The library stays loaded.
 const CudaLibrary* find_cuda_library(std::string* why);
 
-/// Returns a function of the library, or null, with *why, if the library cannot be loaded or has no function of that name.
+/// Returns a function of libfsdp_cuda by its name. Returns null and sets *why if the library cannot be loaded or has no such
+/// function.
 void* cuda_library_function(const char* name, std::string* why);
 
-/// The type of the library's entry function, which returns the library's functions.
+/// The type and the name of libfsdp_cuda's entry function, which returns its functions.
 using CudaLibraryEntry = const CudaLibrary* (*)();
 inline constexpr const char* cuda_library_entry = "fsdp_cuda_library";
 

@@ -8,10 +8,11 @@ namespace {
 
 constexpr double tera = 1e12, giga = 1e9;
 
-// Links, and PCIe 4.0 or 5.0 x16 to the host: half of the datasheets' figures for both directions together. Networks: one
-// ConnectX adapter per GPU of a DGX, 200 Gbit/s in a DGX A100, 400 Gbit/s in DGX H100, H200 and B200 (from their datasheets).
-// B200: one eighth of an HGX B200. PCIe cards of the A100 and H100 have NVLink bridges to only one other card, those of the
-// H200 NVL to at most three. Nodes may have more cards, or no bridges, so their links are counted as PCIe.
+// Bandwidths of links (NVLink, and PCIe 4.0 or 5.0 x16) are half of the datasheets' figures, which add both directions. Network
+// bandwidths are those of one ConnectX adapter per GPU of a DGX: 200 Gbit/s in a DGX A100, 400 Gbit/s in DGX H100, H200 and
+// B200. Figures of the B200 are one eighth of those of an HGX B200. NVLink bridges connect a PCIe card of the A100 or H100 to
+// only one other card, an H200 NVL to at most three. A node may have more cards, or no bridges, so the link bandwidth of PCIe
+// cards is that of PCIe.
 constexpr std::array gpus = {
     GpuFigures{"a100", "NVIDIA A100-SXM4-80GB", 312 * tera, 19.5 * tera, 80 * giga, 2039 * giga, 300 * giga, 32 * giga,
                25 * giga, "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM; NVIDIA DGX A100 datasheet"},

@@ -8,16 +8,16 @@
 
 namespace fsdp {
 
-/// Per second, or in bytes, in powers of ten as in datasheets. Rates of matrix products are for dense matrices; datasheets also
-/// give doubled rates for sparse ones.
+/// In bytes, bytes per second or operations per second, where giga is 10^9 as in datasheets. Rates of matrix products are for
+/// dense matrices; datasheets also give doubled rates for sparse ones.
 struct GpuFigures {
   std::string_view name;     // the name for options: "h100"
   std::string_view product;  // the driver's name: "NVIDIA H100 80GB HBM3"
-  double flops_16bit;        // bf16 and fp16 alike, with sums in fp32, on tensor cores
-  double flops_fp32;         // without tensor cores: products in fp32 do not use TF32
+  double flops_16bit;        // the same for bf16 and fp16: on tensor cores, with fp32 sums
+  double flops_fp32;         // without tensor cores, because fp32 products do not use TF32
   double memory_bytes, memory_bandwidth;
-  double link_bandwidth;     // to the other GPUs of its node, in one direction: NVLink, or PCIe without it
-  double host_bandwidth;     // to host memory, in one direction while the other direction is busy, too: PCIe
+  double link_bandwidth;     // to the other GPUs of its node, in one direction: NVLink, else PCIe
+  double host_bandwidth;     // to host memory by PCIe, in one direction while the other is also busy
   double network_bandwidth;  // the GPU's share of its node's network, in one direction; 0: not part of an NVIDIA system
   std::string_view source;
 
@@ -25,7 +25,7 @@ struct GpuFigures {
 };
 
 std::span<const GpuFigures> known_gpus();
-/// The figures for a Device::description(), which begins with the driver's name of the GPU; null if it is unknown.
+/// Returns the figures of a GPU by its Device::description(), which begins with `product`; null if the GPU is unknown.
 const GpuFigures* figures_of(std::string_view description);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// A view of the memory of streams, for code that does not run on a stream. It reads and writes through copies. If the host can
-// access the memory directly (host() is not null), the copy can be omitted.
+// A view of device memory for code that does not run on a stream, such as saving. It reads and writes through copies. If the
+// host can access the memory directly (host() is not null), no copy is needed.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace fsdp {
 class MemoryView {
  public:
   MemoryView() = default;
-  /// Memory of the host.
+  /// A view of host memory.
   explicit MemoryView(std::span<std::byte> memory) : memory_(memory) {}
-  /// Memory that the work of `stream` uses. While the view is used, the stream must be idle or must not access these bytes.
+  /// A view of memory that the work of `stream` uses. While the view is used, the stream must not access these bytes.
   MemoryView(std::span<std::byte> memory, Stream& stream) : memory_(memory), stream_(&stream) {}
 
   std::size_t bytes() const { return memory_.size(); }
@@ -31,7 +31,8 @@ class MemoryView {
   /// Sets bytes [begin, end) to zero.
   void clear(std::size_t begin, std::size_t end) const;
 
-  /// Calls f(const T*, n) for `count` numbers starting at byte `begin`, in pieces if they must be copied.
+  /// Calls f(const T*, n) for the `count` numbers from byte `begin` on: once if the host can access them, else for each copied
+  /// piece.
   template <class T, class F>
   void visit(std::size_t begin, std::size_t count, F&& f) const {
     if (const std::byte* const bytes = host()) return f(reinterpret_cast<const T*>(bytes + begin), count);

@@ -59,7 +59,7 @@ class CpuDevice final : public Device {
 
 std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options) { return std::make_unique<CpuDevice>(options); }
 
-/// The system provides zeroed pages. The first thread to write to a page determines its NUMA node.
+/// The system fills the pages with zeros, and puts each page on the NUMA node of the thread that first writes to it.
 Buffer allocate_host(std::size_t bytes) {
   if (bytes == 0) return {};
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,7 +69,7 @@ Buffer allocate_host(std::size_t bytes) {
                "`recomputation of activations`",
                format_bytes(static_cast<double>(bytes)),
                format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
-  madvise(data, bytes, MADV_HUGEPAGE);  // huge pages, if available: the first touch then costs a third, and so do TLB misses
+  madvise(data, bytes, MADV_HUGEPAGE);  // with huge pages, first writes and TLB misses cost a third
   return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
 }
 

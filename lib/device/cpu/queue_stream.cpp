@@ -17,7 +17,7 @@ QueueStream::QueueStream(const std::string& name, QueueStreamHooks hooks)
 QueueStream::~QueueStream() {
   cancel();
   closing_.store(true);
-  given_.fetch_add(1);  // counts as a skipped entry, to wake the thread
+  given_.fetch_add(1);  // wakes the thread, which then checks closing_
   given_.notify_all();
   thread_.join();
 }

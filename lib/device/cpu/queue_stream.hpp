@@ -1,4 +1,4 @@
-// A CPU stream with a thread: work is queued, and done while the caller continues.
+// A CPU stream with its own thread: submit() queues the work, and the thread does it while the caller continues.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class QueueStream final : public Stream {
   /// `name` appears in debuggers and top, up to 15 characters.
   explicit QueueStream(const std::string& name, QueueStreamHooks hooks = {});
   QueueStream(const QueueStream&) = delete;
-  /// Waits for the work that has begun, and drops the rest.
+  /// Waits for work that has begun, and drops all other work.
   ~QueueStream() override;
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
@@ -39,7 +39,7 @@ class QueueStream final : public Stream {
 
  private:
   struct Entry {
-    Work work;    // or else
+    Work work;    // or, if event.stream is not null:
     Event event;  // the event to wait for
   };
   friend void block_until(Event event);
@@ -48,18 +48,19 @@ class QueueStream final : public Stream {
   void run();
   void handle(const Entry& entry);
 
-  // Entry n, counted from 0, is in ring_[n % capacity] from when given_ > n until done_ > n. Only one thread submits work.
+  // given_ and done_ count the entries that were submitted and finished. Entry n (from 0) is in ring_[n % capacity] while
+  // given_ > n and done_ <= n. Only one thread submits work.
   std::array<Entry, capacity> ring_;
   std::atomic<std::uint64_t> given_ = 0, done_ = 0;
   std::atomic<bool> cancelled_ = false;  // the remaining entries are skipped
   std::atomic<bool> closing_ = false;
-  std::exception_ptr error_;  // the first exception of the work; others read it after cancelled_ is set and all work has ended
+  std::exception_ptr error_;  // the first exception of the work; read after cancelled_ is set and all work has ended
   const QueueStreamHooks hooks_;
-  std::thread thread_;  // last: it uses the other members
+  std::thread thread_;  // the last member, because it uses the others
 };
 
-/// Blocks the caller until an event of a CPU stream is reached; events of inline streams always are. Throws StreamFailed if it
-/// can no longer be reached.
+/// Blocks the caller until an event of a CPU stream is reached. Events of inline streams are always reached. Throws
+/// StreamFailed if the event can no longer be reached.
 void block_until(Event event);
 
 }  // namespace fsdp

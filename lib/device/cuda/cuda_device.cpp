@@ -12,7 +12,7 @@ namespace fsdp {
 
 void check_cuda(cudaError_t status, std::string_view call, std::source_location where) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, which has been reported
+  cudaGetLastError();  // clears the error, which is reported here
   throw CallError(call, cudaGetErrorString(status), where);
 }
 
@@ -49,8 +49,8 @@ void CudaStream::wait(Event event) {
 
 namespace {
 
-/// Waits until `query` reports that no work is left. The host waits about once per update, so sleeping between two queries is
-/// acceptable.
+/// Waits until `query` reports that all work is done. The host waits about once per update, so it may sleep between two
+/// queries.
 template <class Query>
 void look_until_done(const std::function<void()>& look, std::string_view call, const Query& query) {
   cudaError_t status = query();
@@ -64,13 +64,13 @@ void look_until_done(const std::function<void()>& look, std::string_view call, c
 
 }  // namespace
 
-/// The host waits only if there is something to wait for.
+/// The query avoids cudaStreamSynchronize() if all work is already done.
 void CudaStream::synchronize() {
   const auto query = [this] { return cudaStreamQuery(handle_); };
   if (*look_) {
     look_until_done(*look_, "cudaStreamQuery", query);
   } else if (query() != cudaSuccess) {
-    cudaGetLastError();  // likewise
+    cudaGetLastError();  // clears "not ready"
     check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
   }
   first_ = next_;
@@ -143,7 +143,7 @@ class CudaDevice final : public Device {
     Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFree(p); });
     check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
     check_cuda(cudaDeviceSynchronize(),
-               "cudaDeviceSynchronize");  // other streams do not wait for the stream that cleared the memory
+               "cudaDeviceSynchronize");  // other streams do not wait for cudaMemset
     return buffer;
   }
 

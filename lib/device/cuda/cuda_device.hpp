@@ -17,11 +17,12 @@ namespace fsdp {
 /// Throws CallError with CUDA's error message unless the call succeeded.
 void check_cuda(cudaError_t status, std::string_view call, std::source_location where = std::source_location::current());
 
-/// submit() calls the work immediately on the calling thread, and the kernels that the work queues run on the GPU in order. A
-/// kernel's error is thrown by a later wait. Only the thread that made the stream may use it.
+/// submit() calls the work immediately on the calling thread; the kernels that the work launches run later on the GPU, in
+/// order. If a kernel fails, a later synchronize() throws. Only the thread that made the stream may use it.
 class CudaStream final : public Stream {
  public:
-  /// While the host waits, it calls *look repeatedly, if *look is not empty. Exceptions of *look end the wait.
+  /// If *look is not empty, synchronize() calls it repeatedly while it waits. If *look throws, the wait ends with that
+  /// exception.
   CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace,
              std::shared_ptr<const std::function<void()>> look);
   ~CudaStream() override;
@@ -41,7 +42,7 @@ class CudaStream final : public Stream {
   void begin_marks(bool wanted) override;
 
   cudaStream_t handle() const { return handle_; }
-  /// The workspace of the stream's matrix products.
+  /// The workspace of cuBLASLt for the matrix products of this stream.
   const Buffer& workspace() const { return workspace_; }
 
  private:
@@ -49,10 +50,11 @@ class CudaStream final : public Stream {
   cudaStream_t handle_ = nullptr;
   const Buffer workspace_;
   const std::shared_ptr<const std::function<void()>> look_;
-  /// Events from number `first_` on; earlier ones are done. They are created once and reused after each synchronize().
+  /// The events with numbers from `first_` on; earlier events are done. Events are created once and reused after each
+  /// synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;
-  /// Events with times. The first was recorded at began_ns_.
+  /// The events of mark(), which have times. The first one was recorded at the time began_ns_.
   std::vector<cudaEvent_t> marks_;
   std::size_t marked_ = 0;
   bool marking_ = false;
@@ -62,13 +64,13 @@ class CudaStream final : public Stream {
 /// Casts a stream of this device.
 inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
-/// Makes device `index` of those that the process sees, and sets it as the current device of the calling thread. It computes
-/// with `kernels`, which use `libraries` ("cuBLASLt 13.1.0").
+/// Makes the device for GPU number `index` of those that the process sees, and sets that GPU as the current one of the calling
+/// thread. `libraries` names, for messages, the libraries that `kernels` use ("cuBLASLt 13.1.0").
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
                                          std::string libraries);
 
-/// From now on, while the host waits for a stream of this CUDA device, it calls `look` repeatedly. Exceptions of `look` end the
-/// wait. An empty function stops this.
+/// Makes synchronize() of all streams of this CUDA device call `look` repeatedly while it waits. If `look` throws, the wait
+/// ends with that exception. An empty function stops these calls.
 void look_while_waiting(Device& device, std::function<void()> look);
 
 }  // namespace fsdp

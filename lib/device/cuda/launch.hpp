@@ -1,6 +1,6 @@
-// launch_kernel() starts all kernels. A kernel is a functor that runs on the threads of a GPU: with nvcc by <<<>>>, and on the
-// double of CUDA for tests (tests/cuda_double) as fibers. Only .cu files include this header. They are compiled with FSDP_GPU,
-// and with FSDP_CUDA_DOUBLE for the double.
+// launch_kernel() launches every kernel of this program. A kernel is a functor. nvcc compiles the launch to <<<>>>. Tests
+// without a GPU use a replacement of CUDA (tests/cuda_double), which runs the threads of a kernel as fibers on the CPU. Only
+// .cu files include this header. They are compiled with FSDP_GPU; for the replacement also with FSDP_CUDA_DOUBLE.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-/// The largest number of threads in a block of the kernel: its `static constexpr unsigned most_threads`. With a smaller number,
-/// each thread may use more registers.
+/// The largest number of threads in a block of `Kernel`: Kernel::most_threads if it is defined, else 1024. With a smaller
+/// number, each thread may use more registers.
 template <class Kernel>
 inline constexpr unsigned most_threads = 1024;
 template <class Kernel>
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(most_threads<Kernel>) run_kernel(const Kernel 
 }
 #endif
 
-/// The dynamic shared memory of the block, aligned to 128 bytes.
+/// Returns the dynamic shared memory of the block, aligned to 128 bytes.
 __device__ inline std::byte* dynamic_shared() {
 #if defined(FSDP_CUDA_DOUBLE)
   return cuda_double::dynamic_shared();
@@ -34,8 +34,8 @@ __device__ inline std::byte* dynamic_shared() {
 #endif
 }
 
-/// Queues kernel() on `blocks` blocks of `threads` threads with `shared` bytes of dynamic shared memory. The kernel is copied;
-/// its pointers must point to device memory. Returns the result of cudaGetLastError().
+/// Launches kernel() with `blocks` blocks of `threads` threads and `shared` bytes of dynamic shared memory per block. The
+/// functor is copied; its pointers must point to device memory. Returns the result of cudaGetLastError().
 template <class Kernel>
 cudaError_t launch_kernel(cudaStream_t stream, unsigned blocks, unsigned threads, std::size_t shared, const Kernel& kernel) {
   static_assert(std::is_trivially_copyable_v<Kernel> && sizeof(Kernel) <= 4096,
@@ -44,7 +44,7 @@ cudaError_t launch_kernel(cudaStream_t stream, unsigned blocks, unsigned threads
 #if defined(FSDP_CUDA_DOUBLE)
   cuda_double::launch(stream, blocks, threads, shared, typeid(Kernel), [kernel] { kernel(); });
 #else
-  // More than 48 KiB must be requested once per kernel and device. Repeating the request costs little.
+  // CUDA requires this call before the first launch with more than 48 KiB. Repeating it costs little.
   if (shared > std::size_t{48} * 1024) {
     const cudaError_t status =
         cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
