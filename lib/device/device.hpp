@@ -64,8 +64,8 @@ struct Event {
   std::uint64_t number = 0;
 };
 
-/// A piece of work: the call run(context, index). It is a plain pointer, so that submit() allocates no memory. `context` must
-/// stay valid until the stream has done the work.
+/// A piece of work: the call run(context, index). It has only plain pointers, so that submit() allocates no memory. `context`
+/// must stay valid until the stream has done the work.
 struct Work {
   void (*run)(void* context, std::size_t index) = nullptr;
   void* context = nullptr;

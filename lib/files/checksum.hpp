@@ -31,7 +31,7 @@ class RunningSum {
   std::unique_ptr<XXH3_state_s, int (*)(XXH3_state_s*)> state_;
 };
 
-/// Reads [begin, end) of a file and calls handle(data, bytes) for each piece, while it is in the cache.
+/// Reads bytes [begin, end) of a file in pieces that fit into the cache, and calls handle(data, bytes) for each piece.
 template <class File, class Handle>
 void each_piece(const File& file, std::uint64_t begin, std::uint64_t end, Handle&& handle) {
   constexpr std::size_t most = std::size_t{256} << 10;  // large enough to hide the cost of a system call
@@ -47,8 +47,8 @@ struct FileSum {
   std::uint64_t bytes = 0, checksum = 0;
   bool operator==(const FileSum&) const = default;
 };
-/// The size and checksum of a whole file. Calls `piece_done` with the number of bytes after each piece that is read. Throws
-/// what InputFile throws.
+/// Returns the size and checksum of a whole file. After each piece that was read, calls `piece_done` with the piece's bytes.
+/// Throws the errors of InputFile.
 FileSum sum_file(const std::filesystem::path& path, const std::function<void(std::size_t)>& piece_done = nullptr);
 
 }  // namespace fsdp

@@ -17,7 +17,7 @@ namespace fsdp {
 
 namespace {
 
-/// Returns true if an error of open(2) is about the path, and not about the disk or the machine.
+/// Returns true if an error of open(2) is caused by the path, and not by the disk or the machine.
 bool is_of_the_path(int error) {
   switch (error) {
     case ENOENT:
@@ -58,8 +58,9 @@ std::optional<std::uint64_t> size_of_file(const std::filesystem::path& path) {
 
 InputFile::InputFile(const std::filesystem::path& path)
     : path_(path),
-      fd_(::open(path.c_str(),
-                 O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {  // nonblocking: opening a pipe would wait for its writer
+      fd_(::open(
+          path.c_str(),
+          O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {  // with O_NONBLOCK, opening a pipe does not wait for its writer
   if (fd_ < 0 && is_of_the_path(errno))
     throw UserError(format("{} cannot be opened ({}); check the path", path.string(), std::strerror(errno)));
   if (fd_ < 0 && (errno == EMFILE || errno == ENFILE))

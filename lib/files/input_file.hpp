@@ -1,6 +1,6 @@
-// Opening and reading files that this program did not write itself in this run: all of them are opened here. Only plain files
-// are opened, so nothing waits for a pipe. A file counts as missing only if the system reports that. Every other failure throws
-// CallError, because a file that cannot be read now may be undamaged.
+// Opening and reading input files. All files that this process has not written itself are opened here. Only plain files are
+// opened, so that nothing waits for a pipe. A file counts as missing only if the system reports that it does not exist.
+// Failures of the disk or the system throw CallError, because the file itself may be undamaged.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,15 @@
 namespace fsdp {
 
 enum class PathKind { missing, file, folder, other };
-/// The kind of file at `path`; follows links. Throws UserError if the folder may not be entered, and CallError if the system
-/// fails in another way.
+/// Returns the kind of file at `path`; follows links. Throws UserError if its folder may not be entered, and CallError for any
+/// other error of the system.
 PathKind kind_of(const std::filesystem::path& path);
 
-/// The size of a plain file; nullopt if there is no plain file of this name. Throws CallError if the system cannot look at it.
+/// Returns the size of a plain file; nullopt if there is no plain file at `path`. Throws CallError for any other error of the
+/// system.
 std::optional<std::uint64_t> size_of_file(const std::filesystem::path& path);
 
-/// A plain file open for reading by position.
+/// A plain file, open for reading at any position.
 class InputFile {
  public:
   /// Throws UserError if the file does not exist, is not a plain file or may not be read, RunError if too many files are open,
@@ -31,9 +32,9 @@ class InputFile {
   /// The size that the file had when it was opened.
   std::uint64_t size() const { return size_; }
   const std::filesystem::path& path() const { return path_; }
-  /// Reads `bytes` bytes from `offset`. Throws DamagedError if the file ends before them, CallError if the disk fails.
+  /// Reads `bytes` bytes from `offset` on. Throws DamagedError if the file is too short, and CallError if the disk fails.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;
-  /// Tells the system that some process will read these bytes soon, so that the disk can start.
+  /// Asks the system to read these bytes from the disk in advance, because a process will read them soon.
   void prefetch(std::uint64_t offset, std::size_t bytes) const;
 
  private:
@@ -42,7 +43,7 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-/// The most bytes that our readers accept in a text file, except in the indices of Hugging Face folders.
+/// The largest text file that this program reads, in bytes, except the indices of Hugging Face folders.
 inline constexpr std::size_t longest_text = std::size_t{16} << 20;
 /// Reads a whole text file, without its byte-order mark. Throws what InputFile throws, and UserError if it has more than
 /// `most_bytes`.

@@ -12,10 +12,10 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t deepest = 64;
-constexpr std::string_view seal_key = ",\n \"xxh3_64\": \"";  // one space: nested objects have deeper indents
+constexpr std::string_view seal_key = ",\n \"xxh3_64\": \"";  // one space: entries of nested objects have deeper indents
 constexpr std::string_view seal_end = "\"\n}\n";
 
-/// The depth of nested brackets outside of strings. It is correct for every text that the parser accepts.
+/// Returns how deeply brackets are nested outside of strings. The result is correct for every text that the parser accepts.
 std::size_t depth_of(std::string_view text) {
   std::size_t depth = 0, most = 0;
   bool in_string = false;
@@ -37,7 +37,7 @@ std::size_t depth_of(std::string_view text) {
 
 template <class Json>
 Json parsed(std::string_view text, const typename Json::parser_callback_t& watch) {
-  // JSON allows no zero byte, but the library takes one as the end of the text and ignores the rest.
+  // JSON allows no zero byte, but at a zero byte the library ends the text and ignores the rest.
   if (depth_of(text) > deepest || text.find('\0') != text.npos) return Json(Json::value_t::discarded);
   return Json::parse(text, watch, /*allow_exceptions=*/false);
 }

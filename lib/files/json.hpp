@@ -1,6 +1,6 @@
-// Parsing and writing the JSON of files. JSON that is nested deeper than our files and Hugging Face's is refused, because
-// nlohmann's library walks values recursively. Bytes that are not UTF-8, which names of folders may have, are replaced when
-// JSON is written, because the library would throw.
+// Parsing and writing of JSON files, by nlohmann's library. Deeply nested JSON is refused, because the library is recursive and
+// could overflow the stack. When JSON is written, bytes that are not UTF-8 are replaced, because the library would throw; names
+// of folders may have such bytes.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,24 @@
 
 namespace fsdp {
 
-/// Parses `text`. The result is discarded (is_discarded()) if the text is not JSON or is nested deeper than 64. `watch` is the
-/// library's parser callback.
+/// Parses `text`. If it is not JSON or is nested deeper than 64, is_discarded() of the result is true. `watch` is the library's
+/// parser callback.
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch = nullptr);
-/// The same with the keys of each object in the order of the text.
+/// The same, but keeps the keys of each object in the order of the text.
 nlohmann::ordered_json parse_ordered_json(std::string_view text);
-/// parse_json() of a whole file. Throws what read_text_file() throws.
+/// Parses a whole file by parse_json(). Throws the errors of read_text_file().
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
-/// The value as dump() writes it, with U+FFFD for bytes that are not UTF-8.
+/// Returns the value as text, as dump() of the library does, but replaces bytes that are not UTF-8 by U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
-/// The value as a short text for messages, with names for NaN and Infinity.
+/// Returns a short text of the value for messages. NaN and infinite numbers are written as NaN, Infinity and -Infinity.
 std::string json_excerpt(const nlohmann::json& value);
 
-/// Writes an object as text, one entry per line. The last entry, "xxh3_64", is the checksum of all text before it.
+/// Returns an object as text, one entry per line, and adds a last entry, "xxh3_64": the checksum of all text before it.
 std::string seal_json(const nlohmann::ordered_json& object);
 enum class Seal { right, broken, none };
-/// Checks the seal of the first object in `text` that seal_json() wrote, without parsing it. *end is set to the object's end.
+/// Checks the entry "xxh3_64" of the first object in `text`, which seal_json() has written, without parsing the object. Sets
+/// *end to the end of the object.
 Seal check_seal(std::string_view text, std::size_t* end = nullptr);
 
 }  // namespace fsdp

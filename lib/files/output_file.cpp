@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t piece_bytes = std::size_t{16} << 20;
 constexpr std::size_t direct_from = std::size_t{1} << 20;   // smallest write with O_DIRECT
 constexpr std::size_t direct_bytes = std::size_t{4} << 20;  // largest write with O_DIRECT
-constexpr std::size_t direct_alignment = 4096;              // of memory, offset and length; file systems require this or less
+constexpr std::size_t direct_alignment = 4096;              // of memory, offset and length; no file system requires more
 
 int open_output(const std::filesystem::path& path, OutputFile::Open how) {
   const bool create = how == OutputFile::Open::create;
@@ -64,7 +64,7 @@ void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes
   size_ = std::max(size_, offset + bytes);
   const char* from = static_cast<const char*>(data);
   const auto advance = [&](std::size_t n) { from += n, offset += n, bytes -= n; };
-  if (bytes >= direct_from && !direct_refused_) {  // only whole blocks are written with O_DIRECT, never parts
+  if (bytes >= direct_from && !direct_refused_) {  // O_DIRECT requires whole blocks
     const std::size_t head = (direct_alignment - offset % direct_alignment) % direct_alignment;
     write_cached(offset, from, head);
     advance(head);
@@ -79,15 +79,15 @@ void OutputFile::write_cached(std::uint64_t offset, const char* from, std::size_
     if (n < 0 && errno == EINTR) continue;
     check_errno(n >= 0,
                 format("write {} at byte {}, {} left", path_.string(), offset, format_bytes(static_cast<double>(bytes))));
-    // The disk starts to write this piece while the next one is copied, instead of at fsync(). This is only a hint: its result
-    // does not matter.
+    // Makes the disk write this piece while the next one is copied, instead of at fsync(). It is only a hint, so errors are
+    // ignored.
     if (n >= ssize_t{1} << 20) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     from += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
 }
 
-/// Returns the number of bytes written. It is less than `bytes` if the file system refuses O_DIRECT or is full; write_cached(),
-/// which writes the rest, then reports the reason.
+/// Returns the number of bytes written. It is less than `bytes` if the file system refuses O_DIRECT or is full. The caller
+/// writes the rest by write_cached(), which reports errors.
 std::size_t OutputFile::write_direct(std::uint64_t offset, const char* from, std::size_t bytes) {
   if (!direct_piece_) {
     direct_piece_.reset(static_cast<char*>(std::aligned_alloc(direct_alignment, direct_bytes)));
@@ -125,7 +125,7 @@ void OutputFile::resize(std::uint64_t bytes) {
 }
 
 void OutputFile::lock() {
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // file systems without locks have none to ask
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // other errors: the file system has no locks
     throw UserError(format("{} is being written by another process (two would damage it); wait for it, or give another name",
                            path_.string()));
 }
@@ -171,7 +171,7 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 
 void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes) {
   struct statvfs info {};
-  if (::statvfs(folder.c_str(), &info) != 0) return;  // if the disk is full, writing reports it
+  if (::statvfs(folder.c_str(), &info) != 0) return;  // unknown free space: if the disk is full, writing reports it
   const std::uint64_t free = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   if (free < bytes)
     throw RunError(format("{} has {} free ({} are to be written there); free some space or choose another file system",

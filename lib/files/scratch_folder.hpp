@@ -8,7 +8,7 @@ namespace fsdp {
 
 class ScratchFolder {
  public:
-  /// Creates PARENT/NAME-XXXXXX, a new folder that only this user may enter, and PARENT if it does not exist. Throws UserError.
+  /// Creates PARENT if it does not exist, and in it NAME-XXXXXX, a new folder that only this user may enter. Throws UserError.
   ScratchFolder(const std::filesystem::path& parent, std::string_view name);
   ScratchFolder(const ScratchFolder&) = delete;
   /// Removes the folder and all files in it; files that cannot be removed stay.

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t smallest_block = std::size_t{4} << 10, largest_block = std::size_t{1} << 20;
 constexpr std::uint64_t most_blocks = 65536;                // for contents below 64 GiB
-constexpr std::size_t read_bytes = std::size_t{256} << 10;  // bytes per read: they stay in the cache until they are summed
+constexpr std::size_t read_bytes = std::size_t{256} << 10;  // bytes per read: still in the cache when they are summed
 constexpr char magic[8] = {'f', 's', 'd', 'p', 's', 'e', 'a', 'l'};
 
 struct Footer {
@@ -32,7 +32,7 @@ std::uint64_t blocks_of(std::uint64_t bytes, std::uint64_t block_bytes) {
   return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
-/// The checksum of all bytes between the contents and the footer's sum.
+/// Computes Footer::sum: the checksum of all bytes between the contents and that field.
 std::uint64_t sum_of(const std::vector<std::uint64_t>& sums, const std::string& parts, const Footer& footer) {
   RunningSum sum;
   sum.add(sums.data(), sums.size() * sizeof sums[0]);
@@ -41,7 +41,7 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& sums, const std::string& 
   return sum.value();
 }
 
-/// The checksum of a part as it is in the file.
+/// Computes the checksum of a part from the bytes in the file.
 template <class File>
 std::uint64_t sum_of_part(const File& file, const SealedPart& part) {
   RunningSum sum;
@@ -49,7 +49,7 @@ std::uint64_t sum_of_part(const File& file, const SealedPart& part) {
   return sum.value();
 }
 
-/// The parts that a seal lists, up to the first entry that is not valid.
+/// Returns the parts that the JSON text of a seal lists, up to the first invalid entry.
 std::vector<SealedPart> listed_parts(const std::string& text) {
   std::vector<SealedPart> parts;
   const nlohmann::json listed = parse_json(text);
@@ -164,7 +164,8 @@ CheckedFile CheckedFile::sealed_by(const std::filesystem::path& seal_path, const
   return file;
 }
 
-/// Reads the seal at the end of `from`, which is a separate file if `beside` is true. Returns false if there is no seal.
+/// Reads the seal at the end of `from`: this file, or the separate file of its seal if `beside` is true. Returns false if there
+/// is no seal.
 bool CheckedFile::read_seal(const InputFile& from, bool beside) {
   Footer footer;
   if (from.size() < sizeof footer) return false;
@@ -224,7 +225,7 @@ const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
   auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Block& b) { return b.index == block && !b.bytes.empty(); });
   if (found == kept_.end()) {
     found = kept_.end() - 1;
-    found->bytes.clear();  // a damaged block must not stay here
+    found->bytes.clear();  // if the new block is damaged, no block must be stored here
     std::vector<char> bytes(bytes_of(block));
     file_.read(block * block_bytes_, bytes.data(), bytes.size());
     check_block(block, bytes.data());
@@ -250,7 +251,7 @@ void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool 
       advance(of_block);
       continue;
     }
-    // A read takes as many whole blocks as fit into a piece; the last block of the file may be shorter.
+    // Reads as many whole blocks at once as fit into read_bytes, but at least one. The last block of the file may be shorter.
     const std::size_t whole = std::max(of_block, std::min(bytes, read_bytes) / block_bytes_ * block_bytes_);
     file_.read(offset, to, whole);
     for (std::size_t at = 0; at < whole; at += block_bytes_) check_block((offset + at) / block_bytes_, to + at);

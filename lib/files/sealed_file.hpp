@@ -1,16 +1,16 @@
-// Sealed files: the contents, then the checksum of each block of the contents, then a footer with its own checksum. A reader
-// compares a block with its checksum before it returns bytes of that block. So a parser never sees a wrong byte, and a reader
-// of a part reads and compares only the blocks of that part.
+// A sealed file is a file whose contents are followed by a seal: a checksum of each block of the contents, and a footer with
+// its own checksum. A reader compares a block with its checksum before it returns bytes of that block, so a parser never gets a
+// wrong byte. To read a part of a file, only the blocks of that part are read and compared.
 //
-//   contents                       any bytes; in HDF5 files those that HDF5 wrote. HDF5's tools ignore the rest of the file.
+//   contents                       any bytes, for example an HDF5 file; HDF5's tools ignore the bytes after it
 //   u64 sums[]                     XXH3-64 of each block of the contents; the last block may be shorter
-//   char parts[]                   JSON: [name, offset, bytes, "XXH3-64"] of parts of the contents, so that damage has a name
+//   char parts[]                   JSON: [name, offset, bytes, "XXH3-64"] of parts (tensors), to name damaged ones in messages
 //   u64 content_bytes, block_bytes, part_bytes
 //   u64 sum                        XXH3-64 of all bytes between the contents and this number
 //   char magic[8]                  "fsdpseal"
 //
-// Numbers are little-endian. docs/checkpoint-format.md describes the format for users. Some formats allow nothing after the
-// contents; the seal is then a separate file next to it: model.safetensors.xxh3.
+// Numbers are little-endian. docs/checkpoint-format.md describes the format for users. If a format allows no bytes after the
+// contents, the seal is a separate file next to it: model.safetensors.xxh3.
 #pragma once
 
 #include <array>
@@ -40,17 +40,17 @@ struct SealedPart {
   std::uint64_t offset = 0, bytes = 0, checksum = 0;
 };
 
-/// Computes the checksums of the blocks of a file's contents.
+/// Computes the checksum of each block of a file's contents.
 class BlockSums {
  public:
   explicit BlockSums(std::size_t block_bytes) : block_bytes_(block_bytes) {}
-  /// The block size for contents of this length. Blocks are small, so that reading a part reads few bytes around it, unless
-  /// that would give too many blocks.
+  /// Returns the block size for contents of this length. Small blocks are better, because to read a part, few bytes around it
+  /// must be read; but the number of blocks is limited.
   static std::size_t block_bytes_for(std::uint64_t content_bytes);
 
   /// Adds the next bytes of the contents.
   void add(const void* data, std::size_t bytes);
-  /// The seal, which follows the contents in a sealed file. Call it after all bytes are added.
+  /// Returns the seal, the bytes after the contents. Call it after all contents are added.
   std::string trailer(const std::vector<SealedPart>& parts) const;
   std::uint64_t bytes() const { return bytes_; }
   std::vector<std::uint64_t> sums() const;
@@ -62,22 +62,22 @@ class BlockSums {
   std::uint64_t bytes_ = 0;
 };
 
-/// Seals a file that has been written. Bytes that are still in memory need not be read again: the caller adds them, in order of
-/// their offsets. The bytes between them are read from the file.
+/// Seals a file that has been written. The caller adds the bytes that are still in memory, in order of their offsets, so that
+/// they need not be read again. All other bytes are read from the file.
 class Sealer {
  public:
   /// `content_bytes` is the length of the contents when the file is sealed. `file` must outlive this object.
   Sealer(OutputFile& file, std::uint64_t content_bytes)
       : file_(file), content_bytes_(content_bytes), blocks_(BlockSums::block_bytes_for(content_bytes)) {}
-  /// Adds the bytes at `offset`, which must not be before the end of the bytes of the last call.
+  /// Adds the bytes at `offset`. They must be after the bytes of the previous call.
   void add(std::uint64_t offset, const void* data, std::size_t bytes);
-  /// Lists a part, with its checksum, in the seal.
+  /// Lists a part in the seal; part.checksum must be set.
   void name(SealedPart part) { parts_.push_back(std::move(part)); }
-  /// The same for a part without a checksum, which is computed from the file.
+  /// The same, but computes part.checksum from the file.
   void name_and_sum(SealedPart part);
-  /// Writes the trailer. Returns the size and checksum of the whole file, including the trailer.
+  /// Writes the seal after the contents. Returns the size and checksum of the whole file, including the seal.
   FileSum finish();
-  /// Returns the trailer instead, for a separate file.
+  /// Instead of finish(): returns the seal, which the caller writes to a separate file.
   std::string trailer();
 
  private:
@@ -91,28 +91,27 @@ class Sealer {
   std::vector<SealedPart> parts_;
 };
 
-/// Reads the contents of a file. If the file has a seal, bytes are compared with its checksums before they are returned.
+/// Reads the contents of a file. If the file has a seal, bytes are compared with the seal's checksums before they are returned.
 class CheckedFile {
  public:
-  /// Opens a file with a separate seal, the file `seal_path`. The seal may be missing.
+  /// Opens the file `path`, whose seal is the separate file `seal_path`. The seal may be missing.
   static CheckedFile sealed_by(const std::filesystem::path& seal_path, const std::filesystem::path& path, Verify verify);
-  /// If `expected` is given, the file must have that size and a seal. Throws what InputFile throws, and DamagedError if the
-  /// size is wrong, or the seal is missing or broken.
+  /// Opens a file with the seal at its end. If `expected` is given, the file must have that size and a seal. Throws the errors
+  /// of InputFile, and DamagedError if the seal is broken, the expected seal is missing or the size is not the expected one.
   explicit CheckedFile(const std::filesystem::path& path, Verify verify = Verify::yes,
                        std::optional<FileSum> expected = std::nullopt);
 
   const std::filesystem::path& path() const { return file_.path(); }
   /// The size of the contents, without the seal.
   std::uint64_t size() const { return content_bytes_; }
-  /// Returns true if the file has checksums (or no contents).
+  /// Returns true if the file has checksums, or no contents.
   bool is_checked() const { return !sums_.empty() || content_bytes_ == 0; }
-  /// Reads bytes of the contents and compares them with their checksums. With Verify::no, `numbers` (elements of tensors) are
-  /// not compared; if the seal lists parts, the bytes must also be within one of them. Throws DamagedError, which names the
-  /// damaged bytes, or CallError. Only one thread may call this at a time.
+  /// Reads bytes of the contents and compares them with their checksums. `numbers` is true if they are elements of a tensor,
+  /// and not bytes that are parsed. With Verify::no, elements are not compared if they are within a part, or if the seal
+  /// lists no parts. Throws DamagedError, which names the damaged bytes, or CallError. Only one thread may call this at a time.
   void read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers = true) const;
   void prefetch(std::uint64_t offset, std::size_t bytes) const { file_.prefetch(offset, bytes); }
-  /// The name of the first damaged part that contains some of these bytes; empty if there is none, or if the seal lists no
-  /// parts.
+  /// Returns the name of the first damaged part that contains some of these bytes. Empty if there is no such part.
   std::string damaged_part(std::uint64_t offset, std::uint64_t bytes) const;
 
  private:
@@ -137,7 +136,7 @@ class CheckedFile {
   std::string parts_;  // the JSON text in the seal
   std::vector<std::pair<std::uint64_t, std::uint64_t>>
       part_ranges_;                      // only with Verify::no: begin and end of each part, sorted
-  mutable std::array<Block, 4> kept_{};  // blocks of which only a part was read, the latest first
+  mutable std::array<Block, 4> kept_{};  // the last blocks that were read in part, the latest first
 };
 
 }  // namespace fsdp
