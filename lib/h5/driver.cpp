@@ -12,7 +12,7 @@ namespace fsdp::h5 {
 
 // --- written files ---
 
-/// Calls `work` unless there was an error before.
+/// Calls `work` and keeps its exception, unless there is an error already.
 template <class Work>
 void WrittenStorage::keep_error(Work&& work) {
   if (error_) return;
@@ -48,11 +48,11 @@ OutputFile& WrittenStorage::file() {
   return file_;
 }
 
-// --- HDF5's side ---
+// --- the driver that HDF5 calls ---
 
 namespace {
 
-/// HDF5 copies this struct into the access property list.
+/// The driver's part of a file access property list. HDF5 copies it.
 struct Info {
   Storage* storage;
 };
@@ -72,7 +72,7 @@ extern "C" {
 H5FD_t* open_storage(const char*, unsigned flags, hid_t access, haddr_t) {
   const auto* info = static_cast<const Info*>(H5Pget_driver_info(access));
   if (!info) return nullptr;
-  // Before HDF5 creates a file, it tries to open it for reading. There is no file yet.
+  // Before HDF5 creates a file, it tries to open it. That must fail, because there is no file yet.
   if (info->storage->is_written() != ((flags & H5F_ACC_CREAT) != 0)) return nullptr;
   auto* file = new Driven{};
   file->storage = info->storage->shared_from_this();

@@ -1,11 +1,11 @@
-// The file driver through which HDF5 reads and writes the bytes of a file, with two kinds of storage.
+// Our HDF5 file driver, through which HDF5 reads and writes the bytes of a file. A file is one of two kinds of Storage.
 //
-// Written files. HDF5 1.10 does not survive a write that fails (a full disk): objects that it cannot flush stay open, and it
-// loops or crashes when they are closed again. So HDF5 never learns of the failure: the storage keeps the first error and drops
-// all later writes, and the owner of the file asks for the error.
+// WrittenStorage: a file that is written. HDF5 1.10 loops or crashes after a failed write (a full disk): objects that it cannot
+// flush stay open and are closed again. So the driver does not report the failure to HDF5: the storage keeps the first error
+// and drops all later writes. The owner of the file must call check() or file(), which throw that error.
 //
-// Read files. HDF5 1.10 does not survive wrong bytes either. If the file has checksums, HDF5 gets only bytes that match them; a
-// mismatch is an error of the read.
+// ReadStorage: a file that is read. HDF5 1.10 may also crash on damaged bytes. If the file has checksums, HDF5 gets only bytes
+// that match them; otherwise the read fails.
 #pragma once
 
 #include <cstdint>
@@ -32,18 +32,18 @@ class Storage : public std::enable_shared_from_this<Storage> {
 
 class WrittenStorage final : public Storage {
  public:
-  /// Creates the file. Throws CallError, also if it exists.
+  /// Creates the file. Throws CallError if that fails or the file exists.
   explicit WrittenStorage(const std::filesystem::path& path) : file_(path) {}
   bool is_written() const override { return true; }
   std::uint64_t size() const override { return size_; }
-  /// Bytes that were never written, or were dropped, read as zeros.
+  /// Bytes that were never written, or whose write was dropped, are read as zeros.
   void read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers) override;
   void write(std::uint64_t offset, const void* data, std::size_t bytes) override;
   void resize(std::uint64_t bytes) override;
 
-  /// The file itself, for use after HDF5 has closed it. Throws the first error of a write.
+  /// Returns the file, for use after HDF5 has closed it. Throws the first error of a write, if any.
   OutputFile& file();
-  /// Throws the first error of a write.
+  /// Throws the first error of a write, if any.
   void check() const;
 
  private:
@@ -51,7 +51,7 @@ class WrittenStorage final : public Storage {
   void keep_error(Work&& work);
 
   OutputFile file_;
-  std::uint64_t size_ = 0;  // the size that HDF5 sees
+  std::uint64_t size_ = 0;  // the size of the file as reported to HDF5
   std::exception_ptr error_;
 };
 
@@ -72,10 +72,10 @@ class ReadStorage final : public Storage {
   CheckedFile file_;
 };
 
-/// Makes files that are opened with this file access property list use `storage`.
+/// Makes HDF5 read and write a file through `storage` if it opens the file with this file access property list.
 void use_storage(std::int64_t access_list, Storage& storage);
-/// Returns the first exception of a failed read of this thread since the last call, or null. HDF5 itself only reports that a
-/// read failed.
+/// Returns the first exception that ReadStorage has thrown in this thread since the last call of this function, or null. HDF5
+/// itself only reports that a read failed.
 std::exception_ptr take_read_error();
 
 }  // namespace fsdp::h5

@@ -29,7 +29,8 @@ std::recursive_mutex& library_mutex() {
   return mutex;
 }
 
-/// Locks the library for this thread and turns off its printing. HDF5's error stack, and so this setting, is per thread.
+/// Locks HDF5 for this thread, and turns off its printing of errors. That setting belongs to the thread, as does HDF5's error
+/// stack.
 class Lock {
  public:
   Lock() : lock_(library_mutex()) {
@@ -46,8 +47,8 @@ extern "C" herr_t collect_error(unsigned, const H5E_error2_t* error, void* out) 
   return 0;
 }
 
-/// The outermost and innermost messages of HDF5's error stack. The innermost one has the system's reason; those between only
-/// repeat each other.
+/// Returns the outermost and the innermost message of HDF5's error stack. The innermost one has the system's reason; the others
+/// only repeat each other.
 std::string error_stack() {
   std::vector<std::string> all;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, collect_error, &all);
@@ -55,8 +56,8 @@ std::string error_stack() {
   return all.size() == 1 ? all.front() : format("{}: {}", all.front(), all.back());
 }
 
-/// Checks the result of an HDF5 call, which is negative on failure. If a read in our file driver failed, rethrows that
-/// exception; otherwise throws CallError.
+/// Returns the result of an HDF5 call, unless it is negative: the call has failed. Then throws CallError or, if our file driver
+/// (driver.hpp) has failed to read, rethrows the driver's exception.
 template <class Result>
 Result check_h5(Result result, std::string_view call, std::string_view object,
                 std::source_location where = std::source_location::current()) {
@@ -81,8 +82,9 @@ Handle text_type() {
   return type;
 }
 
-/// File access without locks: some shared file systems refuse them. Nobody writes to a file that has its final name, and only
-/// its own rank writes to a file before that. SEMI: closing a file with open objects is a bug, and an error.
+/// Returns the properties with which files are opened. HDF5 must not lock files, because some shared file systems refuse locks.
+/// No locks are needed: only one rank writes a file, and nobody writes to it after it has its final name. With H5F_CLOSE_SEMI,
+/// HDF5 returns an error if a file is closed that has open objects, which would be a bug.
 Handle file_access() {
   Handle access = property_list(H5P_FILE_ACCESS);
   check_h5(H5Pset_fclose_degree(access.id(), H5F_CLOSE_SEMI), "H5Pset_fclose_degree", "");
@@ -108,7 +110,7 @@ void write_attribute(std::int64_t node, const std::string& name, std::int64_t fi
 
 constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // in elements
 
-/// An open attribute that has exactly one element of the expected type class.
+/// An open attribute with exactly one element, of the type class `kind` of open_scalar(). `what` names it in messages.
 struct OpenAttribute {
   Handle attribute;
   std::string what;
@@ -127,7 +129,8 @@ OpenAttribute open_scalar(std::int64_t node, const std::string& name, H5T_class_
   return {std::move(attribute), what};
 }
 
-/// The names of a group's datasets and other objects, and the name of a link that is refused.
+/// The names of the datasets and of the other objects in a group. `refused` is the name of a link that is not allowed, or
+/// empty.
 struct Collected {
   std::vector<std::string> datasets, others;
   std::string refused;
@@ -168,7 +171,7 @@ Collected collect(const Handle& file, const std::string& group, const std::strin
 Handle::~Handle() {
   if (id_ < 0) return;
   const Lock lock;
-  // During stack unwinding the message of the exception counts, not this one.
+  // During stack unwinding, only the message of the exception is printed.
   if (close_(id_) < 0 && std::uncaught_exceptions() == 0) std::fprintf(stderr, "%s: %s\n", close_name_, error_stack().c_str());
 }
 
@@ -337,7 +340,7 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
     throw UserError(
         format("{} is not an HDF5 file (it does not begin as one); check the path, or copy the file again", path.string()));
   const Lock lock;
-  const Handle access = file_access();  // stays open until error_stack() is read, because closing it clears the error stack
+  const Handle access = file_access();  // open until error_stack() is called, because closing clears the error stack
   use_storage(access.id(), *input);
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id());
   const std::exception_ptr reason = take_read_error();
@@ -355,7 +358,8 @@ void File::prefetch(std::uint64_t offset, std::size_t bytes) const {
 
 namespace {
 
-/// An HDF5 type that describes sign, exponent and mantissa, so that every HDF5 tool can show the numbers.
+/// Returns the HDF5 type of the elements. bf16 and fp16 are described by their sign, exponent and mantissa, so that every HDF5
+/// tool can show the numbers.
 Handle file_type(DType type, const std::string& what) {
   Handle made(check_h5(H5Tcopy(H5T_IEEE_F32LE), "H5Tcopy", what), H5Tclose, "H5Tclose");
   if (type == DType::f32) return made;
@@ -367,14 +371,14 @@ Handle file_type(DType type, const std::string& what) {
   return made;
 }
 
-constexpr std::size_t chunk_elements = std::size_t{1} << 16;  // a quarter of HDF5's chunk cache
-constexpr std::size_t fewest_compressed = 4096;               // in elements: the index of the chunks itself takes 2 KiB
-constexpr unsigned deflate_level = 1;  // mantissas are noise: level 4 saves one per cent more and takes longer
+constexpr std::size_t chunk_elements = std::size_t{1} << 16;  // as fp32, a quarter of HDF5's chunk cache
+constexpr std::size_t fewest_compressed = 4096;  // in elements: smaller ones gain nothing, as the chunk index takes 2 KiB
+constexpr unsigned deflate_level = 1;            // mantissas hardly compress: level 4 saves 1 % more and is slower
 
 Handle dataset_creation(const std::string& what) {
   Handle creation = property_list(H5P_DATASET_CREATE);
   check_h5(H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time",
-           what);  // our code writes every element: no fill values
+           what);  // our code writes every element, so HDF5 writes no fill values
   return creation;
 }
 
@@ -456,8 +460,8 @@ bool File::has(const std::string& name) const {
 
 namespace {
 
-/// Throws UserError unless the dataset's elements are in its own file, have a supported type and at least one dimension, and
-/// need only HDF5's own filters.
+/// Throws UserError unless the elements of the dataset are in its own file, have a supported type and at least one dimension,
+/// and use only HDF5's own filters.
 void require_own_elements(const Handle& dataset, bool of_integers, const std::string& what) {
   const Handle creation(check_h5(H5Dget_create_plist(dataset.id()), "H5Dget_create_plist", what), H5Pclose, "H5Pclose");
   const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
@@ -503,7 +507,7 @@ void require_own_elements(const Handle& dataset, bool of_integers, const std::st
 }  // namespace
 
 Handle File::open_dataset(const std::string& name, bool of_integers, const std::string& what) const {
-  if (input_) has(name);  // refuses links out of the file
+  if (input_) has(name);  // throws if the name is a link to another file
   Handle dataset(check_h5(H5Dopen2(handle_.id(), name.c_str(), H5P_DEFAULT), "H5Dopen2", what), H5Dclose, "H5Dclose");
   if (input_) require_own_elements(dataset, of_integers, what);
   return dataset;
@@ -530,8 +534,8 @@ Integers::Integers(Handle handle, std::string what, std::shared_ptr<WrittenStora
 
 namespace {
 
-/// Checks a call that reads a file from outside. On failure rethrows the storage's exception if there is one; otherwise throws
-/// DamagedError.
+/// Checks the result of an HDF5 call that reads a file of another program. If the call has failed, rethrows the exception of
+/// our file driver, if there is one; otherwise throws DamagedError.
 void require_read(herr_t result, const std::string& what) {
   const std::exception_ptr reason = take_read_error();
   if (result >= 0) return;

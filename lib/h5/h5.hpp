@@ -1,19 +1,20 @@
-// RAII over the HDF5 C API: files with datasets of fp32 or 16-bit numbers or of integers, virtual datasets over other files,
-// and attributes. No header of this folder includes hdf5.h.
+// RAII classes over the HDF5 C API: files, datasets of floating-point numbers or of integers, virtual datasets, and attributes.
+// No header of this folder includes hdf5.h.
 //
-// Errors. A failed call throws CallError with the name of the call, its object and HDF5's error stack; HDF5 itself prints
-// nothing. Destructors close without throwing. After writing, call File::close(), which does throw: HDF5 may write buffered
-// bytes only then.
+// Errors. A failed call throws CallError with the name of the call, the name of the file or dataset, and HDF5's error stack;
+// HDF5 itself prints nothing. Destructors never throw. So after writing, call File::close(), which throws: HDF5 may write
+// buffered bytes only when it closes the file.
 //
-// Threads. HDF5 is thread-safe only if it was built with that option, and ranks can be threads of one process. So every call
-// here holds one process-wide mutex. Any thread may use an object, but only one at a time.
+// Threads. HDF5 is thread-safe only if it was built with that option, and ranks can be threads of one process. So every
+// function here locks one mutex of the process. Any thread may use an object, but only one at a time.
 //
-// Names. A name such as "exp_avg/transformer.wte.weight" contains groups, which are created as needed.
+// Names. The name of a dataset may be a path through groups, such as "exp_avg/transformer.wte.weight". Missing groups are
+// created.
 //
-// Files from outside. If a file has checksums (files/sealed_file.hpp), HDF5 sees no damaged byte. Everything that could lead
-// into another file is refused: links other than hard links, external storage and virtual datasets. Filters other than HDF5's
-// shuffle, deflate and fletcher32 are refused, too. HDF5 itself may crash on damaged bytes in files without checksums
-// (docs/reliability.md).
+// Files of other programs. Everything through which a file could show the contents of another file is refused: links other than
+// hard links, external storage and virtual datasets. Filters other than HDF5's shuffle, deflate and fletcher32 are also
+// refused. If a file has checksums (files/sealed_file.hpp), HDF5 never gets damaged bytes. If it has none, HDF5 itself may
+// crash on damaged bytes (docs/reliability.md).
 #pragma once
 
 #include <cstdint>
@@ -35,10 +36,10 @@ namespace fsdp::h5 {
 class ReadStorage;
 class WrittenStorage;
 
-/// gzip stands for HDF5's own filters shuffle and deflate, which every HDF5 tool can read.
+/// `gzip` means HDF5's own filters shuffle and deflate, which every HDF5 tool can read.
 enum class Compression { none, gzip };
 
-/// Owns an HDF5 identifier, and knows how to close it.
+/// Owns an HDF5 identifier and the function that closes it.
 class Handle {
  public:
   using Close = int (*)(std::int64_t);
@@ -52,7 +53,7 @@ class Handle {
   ~Handle();
 
   std::int64_t id() const { return id_; }
-  /// Closes the identifier now. Throws CallError if that fails; the identifier is closed in any case.
+  /// Closes the identifier now. If that fails, throws CallError; the destructor does not try again.
   void close(std::string_view what);
 
  private:
@@ -75,7 +76,7 @@ class Node {
 
   bool has_attribute(const std::string& name) const;
   std::vector<std::string> attribute_names() const;
-  /// These throw CallError if there is no such attribute or it is of another kind.
+  /// These two throw CallError if there is no attribute `name`, or if it has another type.
   std::string read_text(const std::string& name) const;
   std::uint64_t read_integer(const std::string& name) const;
 
@@ -85,21 +86,23 @@ class Node {
   std::string what_;  // for messages: "checkpoint.h5" or "wte.weight of checkpoint.h5"
 };
 
-/// A dataset of floating-point numbers with one or more dimensions, read and written as fp32.
+/// A dataset of floating-point numbers with one or more dimensions. Elements are converted from and to fp32 when they are read
+/// and written.
 class Dataset : public Node {
  public:
   const Shape& shape() const { return shape_; }
-  /// The elements `range`, flat in row-major order.
+  /// Write and read the elements with flat indices `range`, in row-major order.
   void write(Range range, const float* values);
   void read(Range range, float* out) const;
-  /// The offset of the first element in the file; nullopt if the elements are not contiguous or were never written.
+  /// The offset in the file of the first element; nullopt if the elements are not contiguous or were never written.
   std::optional<std::uint64_t> offset() const;
-  /// The type of the elements (f32, bf16 or f16) if they are contiguous and stored in this machine's format; otherwise nullopt.
+  /// The type of the elements (f32, bf16 or f16) if they are contiguous and stored in the byte order of this machine, so that
+  /// they can be read without HDF5; otherwise nullopt.
   std::optional<DType> plain_type() const;
-  /// Throws DamagedError if some elements were never written or the index of the chunks is damaged: HDF5 would read those
-  /// elements as zeros. Elements may be missing if the dataset defines a fill value.
+  /// Throws DamagedError if some elements were never written, or if the index of the chunks is damaged. Without this check HDF5
+  /// would read these elements as zeros. Elements may be missing if the dataset has a user-defined fill value.
   void require_whole() const;
-  /// All ranges of bytes in the file that contain its elements, compressed or not.
+  /// Returns the ranges of bytes in the file that contain the elements, compressed or not.
   struct StoredRange {
     std::uint64_t offset, bytes;
   };
@@ -119,8 +122,8 @@ class Integers : public Node {
   /// The bytes of one integer in the file.
   std::size_t bytes() const { return bytes_; }
   bool is_signed() const { return is_signed_; }
-  /// The elements `range`, flat in row-major order. An element too large for int64 reads as the largest int64. Throws
-  /// DamagedError if HDF5 cannot decode them.
+  /// Reads the elements with flat indices `range`, in row-major order. An element above the largest int64 is read as the
+  /// largest int64. Throws DamagedError if HDF5 cannot decode the elements.
   void read(Range range, std::int64_t* out) const;
   /// See Dataset::require_whole().
   void require_whole() const;
@@ -136,14 +139,14 @@ class Integers : public Node {
   std::shared_ptr<WrittenStorage> output_;  // of a file that is written
 };
 
-/// Elements of a dataset in a file that is to be sealed. `bytes` is the memory that still has the same bytes, and `part` then
-/// has their checksum; if it is null, they are read from the file.
+/// A dataset of a file that is to be sealed. If its bytes are still in memory, `bytes` points to them and part.checksum is
+/// their checksum. If `bytes` is null, File::seal() reads the bytes from the file and computes the checksum.
 struct KnownPart {
   SealedPart part;
   const void* bytes = nullptr;
 };
 
-/// A part of a virtual dataset: its flat elements `range` are all elements of a 1-D dataset in another file.
+/// A part of a virtual dataset: the elements with flat indices `range` are stored as a 1-D dataset in another file.
 struct VirtualPart {
   Range range;
   std::string file;  // relative to the folder of the virtual dataset's file
@@ -154,43 +157,42 @@ class File : public Node {
  public:
   /// Throws CallError if the file exists.
   static File create(const std::filesystem::path& path);
-  /// Opens a file for reading. Throws UserError if it does not exist, is not an HDF5 file or is shorter than its header says;
-  /// DamagedError if its seal is broken, or if `expected` is given and the size differs or the seal is missing. Later reads may
-  /// throw DamagedError, too. With Verify::no the elements of datasets are not compared with their checksums; all other bytes
-  /// are.
+  /// Opens a file for reading. Throws UserError if the file does not exist, is not an HDF5 file or is shorter than its header
+  /// requires. Throws DamagedError if its seal is broken; if `expected` is given, also if the file's size differs or its seal
+  /// is missing. Later reads may also throw DamagedError. With Verify::no, the elements of datasets are not compared with their
+  /// checksums, but all other bytes are.
   static File open(const std::filesystem::path& path, Verify verify = Verify::yes,
                    std::optional<FileSum> expected = std::nullopt);
-  /// Returns true if the file begins with the signature of HDF5. Throws what InputFile throws.
+  /// Returns true if the file begins with the signature of HDF5. Throws the errors of InputFile.
   static bool looks_like_hdf5(const std::filesystem::path& path);
 
-  /// Creates an fp32 dataset without values. It is contiguous; with gzip it has chunks of 64 Ki elements (unless it is small)
-  /// and must have one dimension.
+  /// Creates an fp32 dataset, whose elements are written later. It is contiguous. With Compression::gzip it must have one
+  /// dimension; it then has chunks of 64 Ki elements unless it is small.
   Dataset create_dataset(const std::string& name, const Shape& shape, Compression compression = Compression::none);
-  /// Creates a contiguous dataset of `type`. Its elements are written by other code after the file is closed. Returns the
-  /// offset of the first element in the file. No creation time is stored, so that equal contents give equal files.
+  /// Creates a contiguous dataset of `type`, and returns the offset in the file of its first element. Other code writes the
+  /// elements after the file is closed. HDF5 stores no creation time, so that equal contents give equal files.
   std::uint64_t reserve_dataset(const std::string& name, const Shape& shape, DType type);
-  /// Creates a virtual fp32 dataset. Elements that no part covers read as NaN, and so do parts in a missing file.
+  /// Creates a virtual fp32 dataset. Elements that are in no part, or whose file is missing, are read as NaN.
   void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
-  /// Creates an empty 1-D dataset of unsigned integers of `bytes` bytes (2 or 4), in chunks of 64 Ki elements.
+  /// Creates an empty 1-D dataset of unsigned integers with `bytes` bytes (2 or 4) each, in chunks of 64 Ki elements.
   Integers create_integers(const std::string& name, std::size_t bytes, Compression compression);
   bool has(const std::string& name) const;
-  /// Opens a dataset. Throws UserError if the name leads out of this file.
+  /// Open a dataset. They throw UserError if its elements are not stored in this file, or not in a supported form.
   Dataset dataset(const std::string& name) const;
   Integers integers(const std::string& name) const;
-  /// Names of the datasets directly in a group ("/" for the root), in HDF5's order by name.
+  /// Returns the names of the datasets directly in a group ("/" is the root), sorted by HDF5.
   std::vector<std::string> dataset_names(const std::string& group) const;
-  /// Names of the groups and types directly in a group.
+  /// Returns the names of the groups and named types directly in a group.
   std::vector<std::string> other_names(const std::string& group) const;
-  /// Closes the file and waits until all bytes are on the disk; throws CallError if that fails. All Dataset objects of this
-  /// file must be destroyed before.
+  /// Closes the file and waits until all bytes are on the disk; throws CallError if that fails. Destroy all Dataset and
+  /// Integers objects of this file before.
   void close();
-  /// Seals the file and closes it. Parts that are still in memory are not read again. Returns the size and checksum of the
-  /// whole file.
+  /// Seals the file (files/sealed_file.hpp) and closes it. Returns the size and checksum of the whole file.
   FileSum seal(std::vector<KnownPart> known = {});
 
   /// Returns true if the file has checksums and is open for reading.
   bool is_checked() const;
-  /// Tells the system that some process will read these bytes soon, so that the disk can start.
+  /// Asks the system to read these bytes from the disk in advance, because a process will read them soon.
   void prefetch(std::uint64_t offset, std::size_t bytes) const;
 
  private:
@@ -204,8 +206,8 @@ class File : public Node {
 
 /// The version of the HDF5 library that is loaded: "1.10.8".
 std::string library_version();
-/// The version of the HDF5 headers with which this program was compiled. If the two differ, HDF5 ends the process when it is
-/// first used.
+/// The version of the HDF5 headers with which this program was compiled. If it is not library_version(), HDF5 ends the process
+/// when it is first used.
 std::string header_version();
 
 }  // namespace fsdp::h5
