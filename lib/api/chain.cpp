@@ -22,7 +22,8 @@ Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
 }
 
-/// Runs `work`; adds the layer's name to the message of an exception.
+/// Runs `work`. If it throws a UserError, or an exception that is not the library's, puts the name of the layer or loss before
+/// its message.
 template <class Work>
 void naming(const char* what, const std::string& name, Work&& work) {
   try {
@@ -42,7 +43,7 @@ void naming(const char* what, const std::string& name, Work&& work) {
   }
 }
 
-/// Limits the numbers of a row, so that sizes in bytes do not overflow.
+/// Throws UserError if one of the sizes (numbers per row) is so large that sizes in bytes could overflow.
 void require_sane(const char* what, const std::string& name, std::initializer_list<std::size_t> numbers) {
   constexpr std::size_t most = std::size_t{1} << 30;
   for (const std::size_t n : numbers)
@@ -51,7 +52,7 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
           format("{} '{}' needs {} numbers per row (more than any memory holds); correct its sizes", what, name, n));
 }
 
-/// Parameter names become names of data sets in HDF5, in which only "/" and "." have a meaning: they are paths.
+/// Checks the full name of a parameter. It becomes the name of an HDF5 dataset, which is a path, so it must not contain "/".
 void require_name(const std::string& whole) {
   constexpr std::size_t most = 255;
   const auto is_right = [](char c) { return c > ' ' && c != '/' && c != 127; };
@@ -64,8 +65,8 @@ void require_name(const std::string& whole) {
 
 }  // namespace
 
-/// The parts of scratch memory, as offsets in floats: partial sums, unused gradients, losses, the stage's own scratch, and one
-/// activation.
+/// The layout of scratch memory, as offsets in floats: partial sums, gradients of parameters that are not trained, losses, the
+/// scratch memory of the layer, and one activation.
 struct Chain::Scratch {
   std::size_t sums, unwanted, losses, own, activation, end;
 
@@ -183,7 +184,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
     sizes.saved.push_back(saved_numel(*block.layer, shape, type) * sizeof(float));
   }
-  sizes.kept = sizes.saved;  // a layer does not say which saved numbers are cheap to recompute
+  sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
   add_stage(head_);
   return sizes;
 }
@@ -229,7 +230,7 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   return pass;
 }
 
-/// Sets gradients to zero before the first micro-batch: layers always add to gradients.
+/// Sets gradients to zero for the first micro-batch (`write` is overwrite), because layers always add to gradients.
 void Chain::clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const {
   if (write == kernels::Write::add) return;
   for (std::size_t i = 0; i < stage.parameters.size(); ++i)
@@ -264,7 +265,7 @@ void Chain::backward(const StageContext& context, const Stage& stage, const Pass
 }
 
 void Chain::embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const {
-  if (!first_.layer)  // converts the batch's numbers to the type of activations
+  if (!first_.layer)  // copies the batch's numbers, converted to the type of activations
     return with_element(context.type, [&]<class E>() {
       const auto* const numbers = reinterpret_cast<const float*>(inputs);
       const std::size_t n = context.shape.rows() * input_width_;
@@ -303,7 +304,7 @@ void Chain::block_backward(const StageContext& context, std::size_t block, const
   const Scratch scratch(*this, context.shape, context.type);
   Pass pass = pass_of(context, stage, scratch);
   pass.x = dense(const_cast<void*>(x_in), pass.rows(), stage.layer->inputs(), context.type);
-  // dy and dx share memory, and a layer writes dx while it reads dy: dy is copied first.
+  // The library passes dy in the memory of dx. A layer may write dx while it reads dy, so dy is copied first.
   void* const dy = context.scratch + scratch.activation;
   context.stream.copy(dy, dx, pass.rows() * stage.layer->outputs() * size_of(context.type));
   backward(context, stage, pass, dy, dx, saved, write);

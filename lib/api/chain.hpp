@@ -1,5 +1,6 @@
-// A user's layers and loss as a Model: the first stage prepares the input, the layers after it are the blocks, and the loss is
-// the head. Not for users: they use Sequential.
+// Makes a Model (nn/model.hpp) of a user's layers and loss. A Model computes in stages: the first stage (the embedding of a
+// transformer) prepares the input here, the layers after it are the blocks, and the loss is the head. Internal; users describe
+// models by Sequential.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ struct NamedLayer {
 
 class Chain final : public Model {
  public:
-  /// If the first layer takes tokens, it is the first stage; else the first stage copies the batch's numbers, and all layers
-  /// are blocks. Throws UserError if the sizes of adjacent layers differ, or a name is empty or repeated.
+  /// If the first layer takes tokens, it is the first stage. Else the first stage copies the numbers of the batch, and all
+  /// layers are blocks. Throws UserError if the sizes of adjacent layers differ, or if a name is empty or used twice.
   Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss, const DeviceTraits& device);
 
   const DeviceTraits& device() const override { return device_; }
@@ -45,7 +46,7 @@ class Chain final : public Model {
   void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
                  float* losses) const override;
 
-  /// The number of values per row that the first stage receives, and whether these are tokens.
+  /// The number of values per row of the input (1 for tokens), and whether these are tokens.
   std::size_t input_width() const { return input_width_; }
   bool takes_tokens() const { return first_.layer != nullptr; }
   const Loss& loss() const { return *loss_; }
@@ -53,7 +54,7 @@ class Chain final : public Model {
   bool works_in(DType type) const;
 
  private:
-  /// A layer or the loss, with its parameters; `begin` is the index of the first of them in the model.
+  /// A layer or the loss, with its parameters. `begin` is the index, among all parameters of the model, of the first one.
   struct Stage {
     std::string name;
     LayerPtr layer;

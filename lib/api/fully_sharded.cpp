@@ -65,7 +65,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"weight-decay", "weight_decay", if_given(o.weight_decay)},
           {"momentum", "momentum", if_given(o.momentum)},
           {"clip-norm", "clip_norm", text(o.clip_norm)},
-          {"freeze", "freeze", {}},  // not passed on: patterns may contain commas
+          {"freeze", "freeze", {}},  // set in train_options_of(): patterns may contain commas
           {"seed", "seed", text(o.seed)}};
 }
 
@@ -73,8 +73,8 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
   TrainOptions options;
   OptionTable table = train_option_table(options, 1);
   set_fields(table, fields_of(o));
-  // fsdp-train accepts betas and eps with every optimizer, because one configuration may serve several. A program knows its
-  // optimizer.
+  // fsdp-train ignores betas and eps that the optimizer does not use, because one configuration file may serve several
+  // optimizers. A program chooses its optimizer, so here they are an error.
   const OptimizerReads& reads = options.sharding.optimizer.kind->reads;
   const bool unread_betas = (o.beta1 || o.beta2) && !reads.betas;
   if (unread_betas || (o.eps && !reads.eps))
@@ -85,7 +85,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
   return options;
 }
 
-/// The number of integers or fp32 numbers in a micro-batch, inputs and targets.
+/// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
 std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
 
 MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding) {
@@ -226,7 +226,7 @@ struct FullyShardedDataParallel::Parts {
     if (sharding.types.parameter == DType::f16) scaler.emplace(LossScalerOptions{});
   }
 
-  /// Checks that all ranks were given the same options and the same model.
+  /// Throws UserError unless all ranks pass the same options and the same model.
   void require_same_everywhere(const Model& model, const std::vector<Field>& fields, const std::string& description) {
     std::string told;  // one line for each option and parameter
     const auto add = [&](const std::string& name, const auto& value) { told += format("{} {}\n", name, value); };
@@ -300,8 +300,8 @@ struct FullyShardedDataParallel::Parts {
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
   std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
 
-  /// Lets the user write `count` batches. Returns the number of rows that count, over all ranks. Checks that `learning_rate` is
-  /// the same on all ranks. Collective.
+  /// Calls `fill` for `count` micro-batches. Returns the number of rows of all ranks that count in the loss. Checks that
+  /// `learning_rate` is the same on all ranks. Collective.
   double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0) {
     std::int64_t counted = 0;
     agree(world, [&] {
@@ -318,7 +318,8 @@ struct FullyShardedDataParallel::Parts {
         if (rows.labels) require_below(targets, rows.classes, true, "label");
       }
     });
-    // The halves of the bits can be summed as integers: unless each sum is size() times this rank's value, the ranks differ.
+    // Compares the learning rates by integer sums of the two halves of their bits: if all ranks have the same bits, each sum is
+    // size() times this rank's value.
     const auto bits = std::bit_cast<std::uint64_t>(learning_rate);
     const std::array mine = {narrow<std::int64_t>(bits >> 32), narrow<std::int64_t>(bits & 0xffffffff)};
     std::array sums = {counted, mine[0], mine[1]};
@@ -342,7 +343,7 @@ struct FullyShardedDataParallel::Parts {
     return count;
   }
 
-  /// `limit` 0: no limit. Rows with negative labels do not count.
+  /// Throws UserError if a number is not below `limit` (0: no limit), or is negative and `may_be_negative` is false.
   static void require_below(std::span<const std::int32_t> numbers, std::size_t limit, bool may_be_negative, const char* what) {
     if (limit == 0) return;
     for (std::size_t i = 0; i < numbers.size(); ++i)
@@ -451,7 +452,8 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
   constexpr std::array other_files = {".bin", ".ckpt", ".pt", ".pth", ".safetensors"};
   const bool is_other = std::find(other_files.begin(), other_files.end(), path.extension()) != other_files.end();
   require_same_path(path);
-  // Writes the shards first, into a folder next to `path`. Then one process joins them as fsdp-consolidate does.
+  // All ranks first write their shards into a temporary folder next to `path`. Then rank 0 joins them, as fsdp-consolidate
+  // does.
   std::optional<ScratchFolder> shards;
   std::string folder;
   agree(world, [&] {
@@ -483,7 +485,7 @@ void FullyShardedDataParallel::Parts::for_each_parameter(
   const bool is_first_copy = sharded->mesh().replicate->rank() == 0;
   const auto stream = make_host_stream();
   for (std::size_t parameter = 0; parameter < parameters().size(); ++parameter) {
-    // Zeros, except for the elements that only this rank contributes: the sum over ranks is the whole parameter.
+    // Each element is set on exactly one rank and zero on all others, so that the sum over the ranks is the whole parameter.
     std::vector<float> whole(numel(parameters()[parameter].shape));
     for (std::size_t u = 0; u < layout.units().size() && is_first_copy; ++u) {
       if (!layout.units()[u].sharded && sharded->shard() != 0) continue;

@@ -23,7 +23,7 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
     }
   };
   {
-    // Uses messages, which work on all ranks whatever `comm` each was given.
+    // Compares `comm` of all ranks by MPI messages, which work even if the ranks have different values.
     const auto messages = connect({.kind = "mpi", .timeout_s = comm.timeout_s});
     require_same(*messages, comm.kind, [&](const std::string& first) {
       throw UserError(
@@ -88,7 +88,7 @@ int run(int argc, char** argv, const std::function<int(Job& job)>& body, const J
     if (!body) throw UserError("there is nothing to run (body is null); give a function");
     Job job(std::make_shared<Job::Parts>(options, &session));
     const int code = body(job);
-    return code != 0 && code % 256 == 0 ? exit_code::failed : code;  // the system keeps only 8 bits of an exit code
+    return code != 0 && code % 256 == 0 ? exit_code::failed : code;  // the system keeps only the low 8 bits, which are 0 here
   };
   return run_mpi_program(argc, argv, work, in_words_of_api);
 }

@@ -1,4 +1,4 @@
-// The data of a Job. Not for users.
+// The data of a Job. Internal.
 #pragma once
 
 #include <functional>
@@ -12,18 +12,18 @@
 
 namespace fsdp {
 
-/// Objects made with a Job share ownership of this, so that it is destroyed last.
+/// A Job and all objects made with it share ownership of this, so that it is destroyed last.
 struct Job::Parts {
-  /// `there` is the MPI session if it exists already, and must live as long as the ranks work together; null: this object
-  /// starts MPI.
+  /// `there` is the existing MPI session, which must outlive this object. If it is null, this object starts MPI.
   Parts(const JobOptions& options, MpiSession* there);
 
-  /// Runs `work` on all ranks together. A CollectiveError, which all ranks throw, is rethrown with the API's names for options.
-  /// Any other exception may be this rank's only, while the others wait in a collective: it is printed and ends the job. With
-  /// one rank it also becomes a CollectiveError. Throws UserError if MPI has been finalized. Collective.
+  /// Runs `work`, which may be collective, on all ranks. A CollectiveError, which all ranks throw, is rethrown with the API's
+  /// names of options in its message. Any other exception may be thrown on this rank only, while other ranks wait in a
+  /// collective, so it is printed and ends the job; in a job of one rank it is rethrown as a CollectiveError. Throws UserError
+  /// if MPI has been finalized. Collective.
   void together(const std::function<void()>& work);
 
-  std::optional<MpiSession> own_session;  // outlives the others
+  std::optional<MpiSession> own_session;  // destroyed last, because the others use it
   MpiSession& session;
   std::unique_ptr<Communicator> world;
   CommOptions comm;

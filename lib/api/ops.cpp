@@ -59,7 +59,7 @@ struct Operand {
   const Tensor& tensor;
 };
 
-/// Throws UserError unless `ok`. `wanted` describes the operands that `operation` takes.
+/// Throws UserError unless `ok` is true. `wanted` describes the operands that `operation` takes; `given` are those of the call.
 void require(bool ok, const char* operation, const char* wanted, std::initializer_list<Operand> given) {
   if (ok) return;
   std::string all;
@@ -83,7 +83,8 @@ bool is_vector(const Tensor& vector, const Tensor& x, DType type) {
   return vector && vector.rows == 1 && vector.columns == x.columns && vector.type == type;
 }
 
-/// Column sums over the rows of x need memory, which is reserved for the most columns that the layers declare.
+/// Throws UserError if x has too many columns: sums over its rows need pass.sums, whose size comes from the sizes that the
+/// layers declare.
 void require_room_for_sums(const Pass& pass, const char* operation, const Tensor& x) {
   if (x.columns > pass.most_columns)
     throw UserError(
@@ -92,10 +93,10 @@ void require_room_for_sums(const Pass& pass, const char* operation, const Tensor
                operation, x.columns, pass.most_columns));
 }
 
-/// Returns true for a vector, or for none.
+/// Returns true for an fp32 vector [1, columns of x], or for none.
 bool is_gradient(const Tensor& gradient, const Tensor& x) { return !gradient || is_vector(gradient, x, DType::f32); }
 
-/// Returns true for the statistics that a norm saves for each row.
+/// Returns true for the statistics of a norm: `of_row` fp32 numbers for each row of x.
 bool is_stats(const Tensor& stats, const Tensor& x, std::size_t of_row) {
   return stats && stats.is_dense() && stats.type == DType::f32 && stats.numel() == of_row * x.rows;
 }

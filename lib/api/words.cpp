@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-/// The quantities that a program can set, and their names in the API. Other quantities keep their names.
+/// Quantities in messages, and their names in the API. Other quantities keep their names.
 constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"micro-batch", "batch_size"},
     {"micro-batches per update", "gradient_accumulation_steps"},

@@ -1,4 +1,4 @@
-// Translates the library's messages for a user's program. Not for users.
+// Translates the library's messages into the words of the API. Internal.
 #pragma once
 
 #include <optional>
@@ -10,16 +10,16 @@
 
 namespace fsdp {
 
-/// Replaces the quantities that a message names between backquotes by their names in the API: "lower `micro-batch`" becomes
-/// "lower batch_size".
+/// Messages of the library name quantities between backquotes, because a program and the API have different names for them.
+/// Replaces these by the API's names: "lower `micro-batch`" becomes "lower batch_size".
 std::string in_words_of_api(std::string message);
 
-/// A field of a struct of options, and the corresponding option of fsdp-train; without a value the option is not given.
+/// A field of an options struct (`name`), the corresponding option of fsdp-train, and the value; empty: the option is not set.
 struct Field {
   std::string option, name;
   std::optional<std::string> value;
 };
-/// Sets the options, with all checks of the table. Throws UserError with the names of the fields instead of the options.
+/// Sets the options in `table`, which checks them. The messages of UserError name the fields instead of the options.
 void set_fields(OptionTable& table, const std::vector<Field>& fields);
 
 /// Converts "auto", "cpu" or "cuda". Throws UserError.

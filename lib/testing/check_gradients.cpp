@@ -1,4 +1,4 @@
-// Checks gradients by central differences of a weighted sum of the results, in fp64: (f(p + h) - f(p - h)) / 2h.
+// Compares gradients with central differences, (f(p + h) - f(p - h)) / (2 h), where f is a weighted sum of the results in fp64.
 #include "testing/check_gradients.hpp"
 
 #include <algorithm>
@@ -23,13 +23,13 @@ namespace {
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// Fills a tensor with NaN, so that elements that are not written are detected.
+/// Fills a tensor with NaN, to detect elements that a pass does not write.
 void poison(const Tensor& tensor) {
   if (!tensor) return;
   with_element(tensor.type, [&]<class E>() { std::fill_n(static_cast<E*>(tensor.data), tensor.numel(), E(nan)); });
 }
 
-/// Runs a pass, and throws if it changed a tensor that it must only read.
+/// Runs a pass (`work`), and throws if it has changed a tensor that it must only read: a parameter, or a tensor in `more`.
 template <class Work>
 void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> more, Work&& work) {
   std::vector<std::pair<std::string, Tensor>> tensors;
@@ -47,7 +47,7 @@ void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> m
       throw UserError(format("{} has changed {}, which it must only read", what, tensors[i].first));
 }
 
-/// A user's layer; fills the memory that the layer must write with NaN before each pass.
+/// Wraps a user's layer: before each pass, fills the memory that the layer must write with NaN.
 class PoisonedLayer final : public Layer {
  public:
   explicit PoisonedLayer(const Layer& layer) : layer_(layer) {}
@@ -93,14 +93,14 @@ class PoisonedLoss final : public Loss {
   const Loss& loss_;
 };
 
-/// The results of the passes, in fp32. For a loss, `y` contains the losses of the rows.
+/// The results of forward and backward, in fp32. For a loss, `y` contains the loss of each row.
 struct Results {
   std::vector<float> y, dx;
   std::vector<std::vector<float>> gradients;  // by parameter
 };
 
-/// A model with its memory: either a user's layer with our WeightedSum as loss, or only a user's loss. Inputs and parameters
-/// are fp32 numbers, which are rounded to `type` for the passes.
+/// A model with its memory: a user's layer with our WeightedSum as its loss, or a user's loss without a layer. Inputs and
+/// parameters are fp32 numbers, which are rounded to `type` before each pass.
 class Trial {
  public:
   Trial(const Chain& chain, const GradientCheckOptions& options, DType type)
@@ -114,7 +114,8 @@ class Trial {
     for (const std::size_t bytes : sizes.saved) saved_.emplace_back(bytes / sizeof(float) + 1);
     for (const Parameter& parameter : chain.parameters()) {
       const std::size_t n = numel(parameter.shape);
-      // Random values around a constant: the constant itself, such as 0, would hide errors in its factors.
+      // A parameter with a constant initial value gets random values around it: the constant, such as 0, could hide errors in
+      // terms that it multiplies.
       const bool is_constant = parameter.init.kind == Init::Kind::constant;
       parameters.push_back(normal_numbers(n, static_cast<std::uint32_t>(parameters.size()) + 1,
                                           is_constant ? parameter.init.value : 0,
@@ -140,8 +141,8 @@ class Trial {
     return sum.value();
   }
 
-  /// Runs forward and backward `times` times; all runs but the first add to the gradients. Gradients of frozen parameters are
-  /// not computed. `scale` multiplies the loss in its gradients.
+  /// Runs forward and backward `times` times; all runs but the first add to the gradients. Gradients of parameters in `frozen`
+  /// are not computed. Gradients are those of `scale` times the loss.
   Results run(const std::vector<bool>& frozen = {}, int times = 1, float scale = 1) {
     d_weights_.clear();
     for (std::size_t p = 0; p < gradients_.size(); ++p)
@@ -161,7 +162,7 @@ class Trial {
     return results;
   }
 
-  std::vector<float> inputs, targets;  // or integers in the same memory
+  std::vector<float> inputs, targets;  // tokens and labels are stored as integers in this memory
   std::vector<std::vector<float>> parameters;
 
  private:
@@ -222,10 +223,10 @@ std::string place(const std::string& name, std::size_t at, std::size_t columns) 
   return format("{}[{}, {}]", name, at / columns, at % columns);
 }
 
-/// The steps of check_gradients(): each returns a description of the problem, or an empty string.
+/// The checks of check_gradients(). Each returns a description of the problem, or an empty string if the check passes.
 class Check {
  public:
-  /// `fill` writes inputs and targets.
+  /// `fill` writes the inputs and targets of a trial.
   Check(const Chain& chain, const GradientCheckOptions& options, const std::function<void(Trial&)>& fill)
       : chain_(chain), options_(options), fill_(fill), trial_(chain, options, DType::f32) {
     fill_(trial_);
@@ -302,7 +303,7 @@ class Check {
   std::string frozen() {
     const std::size_t count = trial_.parameters.size();
     for (std::size_t one = 0; one <= count && count > 0; ++one) {
-      std::vector<bool> frozen(count, one == count);  // the last time all are frozen
+      std::vector<bool> frozen(count, one == count);  // in the last pass of the loop, all are frozen
       if (one < count) frozen[one] = true;
       const std::string where = one < count ? parameter(one).name + " is" : "all parameters are";
       Results results;
@@ -335,11 +336,12 @@ class Check {
       differences_of(parameter(p).name, trial_.parameters[p], first_.gradients[p], parameter(p).shape.back());
   }
 
-  /// The slopes of the weighted sum in one value: by a step to the left, a step to the right, and both together.
+  /// The differences of the weighted sum with respect to one element: left, right, and central.
   struct Slopes {
     double left, right, central;
-    /// Returns the distance of `derivative` from the slopes. If the left and right slopes differ, the step contains a point
-    /// without a derivative, or the curvature is large: then any value between them is correct.
+    /// Returns 0 if `derivative` is between the left and the right slope, else its distance from the central one. If left and
+    /// right differ, a point without a derivative is within the step, or the curvature is large; then any value between them is
+    /// accepted.
     double distance(double derivative) const {
       const auto [low, high] = std::minmax(left, right);
       return derivative >= low && derivative <= high ? 0 : std::abs(derivative - central);
@@ -372,7 +374,7 @@ class Check {
     largest = std::max(largest, 1e-6);
     for (const auto& [at, slopes] : differences) {
       double error = std::abs(derivatives[at] - slopes.central) / largest;
-      if (error > options_.tolerance)  // the step may contain several of these points, and a smaller step fewer
+      if (error > options_.tolerance)  // a smaller step contains fewer points without a derivative
         for (const Slopes& near : {slopes, slopes_of(values[at], options_.step / 8, here)})
           error = std::min(error, near.distance(derivatives[at]) / largest);
       note(error, options_.tolerance, [&, at = at, d = slopes.central] {
@@ -381,7 +383,8 @@ class Check {
     }
   }
 
-  /// Compares 16-bit passes with fp32 passes on the same numbers, which are rounded to 16 bits for both.
+  /// Compares passes in a 16-bit type with passes in fp32, on the same inputs and parameters, which are rounded to the 16-bit
+  /// type.
   void in_16_bits(DType type) {
     if (!chain_.works_in(type)) return;
     const auto rounded = [&](DType computed) {
@@ -403,9 +406,7 @@ class Check {
     const double largest = std::max(1e-6, static_cast<double>(largest_of(wide)));
     for (std::size_t i = 0; i < wide.size(); ++i) {
       const double error = std::abs(static_cast<double>(narrow[i]) - static_cast<double>(wide[i])) / largest;
-      if (error <= options_.tolerance_16_bits)
-        continue;  // the difference is only rounding, and does not tell anything about
-                   // the layer
+      if (error <= options_.tolerance_16_bits) continue;  // only rounding
       note(error, options_.tolerance_16_bits, [&] {
         return format("{}: {:.6g} in {}, {:.6g} in fp32", place(name, i, columns), narrow[i], name_of(type), wide[i]);
       });
@@ -414,7 +415,7 @@ class Check {
 
   template <class Text>
   void note(double error, double tolerance, Text&& text) {
-    const bool passes = error <= tolerance;  // false for NaN
+    const bool passes = error <= tolerance;  // false if `error` is NaN
     if (passes && !result_.passed) return;
     if (passes == result_.passed && (error <= result_.worst || std::isnan(result_.worst))) return;
     result_ = {passes, error, text()};
@@ -432,7 +433,7 @@ class Check {
   GradientCheck result_;
 };
 
-/// The sum of x times weights; the targets are the weights.
+/// The loss of a row is the sum of its numbers times weights; the targets are the weights.
 class WeightedSum final : public Loss {
  public:
   explicit WeightedSum(std::size_t width) : width_(width) {}
@@ -473,7 +474,7 @@ GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& op
     trial.inputs = trial.normal_numbers(trial.inputs.size(), 1001);
     auto* const tokens = reinterpret_cast<std::int32_t*>(trial.inputs.data());
     for (std::size_t i = 0; i < trial.inputs.size() && layer.takes_tokens(); ++i)
-      tokens[i] = static_cast<std::int32_t>(i % 3);  // valid tokens of any vocabulary
+      tokens[i] = static_cast<std::int32_t>(i % 3);  // valid tokens for every vocabulary of at least 3
     trial.targets = trial.normal_numbers(trial.targets.size(), 1002);
   };
   return Check(chain, options, fill).run();
@@ -488,7 +489,7 @@ GradientCheck check_gradients(const Loss& loss, const GradientCheckOptions& opti
     trial.targets = trial.normal_numbers(trial.targets.size(), 1002);
     auto* const labels = reinterpret_cast<std::int32_t*>(trial.targets.data());
     for (std::size_t i = 0; i < trial.targets.size() && loss.takes_labels(); ++i)
-      labels[i] = static_cast<std::int32_t>(i) % classes - (i == 1 ? classes : 0);  // one row does not count
+      labels[i] = static_cast<std::int32_t>(i) % classes - (i == 1 ? classes : 0);  // a negative label: row 1 does not count
   };
   return Check(chain, options, fill).run();
 }
