@@ -89,7 +89,7 @@ const Backend& find_backend(std::string_view name) {
   std::vector<std::string_view> known;
   for (const Backend* backend : table()) known.push_back(backend->name);
   throw UserError(
-      format("ranks cannot be connected by \"{}\" (known are {}); choose one of these", name, fmt::join(known, ", ")));
+      format("\"{}\" is no known way to connect ranks (known are {}); choose one of these", name, fmt::join(known, ", ")));
 }
 
 void add_backend(const Backend& backend) {

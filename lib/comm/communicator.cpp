@@ -20,7 +20,7 @@ void Collectives::all_reduce(Stream& stream, void* data, std::size_t count, DTyp
     case DType::f16:
       break;
   }
-  fail_expectation("16-bit numbers are added up as fp32", std::source_location::current());
+  fail_expectation("all-reduces of 16-bit numbers use fp32 memory", std::source_location::current());
 }
 
 void Group::max(std::span<std::size_t> values) {

@@ -53,9 +53,7 @@ void require_own_launcher(const LaunchedRanks& launched, int world_size, const s
   throw UserError(
       format("the ranks do not see each other (the launcher has started at least {} ranks according to {}, but this program's "
              "MPI, {}, sees one: the launcher belongs to another MPI, or srun has no plugin for this MPI); start the program "
-             "with mpirun of its MPI, or under Slurm with an srun plugin for it, such as srun --mpi=pmix, or build it with the "
-             "launcher's MPI; for a "
-             "job of one rank unset {}",
+             "with the mpirun of its MPI, or under Slurm with srun --mpi=pmix; for a job of one rank, unset {}",
              launched.count, launched.variable, library, launched.variable));
 }
 

@@ -56,7 +56,7 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
   const Backend& chosen = find_backend(options.kind);
   const DeviceBackend* const backend = chosen.device_backend;
   const bool on_gpu = !is_host(device.kind());
-  std::string why_not = on_gpu ? "asked for" : "the ranks compute on CPUs, and it only transfers GPU memory";
+  std::string why_not = on_gpu ? "as requested" : "the ranks compute on CPUs, but it transfers only GPU memory";
   if (backend && backend->device == device.kind()) {
     std::string why;
     const DeviceLibrary* const library = backend->find(&why);
@@ -74,9 +74,11 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
                "`communication by messages`, which needs no {0}",
                backend->name, why_not));
   if (!device_groups && options.sum_order == SumOrder::library)
-    refuse("`sums in NCCL's order` changes nothing (NCCL does not connect these ranks); leave it out, or give each a GPU");
+    refuse(
+        "`sums in NCCL's order` changes nothing (NCCL does not connect these ranks); leave it out, or give each rank its own "
+        "GPU");
   if (!on_gpu) return;
-  if (!device_groups) data_description = format("memory of the host ({})", why_not);
+  if (!device_groups) data_description = format("through host memory ({})", why_not);
   const auto connect = [&](Communicator& group) {
     return device_groups ? device_groups->make(group) : make_staged(group, device);
   };

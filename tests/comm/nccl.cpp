@@ -243,14 +243,14 @@ BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
   };
   BOOST_TEST(describe(Threads::of_own_gpu, "auto").starts_with("NCCL 2."));
   BOOST_TEST(describe(Threads::of_own_gpu, "nccl").ends_with("sums in canonical order"));
-  BOOST_TEST(describe(Threads::of_own_gpu, "mpi") == "memory of the host (asked for)");
-  BOOST_TEST(describe(Threads::of_gpu, "auto") == "memory of the host (ranks 0 and 1 share a GPU)");
+  BOOST_TEST(describe(Threads::of_own_gpu, "mpi") == "through host memory (as requested)");
+  BOOST_TEST(describe(Threads::of_gpu, "auto") == "through host memory (ranks 0 and 1 share a GPU)");
   BOOST_TEST(describe(Threads::one, "auto") == "");
   const auto says = [](const std::string& part) {
     return [part](const UserError& error) { return std::string(error.what()).find(part) != std::string::npos; };
   };
   BOOST_CHECK_EXCEPTION(describe(Threads::of_gpu, "nccl"), UserError, says("ranks 0 and 1 share a GPU"));
-  BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("it only transfers GPU memory"));
+  BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("it transfers only GPU memory"));
 }
 
 // Rank 0 aborts the collective; then rank 1 also aborts, because rank 0 no longer takes part.

@@ -180,7 +180,7 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
   {  // more memory than the machine has
     const auto comm = shared_world();
     BOOST_CHECK_EXCEPTION(comm->allocate(*device, std::size_t{1} << 45), RunError,
-                          says({"TiB of shared memory", "available", "`communication by messages` shares none"}));
+                          says({"TiB of shared memory", "available", "`communication by messages`, which shares none"}));
     const auto stream = device->make_stream();
     check_count(*comm, *stream, 5000);  // the group still works
   }
@@ -193,13 +193,14 @@ BOOST_AUTO_TEST_CASE(short_of_memory_is_an_error_on_all_ranks) {
   rlimit low = old;
   low.rlim_cur = 1 << 16;
   if (limited) BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
-  BOOST_CHECK_EXCEPTION(
-      comm->allocate(*device, std::size_t{1} << 20), RunError,
-      says({"of shared memory", "rank 1 on " + session().host(), "File too large", "`communication by messages` shares none"}));
+  BOOST_CHECK_EXCEPTION(comm->allocate(*device, std::size_t{1} << 20), RunError,
+                        says({"of shared memory", "rank 1 on " + session().host(), "File too large",
+                              "`communication by messages`, which shares none"}));
   // The same for groups, because rank 0 makes their memory: `shm` gives the reason, `auto` sends messages.
   BOOST_REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
-  BOOST_CHECK_EXCEPTION(shared_world(), RunError,
-                        says({"rank 0 on " + session().host(), "File too large", "`communication by messages` shares none"}));
+  BOOST_CHECK_EXCEPTION(
+      shared_world(), RunError,
+      says({"rank 0 on " + session().host(), "File too large", "`communication by messages`, which shares none"}));
   const auto fallback = session().world({.kind = "auto"});
   BOOST_TEST(fallback->description().find("MPI") == 0u);
   setrlimit(RLIMIT_FSIZE, &old);

@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(canonical_sums_have_the_bits_of_every_other_way) {
     BOOST_TEST(automatic.says("collectives of GPUs: NCCL 2.28.9, sums in the library's order"), automatic.output);
     const Outcome shared = train(folder, np, 1, "shared" + std::to_string(np), "--max-update 4");
     BOOST_TEST_REQUIRE(shared.code == 0, shared.output);
-    BOOST_TEST(shared.says("collectives of GPUs: memory of the host (ranks 0 and 1 share a GPU)"), shared.output);
+    BOOST_TEST(shared.says("collectives of GPUs: through host memory (ranks 0 and 1 share a GPU)"), shared.output);
     const auto by_nccl = losses(folder, "nccl" + std::to_string(np)), by_host = losses(folder, "shared" + std::to_string(np)),
                by_library = losses(folder, "auto" + std::to_string(np));
     BOOST_TEST_REQUIRE(by_nccl.size() == 4u);
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
       some.output);
   const Outcome on_cpu = train(folder, 2, 2, "cpu", "--max-update 1 --comm nccl --device cpu");
   BOOST_TEST(on_cpu.code == 2);
-  BOOST_TEST(on_cpu.times_said("the ranks compute on CPUs, and it only transfers GPU memory") == 1u, on_cpu.output);
+  BOOST_TEST(on_cpu.times_said("the ranks compute on CPUs, but it transfers only GPU memory") == 1u, on_cpu.output);
   const Outcome order = train(folder, 2, 1, "order", "--max-update 1 --sum-order library");
   BOOST_TEST(order.code == 2);
   BOOST_TEST(order.times_said("--sum-order library changes nothing") == 1u, order.output);

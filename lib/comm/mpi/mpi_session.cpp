@@ -101,8 +101,8 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   FSDP_CHECK_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &all_here));
   if (!wait_all({&all_here, 1}, options.timeout_s, /*given_up=*/std::atomic(false)))
     throw RunError(
-        format("after {} not all of {} ranks have connected (they must do so together); make every rank connect, or raise "
-               "`longest wait`",
+        format("after {}, not all of {} ranks have connected (all must connect at the same time); make every rank connect, or "
+               "raise `longest wait`",
                format_duration(options.timeout_s), size_));
   const auto job = std::make_shared<MpiJob>();
   job->options = options;

@@ -20,7 +20,7 @@ const DeviceBackend nccl_device_backend = {
     .name = "NCCL", .device = DeviceKind::cuda, .staging_bytes = std::size_t{16} << 20, .find = find_nccl};
 
 const Backend nccl_backend = {.name = "nccl",
-                              .about = "GPU memory by NCCL, which needs one GPU for each rank; host values as with auto",
+                              .about = "GPU memory by NCCL, which needs one GPU for each rank; host memory as with auto",
                               .connect = automatic_backend.connect,
                               .staging_bytes = automatic_backend.staging_bytes,
                               .between = automatic_backend.between,

@@ -201,7 +201,7 @@ class Groups final : public DeviceGroups {
         if (status == ncclInProgress) std::this_thread::yield();
       }
     }
-    if (status != ncclSuccess) give_up(open_.back(), format("{} says: {}", call, ncclGetErrorString(status)));
+    if (status != ncclSuccess) give_up(open_.back(), format("{} reports: {}", call, ncclGetErrorString(status)));
   }
 
   Device& device() const { return device_; }
@@ -219,8 +219,8 @@ class Groups final : public DeviceGroups {
       check_nccl(status, call, comm);
       if (is_too_long(waited.seconds()))
         throw RunError(
-            format("NCCL has not connected the ranks within {} (in {} a rank is missing, or the network does not work as NCCL "
-                   "expects); run with NCCL_DEBUG=INFO to see why, or raise `longest wait`",
+            format("NCCL has not connected the ranks within {} (during {}, a rank is missing, or the network does not work as "
+                   "NCCL expects); run with NCCL_DEBUG=INFO to see why, or raise `longest wait`",
                    format_duration(options_.timeout_s), call));
       std::this_thread::yield();
     }
@@ -252,7 +252,7 @@ class Groups final : public DeviceGroups {
         ncclResult_t status = ncclSuccess;
         check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
         if (status != ncclSuccess && status != ncclInProgress)
-          give_up(started, format("NCCL says: {} {}", ncclGetErrorString(status), ncclGetLastError(comm)));
+          give_up(started, format("NCCL reports: {} {}", ncclGetErrorString(status), ncclGetLastError(comm)));
       }
     }
     cudaGetLastError();
@@ -280,8 +280,8 @@ class Groups final : public DeviceGroups {
       if (places[static_cast<std::size_t>(rank)] == *least) last.push_back(rank);
     const std::string who = name_ranks(last);
     throw CollectiveTimeout(
-        format("NCCL has not done {} within {} (all hosts are there{}{}{}); see what NCCL_DEBUG=INFO says, or give "
-               "`communication by messages`",
+        format("NCCL has not completed {} within {} (all processes respond{}{}{}); run with NCCL_DEBUG=INFO to see why, or "
+               "give `communication by messages`",
                what, format_duration(options_.timeout_s),
                last.empty() ? "" : format(", and {} {} the furthest behind", who, last.size() == 1 ? "is" : "are"),
                said.empty() ? "" : "; ", said),

@@ -67,10 +67,10 @@ std::vector<Note> agree_on_notes(const Exchange& exchange, Note& mine, const std
   const std::vector<Note> all = exchange(mine);
   for (const Note& note : all)
     if (note.problem[0] != '\0')
-      throw SharedMemoryUnavailable(format(
-          "the ranks of a node cannot share memory (rank {} on {}: {}); free memory or use more nodes; `communication by "
-          "messages` shares none",
-          note.world_rank, host, note.problem.data()));
+      throw SharedMemoryUnavailable(
+          format("the ranks of a node cannot share memory (rank {} on {}: {}); free memory, use more nodes, or give "
+                 "`communication by messages`, which shares none",
+                 note.world_rank, host, note.problem.data()));
   return all;
 }
 
