@@ -44,7 +44,7 @@ const CudaLibrary* find_cuda_library(std::string* why) {
   if (!entry) return nullptr;
   const CudaLibrary* const library = entry();
   if (std::string_view(library->version) == FSDP_VERSION) return library;
-  *why = format("libfsdp_cuda is of fsdp {}, and this is {}", library->version, FSDP_VERSION);
+  *why = format("libfsdp_cuda has version {}, but libfsdp has version {}", library->version, FSDP_VERSION);
   return nullptr;
 }
 
@@ -52,7 +52,7 @@ void* cuda_library_function(const char* name, std::string* why) {
   void* const handle = open_library(why);
   if (!handle) return nullptr;
   void* const function = dlsym(handle, name);
-  if (!function) *why = format("libfsdp_cuda has no {}", name);
+  if (!function) *why = format("libfsdp_cuda has no function {}", name);
   return function;
 }
 

@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
     words.insert(words.end(), {"--device", "cuda", "--comm", comm});
     const Outcome outcome = run(folder, job(np, updates, words));
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
-    BOOST_TEST(outcome.says(np == 1 ? "collectives of GPUs: NCCL" : "memory of the host"), outcome.output);
+    BOOST_TEST(outcome.says(np == 1 ? "collectives of GPUs: NCCL" : "through host memory"), outcome.output);
     const std::vector<double> got = losses(folder);
     BOOST_TEST_REQUIRE(got.size() == static_cast<std::size_t>(updates));
     for (std::size_t u = 0; u < got.size(); ++u)
@@ -164,7 +164,7 @@ BOOST_AUTO_TEST_CASE(more_than_the_memory_is_refused) {
                          {(golden_folder(name) / "train.bin").string(), "--arch", "llama-3.1-405b", "--tokens-per-sample", "16",
                           "--batch-size", "1", "--max-update", "1", "--restore", "none", "--device", "cuda"}));
   BOOST_TEST(outcome.code == 2, outcome.output);
-  BOOST_TEST(outcome.times_said("of the GPU's memory could not be had (") == 1u, outcome.output);
+  BOOST_TEST(outcome.times_said("of GPU memory could not be allocated (") == 1u, outcome.output);
   BOOST_TEST(outcome.says(" are free); use more ranks"), outcome.output);
 }
 
@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   expect({no_gpu, "SLURM_JOB_GPUS=0,1"}, "auto", {"the job has GPUs (SLURM_JOB_GPUS=0,1)", "no CUDA-capable device"});
   expect({no_gpu, "SLURM_STEP_GPUS=0"}, "auto", {"the job has GPUs (SLURM_STEP_GPUS=0)"});  // the number of a GPU
   expect({no_gpu, "SLURM_GPUS_ON_NODE=0"}, "auto", {});                                     // a count: no GPU
-  expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of the GPU's memory could not be had", "--checkpoint-activations"});
+  expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of GPU memory could not be allocated", "--checkpoint-activations"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

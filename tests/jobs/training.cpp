@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(a_model_larger_than_a_rank_may_hold_is_trained_and_saved) {
   BOOST_TEST(fs::exists(folder / "saves-full" / "step-00000001" / "complete.json"));
   const Outcome none = limited("none");
   BOOST_TEST(none.code != 0);
-  BOOST_TEST(none.says("of memory could not be had"), none.output);
+  BOOST_TEST(none.says("of memory could not be allocated"), none.output);
 }
 
 BOOST_AUTO_TEST_CASE(what_was_trained_is_evaluated_and_sampled) {

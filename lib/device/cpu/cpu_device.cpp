@@ -65,7 +65,7 @@ Buffer allocate_host(std::size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
     throw UserError(
-        format("{} of memory could not be had (the machine has {} in all); use more ranks, a smaller `micro-batch` or "
+        format("{} of memory could not be allocated (the machine has {} in total); use more ranks, a smaller `micro-batch` or "
                "`recomputation of activations`",
                format_bytes(static_cast<double>(bytes)),
                format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));

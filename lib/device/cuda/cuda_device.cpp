@@ -134,7 +134,7 @@ class CudaDevice final : public Device {
       std::size_t free = 0, total = 0;
       check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
       throw UserError(
-          format("{} of the GPU's memory could not be had ({} of {} are free); use more ranks, a smaller `micro-batch` or "
+          format("{} of GPU memory could not be allocated ({} of {} are free); use more ranks, a smaller `micro-batch` or "
                  "`recomputation of activations`",
                  format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
                  format_bytes(static_cast<double>(total))));
@@ -154,9 +154,8 @@ class CudaDevice final : public Device {
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       throw UserError(
-          format("{} of the host's memory could not be had for what is copied to the GPU and from it (offloaded parts of the "
-                 "model, tokens, saves: it must stay where it is, and the system may limit how much of it does); offload less, "
-                 "use more nodes, or give the job more memory",
+          format("{} of pinned host memory could not be allocated (it is needed for copies to and from the GPU, and the system "
+                 "may limit it); offload less, use more nodes, or give the job more memory",
                  format_bytes(static_cast<double>(bytes))));
     }
     check_cuda(status, "cudaMallocHost");
