@@ -42,7 +42,7 @@ PathKind kind_of(const std::filesystem::path& path) {
   if (::stat(path.c_str(), &info) == 0)
     return S_ISREG(info.st_mode) ? PathKind::file : S_ISDIR(info.st_mode) ? PathKind::folder : PathKind::other;
   if (errno == EACCES && path.has_parent_path())
-    throw UserError(format("{} cannot be looked at (its folder: {}); make the folder readable, or give another path",
+    throw UserError(format("{} cannot be accessed (its folder: {}); make the folder readable, or give another path",
                            path.string(), why_not_opened(path.parent_path(), errno)));
   check_errno(errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG, "stat " + path.string());
   return PathKind::missing;
@@ -105,7 +105,7 @@ void InputFile::prefetch(std::uint64_t offset, std::size_t bytes) const {
 std::string read_text_file(const std::filesystem::path& path, std::size_t most_bytes) {
   const InputFile file(path);
   if (file.size() > most_bytes)
-    throw UserError(format("{} has {} (a file of this kind has at most {}); check the path", path.string(),
+    throw UserError(format("{} has a size of {} (a file of this kind has at most {}); check the path", path.string(),
                            format_bytes(static_cast<double>(file.size())), format_bytes(static_cast<double>(most_bytes))));
   std::string text(file.size(), '\0');
   file.read(0, text.data(), text.size());

@@ -36,7 +36,7 @@ int open_output(const std::filesystem::path& path, OutputFile::Open how) {
   const bool known = ::fstat(fd, &info) == 0;
   if (known && S_ISREG(info.st_mode) && (create || (is_ours(info) && info.st_nlink == 1))) return fd;
   ::close(fd);
-  throw CallError(what, !known                   ? "it cannot be looked at"
+  throw CallError(what, !known                   ? "it cannot be accessed"
                         : !S_ISREG(info.st_mode) ? "it is not a plain file"
                         : !is_ours(info)         ? "it belongs to another user"
                                                  : "it has another name, too (a hard link)");
@@ -126,8 +126,9 @@ void OutputFile::resize(std::uint64_t bytes) {
 
 void OutputFile::lock() {
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // other errors: the file system has no locks
-    throw UserError(format("{} is being written by another process (two would damage it); wait for it, or give another name",
-                           path_.string()));
+    throw UserError(format(
+        "{} is being written by another process (two would damage the file); wait for that process, or give another name",
+        path_.string()));
 }
 
 void OutputFile::sync() { check_errno(::fsync(fd_) == 0, "fsync " + path_.string()); }
@@ -174,22 +175,22 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
   if (::statvfs(folder.c_str(), &info) != 0) return;  // unknown free space: if the disk is full, writing reports it
   const std::uint64_t free = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   if (free < bytes)
-    throw RunError(format("{} has {} free ({} are to be written there); free some space or choose another file system",
+    throw RunError(format("{} has only {} of free space ({} are needed); free some space, or choose another file system",
                           folder.string(), format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(bytes))));
 }
 
 void require_no_foreign_link(const std::filesystem::path& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode) && info.st_uid != ::geteuid() && info.st_uid != 0)
-    throw UserError(format("{} is a link that another user has made (it may lead into any file of yours); give another name",
-                           path.string()));
+    throw UserError(
+        format("{} is a link that another user has made (it may lead to any of your files); give another name", path.string()));
 }
 
 void require_no_link(const std::filesystem::path& folder) {
   struct stat info {};
   if (::lstat(folder.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
     throw UserError(
-        format("{} is in the way (it is a link or no folder, and files of the run are made there); move it away, or choose "
+        format("{} is in the way (the run needs a folder there, but it is a link or no folder); move it away, or choose "
                "another `save folder`",
                folder.string()));
 }

@@ -117,7 +117,7 @@ void Sealer::take(const void* data, std::size_t bytes) {
 }
 
 void Sealer::read_up_to(std::uint64_t offset) {
-  expect(offset >= blocks_.bytes(), "what a file holds is summed in order");
+  expect(offset >= blocks_.bytes(), "bytes of a file are sealed in order of their offsets");
   each_piece(file_, blocks_.bytes(), offset, [&](const char* data, std::size_t bytes) { take(data, bytes); });
 }
 
@@ -136,7 +136,7 @@ void Sealer::name_and_sum(SealedPart part) {
 }
 
 std::string Sealer::trailer() {
-  expect(file_.size() == content_bytes_, "the contents have the length that they were to have");
+  expect(file_.size() == content_bytes_, "the contents have the announced length");
   read_up_to(content_bytes_);
   return blocks_.trailer(parts_);
 }
@@ -153,14 +153,15 @@ FileSum Sealer::finish() {
 CheckedFile::CheckedFile(const std::filesystem::path& path, Verify verify, std::optional<FileSum> expected)
     : CheckedFile(path, verify, Unread{}) {
   if (expected && file_.size() != expected->bytes)
-    damaged(path, format("it has {} bytes, {} were written", file_.size(), expected->bytes));
+    damaged(path, format("it has {} bytes, but {} were written", file_.size(), expected->bytes));
   if (!read_seal(file_, /*beside=*/false) && expected) damaged(path, "its checksums are missing");
 }
 
 CheckedFile CheckedFile::sealed_by(const std::filesystem::path& seal_path, const std::filesystem::path& path, Verify verify) {
   CheckedFile file(path, verify, Unread{});
   if (kind_of(seal_path) == PathKind::missing) return file;
-  if (verify == Verify::yes && !file.read_seal(InputFile(seal_path), /*beside=*/true)) damaged(seal_path, "it is no seal");
+  if (verify == Verify::yes && !file.read_seal(InputFile(seal_path), /*beside=*/true))
+    damaged(seal_path, "it has no valid seal at its end");
   return file;
 }
 
@@ -183,7 +184,7 @@ bool CheckedFile::read_seal(const InputFile& from, bool beside) {
   from.read(before - parts.size(), parts.data(), parts.size());
   if (sum_of(sums, parts, footer) != footer.sum) damaged(from.path(), "its list of checksums has changed");
   if (beside && footer.content_bytes != file_.size())
-    damaged(path(), format("it has {} bytes, {} were written; if another program has written it since, remove {}", file_.size(),
+    damaged(path(), format("it has {} bytes, but {} were written; if another program has rewritten it, remove {}", file_.size(),
                            footer.content_bytes, from.path().string()));
   content_bytes_ = footer.content_bytes;
   block_bytes_ = footer.block_bytes;
@@ -218,7 +219,8 @@ void CheckedFile::check_block(std::uint64_t block, const char* bytes) const {
   const std::uint64_t begin = block * block_bytes_, size = bytes_of(block);
   if (checksum(bytes, size) == sums_[block]) return;
   const std::string part = damaged_part(begin, size);
-  damaged(path(), format("bytes {} to {} are not what was written{}", begin, begin + size, part.empty() ? "" : ", in " + part));
+  damaged(path(),
+          format("bytes {} to {} do not match their checksum{}", begin, begin + size, part.empty() ? "" : ", in " + part));
 }
 
 const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
@@ -238,7 +240,7 @@ const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
 void CheckedFile::read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers) const {
   if (bytes == 0) return;
   if (offset > content_bytes_ || bytes > content_bytes_ - offset)
-    damaged(path(), format("bytes {} to {} are after its end, at {}", offset, offset + bytes, content_bytes_));
+    damaged(path(), format("bytes {} to {} are after the end of its contents, at {}", offset, offset + bytes, content_bytes_));
   const bool may_differ = verify_ == Verify::no && numbers && (part_ranges_.empty() || lies_in_a_part(offset, bytes));
   if (sums_.empty() || may_differ) return file_.read(offset, out, bytes);
   char* to = static_cast<char*>(out);

@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(contents_of_any_length_come_back) {
       BOOST_REQUIRE(out == contents.substr(begin, size));
     }
     char out;
-    CHECK_CONTAINS(message_of<DamagedError>([&] { file.read(bytes, &out, 1); }), "after its end");
+    CHECK_CONTAINS(message_of<DamagedError>([&] { file.read(bytes, &out, 1); }), "after the end of its contents");
   }
 }
 
@@ -109,7 +109,8 @@ BOOST_AUTO_TEST_CASE(a_file_may_have_to_have_a_seal) {
   for (const Verify verify : {Verify::yes, Verify::no})
     CHECK_CONTAINS(message_of<DamagedError>([&] { CheckedFile(folder / "a", verify, sum); }), "its checksums are missing");
   ++sum.bytes;
-  CHECK_CONTAINS(message_of<DamagedError>([&] { CheckedFile(folder / "a", Verify::yes, sum); }), "600000 bytes, 600001 were");
+  CHECK_CONTAINS(message_of<DamagedError>([&] { CheckedFile(folder / "a", Verify::yes, sum); }),
+                 "600000 bytes, but 600001 were");
 }
 
 BOOST_AUTO_TEST_CASE(without_verifying_only_what_is_parsed_is_compared) {

@@ -447,7 +447,7 @@ BOOST_AUTO_TEST_CASE(members_of_a_group_continue_each_others_runs, *boost::unit_
   BOOST_TEST_REQUIRE(chown(newest.c_str(), 2001, 100) == 0);
   fs::permissions(newest, fs::perms(0700));
   as_other(
-      "complete.json cannot be looked at (its folder: Permission denied; it belongs to another user and has mode 700); make "
+      "complete.json cannot be accessed (its folder: Permission denied; it belongs to another user and has mode 700); make "
       "the folder");
   fs::permissions(newest, fs::perms(0775));
   BOOST_TEST_REQUIRE(chown((folder / "saves" / "tokens").c_str(), 2001, 100) == 0);
