@@ -160,7 +160,7 @@ Collected collect(const Handle& file, const std::string& group, const std::strin
   check_h5(H5Literate(opened.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_dataset, &collected), "H5Literate", what);
   if (!collected.refused.empty())
     throw UserError(
-        format("{} of {} is a link to another place, or has a very long name (it may lead into any file); copy the linked "
+        format("{} of {} is a link to another place, or has a very long name (a link may lead into any file); copy the linked "
                "object into the file",
                collected.refused, what));
   return collected;
@@ -338,7 +338,8 @@ File File::open(const std::filesystem::path& path, Verify verify, std::optional<
   if (input->size() >= start.size()) input->read(0, start.data(), start.size(), /*numbers=*/false);
   if (start != signature)
     throw UserError(
-        format("{} is not an HDF5 file (it does not begin as one); check the path, or copy the file again", path.string()));
+        format("{} is not an HDF5 file (it does not begin with HDF5's signature); check the path, or copy the file again",
+               path.string()));
   const Lock lock;
   const Handle access = file_access();  // open until error_stack() is called, because closing clears the error stack
   use_storage(access.id(), *input);
@@ -399,7 +400,7 @@ Dataset File::create_dataset(const std::string& name, const Shape& shape, Compre
   const std::string what = format("{} of {}", name, what_);
   const Handle creation = dataset_creation(what);
   if (compression == Compression::gzip && numel(shape) >= fewest_compressed) {
-    expect(shape.size() == 1, "what is compressed is flat");
+    expect(shape.size() == 1, "a compressed dataset has one dimension");
     const hsize_t chunk = std::min(shape.front(), chunk_elements);
     check_h5(H5Pset_chunk(creation.id(), 1, &chunk), "H5Pset_chunk", what);
     check_h5(H5Pset_shuffle(creation.id()), "H5Pset_shuffle", what);
@@ -477,8 +478,9 @@ void require_own_elements(const Handle& dataset, bool of_integers, const std::st
                  "H5Pget_filter2", what);
     if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE && filter != H5Z_FILTER_FLETCHER32)
       throw UserError(
-          format("{} is stored with filter {} of HDF5 (only shuffle, deflate and fletcher32 are read); store it again", what,
-                 static_cast<int>(filter)));
+          format("{} is stored with filter {} of HDF5 (only shuffle, deflate and fletcher32 are read); store it again without "
+                 "this filter",
+                 what, static_cast<int>(filter)));
   }
   if (layout == H5D_CHUNKED) {
     std::array<hsize_t, H5S_MAX_RANK> extent{};
@@ -488,19 +490,24 @@ void require_own_elements(const Handle& dataset, bool of_integers, const std::st
       elements = e == 0 || e > most_of_a_chunk / elements ? most_of_a_chunk + 1 : elements * e;
     if (elements > most_of_a_chunk)
       throw UserError(
-          format("{} has chunks of more than {} elements (each is read as a whole); store it again", what, most_of_a_chunk));
+          format("{} has chunks of more than {} elements (a chunk is read as a whole); store it again with smaller chunks",
+                 what, most_of_a_chunk));
   }
   const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
   if (check_h5(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims", what) == 0)
-    throw UserError(format("{} has no dimensions (a tensor has one or more); store it again", what));
+    throw UserError(format("{} is a scalar (a tensor has at least one dimension); store it again with a dimension", what));
   const Handle type(check_h5(H5Dget_type(dataset.id()), "H5Dget_type", what), H5Tclose, "H5Tclose");
   const H5T_class_t kind = H5Tget_class(type.id());
   if (of_integers) {
     if (kind != H5T_INTEGER || H5Tget_size(type.id()) > sizeof(std::int64_t))
-      throw UserError(format("{} does not have integers of 8, 16, 32 or 64 bits (only these are read); store it again", what));
+      throw UserError(format(
+          "{} does not have integers of 8, 16, 32 or 64 bits (only these are read); store it again with one of these types",
+          what));
   } else if (kind != H5T_FLOAT || H5Tget_size(type.id()) > sizeof(double)) {
     throw UserError(
-        format("{} does not have floating-point numbers of 8, 16, 32 or 64 bits (only these are read); store it again", what));
+        format("{} does not have floating-point numbers of 8, 16, 32 or 64 bits (only these are read); store it again with one "
+               "of these types",
+               what));
   }
 }
 
@@ -577,7 +584,7 @@ void require_all_stored(const Handle& dataset, const Shape& shape, const std::st
   const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
   hsize_t stored = 0;
   require_read(H5Dget_num_chunks(dataset.id(), space.id(), &stored), what);
-  if (stored < all) damaged(format("only {} of its {} chunks are", stored, all));
+  if (stored < all) damaged(format("only {} of its {} chunks are stored", stored, all));
 #endif
 }
 

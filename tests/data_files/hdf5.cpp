@@ -220,7 +220,7 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
     BOOST_TEST_REQUIRE(H5Fclose(file) >= 0);
   }
   CHECK_CONTAINS(message_of<DamagedError>([&] { open_token_file(folder / "sparse.h5"); }),
-                 "has parts that are not in the file (only 6 of its 10 chunks are)");
+                 "has parts that are not in the file (only 6 of its 10 chunks are stored)");
   {
     const h5::File file = h5::File::open(folder / "sparse.h5", Verify::no);
     CHECK_CONTAINS(message_of<DamagedError>([&] { file.integers("none").require_whole(); }),
