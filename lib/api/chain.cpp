@@ -143,8 +143,9 @@ Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vecto
     require_name(whole);
     const Init& init = parameter.init;
     if (!std::isfinite(init.value) || (init.kind != Init::Kind::constant && init.value < 0))
-      throw UserError(format("parameter '{}' begins with {} of {} (that is no number, or below 0); correct parameters()", whole,
-                             init.kind == Init::Kind::constant ? "a value" : "random numbers", init.value));
+      throw UserError(format(
+          "parameter '{}' is initialized with {} {} (values must be finite, and scales at least 0); correct parameters()",
+          whole, init.kind == Init::Kind::constant ? "the value" : "random numbers of scale", init.value));
     for (const Parameter& other : parameters_)
       if (other.name == whole) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
     parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
@@ -194,11 +195,12 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
   if (cache.positions > 0) throw UserError("user-defined layers cannot generate text (they have no key-value cache)");
   const auto require = [&](const char* what, const std::string& name, bool works_in_type, bool works_on_gpu) {
     if (!works_in_type)
-      throw UserError(format("{} '{}' does not work in {} (its works_in() says so); choose another precision, or make it work",
-                             what, name, name_of(type)));
-    if (!is_host(device_.kind) && !works_on_gpu)
       throw UserError(
-          format("{} '{}' does not work on a GPU (its works_on_gpu() says so); choose the CPU, or make it work", what, name));
+          format("{} '{}' does not work in {} (its works_in() returns false); choose another precision, or extend it", what,
+                 name, name_of(type)));
+    if (!is_host(device_.kind) && !works_on_gpu)
+      throw UserError(format("{} '{}' does not work on a GPU (its works_on_gpu() returns false); choose the CPU, or extend it",
+                             what, name));
   };
   const auto check = [&](const Stage& stage) {
     require("layer", stage.name, stage.layer->works_in(type), stage.layer->works_on_gpu());

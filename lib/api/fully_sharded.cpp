@@ -328,11 +328,12 @@ struct FullyShardedDataParallel::Parts {
       if (sums[1] != mine[0] * world.size() || sums[2] != mine[1] * world.size())
         throw UserError(
             format("the learning rate is {} on rank {}, and another one on other ranks (all ranks run the same update); give "
-                   "all ranks the same",
+                   "all ranks the same rate",
                    learning_rate, world.rank()));
       if (sums[0] == 0)
         throw UserError(
-            "no row of this batch counts (all its labels are negative, on all ranks); give it labels that are not negative");
+            "no row of this batch counts in the loss (all labels are negative, on all ranks); give some rows labels of at "
+            "least 0");
     });
     return static_cast<double>(sums[0]);
   }
@@ -348,8 +349,9 @@ struct FullyShardedDataParallel::Parts {
     if (limit == 0) return;
     for (std::size_t i = 0; i < numbers.size(); ++i)
       if (numbers[i] < 0 ? !may_be_negative : static_cast<std::size_t>(numbers[i]) >= limit)
-        throw UserError(format("{} {} at position {} of a batch is out of the model's range (it has {}); correct the data",
-                               what, numbers[i], i, limit));
+        throw UserError(
+            format("{} {} at position {} of a batch is out of the model's range (values must be below {}); correct the data",
+                   what, numbers[i], i, limit));
   }
 
   void copy_batch(std::size_t k, std::int32_t* inputs, std::int32_t* targets) const {
@@ -429,7 +431,7 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
   require_same(world, update, [&](const std::string& first) {
     throw RunError(
         format("{} is of update {} here, but of update {} on rank 0 (the ranks see different folders, or another program "
-               "writes to it); name the folder of a step that all ranks see",
+               "writes to the folder); give the folder of a step that all ranks can read",
                checkpoint->description(), update, first));
   });
   agree(world, [&] {
@@ -459,8 +461,8 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
   agree(world, [&] {
     if (!is_hdf5 && (is_other || !StoredModel(sharded->model()).is_transformer()))
       throw UserError(
-          format("'{}' names no format of whole models (NAME.h5 is an HDF5 file; a transformer may be a folder, "
-                 "without such an ending); choose another name",
+          format("'{}' is no name for a full model (NAME.h5 is an HDF5 file; the folder of a transformer has a name without "
+                 "such an ending); choose another name",
                  path.string()));
     if (world.rank() != 0) return;
     if (std::filesystem::exists(path))

@@ -35,7 +35,8 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
   together([&] {
     DeviceChoice choice = DeviceChoice::automatic;
     fsdp::agree(*world, [&] {
-      if (options.threads < 0) throw UserError("a rank has at least one thread; 0 gives it its share of the node's cores");
+      if (options.threads < 0)
+        throw UserError("threads is negative; give 0 for the rank's share of the node's cores, or at least 1");
       choice = device_choice(options.device);
     });
     rank = start_rank(choice, static_cast<std::size_t>(options.threads), *world);

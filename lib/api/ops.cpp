@@ -88,8 +88,8 @@ bool is_vector(const Tensor& vector, const Tensor& x, DType type) {
 void require_room_for_sums(const Pass& pass, const char* operation, const Tensor& x) {
   if (x.columns > pass.most_columns)
     throw UserError(
-        format("{} sums over {} columns (no layer of the model has a parameter, inputs(), outputs(), saved() or scratch() with "
-               "more than {}); make scratch() at least as large",
+        format("{} adds up {} columns (memory for this is reserved by the sizes that the layers declare, which are at most "
+               "{}); make the layer's scratch() at least as large",
                operation, x.columns, pass.most_columns));
 }
 

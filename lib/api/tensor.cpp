@@ -31,7 +31,7 @@ std::string to_string(const Tensor& tensor) {
 }
 
 float* Tensor::floats() const {
-  if (!data || type != DType::f32 || !is_dense()) refuse(*this, "dense numbers in fp32");
+  if (!data || type != DType::f32 || !is_dense()) refuse(*this, "a view as dense fp32 numbers");
   return static_cast<float*>(data);
 }
 

@@ -264,8 +264,9 @@ class Check {
     const Results again = trial_.run();
     for (std::size_t i = 0; i < again.y.size(); ++i)
       if (again.y[i] != first_.y[i])
-        return format("{}: forward gives {:.6g}, and {:.6g} with the same inputs; it must depend only on the pass",
-                      place("y", i, y_columns_), first_.y[i], again.y[i]);
+        return format(
+            "{}: forward gives {:.6g}, but {:.6g} in a second call with the same inputs; it must depend only on the pass",
+            place("y", i, y_columns_), first_.y[i], again.y[i]);
     return "";
   }
 
@@ -275,7 +276,7 @@ class Check {
       for (std::size_t i = 0; i < twice.gradients[p].size(); ++i) {
         const float once = first_.gradients[p][i], both = twice.gradients[p][i];
         if (std::abs(both - 2 * once) > 1e-3f * std::abs(once) + 1e-6f)
-          return format("{}: backward gives the gradient {:.6g} in one call, and {:.6g} after two; it must add to it",
+          return format("{}: the gradient is {:.6g} after one call of backward, and {:.6g} after two; backward must add to it",
                         parameter(p).name, once, both);
       }
     return "";
@@ -290,8 +291,8 @@ class Check {
       const float largest = largest_of(whole);
       for (std::size_t i = 0; i < of.size(); ++i)
         if (!(std::abs(of[i] / scale - whole[i]) <= 1e-3f * largest))
-          return format("{}: {} {} gives {:.6g}, and {:.6g} with 1; it must be proportional to that", place(name, i, columns),
-                        who, scale, of[i], whole[i]);
+          return format("{}: {} {} gives {:.6g}, but {:.6g} with 1; the result must be proportional to this factor",
+                        place(name, i, columns), who, scale, of[i], whole[i]);
       return "";
     };
     std::string found = problem(scaled.dx, first_.dx, "dx", dx_columns());
@@ -326,7 +327,8 @@ class Check {
     const float largest = largest_of(b);
     for (std::size_t i = 0; i < a.size(); ++i)
       if (!(std::abs(a[i] - b[i]) <= 1e-5f * largest) && !(std::isnan(a[i]) && std::isnan(b[i])))
-        return format("backward says {} is {:.6g}, else {:.6g}; it must be the same", place(name, i, columns), a[i], b[i]);
+        return format("backward gives {} as {:.6g}, otherwise as {:.6g}; both must be the same", place(name, i, columns), a[i],
+                      b[i]);
     return "";
   }
 
@@ -378,7 +380,8 @@ class Check {
         for (const Slopes& near : {slopes, slopes_of(values[at], options_.step / 8, here)})
           error = std::min(error, near.distance(derivatives[at]) / largest);
       note(error, options_.tolerance, [&, at = at, d = slopes.central] {
-        return format("{}: backward says {:.6g}, differences say {:.6g}", place(name, at, columns), derivatives[at], d);
+        return format("{}: backward gives {:.6g}, central differences give {:.6g}", place(name, at, columns), derivatives[at],
+                      d);
       });
     }
   }

@@ -22,7 +22,7 @@ struct GradientCheckOptions {
 struct GradientCheck {
   bool passed = true;
   double worst = 0;   // the largest relative difference of check 3, or of check 5 if that fails; 1 if another check fails
-  std::string where;  // "weight[2, 3]: backward says 0.25, differences say 0.5"
+  std::string where;  // "weight[2, 3]: backward gives 0.25, central differences give 0.5"
 };
 
 /// Runs these checks on the CPU:

@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {
   BOOST_TEST(check_with([](const BackwardPass&) {}).passed);
   const GradientCheck dx = check_with([](const BackwardPass& pass) { pass.dx.row(1)[2] += 1; });
   BOOST_TEST(!dx.passed);
-  BOOST_TEST(dx.where.starts_with("x[1, 2]: backward says "), dx.where);
+  BOOST_TEST(dx.where.starts_with("x[1, 2]: backward gives "), dx.where);
   const GradientCheck filter = check_with([](const BackwardPass& pass) { pass.gradient(1).row(2)[4] += 1; });
   BOOST_TEST(!filter.passed);
   BOOST_TEST(filter.where.starts_with("layer.filter[2, 4]: "), filter.where);
@@ -179,10 +179,10 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_found_and_named) {
     gradient = once;
   });
   BOOST_TEST(!overwritten.passed);
-  BOOST_TEST(overwritten.where.find("it must add to it") != std::string::npos, overwritten.where);
+  BOOST_TEST(overwritten.where.find("backward must add to it") != std::string::npos, overwritten.where);
   const GradientCheck nan = check_with([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] = std::nanf(""); });
   BOOST_TEST(!nan.passed);
-  BOOST_TEST(nan.where.starts_with("layer.gate[0, 0]: backward says nan"), nan.where);
+  BOOST_TEST(nan.where.starts_with("layer.gate[0, 0]: backward gives nan"), nan.where);
 }
 
 BOOST_AUTO_TEST_CASE(memory_that_is_not_written_is_found) {
@@ -241,13 +241,13 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_where_parameters_are_frozen_is_found) {
   require_found(check_gradients(Changed([](const BackwardPass& pass) {
                   if (!pass.gradient(1)) pass.dx.row(0)[0] += 1;
                 })),
-                "if layer.filter is frozen, backward says dx[0, 0] is ");
+                "if layer.filter is frozen, backward gives dx[0, 0] as ");
   require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] += 0; })),
                 "if layer.gate is frozen: layer 'layer': row 0 in fp32 of a tensor none");
   require_found(check_gradients(Changed([](const BackwardPass& pass) {
                   if (!pass.gradient(0) && !pass.gradient(1)) pass.dx.row(2)[0] *= 2;
                 })),
-                "if all parameters are frozen, backward says dx[2, 0] is ");
+                "if all parameters are frozen, backward gives dx[2, 0] as ");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_in_16_bits_is_found) {

@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
       with([](FsdpOptions& o) { o.param_dtype = "bf16"; }, Sequential().add("a", linear(4, 4)).loss(mean_squared_error(4))),
       "loss 'loss' does not work in bf16");
   const auto on_gpu = [](const Sequential& of) { return refusal([&] { estimate_memory(of, {}, 2, "cuda"); }); };
-  require_said(on_gpu(plain), "layer 'c' does not work on a GPU (its works_on_gpu() says so)");
+  require_said(on_gpu(plain), "layer 'c' does not work on a GPU (its works_on_gpu() returns false)");
   require_said(on_gpu(Sequential().add("a", linear(4, 4)).loss(mean_squared_error(4))), "loss 'loss' does not work on a GPU");
   BOOST_TEST(on_gpu(Sequential().add("a", std::make_shared<SwigluLayer>(4, 6)).loss(cross_entropy(4))) == "");
   require_said(refusal([&] { estimate_memory(model, {}, 0); }), "0 ranks cannot hold a model");
@@ -201,7 +201,7 @@ BOOST_AUTO_TEST_CASE(tensors_are_cut) {
   BOOST_TEST(!columns.is_dense());
   BOOST_TEST(part.row(0)[0] == 3);
   BOOST_TEST(part.row(2)[1] == 8);
-  require_said(refusal([&] { columns.floats(); }), "dense numbers in fp32 of a tensor [3, 2] in fp32, rows 4 apart");
+  require_said(refusal([&] { columns.floats(); }), "a view as dense fp32 numbers of a tensor [3, 2] in fp32, rows 4 apart");
   require_said(refusal([&] { tensor.columns_from(3, 2); }), "columns 3 to 5 of a tensor [3, 4] in fp32");
   require_said(refusal([&] { columns.part(0, 1); }), "the part of numbers 0 to 1 of a row");
   require_said(refusal([&] { tensor.row(3); }), "row 3 in fp32 of a tensor [3, 4] in fp32");

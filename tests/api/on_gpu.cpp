@@ -136,7 +136,8 @@ BOOST_AUTO_TEST_CASE(what_does_not_work_on_gpus_is_refused_by_name) {
   Sequential mixed;
   mixed.add("embedding", embedding(vocabulary, width)).add("mixer", std::make_shared<GatedConvolution>(width, 3));
   mixed.add("head", linear(width, vocabulary)).loss(cross_entropy(vocabulary));
-  BOOST_TEST(refusal(mixed).starts_with("layer 'mixer' does not work on a GPU (its works_on_gpu() says so)"), refusal(mixed));
+  BOOST_TEST(refusal(mixed).starts_with("layer 'mixer' does not work on a GPU (its works_on_gpu() returns false)"),
+             refusal(mixed));
   Sequential squares;
   squares.add("a", linear(2, 2)).loss(mean_squared_error(2));
   BOOST_TEST(refusal(squares).starts_with("loss 'loss' does not work on a GPU"), refusal(squares));
