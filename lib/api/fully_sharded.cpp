@@ -261,8 +261,8 @@ struct FullyShardedDataParallel::Parts {
     });
   }
 
-  /// Runs every public function: refuses calls within another call, and checks that all ranks call the same function.
-  /// Collective.
+  /// Every public function runs its work through this. Throws UserError if it is called within another call, or if not all
+  /// ranks call the same function. Collective.
   void call(Function function, const std::function<void()>& work) {
     if (under_way)
       throw UserError(format("{}() is called during {}() (it would change that function's data); call it before or after",

@@ -8,7 +8,7 @@
 namespace fsdp::ops {
 
 enum class Transpose { no, yes };
-/// Overwrites `out` with the result, or adds the result to it.
+/// An operation overwrites its output with the result, or adds the result to it.
 enum class Out { overwrite, add };
 
 /// Computes the product op(a) op(b), where op(a) is [m,k] and op(b) is [k,n], and overwrites out[m,n] with it or adds it

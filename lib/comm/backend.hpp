@@ -59,7 +59,7 @@ class DeviceGroups {
 
 /// The functions of a device backend, if its library was found.
 struct DeviceLibrary {
-  /// "2.28.9"
+  /// The version of the library: "2.28.9".
   std::string (*version)();
   /// Connects the ranks of `world`; `device` is this rank's device, which no other rank uses. Both must outlive the result.
   /// Collective; throws on all ranks or on none.
@@ -77,7 +77,7 @@ struct DeviceBackend {
 
 /// A row of the table: a way to connect the ranks of a group.
 struct Backend {
-  std::string_view name;   // how users name it
+  std::string_view name;   // the name that users give
   std::string_view about;  // its description in the help text: "only MPI"
   /// Returns a communicator for the same ranks. split() of the result must connect its parts in the same way. Collective; fails
   /// on all ranks or on none.
@@ -89,7 +89,7 @@ struct Backend {
   Between between = Between::ranks;
   /// Moves device memory if each rank has its own device. Otherwise, or if this is null, it is copied through host memory.
   const DeviceBackend* device_backend = nullptr;
-  bool device_backend_is_required = false;  // true: it is an error if it cannot connect the ranks
+  bool device_backend_is_required = false;  // true: an error if it cannot connect the ranks
 };
 
 /// The row "auto". The rows of device backends copy its functions for host memory.

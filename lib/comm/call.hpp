@@ -18,7 +18,7 @@ struct Called {
   Call call;
   const char* subject;
 };
-/// "reduce-scatter", "all-gather of block 3"
+/// Returns a name for messages: "reduce-scatter", "all-gather of block 3".
 std::string name_of(const Called& called);
 
 /// Returns "rank 3 on node7", "ranks 1 and 3 on node7" or "ranks 1, 2, 3 and 12 more on node7 and node8". `hosts` has the host

@@ -121,9 +121,9 @@ class Collectives {
   /// which are small, send up to twice as much.
   virtual void all_reduce(Stream& stream, float* data, std::size_t count, DType reduce_dtype) = 0;
   virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
-  /// Exact modulo 2^64.
+  /// Sums of integers are exact modulo 2^64.
   virtual void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) = 0;
-  /// Calls one of these three, chosen by `type`; `reduce_dtype` is used for fp32 only.
+  /// Calls the all_reduce() above for `type`; only fp32 uses `reduce_dtype`.
   void all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType reduce_dtype);
 
   /// Returns zeroed memory for gathered parameters or gradients. Collectives accept any memory, but are fastest if all ranks

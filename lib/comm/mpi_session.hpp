@@ -35,7 +35,7 @@ class MpiSession {
   [[noreturn]] void abort_job(int code) noexcept;
   /// Returns true if MPI has been finalized in this process, so that nothing can be sent any more.
   static bool is_over();
-  /// "Open MPI v4.1.4, ..."
+  /// MPI's version text: "Open MPI v4.1.4, ...".
   static std::string library_version();
   /// Returns true unless this is an Open MPI that was built without Slurm's PMI (PMI-1 or PMI-2, not PMIx).
   static bool knows_pmi();

@@ -136,7 +136,7 @@ class Device {
   /// The device's PCI address in its machine, "0000:3b:00"; empty for the CPU. Two ranks of a machine with the same address
   /// share a device.
   virtual std::string place() const { return {}; }
-  /// Throws UserError with the requested and the available bytes.
+  /// Throws UserError if there is too little memory; the message has the requested and the existing bytes.
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Allocates host memory for asynchronous copies to and from the device.
   virtual Buffer allocate_staging(std::size_t bytes);

@@ -45,8 +45,8 @@ class InputFile {
 
 /// The largest text file that this program reads, in bytes, except the indices of Hugging Face folders.
 inline constexpr std::size_t longest_text = std::size_t{16} << 20;
-/// Reads a whole text file, without its byte-order mark. Throws what InputFile throws, and UserError if it has more than
-/// `most_bytes`.
+/// Reads a whole text file, without its byte-order mark. Throws the errors of InputFile, and UserError if the file has more
+/// than `most_bytes` bytes.
 std::string read_text_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
 
 }  // namespace fsdp

@@ -125,7 +125,7 @@ class Integers : public Node {
   /// Reads the elements with flat indices `range`, in row-major order. An element above the largest int64 is read as the
   /// largest int64. Throws DamagedError if HDF5 cannot decode the elements.
   void read(Range range, std::int64_t* out) const;
-  /// See Dataset::require_whole().
+  /// The same as Dataset::require_whole().
   void require_whole() const;
   /// Appends `values` to a dataset that create_integers() has made.
   void append(std::span<const std::uint32_t> values);

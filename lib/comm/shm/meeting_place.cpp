@@ -41,7 +41,7 @@ constexpr std::uint32_t goes_on = 0, aborted = 1, is_written = 2, missed = 3;
 }  // namespace
 
 struct alignas(64) MeetingPlace::Head {
-  SharedWord round;                // how often all ranks have met
+  SharedWord round;                // the number of times that all ranks have met
   alignas(64) SharedWord arrived;  // the number of ranks that have arrived in this round
   SharedWord sleepers;
   // Only used in the meeting place of the whole job:

@@ -23,7 +23,7 @@ namespace fsdp {
 struct Shown {
   Call call;
   std::int32_t window;   // the shared memory of the buffer: the number of its allocate(), or a constant below
-  std::uint64_t offset;  // of the buffer, from the start of the window
+  std::uint64_t offset;  // of the buffer, from the start of that shared memory
   std::uint64_t count;
 };
 /// The buffer is not in shared memory; the group has only one rank.

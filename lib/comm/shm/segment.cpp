@@ -22,7 +22,7 @@ namespace {
 
 [[noreturn]] void fail(const char* call, int code) { throw std::system_error(code, std::system_category(), call); }
 
-// errno is read in here, after `ok` has been computed.
+// Throws unless `ok` is true. errno is read here, after the caller has computed `ok`.
 void require(bool ok, const char* call) {
   if (!ok) fail(call, errno);
 }

@@ -33,7 +33,7 @@ class Segment {
   }
   ~Segment();
 
-  /// Gets the memory of [offset, offset + bytes) from the system now, on the NUMA node of the calling core.
+  /// Allocates the memory of [offset, offset + bytes) now, on the NUMA node of the calling core.
   void reserve(std::size_t offset, std::size_t bytes);
   SegmentHandle handle() const;
   /// Call this after all other processes have opened the segment and all of its memory has been reserved.

@@ -98,7 +98,7 @@ class ShmCommunicator final : public GroupMember {
   // The two halves of the staging area are used alternately, and so are the two Shown of a rank. Between two uses of the same
   // one there is a barrier for the other one, after which no rank still reads the first.
   std::size_t half_ = 0, turn_ = 0;
-  std::vector<Shown> seen_;  // the data that each rank showed at the last enter()
+  std::vector<Shown> seen_;  // by rank, as read at the last enter()
   bool some_in_place_ = false, all_in_place_ = false;
   std::vector<const void*> inputs_;
 };
