@@ -1,5 +1,6 @@
-// Sharded checkpoints: one HDF5 file per rank, an index with a virtual dataset for every whole parameter, and a marker that is
-// written last. docs/checkpoint-format.md describes the format.
+// Sharded checkpoints. A checkpoint is a folder ("step folder") with one HDF5 file per rank, an index file with a virtual
+// dataset for every whole parameter, and a marker file that is written last. Step folders are in a "save folder".
+// docs/checkpoint-format.md describes the format.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +35,9 @@ struct Progress {
   std::uint64_t update = 0;  // the number of completed updates
   std::uint64_t tokens = 0;  // the number of tokens trained on
   DataPosition data;
-  std::uint64_t optimizer_began = 0;                // the update after which the optimizer started with zero states
-  std::optional<LossScalerState> loss_scaler = {};  // with fp16
-  std::optional<SpikeFilterState> spikes = {};      // if updates with spikes of the loss or norm are skipped
+  std::uint64_t optimizer_began = 0;                // the value of `update` when the optimizer started, with zero states
+  std::optional<LossScalerState> loss_scaler = {};  // only if training is in fp16
+  std::optional<SpikeFilterState> spikes = {};      // only if updates with a spike in the loss or gradient norm are skipped
 };
 
 /// The metadata of a checkpoint.
@@ -44,44 +45,44 @@ struct CheckpointHeader {
   StoredModel model;
   Progress progress;
   std::string strategy;         // "full"
-  int world_size = 1;           // ranks that wrote; the rank files together hold every element exactly once
-  int shards = 1;               // size of the shard axis
-  std::vector<UnitSpec> units;  // with the number of shards and of ranks, they determine the layout
-  std::string optimizer;        // "adamw", a name of optimizers()
+  int world_size = 1;           // the number of ranks that wrote it; their files together hold every element exactly once
+  int shards = 1;               // the size of the shard axis: the number of ranks that share a sharded unit
+  std::vector<UnitSpec> units;  // `units`, `shards` and `world_size` determine the layout
+  std::string optimizer;        // a name in optimizers(), such as "adamw"
   std::string options_json;     // all options of the run, for inspection
-  // The kind of CPU arithmetic in the run's steps, on which bits of matrix products depend; empty: unknown.
+  /// What computed the matrix products (a CPU library with its number of threads, or a GPU): another one may round differently.
+  /// Empty if unknown.
   std::string arithmetic = {};
-  std::string model_folder = {};  // the Hugging Face folder that the model came from; empty: none
+  std::string model_folder = {};  // the Hugging Face folder that the model came from; empty if none
   /// Files that save_checkpoint() writes next to the tensors. Null after reading: the files are in the checkpoint's folder.
   std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files = {};
   std::string version;
 };
 
 /// Writes save_dir/step-NNNNNNNN under a temporary name: every rank writes its slices and rank 0 the index; fsync, barrier;
-/// rank 0 renames the folder and writes the marker last; barrier. Collective over world. On return the checkpoint is durable,
-/// or every rank has thrown the same CollectiveError and the temporary folder is gone; earlier checkpoints are unchanged.
-/// Parameters that are not finite are also an error. Throws UserError if the step exists and is complete; an incomplete one is
-/// replaced. Removes leftovers of earlier runs under temporary names. A rank's index on the shard axis is rank modulo
-/// header.shards; each replica writes its part of the shard. The first of `states` must be parameters_state. Returns the
-/// folder.
+/// rank 0 renames the folder and writes the marker last; barrier. Collective over world. Afterwards either the checkpoint is
+/// durable, or all ranks throw the same CollectiveError and the temporary folder is gone; earlier checkpoints are unchanged.
+/// Parameters that are not finite are also an error. Throws UserError if the step exists and is complete; an incomplete step is
+/// replaced. Removes temporary folders that earlier runs left. A rank's index on the shard axis is rank modulo header.shards;
+/// each replica of a shard writes a part of it. The first of `states` must be parameters_state. Returns the step folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, std::span<const ShardState> states, Communicator& world,
                                       h5::Compression compression = h5::Compression::none);
 
-/// A save that runs while its caller computes. save_checkpoint() is a save that is finished at once.
+/// A save that runs in the background while the caller computes. save_checkpoint() begins a save and waits for it.
 class CheckpointSave {
  public:
   enum class Stage {
     working,
-    done,  // this rank's file is on disk; on rank 0: the checkpoint is complete
-    stuck  // it failed, or only finish() can complete it
+    done,  // this rank's file is on disk; on rank 0 also: the checkpoint is complete
+    stuck  // the save failed, or only finish() can complete it
   };
-  /// Begins a save as in save_checkpoint(). The data that this rank writes is copied into `snapshot`, which has
+  /// Begins a save as in save_checkpoint(). The data that this rank writes is copied into `snapshot`, whose size is
   /// snapshot_bytes(), and a thread writes it from there; `snapshot`, `layout` and `world` must outlive this object. Rank 0's
-  /// thread completes the checkpoint as soon as the files of all ranks are on disk. The ranks report that in small files,
-  /// because their threads may not use MPI. Without a snapshot, finish() does all the work. `may_complete`, if given, is called
-  /// by rank 0's thread before the checkpoint is completed or the files of a failed save are removed; if it throws, the save
-  /// fails. Collective over world; all ranks throw the same CollectiveError.
+  /// thread completes the checkpoint as soon as the files of all ranks are on disk. Each rank reports its finished file to rank
+  /// 0 by a small file (a note), because the threads may not use MPI. Without a snapshot, finish() does all the work.
+  /// `may_complete`, if given, is called by rank 0's thread before the checkpoint is completed or the files of a failed save
+  /// are removed; if it throws, the save fails. Collective over world; all ranks throw the same CollectiveError.
   CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                  std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
                  h5::Compression compression = h5::Compression::none, std::function<void()> may_complete = nullptr);
@@ -89,7 +90,7 @@ class CheckpointSave {
   /// Waits for this rank's thread. An incomplete checkpoint stays; the next save removes it.
   ~CheckpointSave();
 
-  /// The stage of this rank's thread; done if there is none. Not collective.
+  /// The stage of this rank's thread; `done` if there is no thread. Not collective.
   Stage stage() const;
   /// The time until the checkpoint was complete, in seconds; negative before that. Rank 0 knows it at once, the others after
   /// finish(). Not collective.
@@ -97,15 +98,17 @@ class CheckpointSave {
   /// The checkpoint's folder.
   const std::filesystem::path& folder() const;
   /// Waits for the files of all ranks, and completes the checkpoint if rank 0's thread has not done so. Collective over world.
-  /// On return it is durable, or all ranks have thrown the same CollectiveError and the temporary folder is gone.
+  /// Afterwards either the checkpoint is durable, or all ranks throw the same CollectiveError and the temporary folder is
+  /// gone.
   std::filesystem::path finish();
 
  private:
   struct Job;
   std::unique_ptr<Job> job_;
-  std::unique_ptr<Worker> writer_;  // last: it works on the job
+  std::unique_ptr<Worker> writer_;  // declared last, so that its thread ends before `job_` is destroyed
 };
-/// The number of bytes that a rank writes. States with as many elements as their parameter have type `state_type`.
+/// The size of the snapshot of a rank, in bytes. Optimizer states with one element per parameter element have type
+/// `state_type`.
 std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size);
 
 /// Long operations call this function regularly with the bytes done and the total.
@@ -124,44 +127,45 @@ class CheckpointReader : public TensorSource {
   virtual bool was_trained(const std::string& name) const = 0;
   /// The L2 norm of the tensor when it was saved; NaN if an element was not finite; empty if the checkpoint has no norm.
   virtual std::optional<double> norm(const std::string& state, const std::string& name) const = 0;
-  /// Says which rank's file has which elements.
+  /// The elements that each rank's file has.
   virtual const StoredParts& parts() const = 0;
-  /// Announces that these elements will be read soon, so that the disk can start reading. Does nothing if there are none.
+  /// Announces that these elements will be read soon, so that the disk can start reading. Does nothing if the checkpoint does
+  /// not have this state of the parameter.
   virtual void prefetch_state(const std::string& state, const std::string& name, Range range) const = 0;
-  /// Compares checksums of the files with index `part` modulo `parts` (rank files first, then the index file). Throws RunError,
-  /// which names the first bad file and the first bad tensor in it.
+  /// Verifies the checksums of every file i with i % parts == part, so that ranks can share the work; the index file comes
+  /// after the rank files. Throws RunError, which names the first bad file and the first bad tensor in it.
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
 };
 
-/// Fills `states` of shard `shard` under `layout` from a checkpoint of any world size and strategy. Padding becomes zero, and
-/// so do the states of parameters that were not trained when the checkpoint was written. Not collective.
+/// Fills `states`, which hold shard `shard` of `layout`, from a checkpoint of any world size and strategy. Padding becomes
+/// zero, and so do the states of parameters that were not trained when the checkpoint was written. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
-/// Fills only the parameters, from any source. Parameters with `fresh` set become zero. Throws UserError, which names every
-/// tensor that does not fit.
+/// Fills only the parameters, from any source. Parameters with `fresh` set become zero. If `fresh` is empty, throws UserError
+/// for tensors that do not fit, as find_mismatch() does.
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                      const ShardState& state, const std::vector<bool>& fresh = {});
 
-/// Tensors that do not fit, but that patterns allow.
+/// Tensors that do not fit the model, but match a pattern by which the user allows that.
 struct Mismatch {
   std::vector<bool> fresh;        // by parameter: true if it is not to be loaded from the source
-  std::vector<std::string> said;  // one line for each such tensor, also of tensors that are no parameters, and for each pattern
-                                  // without effect
+  std::vector<std::string> said;  // messages: one for each of these tensors (also those that the model does not have), and one
+                                  // for each pattern without effect
 };
 /// Compares the names and shapes of a source's tensors with a model's. Throws UserError, which names all tensors that do not
-/// fit and match no pattern; `remedy` tells the user what to do then.
+/// fit and match no pattern; `remedy` is the advice at the end of that message.
 Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>& parameters,
                        const std::vector<std::string>& patterns = {}, const std::string& remedy = "");
 
-/// `path` is a step folder, or a save folder: then its latest complete step. Throws UserError.
+/// Opens a step folder, or the latest complete step of a save folder. Throws UserError.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
                                                   std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
 
 struct ConsolidateOptions {
   const ModelFormat* format = &hdf5_format();
-  DType type = DType::f32;  // fp32 parameters are rounded to it, to the nearest value
-  /// If the format splits a model into files, the largest size of a file: a tensor that would exceed it begins a new file. 0:
-  /// one file.
+  DType type = DType::f32;  // of the written parameters, which are rounded from fp32 to the nearest value
+  /// The largest size of a file, for formats that split a model into files: a tensor that would exceed it begins a new file. 0:
+  /// all parameters are in one file.
   std::size_t max_shard_bytes = 0;
   bool with_optimizer = false;  // also writes the optimizer's states, in fp32
 };
@@ -170,12 +174,12 @@ struct ConsolidateOptions {
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
 struct Consolidated {
   std::vector<std::string> copied;    // the tokenizer's files
-  std::filesystem::path copied_from;  // the checkpoint's folder, or the one that the model came from
-  std::vector<std::string> warnings;  // why some were not copied
+  std::filesystem::path copied_from;  // the step folder, or the folder that the model came from
+  std::vector<std::string> warnings;  // for example, why tokenizer files were not copied
 };
-/// Writes every whole tensor of `source` into one model of the given format (OUT, or OUT/), in constant memory. The model is in
-/// the folder OUT.tmp until it is complete and on disk. A killed call leaves that folder, and the next call replaces it. Throws
-/// UserError if OUT exists. For one process, without MPI.
+/// Writes every whole tensor of `source` into one model of the given format, the file or folder `out`, in constant memory. The
+/// model is in the folder OUT.tmp (`out` with ".tmp") until it is complete and on disk. A killed call leaves that folder, and
+/// the next call replaces it. Throws UserError if `out` exists. For one process, without MPI.
 Consolidated consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
                          const ByteProgress& progress = nullptr);
 

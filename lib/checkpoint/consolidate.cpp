@@ -1,5 +1,6 @@
-// Makes one whole model from a sharded checkpoint, in any format (model_format.hpp). First the format makes files without the
-// numbers; then the numbers are written through one buffer of fixed size; the checksums of all blocks come last.
+// Makes one whole model from a sharded checkpoint, in any format (model_format.hpp). First the format makes files without
+// tensor data; then the tensor data ("numbers") is written through one buffer of fixed size; the checksums of all blocks come
+// last.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -23,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t piece_elements = std::size_t{4} << 20;  // 16 MiB
+constexpr std::size_t piece_elements = std::size_t{4} << 20;  // 16 MiB in fp32
 
 // --- what is written where ---
 
@@ -37,7 +38,7 @@ std::vector<WrittenTensor> tensors_of(const TensorSource& source, const std::vec
 }
 
 struct Total {
-  std::size_t done = 0, all = 0;  // bytes as fp32
+  std::size_t done = 0, all = 0;  // in bytes of fp32, also if another type is written
   explicit Total(const std::vector<WrittenTensor>& items) {
     for (const WrittenTensor& item : items) all += numel(item.shape) * sizeof(float);
   }
@@ -62,7 +63,7 @@ void write_beginning(const fs::path& path, std::string_view text) {
   output.finish();
 }
 
-/// Makes all files, complete except for the numbers and the signature.
+/// Makes all files, complete except for the tensor data and the signature. Where the signature belongs, there are zeros.
 WrittenModel lay_out(const CheckpointReader& source, const std::vector<std::string>& states, const ConsolidateOptions& options,
                      const fs::path& path) {
   const ModelFormat& format = *options.format;
@@ -75,15 +76,15 @@ WrittenModel lay_out(const CheckpointReader& source, const std::vector<std::stri
   return model;
 }
 
-// --- where it is made ---
+// --- the folder in which the result is made ---
 
-/// The folder OUT.tmp. It holds a lock and the unfinished model, which has a name that only this program uses.
+/// The folder OUT.tmp, where OUT is the path of the result. It holds a lock file and the unfinished model.
 class WorkFolder {
  public:
-  /// Makes the folder without access for other users, or reuses the folder of an earlier call. Throws UserError if anything
-  /// else has its name, and leaves that unchanged.
+  /// Makes the folder without access for other users, or reuses the folder of an earlier call. If anything else has that name,
+  /// throws UserError and changes nothing.
   explicit WorkFolder(fs::path folder) : folder_(std::move(folder)) {
-    if (::mkdir(folder_.c_str(), 0770) == 0) return;  // without access for others; only the result gets it
+    if (::mkdir(folder_.c_str(), 0770) == 0) return;  // other users get access only to the result
     if (errno == EACCES || errno == EROFS)
       throw UserError(format("{} cannot be made ({}; the result is written there first); choose a place where you may write",
                              folder_.string(), std::strerror(errno)));
@@ -110,7 +111,7 @@ class WorkFolder {
     if (is_ours_) ::rmdir(folder_.c_str());
   }
   fs::path model() const { return folder_ / "unfinished-model"; }
-  /// Throws RunError if it contains files that this program did not make.
+  /// Removes the unfinished model, if there is one. Throws RunError if it contains files that this program did not make.
   void remove_model() const {
     struct stat info {};
     if (::lstat(model().c_str(), &info) != 0) {
@@ -125,12 +126,12 @@ class WorkFolder {
 
  private:
   fs::path folder_;
-  bool is_ours_ = true;  // false for an existing empty folder: another program may have made it
+  bool is_ours_ = true;  // false if the folder existed and was empty: another program may have made it
 };
 
 // --- the numbers ---
 
-/// Returns the bytes of `values` converted to `type`: `values` itself for fp32, else stored in `narrow`.
+/// Returns the bytes of `values` converted to `type`. For fp32 they are `values` itself, else they are stored in `narrow`.
 std::span<const std::byte> as_stored(DType type, std::span<const float> values, std::vector<std::byte>& narrow) {
   return with_element(type, [&]<class E>() -> std::span<const std::byte> {
     if constexpr (std::is_same_v<E, float>) {
@@ -145,7 +146,7 @@ std::span<const std::byte> as_stored(DType type, std::span<const float> values, 
 }
 
 void require_fp16(std::span<const float> values, const std::string& name) {
-  constexpr float beyond = 65520;  // rounds to infinity
+  constexpr float beyond = 65520;  // the smallest value that fp16 rounds to infinity
   for (const float value : values)
     if (std::isfinite(value) && std::abs(value) >= beyond)
       throw RunError(format(
@@ -161,7 +162,7 @@ void write_numbers(const CheckpointReader& source, const WrittenModel& result, c
   for (std::size_t f = 0; f < result.files.size(); ++f) {
     OutputFile output(result.path_of(f), OutputFile::Open::existing);
     Sealer sealer(output, result.bytes[f]);
-    sealer.add(0, format.signature.data(), format.signature.size());  // the final signature, although it is written later
+    sealer.add(0, format.signature.data(), format.signature.size());  // the checksums are those of the finished file
     for (const WrittenTensor& item : result.tensors) {
       if (item.file != f) continue;
       in_pieces(item, total, progress, [&](Range range) {

@@ -1,5 +1,5 @@
-// The format "hdf5": one file with a whole model. HDF5 reads its structure; the numbers are read directly from the file if they
-// are stored as plain arrays.
+// The format "hdf5": one file with a whole model. The HDF5 library reads its structure. Tensor data that is stored as a plain
+// array is read directly from the file.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -65,7 +65,7 @@ class ConsolidatedFile final : public TensorSource {
  private:
   struct Stored {
     Shape shape;
-    std::optional<DType> type;  // of consecutive elements in this machine's format, from `offset` on; empty: HDF5 reads them
+    std::optional<DType> type;  // if the elements are a plain array at `offset`; empty if the HDF5 library must read them
     std::uint64_t offset = 0;
   };
 
@@ -132,7 +132,7 @@ void lay_out_hdf5(const CheckpointReader& source, const ConsolidateOptions& opti
   const std::vector<std::string> states = consolidated_states(source, options);
   h5::File file = h5::File::create(model.path);
   file.write_text("format", stored::model_kind);
-  file.write_text("checksums", "xxh3_64");  // promises checksums after the HDF5 part; if they are missing, the file was cut
+  file.write_text("checksums", "xxh3_64");  // readers then expect checksums: if there are none, the file was cut off
   file.write_integer("format_version", stored::version);
   file.write_text("version", source.header().version);
   stored::write_progress(file, source.header().progress);

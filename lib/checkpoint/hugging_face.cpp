@@ -1,7 +1,7 @@
-// The format "safetensors": a Hugging Face folder. Some checkpoints on the Hub, for example GPT-2's, lack the prefix of the
-// model without its head ("transformer."). Some contain buffers, which are computed and not learned; those are skipped.
-// Prefixes that PyTorch's wrappers add to names ("_orig_mod.") are removed. Any other tensor is listed, so that the caller can
-// refuse it.
+// The format "safetensors": a Hugging Face folder. Names of tensors may lack the prefix of the model without its LM head
+// ("transformer."), as in GPT-2's folder on the Hub. Prefixes that PyTorch's wrappers add ("_orig_mod.") are removed. Buffers,
+// which are computed and not learned, are skipped. All other tensors that the model does not have are listed by names(), so
+// that the caller can refuse them.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -39,7 +39,8 @@ bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
 
-/// Removes the prefixes that torch.compile, FSDP and activation checkpointing add to modules, and DDP to the model.
+/// Removes the prefixes that torch.compile, FSDP and activation checkpointing add to the names of modules, and the prefix that
+/// DDP adds to all names.
 std::string without_wrappers(std::string name) {
   for (const std::string wrapper : {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."})
     for (std::size_t at = name.find(wrapper); at != std::string::npos; at = name.find(wrapper, at))
@@ -53,7 +54,8 @@ std::string without_wrappers(std::string name) {
 
 constexpr std::size_t longest_index = std::size_t{64} << 20;
 
-/// The safetensors files of a model, and the file of each tensor according to the index; without an index `file_of` is empty.
+/// The safetensors files of a model, and the file of each tensor according to model.safetensors.index.json ("the index").
+/// Without an index `file_of` is empty.
 struct ModelFiles {
   std::vector<std::string> names;
   std::map<std::string, std::string> file_of = {};
@@ -64,7 +66,7 @@ ModelFiles files_of_index(const fs::path& path) {
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
   };
-  // The parser keeps only the map: 64 MB of other JSON would become 2 GB of values.
+  // The parser keeps only weight_map, which maps tensors to files: 64 MB of other JSON could take 2 GB of memory.
   bool in_map = false;
   std::string entry;
   const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
@@ -98,7 +100,7 @@ ModelFiles files_of_index(const fs::path& path) {
 
 class HuggingFaceFolder final : public TensorSource {
  public:
-  /// `files` hold the parameters, `state_files` the optimizer's states.
+  /// `files` hold the parameters, and `state_files` the optimizer's states.
   HuggingFaceFolder(const fs::path& folder, const ModelFiles& files, const ModelFiles& state_files, Verify verify)
       : folder_(folder), config_(read_config(folder)) {
     config_.validate();
@@ -141,8 +143,8 @@ class HuggingFaceFolder final : public TensorSource {
  private:
   using Place = std::pair<const SafetensorsFile*, const StoredTensor*>;
 
-  /// Calls handle(file, tensor) for each tensor, except copies that the index assigns to another file. Throws UserError if a
-  /// tensor is not in the file that the index names.
+  /// Opens all files and calls handle(file, tensor) for each tensor, except for copies of tensors that the index assigns to
+  /// another file. Throws UserError if a tensor is not in the file that the index names.
   template <class Handle>
   void open_all(const ModelFiles& files, Verify verify, Handle&& handle) {
     std::map<std::string, const SafetensorsFile*> by_name;
@@ -221,8 +223,8 @@ class HuggingFaceFolder final : public TensorSource {
                file->path().string(), head->name, find_family(config_.family).names.token_table));
   }
 
-  /// Checks that a head in the files equals the embedding, if the model ties the two. Each call compares the part that it
-  /// reads; together the ranks compare the whole tensor.
+  /// Compares a part of the embedding with the head in the files, if the model ties the two. Each rank compares the part that
+  /// it loads, so that together the ranks compare the whole tensor.
   void compare_tied_head(Range range, const float* table) const {
     const auto& [file, head] = tied_head_;
     std::vector<float> piece(std::min(range.size(), std::size_t{1} << 16));
@@ -270,16 +272,16 @@ class HuggingFaceFolder final : public TensorSource {
   fs::path folder_;
   TransformerConfig config_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and the model's parameter name
-  Place tied_head_ = {};
+  std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and by the model's name of the parameter
+  Place tied_head_ = {};  // a head in the files, if the model ties its head to the embedding
   std::vector<std::string> states_ = {parameters_state}, warnings_;
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
 
 // --- writing ---
 
-/// Makes model.safetensors and optimizer.safetensors, or several files of each. Until the last number is written, each file is
-/// shorter than its header says.
+/// Makes model.safetensors and optimizer.safetensors, or several files of each. A file is shorter than its header requires
+/// until its last tensor is written, so that an unfinished file is not valid.
 void lay_out_safetensors(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
   for (const bool of_optimizer : {false, true}) {
     std::vector<std::vector<WrittenTensor*>> files;
@@ -308,9 +310,9 @@ void lay_out_safetensors(const CheckpointReader& source, const ConsolidateOption
   }
 }
 
-// --- files that transformers needs besides the numbers ---
+// --- files that transformers needs besides the tensors ---
 
-/// Writes the index, if there are several files.
+/// Writes NAME.safetensors.index.json if there are several files of `name`.
 void write_file_index(const WrittenModel& model, const std::string& name) {
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   std::size_t bytes = 0;
@@ -325,7 +327,7 @@ void write_file_index(const WrittenModel& model, const std::string& name) {
   write_text_file_durably(model.path / (name + ".safetensors.index.json"), json_text(index, 2) + "\n");
 }
 
-/// Copies from `theirs`, the config.json of the model's original folder, the settings that affect only texts longer than
+/// Copies from `theirs` (the original config.json) into `config` the settings that affect only texts longer than
 /// max_position_embeddings: rotary positions of type "dynamic", and sliding windows of some layers.
 void keep_beyond_positions(const json& theirs, const TransformerConfig& model, json& config) {
   const json before = config;
@@ -339,14 +341,14 @@ void keep_beyond_positions(const json& theirs, const TransformerConfig& model, j
     if (theirs.contains(key) && before.contains("sliding_window")) config[key] = theirs[key];
   try {
     if (config_from_json(config) == model) return;
-  } catch (const UserError&) {  // the model has other sizes than the one in that folder
+  } catch (const UserError&) {  // the sizes of the model differ from those in `theirs`
   }
   config = before;
 }
 
-/// Copies the tokenizer's files from the checkpoint, or else from the folder that the model came from. The config.json of that
-/// folder also names special tokens, which are copied into `config`. Returns that folder if its config.json was used, else an
-/// empty path.
+/// Copies the tokenizer's files from the checkpoint, else from the original folder, which the model came from. The original
+/// config.json also names special tokens, which are copied into `config`. Returns the original folder if its config.json was
+/// used, else an empty path.
 fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, json& config, Consolidated& done) {
   const auto copy = [&](const fs::path& folder) {
     for (const TokenizerFile& file : read_tokenizer_files(folder)) {
@@ -374,7 +376,7 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
       return copy_by_hand(format("its vocabulary is {}, this model's {}", vocabulary, source.config().vocab_size));
   } catch (const UserError& other) {
     return copy_by_hand(other.what());
-  } catch (const CallError& failure) {  // the model's folder may be on any file system
+  } catch (const CallError& failure) {  // the original folder may be on any file system
     return copy_by_hand(failure.what());
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
@@ -387,7 +389,7 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
 }
 
 /// Collects the tokens that end a text from all files that name them, and writes them to config.json and
-/// generation_config.json, where transformers reads them. `origin`: the folder that the model came from, if it is used.
+/// generation_config.json, where transformers reads them. `origin` is the folder that the model came from; empty if unused.
 void write_end_tokens(const CheckpointReader& source, const fs::path& model, const fs::path& origin, json& config,
                       Consolidated& done) {
   const std::size_t vocab_size =
@@ -420,8 +422,8 @@ void write_end_tokens(const CheckpointReader& source, const fs::path& model, con
 void finish(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
   for (const char* name : {"model", "optimizer"}) write_file_index(model, name);
   json config = source.model().to_json();
-  // Version 5 of transformers reads the first key, older versions the second. Without token ids transformers would use those of
-  // GPT-2's vocabulary.
+  // Version 5 of transformers reads "dtype", older versions "torch_dtype". Without the ids of special tokens transformers would
+  // use those of GPT-2's vocabulary.
   config["dtype"] = config["torch_dtype"] = options.type == DType::f32    ? "float32"
                                             : options.type == DType::bf16 ? "bfloat16"
                                                                           : "float16";
@@ -444,7 +446,7 @@ bool is_file(const std::string& name) {
   return false;
 }
 
-/// A single file counts, too: opening it reports that its folder is needed.
+/// Returns true also for a single file: opening it then reports that its folder is needed.
 bool is_hugging_face(const fs::path& path) {
   if (kind_of(path) != PathKind::folder) return path.extension() == ".safetensors";
   const auto files = {"config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"};
@@ -471,7 +473,7 @@ std::unique_ptr<TensorSource> open_hugging_face(const fs::path& folder, Verify v
   if (kind != PathKind::folder && kind != PathKind::missing)
     throw UserError(format("{} is a single file (the model's config.json is needed, too); give its folder", folder.string()));
   const auto there = [&](const std::string& name) { return kind_of(folder / name) != PathKind::missing; };
-  /// Returns NAME.safetensors, or the files that its index names; none if neither exists.
+  /// Returns NAME.safetensors, or the files that NAME.safetensors.index.json names; none if neither exists.
   const auto files_of = [&](const std::string& name) -> ModelFiles {
     const std::string single = name + ".safetensors", index = single + ".index.json";
     if (there(single)) return {{single}};

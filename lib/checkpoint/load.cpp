@@ -1,4 +1,4 @@
-// Loading: fills one rank's shard from whole tensors of any source.
+// Loading: fills one rank's shard from a checkpoint or another source of whole tensors.
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -24,7 +24,7 @@ std::string cut(std::vector<std::string> lines) {
   return format("{}", fmt::join(lines, "; "));
 }
 
-/// Returns why a tensor is missing. A missing head may be tied to the embedding.
+/// Returns why a tensor is missing. An LM head may be missing because it is tied to the embedding.
 std::string why_missing(const TensorSource& source, const std::string& name) {
   const StoredModel model = source.model();
   if (!model.is_transformer()) return "it is not there";
@@ -81,7 +81,8 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
 
 namespace {
 
-/// Writes zeros to the elements outside `filled`: padding, and states of parameters that were not trained.
+/// Writes zeros to the elements of the rank's part of the unit outside `filled`: padding, and states of parameters that were
+/// not trained.
 void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> filled) {
   const MemoryView& all = state.units[unit];
   const std::size_t size = size_of(state.type);
@@ -94,8 +95,8 @@ void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> fi
   all.clear(at * size, all.bytes());
 }
 
-/// Fills `range` of a tensor, which begins `offset` elements into the rank's part of the unit, from `read(range, out)`:
-/// directly if the state is fp32 in host memory, else through a host buffer.
+/// Fills `range` of a tensor by `read(range, out)`. `offset` is its first element's index in the rank's part of the unit. Reads
+/// directly into the state if it is fp32 in host memory, else through a host buffer.
 template <class Read>
 void fill(const ShardState& state, std::size_t unit, std::size_t offset, Range range, const Read& read) {
   std::byte* const there = state.units[unit].host();
@@ -125,13 +126,13 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
   const auto is_stored = [&](const ShardState& state, const std::string& name) {
     if (state.name != parameters_state && !reader.was_trained(name)) return false;
     const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
-    return !is_known || reader.has_state(state.name, name);  // the read reports a missing state
+    return !is_known || reader.has_state(state.name, name);  // true for an unknown state: the read reports it
   };
   for (const Extent extent : {Extent::element, Extent::row, Extent::column}) {
     if (std::none_of(states.begin(), states.end(), [&](const ShardState& state) { return state.extent == extent; })) continue;
     const std::vector<PlannedRead> plan = plan_reads(reader.parts(), parameters, layout, shard, extent);
-    for (auto file = plan.begin(); file != plan.end();) {  // each file is opened once, and read in the order in which it was
-                                                           // written
+    // Each file is opened once, and read in the order in which it was written.
+    for (auto file = plan.begin(); file != plan.end();) {
       const auto next = std::find_if(file, plan.end(), [&](const PlannedRead& read) { return read.rank != file->rank; });
       for (const ShardState& state : states)
         for (auto read = file; read != next; ++read)

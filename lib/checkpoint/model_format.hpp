@@ -1,6 +1,6 @@
-// Formats of whole models: a table with a row for each. A row says which paths are of its format, how they are read, which
-// files a new model has, and where the numbers of each tensor are in them. consolidate() writes the numbers and their checksums
-// for all formats. docs/extending-format.md adds a row from outside.
+// Formats of whole models: a table with one row (ModelFormat) per format. A row has functions that recognize a path of its
+// format, open the model, and lay out the files of a new model: which files there are, and the offset of each tensor in them.
+// consolidate() writes the tensor data and their checksums for all formats. docs/extending-format.md adds a row from outside.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ struct WrittenTensor {
   Shape shape;
   DType type;
   std::size_t file = 0;      // index in WrittenModel::files
-  std::uint64_t offset = 0;  // of the first byte; the elements follow in order, little-endian, without gaps
-  /// "transformer.wte.weight", "exp_avg/transformer.wte.weight"
+  std::uint64_t offset = 0;  // of the first byte in the file; the elements are in row-major order, little-endian
+  /// The name in the file: "transformer.wte.weight" for a parameter, "exp_avg/transformer.wte.weight" for an optimizer state.
   std::string whole_name() const;
   std::size_t bytes() const { return numel(shape) * size_of(type); }
 };
@@ -39,9 +39,9 @@ struct WrittenModel {
   std::filesystem::path path;          // a file, or a folder of files
   std::vector<std::string> files;      // relative to `path`; "" if the model is one file
   std::vector<std::uint64_t> bytes;    // the size of each complete file
-  std::vector<WrittenTensor> tensors;  // those of one file in the order of their bytes
+  std::vector<WrittenTensor> tensors;  // within a file, in the order of their offsets
   std::filesystem::path path_of(std::size_t file) const;
-  /// Makes a file that begins with `head`, and assigns the bytes after it to the tensors, one after another.
+  /// Makes a file that begins with `head`, and assigns the bytes after `head` to the tensors, one after another.
   void add_file(const std::string& name, const std::string& head, const std::vector<WrittenTensor*>& tensors_of_it);
 };
 
@@ -49,22 +49,22 @@ struct ModelFormat {
   std::string_view name;   // the name by which users choose it: "safetensors"
   std::string_view what;   // "a Hugging Face folder", for messages
   std::string_view about;  // what is written, for the help text
-  /// Returns true if an existing path is meant to be a model of this format. Rows are asked in turn, those added last first.
+  /// Returns true if an existing path is meant to be a model of this format. The row that was added last is asked first.
   bool (*is)(const std::filesystem::path& path);
   /// Throws UserError or DamagedError if the path is not a valid model.
   std::unique_ptr<TensorSource> (*open)(const std::filesystem::path& path, Verify verify);
-  /// Throws UserError if the options cannot be used with this format. Null: all can.
+  /// Throws UserError if the options cannot be used with this format. Null if all options can be used.
   void (*check)(const ConsolidateOptions& options) = nullptr;
-  /// Makes all files without the numbers, and sets where the numbers go.
+  /// Makes all files without tensor data, and sets model.files, model.bytes and the file and offset of each tensor.
   void (*lay_out)(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model);
-  /// Writes the remaining files after all numbers have been written. May be null.
+  /// Writes the remaining files after all tensor data has been written. May be null.
   void (*finish)(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model,
                  Consolidated& done) = nullptr;
-  /// Returns true if the format uses this name for a file in the model's folder. Null: the model is one file.
+  /// Returns true if the format uses this name for a file in the model's folder. Null if the model is one file.
   bool (*is_file)(const std::string& name) = nullptr;
   /// The first bytes of a model that is one file. They are written last, so that an unfinished file is never taken for a model.
   std::string_view signature = {};
-  /// True if checksums may follow the content of a file (files/sealed_file.hpp); else they are in a file next to it.
+  /// True if the format allows checksums after the content of a file (files/sealed_file.hpp); else they are in a separate file.
   bool seal_follows = false;
 };
 
@@ -79,12 +79,13 @@ void add_model_format(const ModelFormat& format);
 /// Returns a message if an existing path holds a model in a form that this program does not read, such as a GGUF file; empty if
 /// it recognizes no such form.
 std::optional<std::string> model_of_other_kind(const std::filesystem::path& path);
-/// The same, only for a folder (or file) with an adapter such as LoRA's, which transformers would apply to the model.
+/// Returns such a message for the files of an adapter (such as LoRA's), or a folder with them: transformers would apply the
+/// adapter to the model.
 std::optional<std::string> adapter_in(const std::filesystem::path& path);
-/// The same, only for a folder with files NAME-00001-of-00002.safetensors but without their index.
+/// Returns such a message for a folder with files NAME-00001-of-00002.safetensors but without their index.
 std::optional<std::string> shards_without_index(const std::filesystem::path& folder, const std::string& name);
 
-/// Returns true if consolidate() may give a file of a model this name, in any format, finished or not.
+/// Returns true if consolidate() uses this name in some format: for a file of a model, its checksums, or a temporary file.
 bool is_model_file(const std::string& name);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// Opens the tensors that a path names: a checkpoint of ours, or a model in one of the formats. For other paths the message says
-// which common mistake was found, or what was expected.
+// Opens a path as a source of tensors: a checkpoint of this program, or a model in one of the formats (model_format.hpp). For
+// any other path the message names a common mistake, such as a GGUF file, or what was expected.
 #include <algorithm>
 #include <string_view>
 
@@ -39,7 +39,7 @@ bool has_steps(const fs::path& folder) {
 
 fs::path without_final_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
-/// Returns the alphabetically first name in the folder that `fits`; else an empty string.
+/// Returns the alphabetically first name in the folder for which fits(name) is true; an empty string if there is none.
 template <class Fits>
 std::string first_name(const fs::path& folder, const Fits& fits) {
   std::string first;

@@ -14,7 +14,7 @@ StoredParts::StoredParts(const std::vector<Parameter>& parameters, const Layout&
     for (int rank = 0; rank < world_size; ++rank)
       for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, world_size, extent))
         (*of_parameter[slice.parameter])[static_cast<std::size_t>(extent)].push_back({slice.range, rank});
-  for (auto* const parts : of_parameter)  // the order by ranks need not be the order by elements
+  for (auto* const parts : of_parameter)  // the loop above adds the parts rank by rank
     std::sort(parts->front().begin(), parts->front().end(),
               [](const StoredPart& a, const StoredPart& b) { return a.range.begin < b.range.begin; });
 }
@@ -46,7 +46,7 @@ std::vector<PlannedRead> plan_reads(const StoredParts& stored, const std::vector
   if (extent == Extent::element)
     for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const Slice& slice : layout.slices(unit, shard)) add(unit, slice.parameter, slice.range, slice.shard_offset);
-  else  // every rank has the whole state, as if it were rank 0 of one replica
+  else  // every rank has the whole state; rank 0 wrote it
     for (const stored::WrittenSlice& slice : stored::written_slices(layout, 0, layout.shards(), extent))
       add(slice.unit, slice.parameter, slice.range, slice.offset);
   std::stable_sort(plan.begin(), plan.end(), [](const PlannedRead& a, const PlannedRead& b) { return a.rank < b.rank; });

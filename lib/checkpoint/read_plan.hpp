@@ -1,5 +1,6 @@
-// Which files a rank reads, and which elements of them: a function of the layout of the checkpoint and of the layout into which
-// it is loaded. It opens no file and needs no communication.
+// Computes which files a rank reads when it loads a checkpoint, and which elements, from the layout of the checkpoint and the
+// layout of the run that loads it. This opens no file and needs no communication. An optimizer state has one element for each
+// element, row or column of its parameter (Extent).
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@
 
 namespace fsdp {
 
-/// Consecutive elements of a parameter, or of its state by row or by column, and the rank whose file has them.
+/// Consecutive elements of a parameter (or of an optimizer state of it), and the rank whose file has them.
 struct StoredPart {
   Range range;
   int rank;
@@ -26,9 +27,9 @@ class StoredParts {
   /// For a checkpoint written by `world_size` ranks under `layout`.
   StoredParts(const std::vector<Parameter>& parameters, const Layout& layout, int world_size);
 
-  /// All parts of a parameter, or of its state by row or by column, in order.
+  /// All parts of a parameter, or of its states with this extent, in order.
   std::span<const StoredPart> of(const std::string& name, Extent extent = Extent::element) const;
-  /// The parts that overlap `range`.
+  /// Only the parts that overlap `range`.
   std::span<const StoredPart> of(const std::string& name, Range range, Extent extent = Extent::element) const;
 
  private:
@@ -40,11 +41,11 @@ struct PlannedRead {
   int rank;                     // the rank whose file is read
   std::size_t unit, parameter;  // indices in the layout into which the checkpoint is loaded
   Range range;                  // elements of the parameter, or of its state by row or by column
-  std::size_t offset;           // of the first element in the rank's part of the unit, in elements
+  std::size_t offset;           // where they go: an index in the reading rank's part of the unit
 };
 
-/// Returns the reads by which shard `shard` under `layout` gets a state of this extent, ordered by file. The checkpoint has all
-/// of `parameters`, in these shapes.
+/// Returns the reads that fill shard `shard` of `layout` with a state of this extent, ordered by file. The checkpoint must have
+/// all of `parameters`, in these shapes.
 std::vector<PlannedRead> plan_reads(const StoredParts& stored, const std::vector<Parameter>& parameters, const Layout& layout,
                                     int shard, Extent extent = Extent::element);
 

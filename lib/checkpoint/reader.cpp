@@ -1,5 +1,5 @@
-// Reads a sharded checkpoint. The header alone determines which rank file holds which elements, so a read opens only the files
-// with a part of the range, and reads only that part.
+// Reads a sharded checkpoint. The header is enough to compute which rank file holds which elements, so a read opens only the
+// files with a part of the range, and reads only that part.
 #include <algorithm>
 #include <atomic>
 #include <list>
@@ -139,7 +139,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   struct Tensor {
     std::string name;
     Shape shape;
-    UnitSpec unit;  // the unit that it was in
+    UnitSpec unit;  // the FSDP unit that contained it when the checkpoint was saved
   };
   struct OpenFile {
     int rank;
@@ -156,7 +156,8 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   fs::path rank_path(int rank) const { return folder_ / stored::rank_file_name(rank, index_.header.world_size); }
 
-  /// Returns an open rank file; opens it if necessary and then closes the least recently used one. The caller holds the mutex.
+  /// Returns an open rank file. Opens it if necessary; if too many are open then, the least recently used one is closed. The
+  /// caller must hold the mutex.
   const h5::File& rank_file(int rank) const {
     const auto found = std::find_if(files_.begin(), files_.end(), [rank](const OpenFile& open) { return open.rank == rank; });
     if (found != files_.end()) {
@@ -180,7 +181,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     dataset.read({range.begin - part.range.begin, range.end - part.range.begin}, out);
   }
 
-  /// Returns ", in exp_avg/wte.weight": the first slice of a damaged file with a wrong checksum. Does not use HDF5.
+  /// Returns ", in exp_avg/wte.weight" to name the first tensor with a wrong checksum in a damaged file. Does not use HDF5.
   std::string damaged_tensor(int rank) const {
     try {
       const CheckedFile file(rank_path(rank), Verify::no);

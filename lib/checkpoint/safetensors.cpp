@@ -24,9 +24,9 @@ namespace {
 
 constexpr std::size_t converted_at_once = std::size_t{1} << 16;  // elements
 constexpr std::uint64_t largest_header = 100'000'000;            // the same limit as in the reference implementation
-constexpr std::size_t most_tensors = 200'000;  // in one file; the largest models have half as many in all their files
+constexpr std::size_t most_tensors = 200'000;  // in one file; the largest models have half as many in all their files together
 constexpr std::size_t longest_name = 1000;     // in characters
-constexpr std::size_t most_values = 64;        // in one entry: a type, two positions and a shape
+constexpr std::size_t most_values = 64;        // in one entry, which has a type, two positions and a shape
 
 [[noreturn]] void refuse_damaged(const std::filesystem::path& path, const std::string& why) {
   throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
@@ -98,8 +98,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
   file_.read(8, text.data(), text.size());
   const std::uint64_t data_start = 8 + length, data_bytes = file_.size() - data_start;
 
-  // Each entry is checked at its end and not kept: a header of 100 MB may hold any JSON, which could become 2 GB of values.
-  // JSON allows repeated names; this format does not.
+  // Each entry is checked when it is complete, and then dropped: 100 MB of arbitrary JSON could take 2 GB of memory. `seen`
+  // finds repeated names, which JSON allows and this format does not.
   std::vector<std::string> seen;
   std::size_t values = 0;  // in the current entry
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
@@ -184,7 +184,7 @@ std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>&
     at = end;
   }
   std::string text = header.dump();
-  text.resize(round_up(text.size(), 8), ' ');  // aligns the data
+  text.resize(round_up(text.size(), 8), ' ');  // aligns the tensor data
   const std::uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }

@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-/// Converts between types and their names in the format: "F32", "BF16", "F16"; empty for other names.
+/// Convert between types and their names in the format: "F32", "BF16", "F16". Any other name gives nothing.
 std::string_view safetensors_name(DType type);
 std::optional<DType> type_of_safetensors(std::string_view name);
 
@@ -49,7 +49,7 @@ class SafetensorsFile {
 /// Reads `count` consecutive elements of type f32, bf16 or f16, from `offset` in the file, as fp32.
 void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out);
 
-/// Returns the beginning of a file with these tensors, all of one type: their bytes follow without gaps, in this order.
+/// Returns the header of a file with these tensors, all of one type. The caller writes their data after it, in this order.
 /// `metadata` is added to the format's own metadata.
 std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>& tensors, DType type = DType::f32,
                                const std::map<std::string, std::string>& metadata = {});

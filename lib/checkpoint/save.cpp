@@ -1,5 +1,5 @@
-// The write protocol of docs/checkpoint-format.md. Every step that can fail on one rank only is run through agree(), so that
-// either all ranks continue or all throw the same error.
+// The write protocol of docs/checkpoint-format.md. Every operation that can fail on one rank only is run through agree(), so
+// that either all ranks continue or all throw the same error.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -49,8 +49,8 @@ constexpr const char* remedy =
                         format_bytes(static_cast<double>(bytes)), error.what(), remedy));
 }
 
-/// Runs `work`, which writes `what`. An error of the file system becomes a RunError with the number of bytes of tensors and
-/// advice for the user.
+/// Runs `work`, which writes the file or folder `what`. An error of the file system becomes a RunError, which reports the size
+/// of the tensors (`bytes`) and advises the user.
 template <class Work>
 auto writing(const fs::path& what, std::uint64_t bytes, Work&& work) {
   try {
@@ -79,7 +79,7 @@ bool is_complete(const fs::path& folder) {
   }
 }
 
-/// Called after an error. The user sees that error, so errors in here are ignored.
+/// Removes a folder after an error. That error is reported to the user; errors of the removal are ignored.
 void remove_what_was_begun(const fs::path& folder) {
   try {
     remove_our_files(folder, stored::is_step_file);
@@ -87,7 +87,7 @@ void remove_what_was_begun(const fs::path& folder) {
   }
 }
 
-/// Removes folders of unfinished steps. Only one run at a time writes to a save folder.
+/// Removes folders of unfinished steps. No other run can need them: only one run at a time writes to a save folder.
 void remove_left_over(const fs::path& save_dir) {
   for (const auto& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
@@ -96,7 +96,7 @@ void remove_left_over(const fs::path& save_dir) {
   }
 }
 
-/// Prepares the folders, on rank 0, before any rank writes.
+/// Prepares the save folder and makes the temporary folder, on rank 0, before any rank writes.
 void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) {
   fs::create_directories(save_dir);
   if (is_complete(names.final_folder))
@@ -115,16 +115,16 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
   check_errno(::mkdir(names.temporary_folder.c_str(), 0777) == 0, "make folder " + names.temporary_folder.string());
 }
 
-/// Calls f(slice) for each slice of a state that this rank writes.
+/// Calls f(slice) for each slice of the state that `rank` writes.
 template <class F>
 void each_slice(const ShardState& state, const Layout& layout, int rank, int world_size, F&& f) {
   for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, world_size, state.extent))
     if (!state.units[slice.unit].empty()) f(slice);
 }
 
-/// The part of one parameter's state that this rank writes, and its memory.
+/// The part of one parameter's state that this rank writes, and the memory that holds it.
 struct Piece {
-  std::size_t tensor;  // index: state x number of parameters + parameter
+  std::size_t tensor;  // the tensor's index: (index of the state) * (number of parameters) + (index of the parameter)
   std::string dataset;
   Shape shape;  // of the whole tensor
   Range range;
@@ -134,7 +134,7 @@ struct Piece {
   std::size_t bytes() const { return numel() * size_of(type); }
 };
 
-constexpr std::size_t piece_alignment = 64;  // within a snapshot
+constexpr std::size_t piece_alignment = 64;  // of the pieces in a snapshot, in bytes
 
 std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vector<Parameter>& parameters, const Layout& layout,
                              int rank, int world_size) {
@@ -170,7 +170,7 @@ std::uint64_t stored_bytes(const std::vector<Piece>& pieces) {
   return elements * sizeof(float);
 }
 
-/// Writes this rank's file, and adds the squares of the pieces to `squares`, by tensor.
+/// Writes this rank's file. Adds the sum of squares of each piece to the entry of its tensor in `squares`.
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
                         const std::vector<Piece>& pieces, h5::Compression compression,
                         std::vector<kernels::ExactSum>& squares) {
@@ -191,7 +191,7 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   std::vector<h5::KnownPart> known;
   for (const Piece& piece : pieces) {
     const std::byte* data = piece.data.host();
-    const bool stays = data != nullptr;  // true: the data stays in memory until the file is sealed
+    const bool stays = data != nullptr;  // the data stays at this address until the file is sealed
     if (!stays) {
       copy.resize(piece.bytes());
       piece.data.read(0, copy);
@@ -243,7 +243,8 @@ FileSum write_index(const fs::path& path, const stored::Index& index, const std:
   return file.seal();
 }
 
-/// Tells rank 0 that this rank's file is on disk. The note gets its final name when it is complete; it needs no fsync.
+/// Writes the note by which rank 0 learns that this rank's file is on disk. The note gets its final name when it is complete;
+/// it needs no fsync.
 void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
                 const std::vector<kernels::ExactSum>& squares) {
   nlohmann::json tensors = nlohmann::json::array();
@@ -261,7 +262,8 @@ void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
   check_errno(std::rename(temporary.c_str(), path.c_str()) == 0, "rename " + temporary.string());
 }
 
-/// Reads a rank's note and adds its contents to `sums` and `squares`. Returns false if the note does not exist yet.
+/// Reads a rank's note, appends the rank file's checksum to `sums`, and adds the rank's `squares`. Returns false if the note
+/// does not exist yet.
 bool read_note(const fs::path& path, std::uint64_t save_id, std::vector<FileSum>& sums,
                std::vector<kernels::ExactSum>& squares) {
   // Opening the folder makes NFS ask its server; otherwise it may answer from its cache for a minute.
@@ -321,22 +323,22 @@ struct CheckpointSave::Job {
   Communicator& world;
   h5::Compression compression;
   std::function<void()> may_complete;
-  std::vector<kernels::ExactSum> squares = {};  // of each tensor of each state: first this rank's, then all ranks'
+  std::vector<kernels::ExactSum> squares = {};  // by Piece::tensor: sums over this rank's pieces, later over all ranks
   std::vector<Piece> pieces = {};               // of this rank
-  std::uint64_t all_bytes = 0;
-  FileSum sum = {};        // of this rank's file, after it has been written
-  FileSum index_sum = {};  // on rank 0
+  std::uint64_t all_bytes = 0;                  // the size of all tensors
+  FileSum sum = {};                             // of this rank's file, after it has been written
+  FileSum index_sum = {};                       // of the index file, on rank 0
   Timer since_began = {};
-  std::atomic<double> took_s = -1;  // until the checkpoint was complete; negative: not complete, or not known to this rank
+  std::atomic<double> took_s = -1;  // until the checkpoint was complete; negative if not complete, or not known to this rank
   std::atomic<Stage> stage = Stage::working;
   std::mutex mutex = {};
   std::condition_variable changed = {};
-  bool finishing = false;  // all ranks are in finish(): rank 0 needs no more notes
+  bool finishing = false;  // set in finish(), where the ranks exchange messages: rank 0's thread stops waiting for notes
 
   fs::path note_of(int rank) const { return names.temporary_folder / stored::note_name(rank, world.size()); }
 
-  /// The work of a rank's thread. Rank 0's thread completes the checkpoint as soon as the notes of all other ranks exist; it
-  /// may be long until the ranks' main threads meet.
+  /// The work of a rank's thread. Rank 0's thread completes the checkpoint as soon as the notes of all other ranks exist,
+  /// because finish(), which needs no notes, may be called much later.
   void write_and_complete() {
     write();
     std::vector<FileSum> sums = {sum};
@@ -350,15 +352,14 @@ struct CheckpointSave::Job {
           if (changed.wait_for(lock, pause, [&] { return finishing; })) return;
         }
       squares = std::move(all);
-    } catch (const std::exception&) {  // in finish() the ranks exchange the same data by messages
+    } catch (const std::exception&) {  // finish() completes the save: there the ranks exchange the same data by messages
       stage = Stage::stuck;
       return;
     }
     require_permission();
     complete_step(sums);
   }
-  /// Writes this rank's files. The index contains positions, not values: rank 0 can write it before the other ranks have
-  /// finished.
+  /// Writes this rank's files. Rank 0 also writes the index, which contains no values and so need not wait for other ranks.
   void write() {
     const int rank = world.rank();
     const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
@@ -376,8 +377,8 @@ struct CheckpointSave::Job {
       }
     });
   }
-  /// Throws RunError if a parameter has elements that are not finite: no run could resume from them, and older checkpoints
-  /// would be removed to make room. Needs the squares of all ranks.
+  /// Throws RunError if a parameter has elements that are not finite: no run could resume from this checkpoint, and it would
+  /// replace older ones. `squares` must be the sums over all ranks.
   void require_finite() const {
     std::size_t tensors = 0;
     std::string first;
@@ -406,7 +407,7 @@ struct CheckpointSave::Job {
                 std::sqrt(squares[s * parameters.size() + p].value());
     return all;
   }
-  /// Called on rank 0 after the files of all ranks are on disk; `squares` are the sums over all ranks.
+  /// Called on rank 0 after the files of all ranks are on disk. `squares` must be the sums over all ranks.
   void complete_step(const std::vector<FileSum>& sums) {
     require_finite();
     writing(names.final_folder, all_bytes, [&] {
@@ -433,7 +434,7 @@ struct CheckpointSave::Job {
     }
     changed.notify_all();
   }
-  /// Called after all ranks have closed their files, or when the job ends.
+  /// Called after a failure, when all ranks have closed their files or the job ends.
   void remove_temporary_folder() const {
     if (world.rank() != 0) return;
     try {
@@ -496,7 +497,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
   }
   if (!writer_) return;
   writer_->start([job = job_.get()] {
-    kernels::set_threads(1);  // the main threads compute with the other cores
+    kernels::set_threads(1);  // the main threads compute on the other cores
     try {
       job->write_and_complete();
     } catch (...) {

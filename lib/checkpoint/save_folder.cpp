@@ -40,7 +40,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
-/// Returns all steps, complete or not, the newest first; `warnings` names saves that were never finished.
+/// Returns all steps, complete or not, the newest first. `warnings` receives a message for each save that was never finished.
 std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* warnings) {
   std::vector<Step> steps;
   for (const fs::path& path : entries_of(save_dir)) {
@@ -53,10 +53,11 @@ std::vector<Step> all_steps(const fs::path& save_dir, std::vector<std::string>* 
   return steps;
 }
 
-/// Returns true if a run could resume from the step. Older versions of this program also saved weights that are not finite.
+/// Returns true if all parameters of the step are finite, so that a run can resume from it. Older versions of this program also
+/// saved other parameters.
 bool is_finite(const stored::Marker& marker) {
   return std::none_of(marker.norms.begin(), marker.norms.end(), [](const auto& norm) {
-    return std::isnan(norm.second) && norm.first.find('/') == std::string::npos;  // of a parameter
+    return std::isnan(norm.second) && norm.first.find('/') == std::string::npos;  // a name without '/' is that of a parameter
   });
 }
 
@@ -68,7 +69,7 @@ std::vector<Step> complete_steps(const fs::path& save_dir, std::vector<std::stri
       step.finite = is_finite(stored::read_complete(step.folder));
       complete.push_back(step);
     } catch (const RunError& problem) {
-      if (warnings && complete.empty()) warnings->push_back(problem.what());  // older problems do not matter
+      if (warnings && complete.empty()) warnings->push_back(problem.what());  // problems of older steps do not matter
     } catch (const UserError&) {
       if (complete.empty()) throw;
     }
@@ -96,7 +97,7 @@ std::vector<fs::path> damaged_checkpoints(const fs::path& save_dir, std::uint64_
       stored::read_complete(step.folder);
     } catch (const DamagedError&) {
       damaged.push_back(step.folder);
-    } catch (const RunError&) {  // the next save of that step replaces it
+    } catch (const RunError&) {  // it was never complete: the next save of that step replaces it
     }
   }
   return damaged;
@@ -160,8 +161,8 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     if (last_finite == steps.begin() + static_cast<std::ptrdiff_t>(i)) continue;
     std::error_code error;
     fs::path leaving = folder;
-    leaving += ".tmp";  // the next save removes what remains of it
-    // A folder that somebody made read-only, in order to keep it, is not removed.
+    leaving += ".tmp";  // the next save removes what remains under this name
+    // A user can make a step folder read-only in order to keep it.
     if (::access(folder.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
     if (!error) fs::rename(folder, leaving, error);
     if (error) {

@@ -1,4 +1,4 @@
-// The steps in a save folder: finds the latest, complete or not, and removes old ones.
+// The checkpoints (steps) in a save folder: finds the latest complete one, finds incomplete and damaged ones, removes old ones.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace fsdp {
 
-/// Returns the newest complete step, judged by marker and file sizes; `warnings` names newer ones that are incomplete. Throws
-/// UserError if it has an unknown format version or the name of another step, and CallError if the system cannot read the
-/// folder: the step may be complete.
+/// Returns the newest complete step, judged by marker and file sizes; `warnings` names newer steps that are incomplete. Throws
+/// UserError for a newer step that has an unknown format version or the name of another step, and CallError if the system
+/// cannot read the folder: that step may be complete.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
                                                        std::vector<std::string>* warnings = nullptr);
 /// Returns the update of the latest complete step.
 std::optional<std::uint64_t> latest_update(const std::filesystem::path& save_dir);
 
-/// Returns the steps after `update` that were complete once and are damaged now.
+/// Returns the steps newer than `update` that were complete once and are damaged now.
 std::vector<std::filesystem::path> damaged_checkpoints(const std::filesystem::path& save_dir, std::uint64_t update);
 
-/// Returns a step after `update`, or an unfinished save of one, that is incomplete and that no save can replace; empty if there
-/// is none.
+/// Returns a step newer than `update` that a save cannot replace, because its folder holds other files or is no folder; empty
+/// if there is none. Unfinished saves under temporary names count, too.
 std::optional<std::filesystem::path> step_in_the_way(const std::filesystem::path& save_dir, std::uint64_t update);
 /// Returns the message about that step.
 std::string text_of_step_in_the_way(const std::filesystem::path& step);
@@ -32,9 +32,10 @@ std::filesystem::path set_aside(const std::filesystem::path& folder);
 /// Returns the steps that set_aside() has renamed and that still exist.
 std::vector<std::filesystem::path> steps_set_aside(const std::filesystem::path& save_dir);
 
-/// Removes complete steps, except the newest `keep_last` (at least 1), the newest with finite weights, and those with an update
-/// that is a multiple of `keep_every` (0: none). Renames a step before it removes its files; removes no other files. Returns a
-/// description of the steps that could not be removed; empty if there are none. Called on one rank only; does not throw.
+/// Removes complete steps, except the newest `keep_last` (at least 1), the newest with finite weights, and, if `keep_every` is
+/// not 0, every step whose update is a multiple of it. Renames a step folder before it removes the files; removes only files of
+/// a checkpoint. Returns a message about the steps that could not be removed, else an empty one. Called on one rank only; does
+/// not throw.
 std::string remove_old_checkpoints(const std::filesystem::path& save_dir, std::size_t keep_last, std::uint64_t keep_every);
 
 }  // namespace fsdp

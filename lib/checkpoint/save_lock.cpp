@@ -32,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The owner that a lock file names. All fields are empty if there is none, or if the file is empty.
+/// The owner that a lock file names. All fields are empty if the file names none.
 struct Owner {
   std::string host, job, cluster;
   std::int64_t process = 0, restarts = 0;
@@ -52,14 +52,14 @@ Owner myself() {
           std::atoll(environment("SLURM_RESTART_COUNT").c_str())};
 }
 
-/// Returns nothing if the content was not written by a run of ours. If a run died while writing, the file has only the
-/// beginning of the text.
+/// Returns nothing if the file is not a lock file of this program. Returns an empty Owner if the file is empty or has only the
+/// beginning of the text, because a run died while it wrote the file.
 std::optional<Owner> read_owner(int fd) {
   char text[1024];
   const ssize_t n = ::pread(fd, text, sizeof text, 0);
-  if (n == 0) return Owner{};  // it has just been made
+  if (n == 0) return Owner{};  // the file has just been made
   check_errno(n >= 0, "read the lock file");
-  if (n == sizeof text) return {};  // longer than any lock file of ours
+  if (n == sizeof text) return {};  // longer than any lock file of this program
   const std::string_view found(text, static_cast<std::size_t>(n)), ours = "{\"host\":";
   if (found.substr(0, ours.size()) != ours.substr(0, found.size())) return {};
   const nlohmann::json json = parse_json(found);
@@ -77,14 +77,14 @@ std::optional<Owner> read_owner(int fd) {
                is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
 }
 
-/// Returns true for errors that another folder would not avoid.
+/// Returns true for errors of the storage, for which the advice "choose another folder" would be wrong.
 bool is_of_the_disk(int error) { return error == EIO || error == ESTALE || error == ETIMEDOUT; }
 
 [[noreturn]] void cannot_write(const fs::path& folder, const std::string& why) {
   throw UserError(format("checkpoints cannot be written to {} ({}); choose another `save folder`", folder.string(), why));
 }
 
-/// Opens the lock file, or makes it. Refuses a file that is no lock, and leaves it unchanged.
+/// Opens the lock file, or makes it. Throws UserError for a file that is no lock file, and leaves that file unchanged.
 int open_lock(const fs::path& folder, const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   const int error = fd < 0 ? errno : 0;
@@ -111,11 +111,12 @@ int open_lock(const fs::path& folder, const fs::path& path) {
 }  // namespace
 
 bool slurm_job_is_over(const std::string& job) {
-  if (job.empty() || job.find_first_not_of("0123456789") != job.npos) return false;  // the file may contain any text
+  if (job.empty() || job.find_first_not_of("0123456789") != job.npos)
+    return false;  // not a job's number: lock files may contain any text
   const std::optional<ProgramAnswer> squeue = ask_program({"squeue", "-h", "-o", "%A %T", "-j", job}, 10);
   if (!squeue) return false;
-  // For a job that has ended squeue prints nothing for some minutes, later "Invalid job id". The number of a job in an array
-  // may also be the number of the whole array: then squeue prints all its jobs.
+  // For a job that has ended squeue prints nothing for some minutes, later "Invalid job id". If the job's number is also that
+  // of a whole array of jobs, squeue prints all jobs of the array.
   if (squeue->exit_code != 0) return squeue->text.find("Invalid job id") != std::string::npos;
   return ("\n" + squeue->text).find("\n" + job + " ") == std::string::npos;
 }
@@ -136,9 +137,9 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
     for (;;) {
       fd_ = open_lock(folder_, path_);
       const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
-      const bool busy = !locked && errno == EWOULDBLOCK;  // other errors: the file system has no locks
+      const bool busy = !locked && errno == EWOULDBLOCK;  // another error means that the file system has no locks
       const Owner owner = read_owner(fd_).value_or(Owner{});
-      // A requeued job has a higher number of restarts; another step of the same job does not.
+      // Each requeue of a job increases its number of restarts; two job steps of one start have the same number.
       const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
       if (busy && requeued && !std::exchange(asked, true)) {
         ::lseek(fd_, 0, SEEK_END);
@@ -156,7 +157,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
       if (busy)
         throw RunError(format("{} is in use ({} saves there); wait for its end, or choose another folder", folder_.string(),
                               owner.host.empty() ? "another run" : owner.description()));
-      if (locked && !is_file_at(fd_, path_)) {  // its last owner removed it in the meantime
+      if (locked && !is_file_at(fd_, path_)) {  // the last owner has removed the file in the meantime
         ::close(std::exchange(fd_, -1));
         continue;
       }
@@ -181,7 +182,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
     mark_bytes_ = text.size();
     if (!written) {
       const int why = errno;
-      static_cast<void>(::ftruncate(fd_, 0));  // an empty file rather than part of a text
+      static_cast<void>(::ftruncate(fd_, 0));  // an empty lock file is better than the beginning of a text
       errno = why;
       throw RunError(format("{} could not be written ({}); free some space, check the disk, or choose another `save folder`",
                             path_.string(), std::strerror(errno)));
@@ -205,7 +206,7 @@ SaveLock::~SaveLock() {
   bool ours = false;
   try {
     ours = is_file_at(fd_, path_);
-  } catch (const CallError&) {  // the file stays; it has no effect without the process
+  } catch (const CallError&) {  // the file stays; without this process it locks nothing on this host
   }
   if (ours) ::unlink(path_.c_str());
   ::close(fd_);

@@ -10,26 +10,26 @@
 
 namespace fsdp {
 
-/// Returns true if Slurm reports that a job of this cluster is over; false also if it does not answer.
+/// Returns true if Slurm reports that this job of this cluster is over, false if it does not, or does not answer.
 bool slurm_job_is_over(const std::string& job);
 
-/// How to wait for an earlier start of this process's own Slurm job. It may still be running if Slurm wrongly took its node for
-/// dead. The earlier start is asked to stop (SaveLock::is_wanted()), but may hang until a collective times out.
+/// How to wait for an earlier start of the same Slurm job. If Slurm requeues a job because it wrongly took a node for dead, the
+/// earlier start may still run. It is asked to stop (SaveLock::is_wanted()), but may hang until a collective times out.
 struct EarlierStart {
   double patience_s = 0;
   std::function<void(const std::string&)> say = nullptr;  // called with a message about the wait
-  std::function<bool()> stop = nullptr;                   // true: stop waiting
+  std::function<bool()> stop = nullptr;                   // returns true if the wait is to end
 };
 
 /// The right to write to a save folder, from construction to destruction. It consists of the file `lock` in the folder, which
-/// names the owner, and flock(2) on that file, which the system releases whenever the process ends. Rank 0 takes it for its
-/// job.
+/// names the owner, and flock(2) on that file, which the system releases whenever the process ends. Rank 0 takes the lock for
+/// all ranks.
 class SaveLock {
  public:
   /// Makes the folder if it is missing. Throws UserError if it cannot be made or written to, and RunError with the owner if
-  /// another run has the lock. A lock file from another host counts as taken, since not every file system has locks across
-  /// hosts; the exceptions are a Slurm job that has been requeued since (SLURM_RESTART_COUNT), or is over according to squeue.
-  /// Waits at most `patience_s` seconds for a run that is just ending.
+  /// another run has the lock. A lock file from another host counts as a lock that is held, since not every file system has
+  /// locks across hosts, unless its owner is an earlier start of this Slurm job (SLURM_RESTART_COUNT), or a job that is over
+  /// according to squeue. Waits at most `patience_s` seconds for a run that is just ending.
   explicit SaveLock(const std::filesystem::path& save_dir, double patience_s = 5, const EarlierStart& earlier_start = {});
   SaveLock(const SaveLock&) = delete;
   /// Releases the lock. Removes the folder if this object made it and it is empty.
@@ -39,8 +39,8 @@ class SaveLock {
   void require_held() const;
   /// Why a lock file from another host was ignored; empty if there was none.
   const std::string& taken_over() const { return taken_over_; }
-  /// Returns true after a later start of this Slurm job has begun to wait for the folder: this run should save and stop. Looks
-  /// once a second.
+  /// Returns true after a later start of this Slurm job has begun to wait for the folder: this run should save and stop. Checks
+  /// the lock file at most once a second.
   bool is_wanted();
 
  private:

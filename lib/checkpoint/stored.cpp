@@ -63,7 +63,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
     return written;
   }
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
-    const int shards = layout.units()[unit].shards;  // for a unit that is not sharded, all ranks are replicas
+    const int shards = layout.units()[unit].shards;  // 1 for a unit that is not sharded: all ranks are replicas
     const int shard = rank % shards, replica = rank / shards, replicas = world_size / shards;
     const Range mine = share(layout.shard_numel(unit), static_cast<std::size_t>(replicas), static_cast<std::size_t>(replica));
     for (const Slice& slice : layout.slices(unit, shard)) {
@@ -104,7 +104,7 @@ json units_to_json(const std::vector<UnitSpec>& units) {
   return all;
 }
 
-/// Returns an empty list unless the JSON is valid for a model of `parameters` parameters.
+/// Returns an empty list if the JSON is not valid for a model with this number of parameters.
 std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
   std::vector<UnitSpec> units;
   std::vector<int> seen(parameters);
@@ -158,7 +158,8 @@ void write_progress(h5::Node& node, const Progress& progress) {
 
 namespace {
 
-/// Returns a function that reads numbers from a JSON object in an attribute; `what` names the object in messages.
+/// Returns a function that reads a number, by its key, from the JSON object in an attribute. `what` names the object in
+/// messages.
 std::function<double(const char*)> numbers_of(const h5::Node& node, const char* attribute, const char* what) {
   return [state = parse_json(node.read_text(attribute)), what](const char* key) {
     if (!state.is_object() || !state.contains(key) || !state[key].is_number())
@@ -321,7 +322,7 @@ Marker read_complete(const std::filesystem::path& folder) {
   const json parsed = parse_json(text);
   if (!parsed.is_object() || !parsed.contains("format_version") || !parsed["format_version"].is_number_unsigned())
     fail(format("its {} is damaged", marker_name));
-  check_version(parsed["format_version"], path.string());  // comes first: another version may have another seal
+  check_version(parsed["format_version"], path.string());  // before the checksum, which another version may compute differently
   const Seal seal = check_seal(text);
   if (seal == Seal::broken) fail(format("its {} is damaged: its checksum does not match", marker_name));
   if (seal == Seal::none) fail(format("its {} is damaged: it has no checksum", marker_name));

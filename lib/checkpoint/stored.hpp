@@ -1,4 +1,4 @@
-// The names, attributes and the marker of docs/checkpoint-format.md, for both writers and readers.
+// The file names, dataset names, attributes and marker of docs/checkpoint-format.md, for both writers and readers.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace fsdp::stored {
 inline constexpr std::uint64_t version = 1;
 inline constexpr const char* index_name = "checkpoint.h5";
 inline constexpr const char* marker_name = "complete.json";
-/// The values of the attribute "format", by kind of file.
+/// The value of the attribute "format" in the index, in a rank file and in a consolidated file.
 inline constexpr const char* index_kind = "fsdp checkpoint";
 inline constexpr const char* rank_kind = "fsdp checkpoint, part of one rank";
 inline constexpr const char* model_kind = "fsdp model";
@@ -26,28 +26,29 @@ std::string step_name(std::uint64_t update);
 /// Returns nothing if `name` is not the name of a step.
 std::optional<std::uint64_t> update_of_step_name(const std::string& name);
 std::string rank_file_name(int rank, int world_size);
-/// The file by which a rank tells rank 0 that its rank file is on disk; removed when the checkpoint is completed.
+/// A note: the small file by which a rank reports to rank 0 that its rank file is on disk. Removed when the checkpoint is
+/// completed.
 std::string note_name(int rank, int world_size);
-/// Returns true if this program uses this name for a file in a step folder.
+/// Returns true if fsdp uses this name for a file in a step folder.
 bool is_step_file(const std::string& name);
 /// The name of a dataset in a rank file.
 std::string slice_name(const std::string& state, const std::string& parameter);
-/// The name of a dataset in the index: parameters are at the root, so that it reads like a state dict.
+/// The name of a dataset in the index. Parameters are at the root, so that the index reads like a state dict.
 std::string whole_name(const std::string& state, const std::string& parameter);
 
 /// A part of a parameter that one rank writes.
 struct WrittenSlice {
   std::size_t unit, parameter;  // indices
   Range range;                  // elements of the parameter
-  std::size_t offset;           // of the first element in the rank's part of the unit, in elements
+  std::size_t offset;           // index of the first element in the rank's part of the unit
 };
-/// The slices that `rank` writes. The replicas of a unit's shard take consecutive shares of it, so that every element is
-/// written once, and all ranks write about the same amount. States by row or column are the same on all ranks; rank 0 writes
-/// all of them, and `range` is in elements of the state.
+/// The slices that `rank` writes of a state with this extent; the parameters have Extent::element. The replicas of a shard
+/// write consecutive parts of it, so that every element is written once, and all ranks write about the same amount. States by
+/// row or column are the same on all ranks: rank 0 writes them whole, and `range` is in elements of the state.
 std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size, Extent extent = Extent::element);
 
-/// The extent of a state (parameters_state, ...) of the unit's parameters; empty if it is not saved. The states of the
-/// optimizer, given by the unit's rule, are saved only for trained units.
+/// The extent of a state (parameters_state, "exp_avg", ...) of the unit's parameters; empty if the state is not saved. A unit
+/// has the optimizer states of its rule, and they are saved only if the unit is trained.
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state);
 /// The shape of a parameter's state, as in PyTorch: [rows, 1] for the extent `row`, and [1, columns] for `column`.
 Shape state_shape(const Shape& parameter, Extent extent);
@@ -55,7 +56,7 @@ Shape state_shape(const Shape& parameter, Extent extent);
 struct Index {
   CheckpointHeader header;
   std::vector<std::string> states;
-  std::uint64_t save_id = 0;  // the same in all files of one save
+  std::uint64_t save_id = 0;  // random, the same in all files of one save: readers detect files of another save
 };
 void write_index_attributes(h5::Node& node, const Index& index);
 /// Throws UserError (another kind of file, another version) or CallError (an attribute is missing).
@@ -66,7 +67,7 @@ Progress read_progress(const h5::Node& node);
 /// The names of the stored states, parameters_state first.
 void write_states(h5::Node& node, const std::vector<std::string>& states);
 std::vector<std::string> read_states(const h5::Node& node);
-/// Throws UserError unless the file has this kind, in the version of this program.
+/// Throws UserError unless the file's attributes have this `kind` and the format version of this program.
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind);
 /// Throws UserError for another format version: the file may be intact, but this program cannot read it.
 void check_version(std::uint64_t found, const std::string& name);
@@ -79,13 +80,13 @@ struct Marker {
   };
   std::uint64_t update = 0, save_id = 0;
   std::vector<File> files;
-  std::map<std::string, double> norms = {};  // of the tensors when saved, by their names in the index; old checkpoints have
-                                             // none
+  std::map<std::string, double> norms = {};  // the L2 norm of each tensor when it was saved, by its name in the index
 };
 std::string marker_text(const Marker& marker);
-/// Reads the marker of a complete checkpoint. Throws RunError, which says why `folder` is not complete: DamagedError if it was
-/// complete once (the marker is damaged, or a file is missing or has another size). Throws UserError if it has another format
-/// version or the name of another step, and CallError if the system cannot read it.
+/// Reads the marker of a complete checkpoint. Throws RunError with the reason if `folder` is not complete; it is a DamagedError
+/// if the folder was complete once (the marker is damaged, or a file is missing or has another size). Throws UserError for
+/// another format version, or if the folder's name is that of another step; throws CallError if the system cannot read the
+/// folder.
 Marker read_complete(const std::filesystem::path& folder);
 
 }  // namespace fsdp::stored

@@ -15,12 +15,12 @@ namespace {
 
 constexpr const char* layers_type = "fsdp-layers";  // not the name of any family of transformers
 
-/// Throws UserError if the JSON was not written by this library.
+/// Reads layers from the JSON of StoredModel::to_json(). Throws UserError if it is not valid.
 std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string& what) {
   const auto refuse = [&](const std::string& why) -> std::vector<Parameter> {
     throw UserError(format("{} describes no model ({}); use another one", what, why));
   };
-  constexpr std::size_t most = std::size_t{1} << 48;  // in elements: more than any machine has
+  constexpr std::size_t most = std::size_t{1} << 48;  // elements of a parameter: more than any machine can hold
   const auto found = json.find("parameters");
   if (found == json.end() || !found->is_array() || found->empty()) return refuse("its configuration lists no parameters");
   std::vector<Parameter> parameters;

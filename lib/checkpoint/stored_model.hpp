@@ -1,5 +1,5 @@
-// The description of the model in a checkpoint or model file: a transformer's configuration, from which any program can build
-// the model, or, for layers that a user's program defines, the names and shapes of their parameters.
+// The description of the model in a checkpoint or model file. For a transformer it is the configuration, from which any program
+// can build the model. For layers that a user's program defines, it is the names and shapes of the parameters.
 #pragma once
 
 #include <string>
@@ -17,18 +17,18 @@ class StoredModel {
   StoredModel() = default;
   /// A transformer.
   StoredModel(TransformerConfig config);
-  /// Layers of a user's program: names are unique and not empty.
+  /// Layers of a user's program. The names must be unique and not empty.
   explicit StoredModel(std::vector<Parameter> parameters);
   explicit StoredModel(const Model& model);
 
   bool is_transformer() const { return layers_.empty(); }
-  /// Throws UserError if it is not a transformer; the message calls the file `what`.
+  /// The configuration of a transformer. Throws UserError if the model is not one; the message calls the file `what`.
   const TransformerConfig& transformer(const std::string& what) const;
-  /// The names and shapes; for a transformer with all other fields.
+  /// The parameters. If layers of a user's program were read from a file, only their names and shapes are known.
   std::vector<Parameter> parameters() const;
 
-  /// The text "config" of checkpoints and consolidated files, and config.json. For layers: {"model_type": "fsdp-layers",
-  /// "parameters": [{"name": ..., "shape": [...]}, ...]}. read() throws UserError.
+  /// The attribute "config" of checkpoints and consolidated files, and the content of config.json. For layers it is
+  /// {"model_type": "fsdp-layers", "parameters": [{"name": ..., "shape": [...]}, ...]}. read() throws UserError.
   nlohmann::json to_json() const;
   static StoredModel read(const nlohmann::json& model, const std::string& what);
 

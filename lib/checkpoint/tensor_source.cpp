@@ -1,4 +1,4 @@
-// Reads weights that are used in computations: they must be finite.
+// TensorSource::read_to_use(): reads parameters for a computation, so they must be finite.
 #include "checkpoint/tensor_source.hpp"
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t checked_at_once = std::size_t{1} << 20;  // elements; few enough to be in cache when they are checked
+constexpr std::size_t checked_at_once = std::size_t{1}
+                                        << 20;  // elements; few enough to be still in the cache when they are checked
 
 bool is_finite(std::span<const float> values) {
   std::int32_t largest = 0;  // the largest exponent bits; compilers vectorize this loop
