@@ -63,7 +63,8 @@ std::string bench_attention(const BenchOptions& options, Communicator& world, De
   const DeviceTraits traits = traits_of(device.kind(), kernels::threads());
   const auto seconds = with_element(type, [&]<class E>() { return measure<E>(shape, traits, device, stream, world); });
 
-  // Matrix products: two in forward; five in backward, which recomputes the probabilities. Half of each is masked.
+  // The forward pass has two matrix products; the backward pass has five, because it recomputes the probabilities. The causal
+  // mask removes half of each product, so a product has B T T H D FLOPs instead of twice that number.
   const double product = static_cast<double>(batch.rows() * batch.T * config.heads * config.head_size);
   const std::optional<double> peak = peak_of_gpus(device, type, world);
   nlohmann::json json = {{"arch", model_of(options)},

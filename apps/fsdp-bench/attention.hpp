@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// Returns the report, as text or as one JSON object. Collective over world; every rank has its own micro-batch.
+/// Returns the report, as text or as one JSON object. Collective over world; every rank computes on its own micro-batch.
 std::string bench_attention(const BenchOptions& options, Communicator& world, Device& device, Stream& stream);
 
 }  // namespace fsdp

@@ -28,14 +28,14 @@ namespace fsdp {
 
 namespace {
 
-/// Returns the peak rate of the job in this type. CPUs: the sum over ranks of each rank's best rate for a large product. GPUs:
-/// the rates in their datasheets, if they are known.
+/// Returns the peak rate of all ranks for matrix products of this type. On CPUs it is the sum of the rates that the ranks reach
+/// for a large product. On GPUs it is the sum of the rates in the datasheets; empty if they are unknown.
 std::optional<double> gemm_peak(DType type, Device& device, Stream& stream, Communicator& world) {
   if (!is_host(device.kind())) return peak_of_gpus(device, type, world);
   return world.sum(product_rate(type, device, stream, world, kernels::Trans::no, kernels::Trans::no, 1024, 1024, 1024, 0.7));
 }
 
-/// Returns GFLOP/s; null if the rate is unknown.
+/// Returns the rate in GFLOP/s; null if it is unknown.
 nlohmann::json json_of(std::optional<double> flops) { return flops ? nlohmann::json(*flops / 1e9) : nlohmann::json(); }
 
 std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Communicator& world, Device& device,
@@ -46,7 +46,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
   const std::optional<double> peak = gemm_peak(type, device, stream, world);
   const double cores = world.sum(share.cores);
-  if (world.rank() == 0 && !on_gpu) note_peak_per_core(type, *peak / cores);  // fsdp-train's MFU is relative to it
+  if (world.rank() == 0 && !on_gpu) note_peak_per_core(type, *peak / cores);  // the reference of fsdp-train's MFU
   struct Row {
     const char* name;
     kernels::Trans a, b;
@@ -57,7 +57,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                            Row{"up, dW", yes, no, C, F, R},          Row{"down, forward", no, no, R, C, F},
                            Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, 4096, C}};
-  if (on_gpu) {  // on GPUs the head's product is not split
+  if (on_gpu) {  // CPUs compute the logits in pieces of about 4096 columns, GPUs in one product
     rows.back().n = config.vocab_size;
     rows.push_back({"square", no, no, R, R, R});
   }
@@ -118,7 +118,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   std::vector<double> seconds, fake_seconds;
   WorkTimes times;  // of this rank, in the updates that are counted
   for (std::size_t step = 1; step <= options.steps + 2; ++step) {
-    // Updates with and without transfers alternate, and so does their order, so that a machine that slows down slows both.
+    // Updates with and without transfers alternate, in alternating order, so that a machine that slows down slows both alike.
     const bool fake_first = options.exposed && step % 2 == 0;
     if (fake_first) fake_seconds.push_back(update(true));
     if (recorder && step > 1) executor.record(recorder->next(updates + 1));
@@ -137,7 +137,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   const double step_s = median(seconds), rate = tokens / step_s;
   const double flops = sharded.transformer().flops_per_token(T) * rate;
   const char* exposed = options.comm_thread || on_gpu ? "waiting" : "collectives";
-  std::vector<std::pair<const char*, double>> parts;  // for a GPU, only while its kernels are traced
+  std::vector<std::pair<const char*, double>> parts;  // for a GPU, empty unless its kernels are traced
   if (!on_gpu) parts = {{"GEMM", times.gemm}, {"attention", times.attention}};
   if (times.total() > 0)
     for (const auto& part : {std::pair(on_gpu ? "kernels" : "other kernels", times.other_kernels),

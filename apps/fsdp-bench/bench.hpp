@@ -1,4 +1,4 @@
-// The measurements of fsdp-bench. Every figure comes from one run, and shares are ratios of figures of the same run.
+// The measurements of fsdp-bench. All numbers of a report are measured in one run, so that their ratios are meaningful.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +18,21 @@ namespace fsdp {
 struct BenchOptions {
   std::string what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer" or "checkpoint"
   std::string arch = "gpt2";
-  ConfigOverrides sizes;        // override sizes of that model
-  std::string changes;          // the same as command-line options, for reports
-  std::filesystem::path model;  // a Hugging Face folder with a config.json, used instead of `arch`; empty: use `arch`
-  ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // for the measured updates
-  std::size_t steps = 5;                                     // counted steps, after two that are not counted
+  ConfigOverrides sizes;        // sizes that replace those of that model
+  std::string changes;          // `sizes` as command-line options, for reports
+  std::filesystem::path model;  // a Hugging Face folder with a config.json, used instead of `arch`; empty if `arch` is used
+  ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the measured updates
+  std::size_t steps = 5;                                     // the number of counted updates, after two that are not counted
   bool fake_collectives = false, exposed = false;
-  std::size_t memory_limit = 0;  // of a rank; 0: the available memory
-  bool every_strategy = true;    // no strategy was requested
+  std::size_t memory_limit = 0;  // of a rank; 0 means the available memory
+  bool every_strategy = true;    // for tuning: true unless the user requested one strategy
   TraceOptions trace;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // for collectives
   CommOptions comm = {.kind = "auto"};
   bool comm_thread = false;
-  std::string optimizer;  // empty: all
+  std::string optimizer;  // the only optimizer to measure; empty means all
   std::filesystem::path save_dir = ".";
   bool json = false;
 };

@@ -1,6 +1,6 @@
-// Disks are noisy and have caches. So in each round everything is measured once, alternating with plain files of the same size;
-// the order is reversed every other round, and ratios are within a round. Before each read, the files are dropped from the page
-// cache.
+// The speed of disks varies, and they have caches. So each round measures everything once, next to plain files of the same
+// size; every other round reverses the order; and ratios are computed within a round. Before each read, the files are dropped
+// from the page cache.
 #include "fsdp-bench/checkpoint.hpp"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class Scratch {
     path_ = world.broadcast(name, 0);
   }
   const fs::path& path() const { return path_; }
-  /// Removes the files in it, and waits until the disk has done so.
+  /// Removes the files in the folder, and waits until that has reached the disk.
   void clear() const {
     if (!mine_) return;
     for (const auto& entry : fs::directory_iterator(path_)) fs::remove_all(entry.path());
@@ -59,8 +59,8 @@ class Scratch {
     ::syncfs(fd);
     ::close(fd);
   }
-  /// Drops the files, which are on disk, from the page cache. The next read comes from the disk, or from a cache outside of
-  /// this system.
+  /// Drops the files, which must be on disk, from the page cache. The next read comes from the disk, or from a cache of a file
+  /// server.
   void forget() const {
     for (const auto& entry : fs::recursive_directory_iterator(path_)) {
       if (!entry.is_regular_file()) continue;
@@ -93,7 +93,7 @@ void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
   check_errno(good, "write " + path.string());
 }
 
-/// Writes the file as saves do: in large pieces, and without the page cache if the file system allows it.
+/// Writes a file in the same way as a save: in large pieces, and without the page cache if the file system allows it.
 void write_as_saves(const fs::path& path, std::span<const std::byte> bytes) {
   OutputFile output(path);
   output.write(0, bytes.data(), bytes.size());
@@ -117,8 +117,8 @@ void copy_plain(const std::vector<fs::path>& from, const fs::path& to, std::size
   output.finish();
 }
 
-/// Runs a program to its end, with its output in a file. Returns its peak memory as the system counts it. The peak is read
-/// every few milliseconds, so that memory allocated in the last of them is missed.
+/// Runs a program to its end, with its output in a file. Returns its peak memory as the system counts it. The count is read
+/// every two milliseconds, so that memory allocated just before the end is missed.
 std::size_t run_and_measure(const std::vector<std::string>& words, const fs::path& log) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -174,7 +174,7 @@ class CheckpointBench {
         throw UserError(
             format("{} is missing (it is measured, too); build or install it next to fsdp-bench", program_.string()));
     });
-    // First calls take longer: an update, a save, first use of memory pages.
+    // The first update, the first save and the first use of memory pages take longer: none of them is counted.
     update();
     save_meanwhile();
     std::fill_n(loaded_.data(), loaded_.bytes(), std::byte{0});
@@ -223,7 +223,7 @@ class CheckpointBench {
   const std::vector<Parameter>& parameters() const { return sharded_.model().parameters(); }
   fs::path plain_file(int rank) const { return scratch_.path() / format("plain-{}", rank); }
   fs::path output_file() const { return scratch_.path() / format("output-{}", world_.rank()); }
-  /// The bytes of all ranks' files, without HDF5's overhead.
+  /// The size of all ranks' files in bytes, without HDF5's overhead.
   double stored_bytes() const { return static_cast<double>(numel_ * sizeof(float) * states_.size()); }
   std::size_t bytes_of_shard(const Layout& layout) const {
     std::size_t numel = 0;
@@ -298,8 +298,8 @@ class CheckpointBench {
     return result;
   }
 
-  /// Reads the data that a run on `ranks` ranks reads when it resumes, with or without the checksums of all files. Our rank r
-  /// reads for ranks r, r + size, ..., one after the other.
+  /// Reads the data that a run on `ranks` ranks reads when it resumes; if `verify`, first verifies the checksums of all files.
+  /// With W ranks in this job, rank r reads for the ranks r, r + W, r + 2 W, ... of that run, one after the other.
   double read_as(int ranks, bool verify) {
     scratch_.forget();
     const Layout& layout = readers_.at(ranks);
@@ -329,7 +329,7 @@ class CheckpointBench {
     });
   }
 
-  /// Returns the states of a shard, in the memory that reads are loaded into.
+  /// Returns the states of a shard, which use the memory of `loaded_`.
   std::vector<ShardState> room_for(const Layout& layout) const {
     std::vector<ShardState> states;
     auto* at = reinterpret_cast<float*>(loaded_.data());
@@ -371,10 +371,10 @@ class CheckpointBench {
   const fs::path program_;
   std::vector<ShardState> states_;
   std::size_t numel_ = 0;          // of parameters in the model
-  std::map<int, Layout> readers_;  // layouts by number of ranks, under `full`
+  std::map<int, Layout> readers_;  // by number of ranks: the layout of a run on that many ranks, fully sharded
   Buffer snapshot_, loaded_;
   std::uint64_t updates_ = 0;
-  fs::path step_;                                       // the folder of the last synchronous save
+  fs::path step_;                                       // the step folder of the last synchronous save
   std::map<std::string, std::vector<double>> seconds_;  // by measurement, one value for each round
   std::map<int, std::size_t> share_bytes_;              // the most bytes that one rank reads, by number of ranks
   std::size_t consolidate_peak_ = 0;
@@ -382,7 +382,7 @@ class CheckpointBench {
 
 std::string CheckpointBench::report() const {
   const auto seconds = [&](const std::string& key) -> const std::vector<double>& { return seconds_.at(key); };
-  /// Divides one measurement by another, for each round.
+  /// Divides the times of `of` by the times of `by`, for each round.
   const auto ratios = [&](const std::string& of, const std::string& by) {
     std::vector<double> all;
     for (std::size_t i = 0; i < seconds(of).size(); ++i) all.push_back(seconds(of)[i] / seconds(by)[i]);

@@ -1,5 +1,5 @@
 // fsdp-bench checkpoint: compares saving, reading and consolidating a model's checkpoints with plain files of the same size,
-// and measures how much time a save costs training; all alternate in one run.
+// and measures how much time a save costs training. All measurements alternate in one run.
 #pragma once
 
 #include <string>

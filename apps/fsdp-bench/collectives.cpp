@@ -23,8 +23,8 @@ namespace {
 /// One collective, by this project and by MPI, and a plain copy of the same number of bytes.
 struct Contest {
   const char* name;
-  std::array<std::function<void()>, 3> calls;
-  double touched_bytes;  // the memory that a rank must read and write; the copy touches 2 * bytes
+  std::array<std::function<void()>, 3> calls;  // this project's collective, MPI's, the copy
+  double touched_bytes;  // the bytes that a rank must read and write in the collective; the copy of n bytes touches 2 n
 };
 
 struct Seconds {
@@ -37,8 +37,8 @@ double slowest(Group& comm, double seconds) {
   return 1e-9 * static_cast<double>(comm.max(static_cast<std::size_t>(1e9 * seconds)));
 }
 
-/// Returns medians over rounds in which all three alternate; each is the median of the slowest rank. Short calls are repeated
-/// within one timing.
+/// Measures the three calls in alternation, for several rounds. Returns the median time of each call on its slowest rank. Short
+/// calls are repeated within one measurement.
 Seconds measure(const Contest& contest, std::size_t bytes, Group& comm) {
   const std::size_t at_once = bytes < std::size_t{1} << 20 ? 20 : 1;
   std::array<std::vector<double>, 3> times;
@@ -57,7 +57,7 @@ Seconds measure(const Contest& contest, std::size_t bytes, Group& comm) {
 
 std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Communicator& comm, Device& device, Stream& stream) {
   const auto ranks = static_cast<std::size_t>(comm.size());
-  // Our collectives use memory of the communicator, as the executor does; MPI's use ordinary memory.
+  // This project's collectives work on memory allocated by the communicator, as in training; MPI's on ordinary memory.
   const Buffer slot = comm.allocate(device, largest_bytes), own = device.allocate(largest_bytes),
                other = device.allocate(largest_bytes), shard = device.allocate(largest_bytes / ranks + sizeof(float));
   const auto floats = [](const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); };

@@ -1,4 +1,4 @@
-// fsdp-bench: measures parts of training, as ratios within one run.
+// fsdp-bench: measures parts of training, and reports ratios of measurements of the same run.
 #include <cstdio>
 
 #include "fsdp-bench/bench.hpp"

@@ -23,7 +23,7 @@ namespace {
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-/// One optimizer, with a model's parameters unsharded on this rank, and random gradients.
+/// One optimizer with random gradients. This rank holds all parameters of the model, unsharded.
 class Contestant {
  public:
   Contestant(const OptimizerOptions& options, const std::vector<Parameter>& parameters, Device& device, Stream& stream)
@@ -72,8 +72,8 @@ class Contestant {
     norm_.norm = 1e-3 * std::sqrt(static_cast<double>(numel_));
   }
 
-  /// Runs one update as an executor of one rank does. Returns the seconds of the update, and the part of them spent on whole
-  /// matrices.
+  /// Runs one update in the same way as training on one rank. Returns the seconds of the update, and the part of them that is
+  /// spent on matrix products, for optimizers such as Muon that work on whole matrices.
   std::pair<double, double> update(Stream& stream) {
     const OptimizerStep step = {++number_, 1e-4, &norm_};
     const Timer timer;

@@ -23,17 +23,17 @@ namespace fsdp {
 
 namespace {
 
-constexpr double worth = 1.05;  // batches are measured as long as doubling them multiplies tokens/s by more than this
-constexpr std::size_t most_rows = 1 << 22;  // the most tokens in a micro-batch; larger ones are not tried
+constexpr double worth = 1.05;  // larger batches are measured while doubling the batch multiplies tokens/s by more than this
+constexpr std::size_t most_rows = 1 << 22;  // the most tokens in a micro-batch; larger micro-batches are not tried
 
 struct Setting {
   std::string strategy;
   bool recompute = false;
   std::size_t B = 0;
-  int shard_group_size = 0;      // 0: not a hybrid strategy, or not requested
-  std::size_t memory_bytes = 0;  // of a rank, according to the plan of a training run
+  int shard_group_size = 0;      // 0 if the strategy is not hybrid, or the user gave no size
+  std::size_t memory_bytes = 0;  // of a rank, as planned for a training run
   bool fits = false;
-  double seconds = 0, tokens_per_second = 0;  // of an update; 0: not measured
+  double seconds = 0, tokens_per_second = 0;  // of an update; 0 if not measured
 
   std::string options() const {
     return format("--sharding-strategy {}{} --batch-size {}{}", strategy,
@@ -42,7 +42,7 @@ struct Setting {
   }
 };
 
-/// Returns the strategies that differ with these ranks: on a single node, `hybrid` equals `full`.
+/// Returns the strategies to measure, without those that equal another one: on a single node, `hybrid` equals `full`.
 std::vector<std::string> strategies_to_try(const BenchOptions& options, Communicator& world, int ranks_of_node) {
   const int group = options.sharding.shard_group_size > 0 ? options.sharding.shard_group_size : ranks_of_node;
   if (!options.every_strategy) return {options.sharding.strategy};
@@ -78,7 +78,7 @@ std::size_t memory_limit(const BenchOptions& options, Communicator& world, Group
   return most - world.max(most - limit);  // the minimum over all ranks
 }
 
-/// Returns the memory of a training run with these options and asynchronous saves.
+/// Returns the memory that a rank of a training run needs, with these options and asynchronous saves.
 std::size_t memory_of(const BenchOptions& options, const ShardingOptions& sharding, const ShardedModel& sharded,
                       Communicator& world, Communicator& node) {
   TrainOptions train;
@@ -99,7 +99,7 @@ double measure(const BenchOptions& options, ShardedModel& sharded, BatchShape ba
     seconds.push_back(time_update(executor, random_tokens, update, tokens_of_update(options.sharding, batch, world), world));
   seconds.erase(seconds.begin());
   double result = median(seconds);
-  world.broadcast(&result, sizeof result, 0);  // clocks differ, and all ranks must make the same decision from it
+  world.broadcast(&result, sizeof result, 0);  // all ranks must decide by the same value, and their clocks differ
   return result;
 }
 
@@ -114,8 +114,8 @@ nlohmann::json to_json(const Setting& s) {
           {"fits", s.fits}};
 }
 
-/// Describes the cost and the savings of recomputation, at the largest batch that was measured both ways; empty if there is
-/// none.
+/// Describes what recomputation costs in time and saves in memory, for the largest batch that was measured with and without it.
+/// Returns an empty string if there is none.
 std::string describe_recomputation(const std::vector<Setting>& settings) {
   const Setting *with = nullptr, *without = nullptr;
   for (const Setting& a : settings)

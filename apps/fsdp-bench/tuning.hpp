@@ -1,5 +1,5 @@
-// fsdp-bench tuning: finds the fastest batch size, strategy and use of recomputation. Batches double until they exceed the
-// memory of a rank.
+// fsdp-bench tuning: finds the fastest combination of batch size, strategy, and recomputation or none. The batch size doubles
+// until a rank's memory is too small.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace fsdp {
 
-/// Returns the report, as text with a table for plotting programs, or as one JSON object. Collective over world; `node` has the
-/// ranks of this node.
+/// Returns the report, as text with a table for plotting programs, or as one JSON object. `node` has the ranks of this node.
+/// Collective over world.
 std::string bench_tuning(const BenchOptions& options, Communicator& world, Communicator& node, Device& device);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// fsdp-consolidate: joins a sharded checkpoint into one HDF5 file or a Hugging Face folder. It is one process with constant
-// memory, for login nodes.
+// fsdp-consolidate: joins a sharded checkpoint into one HDF5 file or a Hugging Face folder. It is one process without MPI, and
+// its memory does not grow with the model, so that it can run on login nodes.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -69,7 +69,7 @@ OptionTable consolidate_option_table(Command& o) {
   return table;
 }
 
-/// Throws UserError if the name's ending belongs to another format than `format`.
+/// Throws UserError if the ending of the name is not one of `format`.
 void check_name(const std::filesystem::path& out, const ModelFormat& format) {
   const std::pair<std::string_view, std::string_view> not_made[] = {
       {"pt", "PyTorch's files"},  {"pth", "PyTorch's files"},   {"bin", "PyTorch's files"}, {"ckpt", "PyTorch's files"},

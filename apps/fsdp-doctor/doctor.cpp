@@ -25,7 +25,7 @@ namespace fsdp {
 
 namespace {
 
-// MPI may take long to start on many nodes.
+// Long, because MPI may start slowly on many nodes.
 constexpr double mpi_start_limit_s = 60;
 
 constexpr Check checks[] = {
@@ -44,7 +44,7 @@ constexpr Check checks[] = {
     {"training", "a tiny training run over all ranks", check_training},
 };
 
-/// Thrown by a rank after it has printed its own error, while other ranks wait for it.
+/// Thrown by a rank after it has printed an error that only this rank has, while other ranks wait for it.
 struct FailedAlone {};
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -69,11 +69,11 @@ OptionTable doctor_option_table(DoctorOptions& options) {
 
 std::span<const Check> all_checks() { return checks; }
 
-/// The data that the watchdog's thread prints if the main thread hangs.
+/// The report so far, which the watchdog's thread prints if the main thread hangs.
 struct Doctor::State {
   std::mutex mutex;
   Report report;
-  std::atomic<bool> is_connected = false;  // the ranks are connected, and the other members are set
+  std::atomic<bool> is_connected = false;  // true once the ranks are connected and the other members are set
   bool is_speaker = true, is_printed = false;
   std::string where;  // "rank 3 on node2: "; empty for a job of one rank
   Timer timer;
@@ -114,7 +114,7 @@ void Doctor::expired(const std::string& stage, double limit_s) {
                         .advice = "check that the file system, network or device that this check uses responds"});
     state_->print(options_.json);
   } else {
-    // Other ranks may hang as well, and then no other rank prints anything.
+    // This rank prints its own line, because all other ranks may hang as well.
     std::fputs(
         format(
             "fsdp-doctor: {}'{}' did not finish within {}; check that the network and the file systems of this node respond\n",
@@ -142,7 +142,7 @@ int Doctor::run(DoctorJob& job, bool local_checks_only) {
   const double limit_s = options_.comm.timeout_s;
   for (const Check& check : checks) {
     if (local_checks_only && !check.is_local) continue;
-    // Ranks that wait for another rank time out by themselves and name it; the watchdog is for all other hangs.
+    // A rank that waits for another rank times out in the collective, and names that rank. The watchdog is for all other hangs.
     watchdog_.begin(std::string(check.name), 2 * limit_s);
     std::optional<Finding> finding;
     const Timer timer;
@@ -189,14 +189,15 @@ int Doctor::run(MpiSession& session) {
   try {
     return run(job, false);
   } catch (const CollectiveTimeout& timeout) {
-    // Rank 0 has printed the error, unless it is itself missing: then the lowest of the other ranks prints it and ends the job.
+    // Rank 0 has printed the error, unless rank 0 itself did not arrive: then the lowest of the other ranks prints it and ends
+    // the job.
     if (session.rank() > 0) {
       sleep_s(1 + 0.1 * std::min(session.rank(), 40));
       std::fputs(format("fsdp-doctor: {}{}\n", state_->where, words_(timeout.what())).c_str(), stderr);
     }
     session.abort_job(exit_code::failed);
   } catch (const FailedAlone&) {
-    // The other ranks wait in the check. Rank 0 prints its findings when its wait times out.
+    // The other ranks wait in the check. Rank 0 prints its report when it times out there: do not end the job before that.
     if (session.rank() > 0) sleep_s(options_.comm.timeout_s + 5);
     session.abort_job(exit_code::failed);
   }

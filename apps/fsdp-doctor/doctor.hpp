@@ -1,4 +1,5 @@
-// fsdp-doctor: its checks, in the order in which they run, and their report.
+// fsdp-doctor: the checks, in the order in which they run, and the report of their findings. A finding is the result of a check
+// (report.hpp).
 #pragma once
 
 #include <functional>
@@ -19,10 +20,10 @@ OptionTable doctor_option_table(DoctorOptions& options);
 
 struct Check {
   std::string_view name;
-  std::string_view about;  // completes a message about a rank that hangs in it: "writing and reading in the save folder"
-  /// Returns nothing if there is nothing to report. Rank 0's result is printed. Collective.
+  std::string_view about;  // what is checked, for messages about a rank that hangs: "writing and reading in the save folder"
+  /// Returns nothing if there is nothing to report. Only rank 0's finding is printed. Collective.
   std::optional<Finding> (*run)(DoctorJob& job);
-  bool is_local = false;  // the check is useful on a rank that is not connected to any other
+  bool is_local = false;  // true if the check is useful on a rank that is not connected to other ranks
 };
 /// Returns all checks, in order.
 std::span<const Check> all_checks();
@@ -30,22 +31,21 @@ std::span<const Check> all_checks();
 /// Runs the checks of one job; rank 0 prints the report.
 class Doctor {
  public:
-  /// `words` replaces quantities in messages of the library by options.
+  /// `words` replaces names in backquotes in messages of the library, such as `save folder`, by names of options.
   Doctor(const DoctorOptions& options, const Start& start, std::function<std::string(const std::string&)> words);
   ~Doctor();
 
-  /// Runs all checks on all ranks. Returns the exit code. If ranks do not arrive, or a check fails on one rank only, reports it
-  /// and ends the job.
+  /// Runs all checks on all ranks. Returns the exit code. If some ranks do not arrive at a check, or the check throws on one
+  /// rank only, reports that and ends the job.
   int run(MpiSession& session);
-  /// Runs only the local checks, if the launcher's ranks do not see each other; `why` is the first line of the report.
+  /// Runs only the local checks, for ranks that MPI does not connect with each other. `why` is the first line of the report.
   int run_alone(Finding why);
 
  private:
   struct State;
   int run(DoctorJob& job, bool local_checks_only);
-  /// Handles an error that only this rank has. With several ranks, prints it and ends the job, because the other ranks are
-  /// still in the check. With one rank, returns it as a finding, and the checks continue. (An error that all ranks have is
-  /// always a finding.)
+  /// Handles an error of this rank only. In a job of several ranks, prints the error and throws FailedAlone, which ends the
+  /// job, because the other ranks still wait in the check. In a job of one rank, returns the error as a finding.
   Finding failure_of_this_rank(const DoctorJob& job, const Check& check, const std::string& message);
   void expired(const std::string& stage, double limit_s);
 

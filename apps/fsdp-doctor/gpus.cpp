@@ -15,7 +15,7 @@ namespace fsdp {
 
 namespace {
 
-/// Finds the one word of digits and dots in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 ...".
+/// Returns "550.54.15" from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 ...".
 std::string driver_version() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;

@@ -1,4 +1,4 @@
-// Checks of the GPUs that the ranks see, and of NCCL.
+// Checks of the GPUs that the ranks can use, and of NCCL.
 #pragma once
 
 #include <optional>
@@ -9,28 +9,28 @@
 
 namespace fsdp {
 
-/// The GPUs that one rank sees.
+/// The GPUs that are visible to one rank (CUDA_VISIBLE_DEVICES).
 struct RankGpus {
   std::size_t count = 0;
-  std::string why_none = {};     // the message of CUDA or of the loader
+  std::string why_none = {};     // if there is none, the message of CUDA or of the loader
   std::string description = {};  // of the GPU that the rank uses
-  std::string place = {};
+  std::string place = {};        // identifies that GPU on its node
 };
-/// Signs of a GPU on a node without a usable GPU; empty: none.
+/// Signs that a node without a usable GPU has a GPU. Empty if there is no such sign.
 struct GpuTraces {
   std::string device_file = {};
-  std::string driver = {};  // of the kernel module, such as "550.54.15"; empty: none
+  std::string driver = {};  // the version of the kernel module, "550.54.15"
 };
 /// `gpus` is indexed by rank; `node_of` as in DoctorJob.
 Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>& node_of, const std::vector<RankGpus>& gpus,
                    const GpuTraces& traces);
-/// `versions` and `problems` are indexed by node; a version is empty if there is a problem.
+/// `versions` and `problems` are indexed by node. A node has either the version of NCCL or a problem; the other is empty.
 Finding judge_nccl(const std::vector<std::string>& nodes, const std::vector<std::string>& versions,
                    const std::vector<std::string>& problems);
 
-/// Also makes each rank's GPU the job's device, if fsdp-train would use it.
+/// If fsdp-train would use GPUs, also sets job.device to the rank's GPU.
 std::optional<Finding> check_gpus(DoctorJob& job);
-/// Reports nothing without GPUs.
+/// Returns no finding in a job without GPUs.
 std::optional<Finding> check_nccl(DoctorJob& job);
 
 }  // namespace fsdp

@@ -18,15 +18,15 @@ namespace fsdp {
 struct DoctorOptions {
   std::filesystem::path save_dir = "checkpoints";
   DeviceChoice device = DeviceChoice::automatic;
-  std::size_t threads = 0;                               // of a rank; 0: fsdp-train's choice
-  CommOptions comm = {.kind = "auto", .timeout_s = 20};  // as in the training run; the time limit applies to all waits
+  std::size_t threads = 0;                               // of a rank; 0 means as many as fsdp-train would use
+  CommOptions comm = {.kind = "auto", .timeout_s = 20};  // as in training; timeout_s limits all waits
   bool json = false;
 };
 
 /// How the ranks were started, according to the environment before MPI starts.
 struct Start {
   LaunchedRanks launched = {};
-  std::string launcher = {};  // "srun with PMIx 4.2.2", "mpirun"; empty: none
+  std::string launcher = {};  // "srun with PMIx 4.2.2", "mpirun"; empty if there is none
   std::string library = {};   // "Open MPI v4.1.4"
 };
 
@@ -34,34 +34,34 @@ class ProbeFolder;
 
 struct DoctorJob {
   using Connect = std::function<std::unique_ptr<Communicator>(const CommOptions&)>;
-  /// `connect_ranks` connects all ranks with the given options. Collective over them.
+  /// `connect_ranks` makes a communicator of all ranks with the given options. Collective over all ranks.
   DoctorJob(const DoctorOptions& wanted, const Start& started, Connect connect_ranks);
   ~DoctorJob();
 
   const DoctorOptions& options;
   const Start& start;
   Connect connect;
-  std::unique_ptr<Communicator> world;  // all ranks, connected only by messages
+  std::unique_ptr<Communicator> world;  // all ranks, connected by MPI messages only
   std::unique_ptr<Communicator> node;   // the ranks of this node
   std::vector<std::string> nodes;       // the names of the nodes, ordered by their lowest ranks
   std::vector<int> leaders;             // by node: its lowest rank
   std::vector<int> node_of;             // by rank: its node
   std::unique_ptr<Device> device;       // the device of the job; the CPU until a check has found a GPU
-  std::unique_ptr<ProbeFolder> probe;   // on all ranks, after a check has made it; null if the save folder cannot be used
+  std::unique_ptr<ProbeFolder> probe;   // set on all ranks by check_save_folder(); null if the folder cannot be used
 
   bool is_leader() const { return node->rank() == 0; }
   std::size_t my_node() const { return static_cast<std::size_t>(node_of[static_cast<std::size_t>(world->rank())]); }
   std::size_t ranks_of(std::size_t node_index) const;
 };
 
-/// Selects from values by rank those of each node's lowest rank, ordered by node.
+/// Returns the values of the lowest rank of each node, ordered by node.
 template <class T>
 std::vector<T> of_leaders(const DoctorJob& job, const std::vector<T>& by_rank) {
   std::vector<T> values;
   for (const int leader : job.leaders) values.push_back(by_rank[static_cast<std::size_t>(leader)]);
   return values;
 }
-/// Sums values by rank over the ranks of each node.
+/// Returns the sum over the ranks of each node, ordered by node.
 std::vector<double> sums_of_nodes(const DoctorJob& job, const std::vector<double>& by_rank);
 
 /// Returns "AVX2" if all values are the same, else "AVX2 on node1; AVX-512 on node2 and node3".

@@ -22,7 +22,7 @@ namespace fsdp {
 
 namespace {
 
-/// Returns the name in /proc/cpuinfo: "AMD EPYC 7B13".
+/// Returns the processor's name in /proc/cpuinfo: "AMD EPYC 7B13".
 std::string processor_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
@@ -31,9 +31,8 @@ std::string processor_model() {
   return "a processor without a name";
 }
 
-/// Returns the number of processors that this job may use on its node, regardless of this process's binding: a thread may
-/// always extend its own set to the limits of its control group. If Slurm sets no control group, its own count limits the
-/// number.
+/// Returns the number of processors that this job may use on its node, regardless of this process's binding. To find it, a
+/// thread extends its own CPU affinity, which the control group limits. Slurm's SLURM_CPUS_ON_NODE is another limit.
 std::size_t processors_of_job() {
   std::size_t count = 1;
   std::thread([&] {
@@ -157,7 +156,7 @@ Finding judge_locked_memory(const std::vector<std::string>& nodes, const std::ve
 
 Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::vector<double>& free_bytes,
                             const std::vector<std::size_t>& ranks, bool on_gpu) {
-  // Open MPI keeps a file of 4 MiB per rank there (vader_segment.*); NCCL's documentation recommends 1 GiB for containers.
+  // Open MPI has a file of 4 MiB per rank in /dev/shm (vader_segment.*); NCCL's documentation recommends 1 GiB for containers.
   constexpr double for_mpi = 4 << 20, for_nccl = 1 << 30;
   Finding finding;
   std::vector<std::string> short_of;
@@ -213,7 +212,7 @@ bool node_has_rdma() {
 }
 
 std::optional<Finding> check_processors(DoctorJob& job) {
-  // Returns "avx2" from "oneDNN 2.6.3, avx2 (bf16 by ...)".
+  // Takes "avx2" from "oneDNN 2.6.3, avx2 (bf16 by ...)".
   const std::string all = kernels::gemm_description();
   const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
   const std::string mine = format("{}, {}", all.substr(begin, all.find(" (", begin) - begin),
@@ -262,8 +261,8 @@ std::optional<Finding> check_shared_memory(DoctorJob& job) {
 
 std::optional<Finding> check_clocks(DoctorJob& job) {
   if (job.nodes.size() == 1) return std::nullopt;
-  // All ranks leave a barrier at about the same time; the difference is at most the longest wait in it. The best of several
-  // rounds is used.
+  // All ranks leave a barrier at about the same time: the times differ by at most the longest time that a rank spent in the
+  // barrier. The round with the smallest such bound is used.
   std::vector<double> clocks;
   double apart_s = 0;
   for (int round = 0; round < 10; ++round) {

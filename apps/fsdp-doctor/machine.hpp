@@ -20,20 +20,20 @@ struct NodeThreads {
   std::size_t bound = 1;       // the number of processors on which at least one of the ranks may run
   std::size_t processors = 1;  // the number of processors of the node that the job may use, regardless of the ranks' binding
 };
-/// `on_gpu`: the GPUs compute, so that idle processors are normal.
+/// `on_gpu` is true if GPUs compute: idle processors are then normal.
 Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu);
 
-/// `limits`: the bytes that a process may lock, by node; `unlimited` stands for no limit. `has_rdma`: true for nodes with a
-/// network that needs locked memory.
+/// By node: `limits` is the number of bytes that a process may lock, or the value `unlimited`; `has_rdma` is true if the node's
+/// network needs locked memory.
 inline constexpr double unlimited = -1;
 Finding judge_locked_memory(const std::vector<std::string>& nodes, const std::vector<double>& limits,
                             const std::vector<bool>& has_rdma);
 
-/// `free_bytes`: free memory in /dev/shm, by node; negative if there is no /dev/shm. `ranks`: the number of ranks, by node.
+/// By node: `free_bytes` is the free memory in /dev/shm, negative if there is no /dev/shm; `ranks` is the number of ranks.
 Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::vector<double>& free_bytes,
                             const std::vector<std::size_t>& ranks, bool on_gpu);
 
-/// `clocks`: the nodes' clocks in seconds, read at about the same time, within `apart_s`.
+/// `clocks` has the time on each node's clock, in seconds. The clocks were read within an interval of `apart_s` seconds.
 Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<double>& clocks, double apart_s);
 
 std::optional<Finding> check_processors(DoctorJob& job);

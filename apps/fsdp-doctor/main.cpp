@@ -1,4 +1,4 @@
-// fsdp-doctor: checks this machine and this job, trains a tiny model on all ranks, and says what to fix.
+// fsdp-doctor: checks this machine and this job, trains a tiny model on all ranks, and advises what to fix.
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator&) { return doctor.run(session); });
   return run_program(argc, argv, table, [&] {
     if (launched_rank(environment) == 0) return doctor.run_alone(judge_alone(start, plugins_of_srun()));
-    // One rank reports for all. Launchers end the other ranks as soon as one fails: wait, so that the report comes first.
+    // Only the launcher's rank 0 reports. Launchers end all ranks as soon as one fails, so the others wait for the report.
     std::this_thread::sleep_for(std::chrono::seconds(3));
     return exit_code::failed;
   });

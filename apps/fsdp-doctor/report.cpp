@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t width = 110, status_width = 9, name_width = 15;
 
-/// Wraps `text` into lines that begin at column `indent`; the first line continues the caller's line, which is already at that
-/// column.
+/// Wraps `text` into lines that begin at column `indent`. The first line gets no spaces, because the caller has already written
+/// up to that column.
 std::string wrap(const std::string& text, std::size_t indent) {
   std::string out;
   std::size_t column = indent;

@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// warning: jobs run, but slowly or not as intended. failed: jobs do not run, or lose data.
+/// `warning` means that jobs run, but slowly or not as intended; `failed` means that jobs do not run, or lose data.
 enum class Status { ok, warning, failed };
 /// Returns "ok", "warning" or "failed".
 std::string_view name_of(Status status);
@@ -34,8 +34,8 @@ struct Report {
   std::string title;                               // "4 ranks on node1 and node2"
   std::vector<std::pair<std::string, int>> nodes;  // the name of each node, and its number of ranks
   std::vector<Line> lines;
-  std::string last;  // a sentence after the lines; may be empty
-  double seconds = 0;
+  std::string last;    // a sentence after the lines; may be empty
+  double seconds = 0;  // the time that all checks took
 
   std::size_t count(Status status) const;
 };

@@ -20,9 +20,7 @@ constexpr double patience_s = 5;  // the longest wait for other programs
 
 bool is_open_mpi(std::string_view library) { return library.starts_with("Open MPI"); }
 
-/// Returns true if the output of `srun --mpi=list` names PMIx: "pmix, pmix_v4" in "MPI plugin types are...
-/// \tpmix
-/// ...".
+/// Returns true if the output of `srun --mpi=list` ("MPI plugin types are... pmix pmix_v4 ...") names PMIx.
 bool has_pmix(const std::string& plugins) {
   std::istringstream words(plugins);
   for (std::string word; words >> word;)
@@ -37,7 +35,7 @@ const char* const build_with = "build fsdp with the MPI of that launcher (-DMPI_
 Start how_started(const std::string& library, const Environment& get) {
   Start start{launched_ranks(get), "", library.substr(0, library.find_first_of(",\n\r"))};
   const auto text = [&](const char* name) { return std::string(get(name) ? get(name) : ""); };
-  if (get("OMPI_COMM_WORLD_SIZE"))  // mpirun inside an srun passes on srun's variables
+  if (get("OMPI_COMM_WORLD_SIZE"))  // checked first, because mpirun inside srun passes on srun's variables
     start.launcher = "mpirun";
   else if (text("PMIX_NAMESPACE").starts_with("slurm.pmix"))
     start.launcher = "srun with PMIx" + (get("PMIX_VERSION") ? " " + text("PMIX_VERSION") : "");
@@ -98,7 +96,7 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
     finding.text += mpirun ? "" : "; there is no mpirun in the PATH";
     return finding;
   }
-  // Compares "mpirun (Open MPI) 4.1.4" with "Open MPI v4.1.4".
+  // Compares "mpirun (Open MPI) 4.1.4", of mpirun --version, with "Open MPI v4.1.4", of the library.
   const std::string version = start.library.substr(std::min(start.library.size(), std::string_view("Open MPI v").size()));
   const std::string first = mpirun->substr(0, mpirun->find('\n'));
   if (first.find("Open MPI") == std::string::npos) {

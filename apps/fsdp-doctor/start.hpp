@@ -1,4 +1,4 @@
-// Checks of how the job was started: MPI and its launcher, Slurm, and whether all nodes have the same program.
+// Checks of the start of the job: MPI and its launcher, Slurm, and versions of the program and its libraries on all nodes.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,14 @@
 
 namespace fsdp {
 
-/// `library` is MPI's version text, of any length. Call this before MPI starts, because MPI may set the same variables.
+/// `library` is the text of MPI_Get_library_version(). Call this before MPI starts, because MPI may set the variables of
+/// launchers itself.
 Start how_started(const std::string& library, const Environment& get);
 
-/// Returns the number of this process among those that the launcher has started; 0 if no variable has it.
+/// Returns the rank that the launcher has given to this process in an environment variable; 0 if there is none.
 int launched_rank(const Environment& get);
-/// Returns the finding for ranks_stay_alone(). `plugins` is the output of `srun --mpi=list`; empty if there is no srun.
+/// Returns the finding for ranks that MPI does not connect (ranks_stay_alone()). `plugins` is the output of `srun --mpi=list`;
+/// empty if there is no srun.
 Finding judge_alone(const Start& start, const std::optional<std::string>& plugins);
 
 /// `ranks` has the number of ranks of each node. `mpirun` is the output of `mpirun --version`, for a job without a launcher;
@@ -22,10 +24,10 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
                   const std::optional<std::string>& mpirun);
 
 struct SlurmFacts {
-  std::string job = {};                     // its number; empty: this is not a Slurm job
+  std::string job = {};                     // its number; empty if this is not a Slurm job
   std::size_t nodes = 1, tasks = 1;         // allocated to the job
-  std::optional<std::string> plugins = {};  // the output of `srun --mpi=list`; empty: there is no srun
-  bool is_over = false;                     // the job has ended, but its variables are still set in this shell
+  std::optional<std::string> plugins = {};  // the output of `srun --mpi=list`; empty if there is no srun
+  bool is_over = false;                     // the job has ended, although this shell still has its variables
 };
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes);
 

@@ -23,13 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long a new file may take to become visible on another node. NFS looks up the name of a file again if it has not seen it
-// before.
+// The longest time until a new file becomes visible on another node. It is short: NFS clients ask the server for a file name
+// that they do not have in their caches.
 constexpr double seen_within_s = 3;
 
 std::string name_of_node(std::size_t node) { return format("node-{}", node); }
 
-/// Waits some seconds until the file contains `text`. Returns the reason if it does not; empty on success.
+/// Waits until the file contains `text`, for some seconds at most. Returns the reason of a failure; empty on success.
 std::string why_not_read(const fs::path& path, const std::string& text) {
   const Timer timer;
   for (;;) {
@@ -43,7 +43,7 @@ std::string why_not_read(const fs::path& path, const std::string& text) {
   }
 }
 
-/// Returns the reason if the file cannot be written; empty on success.
+/// Writes the file. Returns the reason of a failure; empty on success.
 std::string why_not_written(const fs::path& path, const std::string& text) {
   try {
     write_text_file_durably(path, text + "\n");
@@ -53,7 +53,7 @@ std::string why_not_written(const fs::path& path, const std::string& text) {
   }
 }
 
-/// Writes a small file in the same way as a checkpoint's files, and reads it. Returns the reason for a failure; empty on
+/// Writes a small file in the same way as a checkpoint's files, and reads it. Returns the reason of a failure; empty on
 /// success.
 std::string why_not_hdf5(const fs::path& path) {
   try {
@@ -102,7 +102,7 @@ std::string file_system_of(const fs::path& folder) {
     const auto [end, unused] = std::mismatch(at.begin(), at.end(), whole.begin(), whole.end());
     if (at != "/" && end != at.end()) continue;
     const std::size_t length = at.string().size();
-    if (length < longest) continue;  // a later mount at the same place hides an earlier one
+    if (length < longest) continue;  // if two mounts have the same path, the later one hides the earlier
     longest = length;
     kind = entry.mnt_type;
   }
@@ -190,7 +190,7 @@ std::optional<Finding> check_save_folder(DoctorJob& job) {
   if (!problem.empty()) return failed_by(problem);
   if (!first) probe = std::make_unique<ProbeFolder>(job.options.save_dir, name);
 
-  // Node 0 has written its file; the other nodes read it, then write theirs; node 0 reads those.
+  // Node 0 has written a file. The other nodes read that file and write one each; then node 0 reads the files of all nodes.
   std::string read_problem, write_problem;
   if (job.is_leader() && !first) {
     read_problem = why_not_read(probe->path() / name_of_node(0), mark);

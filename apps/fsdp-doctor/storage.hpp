@@ -1,4 +1,4 @@
-// Checks of the folder for checkpoints: whether all nodes share it, and HDF5 files in it.
+// Checks of the folder for checkpoints: that all nodes share it, and that HDF5 files can be written and read in it.
 #pragma once
 
 #include <filesystem>
@@ -11,13 +11,13 @@
 
 namespace fsdp {
 
-/// A new folder below the save folder, in which the checks write and read files. Rank 0's object makes it, and removes it with
-/// all its files. It also removes the save folder, if that did not exist before.
+/// A new folder in the save folder, in which the checks write and read files. Rank 0's object makes the new folder, and its
+/// destructor removes it with all files, and also the save folder if that did not exist before.
 class ProbeFolder {
  public:
   /// For rank 0: makes the folder. Throws UserError.
   explicit ProbeFolder(const std::filesystem::path& save_dir);
-  /// For other ranks: refers to the folder that rank 0 has made.
+  /// For other ranks: refers to the folder `name` that rank 0 has made.
   ProbeFolder(const std::filesystem::path& save_dir, const std::string& name) : path_(save_dir / name) {}
   ProbeFolder(const ProbeFolder&) = delete;
   ~ProbeFolder();
@@ -30,17 +30,18 @@ class ProbeFolder {
   std::filesystem::path path_;
 };
 
-/// How a node used the folder that node 0 has made.
+/// How a node could use the folder that node 0 has made.
 struct FolderUse {
   std::string node = {};
-  std::string read_problem = {};   // why it cannot read node 0's file; empty: it can
-  std::string write_problem = {};  // why it cannot write; empty: it can
-  bool is_seen = true;             // node 0 reads this node's file
+  std::string read_problem = {};   // why the node cannot read node 0's file; empty if it can
+  std::string write_problem = {};  // why the node cannot write a file; empty if it can
+  bool is_seen = true;             // true if node 0 can read this node's file
 };
 /// `folder` is its full path; `file_system` is "nfs4" or similar; nodes[0] is node 0.
 Finding judge_save_folder(const std::string& folder, const std::string& file_system, const std::vector<FolderUse>& nodes);
 
-/// `problems` is indexed by node; empty: the file was written and read correctly.
+/// `headers` and `library` are the versions of HDF5 with which fsdp was compiled and which it has loaded. `problems` is indexed
+/// by node; a text is empty if the node has written and read a file correctly.
 Finding judge_hdf5(const std::string& headers, const std::string& library, const std::vector<std::string>& nodes,
                    const std::vector<std::string>& problems);
 

@@ -1,4 +1,5 @@
-// Ends the program if it hangs where no other rank notices: in a call to a dead file system, or while MPI starts.
+// Ends the program if it hangs in a place that the timeouts of collectives do not cover: in a call to a dead file system, or
+// while MPI starts.
 #pragma once
 
 #include <condition_variable>
@@ -9,8 +10,8 @@
 
 namespace fsdp {
 
-/// A thread that calls `expired` if a stage exceeds its time limit before the next stage begins or this object is destroyed.
-/// `expired` must end the process.
+/// A thread that watches the program's current stage, such as a check. If a stage takes longer than its time limit, the thread
+/// calls `expired`, which must end the process.
 class Watchdog {
  public:
   using Expired = std::function<void(const std::string& stage, double limit_s)>;
@@ -18,7 +19,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   ~Watchdog();
 
-  /// Begins a stage of at most `limit_s` seconds; 0: no limit.
+  /// Ends the current stage and begins another, of at most `limit_s` seconds; 0 means no limit.
   void begin(std::string stage, double limit_s);
 
  private:

@@ -82,14 +82,14 @@ void require_complete(const EvaluateOptions& options) {
 
 namespace {
 
-/// Returns the number of bytes of text that the counted targets stand for.
+/// Returns the size of the text, in bytes, that the counted target tokens stand for.
 std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   const Tokens& tokens = samples.tokens();
   std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens.size(), 4096)), counts(piece.size());
   const auto decoder = tokenizer.make_decoder();
   std::string text;
   std::size_t bytes = 0;
-  std::uint64_t k = 0;  // the sequence with this token as a target, or the next sequence
+  std::uint64_t k = 0;  // the first sequence whose last target is this token or a later one
   Samples::Place sequence = samples.place_of(k);
   for (std::uint64_t at = 0; at < tokens.size(); at += piece.size()) {
     const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), tokens.size() - at));
@@ -106,8 +106,8 @@ std::size_t text_bytes(const Samples& samples, const Tokenizer& tokenizer) {
   return bytes + text.size();
 }
 
-/// The token files of texts in DATA. On each node the first rank makes them, in the folder for temporary files. They exist as
-/// long as this object, and stay readable for ranks that have opened them.
+/// The token files made from texts in DATA. On each node the first rank makes them, in the folder for temporary files. The
+/// destructor removes them; ranks that have opened them can still read them.
 class NodeTexts {
  public:
   /// Collective over world.
@@ -141,7 +141,7 @@ class NodeTexts {
                    [&](const std::function<bool()>& stop) { make_tokens_of_texts(texts, reading, stop); });
     folder_ = reading.folder;
   }
-  /// Empty if there are no texts.
+  /// The folder of the token files; empty if DATA has no texts.
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
@@ -149,7 +149,7 @@ class NodeTexts {
   std::filesystem::path folder_;
 };
 
-/// Returns the number of rows in a batch: --batch-size, or the number of all rows if that is smaller.
+/// Returns the number of rows in a batch: --batch-size, or `rows`, the number of all rows, if that is smaller.
 std::size_t most_rows(const EvaluateOptions& options, std::uint64_t rows) {
   return std::min<std::uint64_t>(options.batch_size, std::max<std::uint64_t>(rows, 1));
 }
@@ -180,7 +180,7 @@ class LossReport {
     });
   }
 
-  // Both numbers, and every bit of a sequence's loss, are the same at any number of ranks.
+  // The sequence length and the batch size do not depend on the number of ranks, nor does any bit of a sequence's loss.
   std::size_t tokens_per_sample() const { return samples_->T(); }
   std::size_t batch_size() const { return most_rows(options_, samples_->count()); }
 
@@ -192,7 +192,7 @@ class LossReport {
     const double loss = *mean_loss(executor, *batches_, world_, batch_done), seconds = timer.seconds();
     agree(world_, [&] { require_finite_loss(loss); });
     const double bits = loss / std::numbers::ln2;
-    // Each token is one byte.
+    // True if each token is one byte of text.
     const bool is_bytes = source_.config().vocab_size == 256 && tokenizer_ && tokenizer_->vocab_size() == 256;
     std::optional<double> bits_per_byte;
     agree(world_, [&] {
@@ -233,7 +233,7 @@ class LossReport {
   std::optional<ValidBatches> batches_;
 };
 
-/// Counts the questions that are answered correctly, for --multiple-choice.
+/// Counts the questions of --multiple-choice that the model answers correctly.
 class ChoiceReport {
  public:
   ChoiceReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world)
@@ -282,7 +282,7 @@ class ChoiceReport {
   std::vector<Question> questions_;
 };
 
-/// Loads the model, with the batch size and the length of the report, and runs the report.
+/// Loads the model with the batch size and the sequence length of `report`, and runs the measurement.
 template <class Report>
 std::string run(const Report& report, const EvaluateOptions& options, const TensorSource& source, const ComputingRank& rank,
                 Communicator& world) {
@@ -290,8 +290,7 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
   load_model(sharded, source,
              {.batch = {report.batch_size(), report.tokens_per_sample()},
               .types = {.parameter = options.precision,
-                        .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // makes no copy unless it is
-                                                                                                 // needed
+                        .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
               .plan = {.training = false, .documents = options.document_attention}},
              rank, world);
   ProgressBar bar("evaluating");
@@ -302,7 +301,7 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
   return result;
 }
 
-/// Prints a note if training used another precision: then the losses of its validations differ from this one.
+/// Prints a note if training used another precision: its validation losses then differ from the loss measured here.
 void note_precision(const TensorSource& source, DType precision) {
   const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
   if (!checkpoint) return;

@@ -25,7 +25,7 @@ std::vector<Row> rows_of(const std::vector<Question>& questions) {
   return rows;
 }
 
-/// Writes inputs[T] and targets[T]; only the targets of the choice count.
+/// Writes T inputs and T targets. Only the tokens of the choice are targets; all other targets are -1, which do not count.
 void fill_row(const Row& row, std::size_t T, std::int32_t* inputs, std::int32_t* targets) {
   const auto &context = row.question->context, &choice = row.choice->tokens;
   const std::size_t all = context.size() + choice.size(), left_out = all > T + 1 ? all - (T + 1) : 0;
@@ -38,7 +38,7 @@ void fill_row(const Row& row, std::size_t T, std::int32_t* inputs, std::int32_t*
   }
 }
 
-/// Returns the index of the smallest loss, the first if several are equal; of(i) is the loss of choice i.
+/// Returns the index of the choice with the smallest loss of(i), the first if several are equal.
 template <class Of>
 std::size_t least(std::size_t n, Of&& of) {
   std::size_t best = 0;
@@ -91,7 +91,7 @@ MultipleChoiceScore ask(const std::vector<Question>& questions, Executor& execut
                         const std::function<void(double done)>& progress) {
   const std::vector<Row> rows = rows_of(questions);
   std::vector<float> of_tokens(B * T);
-  std::vector<double> losses(rows.size(), 0);  // first those of this rank, then of all ranks
+  std::vector<double> losses(rows.size(), 0);  // by row: of this rank's rows, later of all rows
   const std::size_t at_once = B * static_cast<std::size_t>(world.size());
   for (std::size_t begin = 0; begin < rows.size(); begin += at_once) {
     const std::size_t first = std::min(rows.size(), begin + B * static_cast<std::size_t>(world.rank()));

@@ -125,7 +125,7 @@ std::vector<std::string> read_prompts(const GenerateOptions& options) {
   return prompts;
 }
 
-/// The files and options that each rank reads before the first step.
+/// The files and options that each rank reads before it generates. The rank that `speaks`, rank 0, prints the warnings.
 struct Inputs {
   std::unique_ptr<TensorSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -172,8 +172,7 @@ struct Inputs {
   }
 
  private:
-  /// Settings that the user did not give are taken from the model's generation_config.json. If `speaks` is true, they are
-  /// reported.
+  /// Takes settings that the user did not give from the model's generation_config.json. If `speaks`, prints which ones.
   void take_generation_config(const GenerateOptions& options, const std::filesystem::path& folder, bool speaks) {
     GenerationWishes wishes = options.wishes;
     const AddedWishes added = add_generation_config(folder, wishes);
@@ -194,14 +193,13 @@ struct Inputs {
   }
 };
 
-/// The sharding options of a plan that generates.
+/// The sharding options for generation.
 ShardingOptions sharding_of(const GenerateOptions& options, const GenerationShape& shape) {
-  return {
-      .strategy = options.strategy,
-      .batch = {shape.rows, 1},
-      .types = {.parameter = options.precision,
-                .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // the same type needs no second copy
-      .plan = {.training = false, .cache = shape.cache}};
+  return {.strategy = options.strategy,
+          .batch = {shape.rows, 1},
+          .types = {.parameter = options.precision,
+                    .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
+          .plan = {.training = false, .cache = shape.cache}};
 }
 
 std::string json_line(const GeneratedText& text, const Inputs& inputs) {
@@ -218,7 +216,7 @@ std::string json_line(const GeneratedText& text, const Inputs& inputs) {
 
 namespace {
 
-/// The longest conversation in tokens, including the answer, unless the model's longest sequence is shorter.
+/// The longest conversation in tokens, including the answer. The model's longest sequence limits it further.
 constexpr std::size_t longest_conversation = 8192;
 
 /// Reads lines of rank 0's standard input for all ranks. While there is no input, the ranks meet in a collective every second,

@@ -23,9 +23,9 @@ struct GenerateOptions {
   std::string tokenizer;
   bool json = false;
   bool chat = false;
-  std::string system;                 // the system message; empty: the chat template's own
-  GenerationWishes wishes = {};       // values that are not given come from the model's generation_config.json
-  GenerationOptions generation = {};  // only length and seed are options; the rest follows from `wishes` and the model
+  std::string system;                 // the system message; if empty, the chat template's own
+  GenerationWishes wishes = {};       // the user's settings; missing ones come from generation_config.json
+  GenerationOptions generation = {};  // the user sets only length and seed; `wishes` and the model give the rest
   std::size_t batch_size = 8;         // texts that a rank generates at a time
   std::string strategy = "full";
   DType precision = DType::f32;
@@ -39,9 +39,8 @@ OptionTable generate_option_table(GenerateOptions& options);
 void require_complete(const GenerateOptions& options);
 
 /// Generates text and passes it to `out` on rank 0: for a single prompt each piece as soon as it is generated, otherwise whole
-/// texts. The same options give the same text. With `chat`, the user's messages are the lines of standard input; if that is a
-/// terminal, "> " is printed before each. Collective over world. Each rank holds a shard of the model, and whole units only
-/// while they are used.
+/// texts. The same options give the same text. With `chat`, each line of standard input is a message of the user; on a terminal
+/// the prompt is "> ". Collective over world. Each rank holds a shard of the model, and whole units only while they are used.
 void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out);
 
 }  // namespace fsdp

@@ -50,7 +50,7 @@ FlightFolder read_flight_folder(const fs::path& path) {
   if (folder.records.empty())
     throw RunError(format("none of the {} flight records in {} can be read (the first one: {}); there is nothing to compare",
                           files.size(), folder.path.string(), folder.problems.front()));
-  // If the folder has records of several jobs, uses the job with the most records.
+  // If the folder has records of jobs of several sizes, only the size with the most records is used.
   std::map<int, int> sizes;
   for (const FlightRecord& record : folder.records) ++sizes[record.size];
   const int size =
@@ -84,26 +84,26 @@ FlightFolder read_flight_folder(const fs::path& path) {
 
 namespace {
 
-/// Returns how far a rank has come: the number of entries that it has begun. All ranks begin the same entries in the same order
-/// on each lane, so the rank that the others wait for has begun the fewest.
+/// Returns the number of entries that a rank has begun. All ranks begin the same entries in the same order on each lane, so the
+/// rank that the others wait for has begun the fewest.
 std::uint64_t begun(const FlightRecord& record) {
   std::uint64_t sum = 0;
   for (const FlightRecord::Lane& lane : record.lanes) sum += lane.begun;
   return sum;
 }
 
-/// The entry that a rank was in: the last one that it has begun, preferring entries that are not done.
+/// The operation in which a rank was: the last entry that is not done, or else the last entry that the rank has begun.
 struct Last {
-  const FlightEntry* entry = nullptr;  // null: unknown
-  bool open = false;
-  std::uint64_t open_entries = 0;  // the number of entries in the lane that are not done
+  const FlightEntry* entry = nullptr;  // null if unknown
+  bool open = false;                   // the entry is not done
+  std::uint64_t open_entries = 0;      // the number of entries in its lane that are not done
 };
 Last last_of(const FlightRecord& record) {
   Last last;
   for (const FlightRecord::Lane& lane : record.lanes) {
     if (lane.entries.empty()) continue;
     const bool open = lane.done < lane.begun;
-    // A GPU has a queue of entries that are not done: it was in the first of them.
+    // A GPU has a queue of entries that are not done, and was working on the first of them.
     const auto first_open = std::find_if(lane.entries.begin(), lane.entries.end(),
                                          [&](const FlightEntry& entry) { return entry.number > lane.done; });
     const FlightEntry& entry = open && first_open != lane.entries.end() ? *first_open : lane.entries.back();
@@ -147,8 +147,7 @@ struct Mismatch {
   const FlightEntry *of_one, *of_other;
   std::string lane;
 };
-/// Finds the earliest entry that differs between two ranks. The host's entries outside of updates may differ, because some are
-/// only on rank 0.
+/// Finds the earliest entry that differs between two ranks although its lane and its number are the same.
 std::optional<Mismatch> find_mismatch(const std::vector<FlightRecord>& records) {
   std::optional<Mismatch> first;
   for (std::size_t l = 0; l < records.front().lanes.size(); ++l) {
@@ -175,8 +174,8 @@ struct Verdict {
 
 double seconds_of(const FlightEntry& entry) { return 1e-9 * static_cast<double>(entry.end_ns - entry.begin_ns); }
 
-/// Returns the longest completed entry of a rank without communication, of a second or more: a stopped process continues before
-/// it is ended, so its entry is completed. Null: there is none.
+/// Returns the longest completed entry without communication on a rank, if it took a second or more; else null. A process that
+/// was stopped (SIGSTOP) continues for a moment before it is killed, so that the entry in which it was stopped is completed.
 const FlightEntry* longest_alone(const FlightRecord& record) {
   const FlightEntry* longest = nullptr;
   for (const FlightRecord::Lane& lane : record.lanes)
@@ -235,7 +234,7 @@ Verdict judge(const FlightFolder& folder) {
   for (const FlightRecord& record : records)
     if (begun(record) == least) behind.push_back(&record);
   if (least == most && records.size() > 1) {
-    // All ranks were in the same operation. A rank that has waited for another has recorded which one.
+    // All ranks were in the same operation. A rank that timed out while it waited for another rank has recorded that rank.
     const auto knows = [](const FlightRecord& record) { return record.missed >= 0; };
     const auto one = std::find_if(records.begin(), records.end(), knows);
     const Last last = last_of(records.front());

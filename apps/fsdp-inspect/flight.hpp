@@ -1,4 +1,5 @@
-// Compares the flight records of a job, which say what each rank did last, and finds the rank that the others waited for.
+// Compares the flight records of a job, in which each rank has recorded its last operations, and finds the rank that the others
+// waited for. An entry is a record of one operation. A lane is a sequence of entries that a rank begins in order.
 #pragma once
 
 #include <filesystem>
@@ -11,18 +12,18 @@
 
 namespace fsdp {
 
-/// The records of a folder. `problems` describes missing and damaged records; the others are read.
+/// The records that can be read in a folder. `problems` describes damaged, foreign and repeated records.
 struct FlightFolder {
   std::filesystem::path path;
   std::vector<FlightRecord> records;  // by rank
-  std::vector<int> missing;           // ranks
+  std::vector<int> missing;           // ranks without a record
   std::vector<std::string> problems;
 };
-/// `path` is the folder of the records, or a save folder: then its folder `flight`, or else `flight.old`, where the next run
-/// has moved them. Throws UserError if there are no records, and RunError if none can be read.
+/// Reads the records in `path`, or else in path/flight, or else in path/flight.old, where the next run moves old records; so
+/// `path` can be a save folder. Throws UserError if there are no records, and RunError if none can be read.
 FlightFolder read_flight_folder(const std::filesystem::path& path);
 
-/// Returns the report as text.
+/// Returns the report as text. It ends with the rank to look at, and the advice.
 std::string describe_flight(const FlightFolder& folder);
 nlohmann::json flight_to_json(const FlightFolder& folder);
 

@@ -1,5 +1,5 @@
-// fsdp-inspect: shows the contents of a checkpoint, a consolidated file or a Hugging Face folder, or the differences between
-// two of them, or flight records. It is one process without MPI.
+// fsdp-inspect: shows the contents of a checkpoint, a consolidated file or a Hugging Face folder; or the differences between
+// two of these; or the last operations of each rank of a run. It is one process without MPI.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -100,7 +100,7 @@ Cells joined(Cells a, const Cells& b) {
   return a;
 }
 
-/// Returns the exit code for a report with `wrong` tensors that have another norm than when they were saved.
+/// Returns the exit code for a report in which the norms of `wrong` tensors differ from those stored in the checkpoint.
 int exit_code_for(std::size_t wrong) {
   if (wrong == 0) return exit_code::done;
   print_to(stderr,

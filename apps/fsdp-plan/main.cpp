@@ -1,5 +1,5 @@
-// fsdp-plan: prints what each sharding strategy would need on a cluster, which need not exist. It is one process without MPI
-// launcher and weights.
+// fsdp-plan: prints the memory and communication of each sharding strategy on a cluster, which need not exist. It is one
+// process, needs no MPI launcher, and reads no weights.
 #include <nlohmann/json.hpp>
 
 #include "base/program.hpp"

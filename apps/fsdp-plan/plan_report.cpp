@@ -44,7 +44,8 @@ std::string memory_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
-/// A second table, because one table with all of a rank's memory would be too wide for a terminal.
+/// The activations and the total memory of a rank. They are in a second table, because one table would be too wide for a
+/// terminal.
 std::string total_table(const PlanTable& table) {
   std::vector<Cells> rows = {{"", "activ.", "activ.", "total", "total"}, {"  strategy", "kept", "recomp.", "kept", "recomp."}};
   if (table.options.memory_limit != 0) {
@@ -68,7 +69,8 @@ std::string traffic_table(const PlanTable& table) {
                              {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
   for (const PlanRow& row : table.rows) {
     for (const bool recompute : {false, true}) {
-      // If segments of several blocks are recomputed, some units are gathered once more: then recomputation has its own line.
+      // Recomputation has a line only if its traffic differs: if it recomputes segments of several blocks, some units are
+      // gathered once more.
       if (recompute && row.keeping.traffic == row.recomputing.traffic) continue;
       const ClusterTraffic& t = row.variant(recompute).traffic;
       const auto sent = [&](Collective kind) { return bytes(t.rank.bytes_sent[static_cast<std::size_t>(kind)]); };
@@ -80,7 +82,7 @@ std::string traffic_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
-/// Returns the predicted times of all strategies on the GPU; empty without --gpu.
+/// Returns the predicted times of all strategies on the GPU of --gpu; an empty string without --gpu.
 std::string prediction_table(const PlanTable& table) {
   if (!table.options.gpu) return "";
   const GpuFigures& gpu = *table.options.gpu;
@@ -132,7 +134,7 @@ std::string options_of(const PlanRow& row, bool recompute) {
   return format("--sharding-strategy {}{}", row.placement->name, recompute ? " --checkpoint-activations" : "");
 }
 
-/// Returns the variant with the shortest predicted time, among those that fit.
+/// Returns a sentence about the variant with the shortest predicted time among those that fit.
 std::string fastest(const PlanTable& table) {
   if (!table.options.gpu) return "";
   const PlanRow* best = nullptr;
@@ -245,7 +247,7 @@ std::string explain_slots(const Plan& plan, BufferRole role) {
   return text;
 }
 
-/// Describes the effect of frozen and ignored parameters, if there are any.
+/// Describes the effect of parameters that are frozen or not sharded, if there are any.
 std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
   std::size_t trained = 0, whole = 0;
   for (const Unit& unit : layout.units()) {
@@ -262,7 +264,8 @@ std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
   return text;
 }
 
-/// The slides count the fp32 copy as "parameter copy", which is part of their 12x.
+/// Explains how fsdp-train and the rules of thumb count parameters. The slides' rule has 2 + 2 + 12 bytes per parameter, and
+/// its 12 ("12x") include the fp32 parameters, which it calls the parameter copy.
 std::string explain_parameters(const UnitTypes& types) {
   if (types.master == DType::bf16)
     return "parameters: bf16, 2 bytes each, which the optimizer changes as they are; they are the slides' and the tutorial's "
@@ -379,7 +382,7 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
              between);
 }
 
-/// Says which states are sharded between updates.
+/// Returns, for each kind of model state, true if it is sharded between updates.
 nlohmann::json sharded_json(const Placement& placement) {
   const bool updates_a_part = placement.optimizer_state == Place::sharded;
   return {{"parameters", placement.parameters_at_rest == Place::sharded},
@@ -387,8 +390,8 @@ nlohmann::json sharded_json(const Placement& placement) {
           {"optimizer_state", updates_a_part}};
 }
 
-/// Says which of these are also held whole for a time, in slots: parameters from forward to backward, gradients until they are
-/// reduced.
+/// Returns, for each kind, true if it is sharded between updates but also held whole for a time: parameters from forward to
+/// backward, gradients until they are reduced.
 nlohmann::json kept_whole_json(const PlanRow& row) {
   const Placement& placement = *row.placement;
   return {{"parameters",
@@ -397,7 +400,7 @@ nlohmann::json kept_whole_json(const PlanRow& row) {
 }
 
 nlohmann::json memory_json(const MemoryAccount& m) {
-  const bool on_gpu = !is_host(m.device);  // memory of the host is then not included
+  const bool on_gpu = !is_host(m.device);  // host memory is then not part of the total
   return {{"parameters", m.of(BufferRole::parameters)},
           {"gradients", m.of(BufferRole::gradients)},
           {"optimizer_state", m.of(BufferRole::optimizer_state)},
@@ -446,7 +449,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
   const auto bytes_of = [&](BufferId id) { return id < 0 ? 0 : plan.buffers[static_cast<std::size_t>(id)].bytes; };
   std::size_t states = 0;
   for (const BufferId id : plan.optimizer_state[u]) states += bytes_of(id);
-  // If both are one buffer, it is counted as parameters.
+  // If the fp32 parameters are the parameters, there is one buffer, which is counted as parameters.
   const bool copy = plan.master[u].buffer != plan.parameters[u].buffer;
   nlohmann::json json = {{"name", unit.name},
                          {"trained", unit.trainable},
@@ -479,7 +482,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
   return json;
 }
 
-/// Returns the contents of explain() as JSON: see docs/sharding.md, "The plan as JSON".
+/// Returns the plan of the chosen strategy as JSON, as described in docs/sharding.md, "The plan as JSON".
 nlohmann::json plan_json(const PlanTable& table) {
   const PlanRow& row = table.chosen();
   const bool recompute = table.options.train.sharding.plan.checkpoint_activations;

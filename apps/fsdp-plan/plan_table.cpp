@@ -38,8 +38,8 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 
 namespace {
 
-/// Returns the staging of the groups that a run makes: world, node, shard and replicate axis. The groups of an axis may be
-/// distributed over nodes in different ways; the largest of them counts.
+/// Returns the size of the staging buffers of a rank's communicators: world, node, shard axis and replicate axis. The groups of
+/// an axis may be distributed over nodes in different ways; the group with the most staging counts.
 std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Backend& backend) {
   const auto most_of = [&](int groups, int size, auto rank_of) {
     std::size_t most = 0;
@@ -64,7 +64,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
       on_gpu ? staging_on_gpu(train.comm, mesh) : staging_bytes(mesh, cluster, find_backend(train.comm.kind));
   PlanVariant variant;
   variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
-  variant.memory.trace = 0;  // it depends on the number of operations in an update, and this plan has fewer than the run
+  variant.memory.trace = 0;  // its size depends on the number of operations, of which this plan has fewer than the run
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
   if (gpu) variant.step = predict_update(model, options, mesh, cluster, *gpu);
@@ -98,7 +98,7 @@ void settle(PlanTableOptions& o) {
                  o.gpu->name));
     if (o.memory_limit == 0) o.memory_limit = static_cast<std::size_t>(o.gpu->memory_bytes);
   }
-  // The cluster's cores are not known here; a run would use its share of them.
+  // By default a run uses one thread per core of a rank; here the cores of the cluster are unknown.
   if (o.train.threads == 0) o.train.threads = 1;
 }
 

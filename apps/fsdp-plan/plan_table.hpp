@@ -1,6 +1,6 @@
-// Plans of all strategies for a cluster, which need not exist: memory of a rank by part, bytes sent per update, and which of
-// them fit. The numbers are the same as those of a run, since they come from the same layout, plan and list of operations; they
-// need no ranks.
+// Plans of all sharding strategies for a cluster, which need not exist: the parts of a rank's memory, the bytes sent per
+// update, and which strategies fit. The numbers equal those of a run, since they come from the same layout, plan and list of
+// operations, which are computed without ranks.
 #pragma once
 
 #include <cstddef>
@@ -23,25 +23,27 @@ namespace fsdp {
 struct PlanTableOptions {
   TrainOptions train;
   Cluster cluster;
-  const GpuFigures* gpu = nullptr;  // null: no prediction
-  std::size_t memory_limit = 0;     // of a rank; 0: no limit
+  const GpuFigures* gpu = nullptr;  // the GPU to predict times for; null if none
+  std::size_t memory_limit = 0;     // of a rank; 0 means no limit
   bool explain = false, json = false;
 };
 /// The options of fsdp-plan: those of fsdp-train, and its own.
 OptionTable plan_option_table(PlanTableOptions& options);
 
+/// A strategy with or without recomputation of activations.
 struct PlanVariant {
-  MemoryAccount memory;                // of rank 0, which writes the most in a save; without a trace
+  MemoryAccount memory;                // of rank 0, which writes the most in a save; without the buffers of --trace
   ClusterTraffic traffic;              // of one update
   StepPrediction step;                 // only with --gpu
-  bool keeps_whole_gradients = false;  // besides the rank's own sums
+  bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
 };
 
+/// A strategy.
 struct PlanRow {
   const Placement* placement = nullptr;
   MeshShape mesh;
-  bool chosen = false;  // --sharding-strategy
-  PlanVariant keeping;  // all that blocks save for backward is kept
+  bool chosen = false;  // true for the strategy of --sharding-strategy
+  PlanVariant keeping;  // all activations are kept from forward to backward
   PlanVariant recomputing;
   const PlanVariant& variant(bool recompute) const { return recompute ? recomputing : keeping; }
 };
@@ -61,41 +63,44 @@ struct PlanTable {
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }
-  /// Returns the choice with the fewest bytes between nodes, then per rank, among those that fit; without recomputation if that
-  /// fits.
+  /// Returns the choice that sends the fewest bytes out of a node, among those that fit. If several are equal, the fewest bytes
+  /// per rank decide, then recomputation (preferably none), then memory.
   std::optional<PlanChoice> least_communicating() const;
+  /// Returns the choice that needs the least memory.
   PlanChoice smallest() const;
 };
 
-/// A pure function, except that it reads config.json. Throws UserError.
+/// Computes the table from the options; the only file that it reads is config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
 
-/// Returns a plan with at most two micro-batches: more micro-batches need no more memory, and all but the last are alike.
+/// Returns a plan with at most two micro-batches. That is enough: more micro-batches need no more memory, and all micro-batches
+/// but the last have the same operations.
 ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
                                    std::vector<std::string>* warnings = nullptr);
 
-/// Returns the plan of the chosen strategy, for explanations. `recompute`: as --checkpoint-activations.
+/// Returns the plan of the chosen strategy, for explanations; with recomputation of activations if `recompute`.
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute);
 
-/// The memory of the model's states according to a common rule of thumb, in bytes. Activations are not included.
+/// The memory of the model states (parameters, gradients and optimizer state) according to a common rule of thumb, in bytes.
 struct RuleOfThumb {
   std::string name;
   double parameters = 0, gradients = 0, optimizer_state = 0, gathered = 0;
   double total() const { return parameters + gradients + optimizer_state + gathered; }
 };
-/// The result of the FSDP tutorial's estimate_fsdp_memory(), which supports FULL_SHARD and SHARD_GRAD_OP; empty for other
-/// strategies. `mixed` is its default: 16-bit parameters and gradients, and no fp32 copy.
+/// The rule of the FSDP tutorial's estimate_fsdp_memory(), which supports FULL_SHARD and SHARD_GRAD_OP; empty for other
+/// strategies. `mixed`, the tutorial's default, means 16-bit parameters and gradients without an fp32 copy.
 std::optional<RuleOfThumb> tutorial_estimate(double parameters, int world_size, bool mixed, const Placement& placement);
-/// The 2 + 2 + 12 bytes per parameter of the slides (16-bit parameters and gradients; fp32 copy, momentum and variance). Each
-/// part is divided by the ranks of the shard axis if the strategy shards it (Rajbhandari et al. 2020, "ZeRO", figure 1).
+/// The rule of the slides: 2 + 2 + 12 bytes per parameter (16-bit parameters, 16-bit gradients; and in fp32 a copy of the
+/// parameters, momentum and variance). A part that the strategy shards is divided by the number of ranks of the shard axis
+/// (Rajbhandari et al. 2020, "ZeRO", figure 1).
 RuleOfThumb slides_breakdown(double parameters, MeshShape mesh, const Placement& placement);
 
 /// Returns the tables, at most 100 columns wide, and the conclusion.
 std::string describe(const PlanTable& table);
 /// Returns an explanation of each number of the chosen strategy, and of its difference from the rules of thumb.
 std::string explain(const PlanTable& table);
-/// Returns all numbers; with `explain` also the units, buffers and operations of the chosen strategy, with recomputation if the
-/// options request it.
+/// Returns all numbers. With options.explain also returns the units, buffers and operations of the chosen strategy, with
+/// recomputation if the options request it.
 nlohmann::json to_json(const PlanTable& table);
 
 }  // namespace fsdp

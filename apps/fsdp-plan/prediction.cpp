@@ -16,7 +16,8 @@ namespace {
 
 double real(std::size_t n) { return static_cast<double>(n); }
 
-/// Returns the seconds of a collective for the rank and the node that send the most. Rings use all links at the same time.
+/// Returns the seconds of a collective: the larger of the times for the rank and for the node that send the most. All network
+/// links of a node are assumed to be in use, as with NCCL's rings.
 double transfer_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const GpuFigures& gpu,
                         const Efficiency& efficiency) {
   const ClusterTraffic traffic = traffic_of_cluster({use}, mesh, cluster);
@@ -27,7 +28,7 @@ double transfer_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster&
   return std::max(of_rank, of_node) / efficiency.transfers;
 }
 
-/// Predicts an update with the plan's number of micro-batches.
+/// Predicts an update with the number of micro-batches in `planned`.
 StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, const ShardingOptions& options, MeshShape mesh,
                         const Cluster& cluster, const GpuFigures& gpu, const Efficiency& efficiency) {
   const DType type = options.types.parameter;
@@ -41,7 +42,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                fp32_rate = gpu.flops_fp32 * efficiency.products, bandwidth = gpu.memory_bandwidth * efficiency.memory,
                link = gpu.host_bandwidth * efficiency.transfers;
   StepPrediction step;
-  /// Returns the seconds of an operation that is not a collective.
+  /// Returns the seconds of an operation that is not a collective, and adds them to `step`.
   const auto compute = [&](const Operation& op) {
     const Cost cost = op.kind->cost(op, costing);
     const double products = cost.product_flops / product_rate, attention = cost.attention_flops / attention_rate,
@@ -71,7 +72,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
     double seconds = 0;
     if (const auto use = collective_of(op)) {
       seconds = transfer(*use);
-      begin = std::max(begin, links_free_at);  // streams share the links
+      begin = std::max(begin, links_free_at);  // collectives of all streams share the links
       links_free_at = begin + seconds;
       step.communication += seconds;
     } else {
@@ -97,7 +98,7 @@ StepPrediction predict_update(const Transformer& model, const ShardingOptions& o
   };
   const std::size_t K = options.plan.micro_batches;
   if (K <= 2) return of_micro_batches(K);
-  // All micro-batches but the last are alike.
+  // All micro-batches but the last take the same time.
   const StepPrediction one = of_micro_batches(1), two = of_micro_batches(2);
   const auto more = [&](double StepPrediction::*part) { return two.*part + real(K - 2) * (two.*part - one.*part); };
   return {more(&StepPrediction::total),        more(&StepPrediction::products),  more(&StepPrediction::attention),

@@ -1,6 +1,6 @@
-// Predicts the time of an update on a GPU from the plan's operations and the figures of the GPU's datasheet, without
-// measurements. Each operation takes a time that depends on its computation or transfer, and starts on its stream after the
-// operations that it waits for.
+// Predicts the time of an update on a GPU from the plan's operations and the GPU's datasheet, without measurements. The time of
+// an operation follows from its FLOPs and bytes. An operation starts when its stream is free and the operations that it waits
+// for have ended.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,11 +11,11 @@
 
 namespace fsdp {
 
-/// The fractions of a datasheet's figures that work is assumed to reach. Good kernels and libraries reach them on large sizes;
-/// they were not measured with this program.
+/// The fractions of a datasheet's rates and bandwidths that operations are assumed to reach. They are typical of good kernels
+/// and libraries at large sizes, and were not measured with this program.
 struct Efficiency {
   double products = 0.70;   // of the peak rate of matrix products
-  double attention = 0.30;  // of the same: about 300 TFLOP/s on an H100
+  double attention = 0.30;  // of the same peak rate: about 300 TFLOP/s on an H100
   double memory = 0.85;     // of the memory bandwidth, for kernels that compute little
   double transfers = 0.80;  // of the bandwidth of links, network and PCIe
 };
@@ -26,16 +26,17 @@ struct StepPrediction {
   double products = 0, attention = 0, memory_bound = 0;  // of forward and backward, on the compute stream
   double optimizer = 0;
   double communication = 0;  // of all collectives
-  double offload = 0;        // of copies from and to host memory; both directions overlap
-  double exposed = 0;        // time that the compute stream waits, for transfers and for sums over them
+  double offload = 0;        // of copies from and to host memory, added up although the two directions overlap
+  double exposed = 0;        // all time in which the compute stream does not compute
 };
 
 /// `gpu.network_bandwidth` must not be 0 if the cluster has several nodes.
 StepPrediction predict_update(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
                               const GpuFigures& gpu, const Efficiency& efficiency = {});
 
-/// Returns the tokens of all ranks per second, and the model's FLOPs as a share of all GPUs' peak (docs/glossary.md: MFU).
+/// Returns the tokens per second of all ranks.
 double tokens_per_second(const StepPrediction& step, const ShardingOptions& options, const Cluster& cluster);
+/// Returns the model FLOPs per second as a share of the GPU's peak (docs/glossary.md: MFU).
 double predicted_mfu(const StepPrediction& step, const Transformer& model, const ShardingOptions& options,
                      const GpuFigures& gpu);
 

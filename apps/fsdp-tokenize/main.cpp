@@ -1,6 +1,6 @@
-// fsdp-tokenize: converts texts to token files. The texts are joined in the given order; the held-out part is the tail of the
-// joined text, so that training does not see it. Texts are read, tokenized and written in pieces, so that memory does not grow
-// with their size.
+// fsdp-tokenize: converts texts to token files. The texts are joined in the given order. The held-out part, for validation, is
+// the tail of the joined text, and is not in the training file. Texts are read, tokenized and written in pieces, so that memory
+// does not grow with their size.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -97,7 +97,7 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
 }
 
-/// Returns the files of all texts, including those of patterns.
+/// Returns the names of all text files, with patterns replaced by the files that match.
 std::vector<std::string> find_texts(const TokenizeOptions& options) {
   std::vector<std::string> texts;
   for (const std::string& name : options.texts)
@@ -176,7 +176,8 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   return table;
 }
 
-/// The start of the held-out tail, about `fraction` of the text. It is not within a UTF-8 character or a JSON record.
+/// Returns the position at which the held-out tail starts. The tail is about `fraction` of the text, and does not start within
+/// a UTF-8 character or a JSON record.
 std::uint64_t start_of_tail(TextSource& text, double fraction, bool is_json) {
   const std::uint64_t size = text.size();
   const auto start = size - static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(size)));
@@ -189,7 +190,7 @@ std::uint64_t start_of_tail(TextSource& text, double fraction, bool is_json) {
   return first + at;
 }
 
-/// The end-of-text token for --append-eos.
+/// Returns the end-of-text token for --append-eos; empty without it.
 std::optional<TokenId> end_of_text(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   std::vector<std::string> names = {options.eos_token};
   const auto found = options.eos_token.empty() ? find_end_of_text(tokenizer, &names) : tokenizer.find(options.eos_token);
@@ -239,7 +240,7 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
   const auto text_of = [](const nlohmann::ordered_json& what) { return json_text(what, 1) + "\n"; };
   const std::filesystem::path config = path.parent_path() / "tokenizer_config.json";
   try {
-    // The tokenizer is written last, after the notes name it. So files that a killed run leaves do not make a later run fail.
+    // The tokenizer is written last, after `notes` (for resuming) contains it. So a run that is killed here can be repeated.
     if (path.filename() == "tokenizer.json" && kind_of(config) == PathKind::missing)  // transformers' AutoTokenizer needs it
       write_text_file_durably(config,
                               text_of({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "<|endoftext|>"}}));
@@ -254,7 +255,7 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
            tokens < vocab_size ? format(" (not {}: no other pair of tokens is in the text twice)", vocab_size) : "");
 }
 
-/// Warns of numbered files of earlier runs with the same names.
+/// Warns of files of other runs that a pattern for the new files would match: train_000003.bin if this run has made two files.
 void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult& done) {
   std::string others;
   for (const auto& [path, count] :
@@ -276,7 +277,7 @@ int tokenize(const TokenizeOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer = options.train_bpe > 0 ? nullptr : open_tokenizer(options.tokenizer);
   const bool of_files = text.is_of_files(), can_go_on = of_files && options.format->resumes;
   const bool holds_out = !options.valid_out.empty();
-  if (holds_out || options.train_bpe > 0)  // both need the whole text before they start
+  if (holds_out || options.train_bpe > 0)  // both read the whole text before tokenization
     text.copy_streams(folder_of(options.out));
   std::optional<std::uint64_t> tail;
   if (holds_out) {
@@ -288,7 +289,7 @@ int tokenize(const TokenizeOptions& options) {
           text.size(), options.valid_fraction));
   }
 
-  // The settings that a killed run must share with this one to be resumed, besides the tokenizer.
+  // A killed run is resumed only if it had the same settings and the same tokenizer.
   nlohmann::ordered_json same = {{"version", version_string()},
                                  {"tokenizer", options.tokenizer},
                                  {"train_bpe", options.train_bpe},
