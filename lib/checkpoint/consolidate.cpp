@@ -86,13 +86,14 @@ class WorkFolder {
   explicit WorkFolder(fs::path folder) : folder_(std::move(folder)) {
     if (::mkdir(folder_.c_str(), 0770) == 0) return;  // other users get access only to the result
     if (errno == EACCES || errno == EROFS)
-      throw UserError(format("{} cannot be made ({}; the result is written there first); choose a place where you may write",
-                             folder_.string(), std::strerror(errno)));
+      throw UserError(
+          format("{} cannot be made ({}; the result is written there first); choose a folder to which you can write",
+                 folder_.string(), std::strerror(errno)));
     check_errno(errno == EEXIST, "make folder " + folder_.string());
     const auto refuse = [&](const char* why) {
-      throw UserError(
-          format("{} is in the way ({}; the result is made there); move it away, or choose another name for the result",
-                 folder_.string(), why));
+      throw UserError(format(
+          "{} is in the way ({}; the result is written there first); move it away, or choose another name for the result",
+          folder_.string(), why));
     };
     struct stat info {};
     check_errno(::lstat(folder_.c_str(), &info) == 0, "stat " + folder_.string());
@@ -101,7 +102,7 @@ class WorkFolder {
     if (::access(folder_.c_str(), W_OK | X_OK) != 0) refuse("it cannot be written to");
     is_ours_ = false;
     for (const auto& entry : fs::directory_iterator(folder_)) {
-      if (entry.path() != model() && entry.path().filename() != "lock") refuse("no earlier call has made it");
+      if (entry.path() != model() && entry.path().filename() != "lock") refuse("it has files of other programs");
       is_ours_ = true;
     }
   }
@@ -119,8 +120,7 @@ class WorkFolder {
     } else if (!S_ISDIR(info.st_mode)) {
       check_errno(::unlink(model().c_str()) == 0, "remove " + model().string());
     } else if (!remove_our_files(model(), is_model_file)) {
-      throw RunError(
-          format("{} holds files that no earlier call has made (they are not removed); move them away", model().string()));
+      throw RunError(format("{} holds files of other programs (they are not removed); move them away", model().string()));
     }
   }
 
@@ -149,9 +149,10 @@ void require_fp16(std::span<const float> values, const std::string& name) {
   constexpr float beyond = 65520;  // the smallest value that fp16 rounds to infinity
   for (const float value : values)
     if (std::isfinite(value) && std::abs(value) >= beyond)
-      throw RunError(format(
-          "{} has an element {}, which fp16 cannot hold (its largest is 65504); choose bf16 or fp32 with `type of the result`",
-          name, value));
+      throw RunError(
+          format("{} has an element {}, which fp16 cannot hold (its largest number is 65504); choose bf16 or fp32 with `type "
+                 "of the result`",
+                 name, value));
 }
 
 void write_numbers(const CheckpointReader& source, const WrittenModel& result, const ModelFormat& format,
@@ -222,7 +223,7 @@ RunError could_not_write(const fs::path& target, const std::exception& error) {
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options) {
   if (!options.with_optimizer) return {parameters_state};
   if (source.states().size() < 2)
-    throw UserError(format("{} has no state of an optimizer ({} keeps none); leave out `states of the optimizer`",
+    throw UserError(format("{} has no optimizer states ({} has none); leave out `states of the optimizer`",
                            source.description(), source.header().optimizer));
   return source.states();
 }
@@ -244,7 +245,7 @@ Consolidated consolidate(const CheckpointReader& source, const fs::path& out, co
     throw could_not_write(target, error);
   } catch (const fs::filesystem_error& error) {
     if (error.code() == std::errc::permission_denied || error.code() == std::errc::read_only_file_system)
-      throw UserError(format("{} cannot be made ({}); choose a place where you may write", target.string(), error.what()));
+      throw UserError(format("{} cannot be made ({}); choose a folder to which you can write", target.string(), error.what()));
     throw could_not_write(target, error);
   }
 }

@@ -53,7 +53,7 @@ class ConsolidatedFile final : public TensorSource {
     } else {
       const std::size_t bytes = size_of(*dataset.type);
       if (dataset.offset > numbers_.size() || n > (numbers_.size() - dataset.offset) / bytes)
-        throw DamagedError(format("{} is damaged ({} lies beyond its end); {}", path_.string(), name, remedy));
+        throw DamagedError(format("{} is damaged ({} is beyond the end of the file); {}", path_.string(), name, remedy));
       read_elements(numbers_, *dataset.type, dataset.offset + range.begin * bytes, range.size(), out);
     }
     bytes_read_ += range.size() * sizeof(float);
@@ -89,8 +89,8 @@ class ConsolidatedFile final : public TensorSource {
           format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it); check the path", path_.string()));
     if (verify == Verify::yes && !numbers_.is_checked() && file_->has_attribute("checksums"))
       throw DamagedError(
-          format("{} has lost its checksums (it was cut, or changed by another program); copy it again; or give "
-                 "`unchecked reading` to take it as it is",
+          format("{} has lost its checksums (it was cut off, or changed by another program); copy it again, or give "
+                 "`unchecked reading` to read it unchecked",
                  path_.string()));
     stored::check_version(file_->read_integer("format_version"), path_.string());
     const auto config = parse_json(file_->read_text("config"));
@@ -111,7 +111,7 @@ class ConsolidatedFile final : public TensorSource {
   const Stored& find(const std::string& state, const std::string& name) const {
     const auto found = datasets_.find(stored::whole_name(state, name));
     if (found == datasets_.end())
-      throw UserError(format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists those it has",
+      throw UserError(format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists its tensors",
                              path_.string(), stored::whole_name(state, name)));
     return found->second;
   }

@@ -79,7 +79,7 @@ ModelFiles files_of_index(const fs::path& path) {
   };
   const json index = parse_json(read_text_file(path, longest_index), watch);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
-    damaged("it has no weight_map, which says in which file each tensor is");
+    damaged("it has no weight_map, which maps tensors to files");
   std::set<std::string> names;
   ModelFiles files;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
@@ -89,7 +89,7 @@ ModelFiles files_of_index(const fs::path& path) {
         name.find('/') == std::string::npos && excerpt(name, 255) == name && !name.empty() && name != "." && name != "..";
     if (!is_plain) damaged(format("its weight_map names '{}', which is not a file name in its folder", excerpt(name)));
     if (kind_of(path.parent_path() / name) == PathKind::missing)
-      throw UserError(format("{} is missing ({} is in it according to {}); copy the whole folder",
+      throw UserError(format("{} is missing ({} is in this file according to {}); copy the whole folder",
                              (path.parent_path() / name).string(), tensor, path.string()));
     names.insert(name);
     files.file_of[tensor] = name;
@@ -159,16 +159,17 @@ class HuggingFaceFolder final : public TensorSource {
         if (entry == files.file_of.end() || entry->second == name)
           handle(file, tensor);
         else if (!is_buffer(tensor.name) && ++unread == 1)
-          warning = format("{} of {} is not read (the index of its folder names {} for it", tensor.name, file.path().string(),
-                           entry->second);
+          warning = format("{} of {} is not read (according to the folder's index this tensor is in {}", tensor.name,
+                           file.path().string(), entry->second);
       }
     }
     if (unread > 0)
       warnings_.push_back(warning + (unread == 1 ? ")" : format("; nor are {} other copies of tensors)", unread - 1)));
     for (const auto& [tensor, name] : files.file_of)
       if (!by_name.at(name)->find(tensor) && !is_not_needed(tensor))
-        throw UserError(format("{} has no tensor {} (the index of its folder says that it is there); copy the whole folder",
-                               (folder_ / name).string(), excerpt(tensor)));
+        throw UserError(
+            format("{} has no tensor {} (according to the folder's index it has this tensor); copy the whole folder",
+                   (folder_ / name).string(), excerpt(tensor)));
   }
 
   /// Warns of files in the folder that look like weights of the model, but are not read.
@@ -218,8 +219,8 @@ class HuggingFaceFolder final : public TensorSource {
   [[noreturn]] void refuse_tied_head() const {
     const auto& [file, head] = tied_head_;
     throw UserError(
-        format("{} holds {} that differs from {}, and the model ties them (tie_word_embeddings of config.json); set "
-               "that to false if the head is the file's own, or leave that tensor out",
+        format("{} holds {} that differs from {}, and the model ties the two (tie_word_embeddings of config.json); set "
+               "tie_word_embeddings to false to use this head, or remove this tensor from the file",
                file->path().string(), head->name, find_family(config_.family).names.token_table));
   }
 
@@ -247,8 +248,8 @@ class HuggingFaceFolder final : public TensorSource {
 
   static void require_readable(const SafetensorsFile& file, const StoredTensor& tensor) {
     if (!type_of_safetensors(tensor.dtype))
-      throw UserError(format("{} holds {} in {} (F32, BF16 and F16 are read); convert the model", file.path().string(),
-                             tensor.name, tensor.dtype));
+      throw UserError(format("{} holds {} in type {} (only F32, BF16 and F16 can be read); convert the model",
+                             file.path().string(), tensor.name, tensor.dtype));
   }
 
   void add(const std::string& state, const std::string& name, const SafetensorsFile& file, const StoredTensor& tensor) {
@@ -256,15 +257,16 @@ class HuggingFaceFolder final : public TensorSource {
   }
 
   [[noreturn]] static void refuse_second(const SafetensorsFile& file, const std::string& name) {
-    throw UserError(format("{} holds {} a second time (which one counts is unknown); remove one", file.path().string(), name));
+    throw UserError(
+        format("{} holds {} a second time (it is unknown which copy is right); remove one copy", file.path().string(), name));
   }
 
   const Place& locate(const std::string& state, const std::string& name) const {
     const auto found = tensors_.find({state, name});
     if (found != tensors_.end()) return found->second;
     if (state != parameters_state)
-      throw UserError(
-          format("{} has no {} of {} (it holds {}); check the name", folder_.string(), state, name, fmt::join(states_, ", ")));
+      throw UserError(format("{} has no {} of {} (its states are {}); check the name", folder_.string(), state, name,
+                             fmt::join(states_, ", ")));
     throw UserError(
         format("{} has no tensor {} (the model of its config.json needs it); use the whole model", folder_.string(), name));
   }
@@ -362,9 +364,10 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   if (folder.empty() || !source.model().is_transformer()) return {};
   const auto copy_by_hand = [&](const std::string& why) -> fs::path {
     if (!done.copied.empty()) return {};
-    done.warnings.push_back(format(
-        "no tokenizer files were copied from {}, where the model came from ({}): copy the right ones next to config.json",
-        folder.string(), why));
+    done.warnings.push_back(
+        format("no tokenizer files were copied from the model's original folder {} ({}); copy the right files to the folder of "
+               "config.json",
+               folder.string(), why));
     return {};
   };
   json theirs;
@@ -373,7 +376,8 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
     theirs = read_json_object(folder / "config.json");
     const std::size_t vocabulary = config_from_json(theirs).vocab_size;
     if (vocabulary != source.config().vocab_size)
-      return copy_by_hand(format("its vocabulary is {}, this model's {}", vocabulary, source.config().vocab_size));
+      return copy_by_hand(
+          format("its vocabulary has {} tokens, but this model's has {}", vocabulary, source.config().vocab_size));
   } catch (const UserError& other) {
     return copy_by_hand(other.what());
   } catch (const CallError& failure) {  // the original folder may be on any file system
@@ -384,7 +388,8 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   keep_beyond_positions(theirs, source.config(), config);
   if (done.copied.empty()) copy(folder);
   if (const fs::path more = folder / "additional_chat_templates"; kind_of(more) == PathKind::folder)
-    done.warnings.push_back(format("{} was not copied (only one chat template is used here); copy it by hand", more.string()));
+    done.warnings.push_back(
+        format("{} was not copied (fsdp uses only the main chat template); copy it by hand", more.string()));
   return folder;
 }
 
@@ -415,7 +420,7 @@ void write_end_tokens(const CheckpointReader& source, const fs::path& model, con
     generation["eos_token_id"] = ids;
     write_text_file_durably(path, json_text(generation, 2) + "\n");
   } catch (const UserError& error) {
-    done.warnings.push_back(format("only config.json says which tokens end a text ({})", error.what()));
+    done.warnings.push_back(format("only config.json names the tokens that end a text ({})", error.what()));
   }
 }
 
@@ -453,17 +458,17 @@ bool is_hugging_face(const fs::path& path) {
   return std::any_of(files.begin(), files.end(), [&](const char* name) { return kind_of(path / name) != PathKind::missing; });
 }
 
-constexpr ModelFormat safetensors_row = {
-    .name = "safetensors",
-    .what = "a Hugging Face folder",
-    .about =
-        "a Hugging Face folder, config.json, model.safetensors, and the tokenizer's files of the checkpoint or of the folder "
-        "that the model came from",
-    .is = is_hugging_face,
-    .open = open_hugging_face,
-    .lay_out = lay_out_safetensors,
-    .finish = finish,
-    .is_file = is_file};
+constexpr ModelFormat safetensors_row = {.name = "safetensors",
+                                         .what = "a Hugging Face folder",
+                                         .about =
+                                             "a Hugging Face folder with config.json, model.safetensors and the tokenizer's "
+                                             "files, which come from the checkpoint or "
+                                             "from the folder that the model came from",
+                                         .is = is_hugging_face,
+                                         .open = open_hugging_face,
+                                         .lay_out = lay_out_safetensors,
+                                         .finish = finish,
+                                         .is_file = is_file};
 
 }  // namespace
 

@@ -68,10 +68,11 @@ std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::
       if (!saved) continue;
       const TensorSummary found = summarize(reader, name, state);
       if (!found.has_norm(*saved))
-        throw RunError(format(
-            "{} of {} has norm {}, {} elements not finite (it had norm {} when it was saved); restore it from a copy, or "
-            "use another step",
-            stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
+        throw RunError(
+            format("{} of {} has norm {} and {} elements that are not finite (its norm was {} when it was saved); restore the "
+                   "checkpoint "
+                   "from a copy, or use another step",
+                   stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
       ++compared;
       done += numel(reader.state_shape(state, name)) * sizeof(float);
       if (progress) progress(done, all);
@@ -94,7 +95,7 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, DT
       throw RunError(format("{} of {} differs from that of {} ({}); make it again", stored::whole_name(state, name),
                             found.description(), expected.description(), how));
     };
-    if (!found.has_state(state, name)) differ("it is not there");
+    if (!found.has_state(state, name)) differ("it is missing");
     if (const Shape other = found.state_shape(state, name); other != shape)
       differ(format("its shape is {}, not {}", to_string(other), to_string(shape)));
     in_pieces(numel(shape), [&](Range range) {

@@ -17,7 +17,7 @@ constexpr std::size_t most_at_once = std::size_t{1} << 20;  // elements
 constexpr const char* other_source = "check the model options, or use another source";
 constexpr std::size_t most_named = 5;
 
-/// Joins lines and shortens the list: "a: it is not there; b: it is not there; and 3 more".
+/// Joins lines and shortens the list: "a: it is missing; b: it is missing; and 3 more".
 std::string cut(std::vector<std::string> lines) {
   const std::size_t all = lines.size();
   if (all > most_named) lines.resize(most_named), lines.push_back(format("and {} more", all - most_named));
@@ -27,13 +27,13 @@ std::string cut(std::vector<std::string> lines) {
 /// Returns why a tensor is missing. An LM head may be missing because it is tied to the embedding.
 std::string why_missing(const TensorSource& source, const std::string& name) {
   const StoredModel model = source.model();
-  if (!model.is_transformer()) return "it is not there";
+  if (!model.is_transformer()) return "it is missing";
   const TransformerConfig& config = model.transformer(source.description());
-  if (name != find_family(config.family).names.head) return "it is not there";
+  if (name != find_family(config.family).names.head) return "it is missing";
   return config.tied_embeddings
-             ? "it is not there, because that model ties its head to the embedding (tie_word_embeddings)"
-             : "it is not there, and tie_word_embeddings of config.json is false: set it to true if the head "
-               "is the embedding";
+             ? "it is missing, because that model ties its head to the embedding (tie_word_embeddings)"
+             : "it is missing, although tie_word_embeddings of config.json is false: set that to true if the "
+               "head is the embedding";
 }
 
 }  // namespace
@@ -59,14 +59,16 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
     const auto& [name, shape] = std::tie(parameters[p].name, parameters[p].shape);
     known.insert(name);
     if (!source.has(name))
-      result.fresh[p] = note(name, why_missing(source, name), "starts afresh", bad);
+      result.fresh[p] = note(name, why_missing(source, name), "is newly initialized", bad);
     else if (const Shape found = source.shape(name); found != shape)
-      result.fresh[p] = note(name, format("its shape is {} there, {} in the model", to_string(found), to_string(shape)),
-                             "starts afresh", bad);
+      result.fresh[p] =
+          note(name, format("its shape is {} in the source, but {} in the model", to_string(found), to_string(shape)),
+               "is newly initialized", bad);
   }
   for (const std::string& name : source.names())
     if (!known.contains(name))
-      note(name, format("the model has none, there it is {}", to_string(source.shape(name))), "is left out", surplus);
+      note(name, format("the model does not have this tensor of shape {}", to_string(source.shape(name))), "is left out",
+           surplus);
   if (const std::size_t all = bad.size() + surplus.size(); all > 0)
     throw UserError(format("{} does not fit the model in {} ({}{}{}); {}", source.description(), plural(all, "tensor"),
                            cut(bad), bad.empty() || surplus.empty() ? "" : "; ", cut(surplus),

@@ -85,7 +85,7 @@ std::optional<std::string> shards_without_index(const fs::path& folder, const st
     return file.starts_with(name + "-") && file.find("-of-") != std::string::npos && file.ends_with(".safetensors");
   });
   if (shard.empty()) return std::nullopt;
-  return format("{} has {} without {}.safetensors.index.json (which says which file has which tensor); copy the whole folder",
+  return format("{} has {}, but no {}.safetensors.index.json (which maps tensors to files); copy the whole folder",
                 folder.string(), shard, name);
 }
 
@@ -98,7 +98,8 @@ std::optional<std::string> model_of_other_kind(const fs::path& path) {
     if (path.extension() == ".gguf" || begins_with(path, "GGUF"))
       return format("{} is a GGUF file (llama.cpp's form of a model); give the Hugging Face folder that it was made from",
                     path.string());
-    if (is_pickled(path)) return format("{} is pickled by PyTorch (which is not read); {}", path.string(), as_safetensors);
+    if (is_pickled(path))
+      return format("{} is pickled by PyTorch (pickled files are not read); {}", path.string(), as_safetensors);
     return std::nullopt;
   }
   const auto ends = [](const char* end) { return [end](const std::string& name) { return name.ends_with(end); }; };
@@ -108,24 +109,24 @@ std::optional<std::string> model_of_other_kind(const fs::path& path) {
     return is_pickled(path / name) || (name.starts_with("pytorch_model") && name.find(".bin") != name.npos);
   });
   if (!pickled.empty())
-    return format("{} has its weights pickled by PyTorch ({}: not read), and no model.safetensors; {}", path.string(), pickled,
-                  as_safetensors);
+    return format("{} has its weights pickled by PyTorch ({}: such files are not read), and no model.safetensors; {}",
+                  path.string(), pickled, as_safetensors);
   if (const std::string gguf = first_name(path, ends(".gguf")); !gguf.empty())
     return format(
         "{} has a GGUF file ({}: llama.cpp's form of a model), and no model.safetensors; give the Hugging Face folder "
         "that it was made from",
         path.string(), gguf);
   if (const std::string shard = first_name(path, ends(".distcp")); !shard.empty())
-    return format("{} is a checkpoint of torch.distributed.checkpoint ({}: not read); {}", path.string(), shard,
+    return format("{} is a checkpoint of torch.distributed.checkpoint ({}: such files are not read); {}", path.string(), shard,
                   as_safetensors);
   for (const char* other : {"tf_model.h5", "flax_model.msgpack"})
     if (is_there(path / other))
-      return format("{} has its weights in {} (which is not read), and no model.safetensors; {}", path.string(), other,
+      return format("{} has its weights in {} (such files are not read), and no model.safetensors; {}", path.string(), other,
                     as_safetensors);
   if (const std::string other = first_name(path, ends(".safetensors")); !other.empty())
     return format(
-        "{} has {}, and no model.safetensors (the weights are read from there); rename it if it holds the model under "
-        "its names in transformers, or {}",
+        "{} has {}, and no model.safetensors (the weights are read from there); rename that file if its tensors have "
+        "the names of transformers, or {}",
         path.string(), other, as_safetensors);
   return std::nullopt;
 }
@@ -158,8 +159,8 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
   const bool is_save_folder = is_folder && has_steps(path);
   if (row != rows.rend() && is_save_folder)  // perhaps a run started from the model and saved into its folder
     throw UserError(
-        format("{} is both {} and a save folder (step folders are in it); name one of the steps, or move the steps or the "
-               "model's files elsewhere",
+        format("{} is both {} and a save folder (step folders are in it); give one of the steps, or move the steps or the "
+               "model's files to another folder",
                path.string(), (*row)->what));
   if (row != rows.rend()) {
     auto source = (*row)->open(path, verify);

@@ -86,7 +86,7 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
-      throw UserError(format("{} has no {} (it holds {}); use another checkpoint, or start with a fresh optimizer",
+      throw UserError(format("{} has no {} (its states are {}); use another checkpoint, or start with a new optimizer",
                              description(), state, fmt::join(index_.states, ", ")));
     const Tensor& tensor = find(name);
     if (!has_state(state, name))
@@ -130,7 +130,7 @@ class ShardedCheckpoint final : public CheckpointReader {
       });
       if (found == file.sum) continue;
       const std::string where = i + 1 < marker_.files.size() ? damaged_tensor(static_cast<int>(i)) : "";
-      damaged(folder_ / file.name, format("its checksum is {}, but {} when it was written{}", checksum_text(found.checksum),
+      damaged(folder_ / file.name, format("its checksum is {}, but was {} when it was written{}", checksum_text(found.checksum),
                                           checksum_text(file.sum.checksum), where));
     }
   }
@@ -149,8 +149,8 @@ class ShardedCheckpoint final : public CheckpointReader {
   const Tensor& find(const std::string& name) const {
     const auto found = by_name_.find(name);
     if (found == by_name_.end())
-      throw UserError(format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists those it has",
-                             description(), name));
+      throw UserError(
+          format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists its tensors", description(), name));
     return tensors_[found->second];
   }
 
@@ -177,7 +177,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   void read_part(const StoredPart& part, const std::string& name, Range range, float* out) const {
     const h5::Dataset dataset = rank_file(part.rank).dataset(name);
     if (dataset.shape() != Shape{part.range.size()} || dataset.read_integer("begin") != part.range.begin)
-      damaged(rank_path(part.rank), format("{} is not elements {} to {}", name, part.range.begin, part.range.end));
+      damaged(rank_path(part.rank), format("{} does not have the elements {} to {}", name, part.range.begin, part.range.end));
     dataset.read({range.begin - part.range.begin, range.end - part.range.begin}, out);
   }
 

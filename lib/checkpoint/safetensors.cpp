@@ -62,13 +62,14 @@ StoredTensor read_entry(const std::filesystem::path& path, const std::string& na
   if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) || !is_count(offsets[1]))
     fail("has data_offsets that are not two positions");
   const std::uint64_t begin = offsets[0], end = offsets[1];
-  if (begin > end || end > data_bytes) fail(format("lies at bytes {} to {} of {}", begin, end, data_bytes));
+  if (begin > end || end > data_bytes)
+    fail(format("has bytes {} to {}, but the data has only {} bytes", begin, end, data_bytes));
   StoredTensor tensor{name, dtype, shape.get<Shape>(), data_start + begin, end - begin};
   if (const auto size = element_bytes(tensor.dtype)) {
     std::optional<std::uint64_t> bytes = *size;
     for (const std::size_t extent : tensor.shape) bytes = bytes ? product(*bytes, extent) : bytes;
     if (bytes != tensor.bytes)
-      fail(format("has {} bytes, which is not {} of {}", tensor.bytes, to_string(tensor.shape), tensor.dtype));
+      fail(format("has {} bytes, which is not the size of {} in {}", tensor.bytes, to_string(tensor.shape), tensor.dtype));
   }
   return tensor;
 }
@@ -85,15 +86,15 @@ std::optional<DType> type_of_safetensors(std::string_view name) {
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verify)
     : file_(CheckedFile::sealed_by(seal_beside(path), path, verify)) {
-  if (file_.size() < 8) refuse_damaged(path, format("it has {} bytes, fewer than a header's length takes", file_.size()));
+  if (file_.size() < 8) refuse_damaged(path, format("it has {} bytes, fewer than the length of a header takes", file_.size()));
   std::uint64_t length = 0;
   file_.read(0, &length, sizeof length);
   if (std::memcmp(&length, "version ", sizeof length) == 0)
-    throw UserError(
-        format("{} is a pointer of Git LFS and not the file (a clone without git-lfs has only these); git lfs pull gets it",
-               path.string()));
+    throw UserError(format(
+        "{} is a pointer of Git LFS and not the file itself (a clone without git-lfs has only pointers); run git lfs pull",
+        path.string()));
   if (length > largest_header || length > file_.size() - 8)
-    refuse_damaged(path, format("its header would be {} bytes long, the file has {}", length, file_.size()));
+    refuse_damaged(path, format("its header would be {} bytes long, but the file has {} bytes", length, file_.size()));
   std::string text(length, '\0');
   file_.read(8, text.data(), text.size());
   const std::uint64_t data_start = 8 + length, data_bytes = file_.size() - data_start;
@@ -136,10 +137,10 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
   for (const StoredTensor& tensor : tensors_) {
     if (tensor.offset != at)
       refuse_damaged(path,
-                     format("{} starts at byte {}, not {}, where the one before it ends", tensor.name, tensor.offset, at));
+                     format("{} starts at byte {}, but the tensor before it ends at byte {}", tensor.name, tensor.offset, at));
     at += tensor.bytes;
   }
-  if (at != file_.size()) refuse_damaged(path, format("its header describes {} bytes, the file has {}", at, file_.size()));
+  if (at != file_.size()) refuse_damaged(path, format("its header describes {} bytes, but the file has {}", at, file_.size()));
 }
 
 const StoredTensor* SafetensorsFile::find(const std::string& name) const {
@@ -151,8 +152,8 @@ const StoredTensor* SafetensorsFile::find(const std::string& name) const {
 void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
   const std::optional<DType> type = type_of_safetensors(tensor.dtype);
   if (!type)
-    throw UserError(format("{} of {} has type {} (F32, BF16 and F16 are read); convert the model", tensor.name, path().string(),
-                           tensor.dtype));
+    throw UserError(format("{} of {} has type {} (only F32, BF16 and F16 can be read); convert the model", tensor.name,
+                           path().string(), tensor.dtype));
   expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(*type), "a range lies outside its tensor");
   read_elements(file_, *type, tensor.offset + range.begin * size_of(*type), range.size(), out);
 }

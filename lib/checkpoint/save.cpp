@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* temporary_suffix = ".tmp";
 constexpr const char* remedy =
-    "free some space, raise the quota, check the disk, or choose another `save folder`; earlier checkpoints are as they were";
+    "earlier checkpoints are unchanged; free some space, raise the quota, check the disk, or choose another `save folder`";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
   throw RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
@@ -100,14 +100,14 @@ void remove_left_over(const fs::path& save_dir) {
 void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) {
   fs::create_directories(save_dir);
   if (is_complete(names.final_folder))
-    throw UserError(format(
-        "{} is a complete checkpoint already (it is not overwritten); choose another `save folder`, continue from it with "
-        "`restoring the latest`, or remove it",
-        names.final_folder.string()));
-  if (kind_of(names.final_folder / stored::marker_name) != PathKind::missing)
-    throw RunError(
-        format("{} was complete once (it has a marker, and is damaged); move it away, or choose another `save folder`",
+    throw UserError(
+        format("{} is a complete checkpoint already (it is not overwritten); resume from it with `restoring the "
+               "latest`, choose another `save folder`, or remove it",
                names.final_folder.string()));
+  if (kind_of(names.final_folder / stored::marker_name) != PathKind::missing)
+    throw RunError(format(
+        "{} is a damaged checkpoint (it has the marker of a complete one); move it away, or choose another `save folder`",
+        names.final_folder.string()));
   remove_left_over(save_dir);
   for (const fs::path& folder : {names.final_folder, names.temporary_folder})
     if (!remove_our_files(folder, stored::is_step_file)) throw RunError(text_of_step_in_the_way(folder));
@@ -175,9 +175,10 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
                         const std::vector<Piece>& pieces, h5::Compression compression,
                         std::vector<kernels::ExactSum>& squares) {
   if (kind_of(path.parent_path()) != PathKind::folder)
-    throw UserError(format(
-        "{} is not there on this rank (rank 0 has just made it); choose a `save folder` on a file system that all nodes share",
-        path.parent_path().string()));
+    throw UserError(
+        format("{} does not exist on this rank's node (rank 0 has just made it); choose a `save folder` on a file system that "
+               "all nodes share",
+               path.parent_path().string()));
   h5::File file = h5::File::create(path);
   file.write_text("format", stored::rank_kind);
   file.write_integer("format_version", stored::version);

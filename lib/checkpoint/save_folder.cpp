@@ -114,9 +114,8 @@ std::optional<fs::path> step_in_the_way(const fs::path& save_dir, std::uint64_t 
 
 std::string text_of_step_in_the_way(const fs::path& step) {
   return format(
-      "{} is in the way of a save (it is no complete checkpoint, and holds files that are not ours, or is a link or no "
-      "folder); "
-      "move it away, or choose another `save folder`",
+      "{} is in the way of a save (it is no complete checkpoint, and cannot be replaced: it is a link, is no folder, or has "
+      "files of other programs); move it away, or choose another `save folder`",
       step.string());
 }
 
@@ -127,9 +126,9 @@ fs::path set_aside(const fs::path& folder) {
   std::error_code error;
   fs::rename(folder, to, error);
   if (error)
-    throw RunError(
-        format("{} is damaged and cannot be renamed ({}); move it away, or name another one with `checkpoint to restore`",
-               folder.string(), error.message()));
+    throw RunError(format(
+        "{} is damaged and cannot be renamed ({}); move it away, or name another checkpoint with `checkpoint to restore`",
+        folder.string(), error.message()));
   return to;
 }
 

@@ -91,8 +91,8 @@ int open_lock(const fs::path& folder, const fs::path& path) {
   struct stat info {};
   check_errno(!is_of_the_disk(error), "open " + path.string());
   if (error == EACCES && ::lstat(path.c_str(), &info) == 0)
-    throw UserError(format("{} cannot be written ({}); make it writable, or remove it if no run saves there", path.string(),
-                           why_not_opened(path, error)));
+    throw UserError(format("{} cannot be written ({}); make it writable, or remove it if no run saves to this folder",
+                           path.string(), why_not_opened(path, error)));
   if (error != 0 && error != ELOOP && error != ENXIO && error != EISDIR) cannot_write(folder, why_not_opened(folder, error));
   const bool plain = fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink <= 1;
   try {
@@ -102,10 +102,11 @@ int open_lock(const fs::path& folder, const fs::path& path) {
     throw;
   }
   if (fd >= 0) ::close(fd);
-  throw UserError(format(
-      "{} is in the way (this is the name of the lock file of a run that saves here, but it is {}); move it away, or choose "
-      "another folder",
-      path.string(), plain ? "not a lock file" : "a link, or not a plain file"));
+  throw UserError(
+      format("{} is in the way (a run that saves here needs a lock file of this name, but this is {}); move it away, or choose "
+             "another "
+             "folder",
+             path.string(), plain ? "not a lock file" : "a link, or not a plain file"));
 }
 
 }  // namespace
@@ -155,8 +156,8 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
         continue;
       }
       if (busy)
-        throw RunError(format("{} is in use ({} saves there); wait for its end, or choose another folder", folder_.string(),
-                              owner.host.empty() ? "another run" : owner.description()));
+        throw RunError(format("{} is in use ({} saves there); wait until that run ends, or choose another folder",
+                              folder_.string(), owner.host.empty() ? "another run" : owner.description()));
       if (locked && !is_file_at(fd_, path_)) {  // the last owner has removed the file in the meantime
         ::close(std::exchange(fd_, -1));
         continue;
@@ -165,9 +166,10 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
       if (left_here || requeued) break;
       const bool is_of_this_cluster = !me.cluster.empty() && owner.cluster == me.cluster;
       if (owner.job == me.job || !is_of_this_cluster || !slurm_job_is_over(owner.job))
-        throw RunError(format("{} may be in use (by {}); wait for its end; if it is dead, remove {}", folder_.string(),
-                              owner.description(), path_.string()));
-      taken_over_ = format("the lock file in {} is ignored: {}, which made it, is over", folder_.string(), owner.description());
+        throw RunError(format("{} may be in use (by {}); wait until that run ends, or, if it has died, remove {}",
+                              folder_.string(), owner.description(), path_.string()));
+      taken_over_ =
+          format("the lock file in {} is ignored: {}, which made the file, is over", folder_.string(), owner.description());
       break;
     }
     const std::string text = json_text(nlohmann::json{{"host", me.host},
@@ -197,8 +199,8 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
 void SaveLock::require_held() const {
   if (is_file_at(fd_, path_)) return;
   throw RunError(format(
-      "{} is no longer this run's save folder ({} is missing or belongs to another run: the folder was moved or replaced, or "
-      "the file was removed); put the folder back, or choose another one, and start again from the last checkpoint",
+      "{} is no longer this run's save folder ({} is missing or belongs to another run); somebody has moved or replaced the "
+      "folder, or removed the file; put the folder back or choose another one, and resume from the last checkpoint",
       folder_.string(), path_.string()));
 }
 

@@ -163,7 +163,7 @@ namespace {
 std::function<double(const char*)> numbers_of(const h5::Node& node, const char* attribute, const char* what) {
   return [state = parse_json(node.read_text(attribute)), what](const char* key) {
     if (!state.is_object() || !state.contains(key) || !state[key].is_number())
-      throw UserError(format("the checkpoint's {} cannot be read ('{}' is not there); use another checkpoint", what, key));
+      throw UserError(format("the checkpoint's {} cannot be read ('{}' is missing); use another checkpoint", what, key));
     return state[key].get<double>();
   };
 }
@@ -216,9 +216,10 @@ std::vector<std::string> read_states(const h5::Node& node) {
 
 void check_version(std::uint64_t found, const std::string& name) {
   if (found != version)
-    throw UserError(format(
-        "{} has format version {} (this program knows {}); use the fsdp that wrote it, or a newer one; the file is as it was",
-        name, found, version));
+    throw UserError(
+        format("{} has format version {} (this program reads version {}); use the fsdp that wrote it, or a newer one; the file "
+               "is unchanged",
+               name, found, version));
 }
 
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind) {
@@ -269,12 +270,13 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
   const json config = parse_json(node.read_text("config"));
   if (config.is_discarded())
-    throw UserError(format("{} holds no model configuration (it is not JSON); use another checkpoint", name));
+    throw UserError(format("the model configuration in {} is damaged (it is not JSON); use another checkpoint", name));
   header.model = StoredModel::read(config, name);
   header.units = units_from_json(parse_json(node.read_text("units")), header.model.parameters().size());
   if (header.units.empty())
     throw UserError(format(
-        "{} describes units that do not contain every parameter exactly once (it is damaged); use another checkpoint", name));
+        "{} is damaged (the units that it describes do not contain every parameter exactly once); use another checkpoint",
+        name));
   index.states = read_states(node);
   return index;
 }
@@ -337,14 +339,16 @@ Marker read_complete(const std::filesystem::path& folder) {
   const int ranks = static_cast<int>(marker.files.size()) - 1;
   for (int i = 0; i <= ranks; ++i) {
     const Marker::File& file = marker.files[static_cast<std::size_t>(i)];
-    if (i < ranks && file.name != rank_file_name(i, ranks)) fail(format("its {} names {}", marker_name, excerpt(file.name)));
+    if (i < ranks && file.name != rank_file_name(i, ranks))
+      fail(format("its {} names the unexpected file {}", marker_name, excerpt(file.name)));
     const auto bytes = size_of_file(folder / file.name);
     if (!bytes) fail(format("{} is missing", file.name));
-    if (*bytes != file.sum.bytes) fail(format("{} has {} bytes, {} were written", file.name, *bytes, file.sum.bytes));
+    if (*bytes != file.sum.bytes) fail(format("{} has {} bytes, but {} were written", file.name, *bytes, file.sum.bytes));
   }
   if (const auto named = update_of_step_name(folder.filename().string()); named && *named != marker.update)
-    throw UserError(format("{} holds the step of update {} (it was renamed, or took another one's place); name it {} again",
-                           folder.string(), marker.update, step_name(marker.update)));
+    throw UserError(
+        format("{} holds the step of update {} (the folder was renamed, or has replaced another one); name it {} again",
+               folder.string(), marker.update, step_name(marker.update)));
   return marker;
 }
 

@@ -18,7 +18,7 @@ constexpr const char* layers_type = "fsdp-layers";  // not the name of any famil
 /// Reads layers from the JSON of StoredModel::to_json(). Throws UserError if it is not valid.
 std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string& what) {
   const auto refuse = [&](const std::string& why) -> std::vector<Parameter> {
-    throw UserError(format("{} describes no model ({}); use another one", what, why));
+    throw UserError(format("{} describes no model ({}); use another file", what, why));
   };
   constexpr std::size_t most = std::size_t{1} << 48;  // elements of a parameter: more than any machine can hold
   const auto found = json.find("parameters");
@@ -28,10 +28,10 @@ std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string
   for (const nlohmann::json& one : *found) {
     const bool is_whole = one.is_object() && one.contains("name") && one["name"].is_string() && one.contains("shape") &&
                           one["shape"].is_array() && !one["shape"].empty();
-    if (!is_whole) return refuse("a parameter in it has no name or no shape");
+    if (!is_whole) return refuse("a parameter in its configuration has no name or no shape");
     Parameter parameter = {.name = one["name"], .shape = {}, .init = {}, .decayed = one["shape"].size() > 1, .block = -1};
     if (parameter.name.empty() || !names.insert(parameter.name).second)
-      return refuse("a parameter in it has an empty or repeated name");
+      return refuse("a parameter in its configuration has an empty or repeated name");
     std::size_t elements = 1;
     for (const nlohmann::json& extent : one["shape"]) {
       if (!extent.is_number_unsigned() || extent.get<std::size_t>() == 0 || extent.get<std::size_t>() > most / elements)

@@ -33,10 +33,10 @@ void TensorSource::read_to_use(const std::string& state, const std::string& name
     const auto values = std::span(out + at, piece.size());
     if (is_finite(values)) continue;
     const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-    throw UserError(format(
-        "{} holds weights that are not finite (element {} of {} is {}; nothing can be computed from it); use another copy "
-        "of the model, or an earlier checkpoint",
-        holder_of(name), piece.begin + static_cast<std::size_t>(bad - values.begin()), name, *bad));
+    throw UserError(
+        format("{} holds weights that are not finite (element {} of {} is {}); use another copy of the model, or an earlier "
+               "checkpoint",
+               holder_of(name), piece.begin + static_cast<std::size_t>(bad - values.begin()), name, *bad));
   }
 }
 

@@ -181,7 +181,7 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   config["vocab_size"] = 36;
   write_file(run.model_folder / "config.json", config.dump());
   write_file(run.model_folder / "tokenizer.json", "{}");
-  CHECK_CONTAINS(warning(), "its vocabulary is 36, this model's 37");
+  CHECK_CONTAINS(warning(), "its vocabulary has 36 tokens, but this model's has 37");
   write_file(run.model_folder / "config.json", "no JSON");
   CHECK_CONTAINS(warning(), "is not a JSON object");
 

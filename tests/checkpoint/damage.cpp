@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_verification_cover_all_files) {
 
 // The file may be undamaged: it is not ignored, not overwritten, and not reported as damaged.
 BOOST_AUTO_TEST_CASE(files_of_a_newer_format_version_are_refused) {
-  const std::string newer = " has format version 2 (this program knows 1); use the fsdp that wrote it, or a newer one";
+  const std::string newer = " has format version 2 (this program reads version 1); use the fsdp that wrote it, or a newer one";
   const auto complaint = [](auto&& call) {
     return message_of([&] {
       try {
@@ -317,7 +317,7 @@ BOOST_AUTO_TEST_CASE(a_save_folder_that_holds_a_model_too_is_refused) {
   const auto refusal = [&] { return message_of([&] { open_tensor_source(folder / "saves"); }); };
   for (const char* name : {"config.json", "model.safetensors", "model.safetensors.xxh3"}) {
     fs::copy(folder / "model" / name, folder / "saves" / name);
-    CHECK_CONTAINS(refusal(), "saves is both a Hugging Face folder and a save folder (step folders are in it); name");
+    CHECK_CONTAINS(refusal(), "saves is both a Hugging Face folder and a save folder (step folders are in it); give");
   }
   BOOST_TEST(open_hugging_face(folder / "saves")->config().vocab_size == gpt2_config().vocab_size);  // --model always means the
                                                                                                      // model
@@ -338,5 +338,5 @@ BOOST_AUTO_TEST_CASE(a_model_of_another_size_is_refused) {
   const std::vector<ShardState> states{{"parameters", spans(values)}};
   const std::string message = message_of([&] { load_states(*reader, parameters, layout, 0, states); });
   CHECK_CONTAINS(message, "transformer.wte.weight");
-  CHECK_CONTAINS(message, "its shape is [37, 12] there, [38, 12] in the model");
+  CHECK_CONTAINS(message, "its shape is [37, 12] in the source, but [38, 12] in the model");
 }

@@ -244,7 +244,7 @@ BOOST_AUTO_TEST_CASE(a_consolidation_that_fails_leaves_nothing_and_removes_nothi
     fs::remove_all(folder / "out");
     fs::create_directories(work / "unfinished-model");
     write_file(work / "unfinished-model" / "thesis.tex", "years of work");
-    CHECK_CONTAINS(message_of<RunError>([&] { consolidate(*reader, folder / "out", options); }), "files that no earlier call");
+    CHECK_CONTAINS(message_of<RunError>([&] { consolidate(*reader, folder / "out", options); }), "files of other programs");
     BOOST_TEST(read_file(work / "unfinished-model" / "thesis.tex") == "years of work");
     fs::remove_all(work);
     fs::remove_all(elsewhere);

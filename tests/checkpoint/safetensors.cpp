@@ -234,7 +234,7 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   check_model(*open_hugging_face(folder / "a"), config);
   BOOST_CHECK((load(folder / "a", 3) == std::vector<std::string>(3)));
   // Any different element is found by one of the ranks that share the table.
-  const std::string differs = "holds lm_head.weight that differs from transformer.wte.weight, and the model ties them";
+  const std::string differs = "holds lm_head.weight that differs from transformer.wte.weight, and the model ties the two";
   for (const std::size_t changed : {0, 12 * 18 + 5, 12 * 19, 37 * 12 - 1})
     for (const int shards : {1, 2, 4}) {
       write(folder / "other", "lm_head.weight", {37, 12}, changed);
@@ -247,7 +247,7 @@ BOOST_AUTO_TEST_CASE(buffers_and_tied_heads_are_passed_over_and_nothing_else) {
   const auto b = open_hugging_face(folder / "b");
   BOOST_TEST(b->names().size() == parameters.size() + 1);
   CHECK_CONTAINS(message_of([&] { find_mismatch(*b, parameters); }),
-                 "1 tensor (transformer.h.0.attn.q_norm.weight: the model has none, there it is [12])");
+                 "1 tensor (transformer.h.0.attn.q_norm.weight: the model does not have this tensor of shape [12])");
   write(folder / "c", "wte.weight", {37, 12});
   CHECK_CONTAINS(message_of([&] { open_hugging_face(folder / "c"); }), "transformer.wte.weight a second time");
 }
@@ -296,7 +296,8 @@ BOOST_AUTO_TEST_CASE(an_index_says_which_copy_counts) {
     std::vector<std::string> warnings;
     check_model(*open_tensor_source(folder.path(), &warnings), gpt2_config());
     BOOST_TEST_REQUIRE(warnings.size() == 1u);
-    CHECK_CONTAINS(warnings[0], std::string(first ? "model-b" : "model-a") + ".safetensors is not read (the index");
+    CHECK_CONTAINS(warnings[0],
+                   std::string(first ? "model-b" : "model-a") + ".safetensors is not read (according to the folder's index");
     CHECK_CONTAINS(warnings[0], stale.name + " of ");
   }
   // A tensor that the index does not name is read if only one file has it.
@@ -362,7 +363,7 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   const std::string missing = message_of([&] {
     load_parameters(*open_hugging_face(folder / "a"), parameters, layout, 0, {"parameters", spans(values)});
   });
-  CHECK_CONTAINS(missing, "does not fit the model in 1 tensor (transformer.h.1.ln_1.bias: it is not there)");
+  CHECK_CONTAINS(missing, "does not fit the model in 1 tensor (transformer.h.1.ln_1.bias: it is missing)");
   write_folder(folder / "b", gpt2_config(), same_name);
   TransformerConfig wider = gpt2_config();
   wider.ffn_width = 31;
@@ -373,7 +374,7 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
     load_parameters(*open_hugging_face(folder / "b"), others, other_layout, 0, {"parameters", spans(other_values)});
   });
   CHECK_CONTAINS(shape, "in 9 tensors");
-  for (const char* text : {"transformer.h.0.mlp.c_fc.weight: its shape is [12, 29] there, [12, 31] in the model",
+  for (const char* text : {"transformer.h.0.mlp.c_fc.weight: its shape is [12, 29] in the source, but [12, 31] in the model",
                            "transformer.h.0.mlp.c_fc.bias: its shape is [29] there", "; and 4 more)"})
     CHECK_CONTAINS(shape, text);
 }
@@ -386,17 +387,17 @@ BOOST_AUTO_TEST_CASE(messages_about_tensors_are_short_and_explain_a_missing_head
   };
   write_folder(folder / "headless", config, [](const std::string& name) { return name == "lm_head.weight" ? "" : name; });
   CHECK_CONTAINS(complaint(config, "headless"),
-                 "(lm_head.weight: it is not there, and tie_word_embeddings of config.json is "
-                 "false: set it to true if the head is the embedding);");
+                 "(lm_head.weight: it is missing, although tie_word_embeddings of config.json is "
+                 "false: set that to true if the head is the embedding);");
   TransformerConfig tied = config;
   tied.tied_embeddings = true;
   write_folder(folder / "tied", tied, same_name);
-  CHECK_CONTAINS(complaint(config, "tied"), "(lm_head.weight: it is not there, because that model ties its head");
+  CHECK_CONTAINS(complaint(config, "tied"), "(lm_head.weight: it is missing, because that model ties its head");
   write_folder(folder / "others", config, [](const std::string& name) { return "student." + name; });
   const std::string others = complaint(config, "others");
   BOOST_TEST(others.size() < 1500u);
   for (const char* text :
-       {"in 42 tensors (model.embed_tokens.weight: it is not there; ", "and 16 more; student.", "; and 16 more); check"})
+       {"in 42 tensors (model.embed_tokens.weight: it is missing; ", "and 16 more; student.", "; and 16 more); check"})
     CHECK_CONTAINS(others, text);
 }
 
@@ -411,13 +412,14 @@ BOOST_AUTO_TEST_CASE(patterns_allow_what_does_not_fit) {
   const auto parameters = list_parameters(larger).parameters;
   const std::string message = message_of([&] { find_mismatch(*source, parameters, {"lm_head*"}, "do this"); });
   CHECK_CONTAINS(message,
-                 "in 3 tensors (model.embed_tokens.weight: its shape is [41, 20] there, [43, 20] in the model; "
-                 "model.norm.weight: it is not there; score.weight: the model has none, there it is [20]); do this");
+                 "in 3 tensors (model.embed_tokens.weight: its shape is [41, 20] in the source, but [43, 20] in the model; "
+                 "model.norm.weight: it is missing; score.weight: the model does not have this tensor of shape [20]); do this");
   const Mismatch found =
       find_mismatch(*source, parameters, {"*embed*", "norm.weight", "lm_head.weight", "score.*", "layers.*"});
   BOOST_TEST(found.said.size() == 5u);
-  for (const char* text : {"lm_head.weight starts afresh: its shape is [41, 20] there, [43, 20] in the model",
-                           "score.weight is left out", "'layers.*' changes nothing"})
+  for (const char* text :
+       {"lm_head.weight is newly initialized: its shape is [41, 20] in the source, but [43, 20] in the model",
+        "score.weight is left out", "'layers.*' changes nothing"})
     BOOST_TEST(std::any_of(found.said.begin(), found.said.end(),
                            [&](const std::string& line) { return line.find(text) != std::string::npos; }),
                text);
@@ -452,11 +454,11 @@ BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
   CHECK_CONTAINS(one("3"), "entry for a lacks");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4]})"), "entry for a lacks");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[-4],"data_offsets":[0,16]})"), "not a list of sizes");
-  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4],"data_offsets":[0,17]})"), "bytes 0 to 17 of 16");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4],"data_offsets":[0,17]})"), "bytes 0 to 17, but the data has only 16");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4],"data_offsets":[16,0]})"), "bytes 16 to 0");
-  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,16]})"), "16 bytes, which is not [3] of F32");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,16]})"), "16 bytes, which is not the size of [3] in F32");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]})"), "0 bytes, which is not");
-  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "describes 70 bytes, the file has 78");
+  CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "describes 70 bytes, but the file has 78");
   CHECK_CONTAINS(one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,16]})"), "a starts at byte");
   const std::string twice =
       R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
@@ -468,14 +470,15 @@ BOOST_AUTO_TEST_CASE(damaged_files_are_refused) {
 
 BOOST_AUTO_TEST_CASE(what_is_not_supported_yet_is_said) {
   const std::string header = R"({"transformer.wte.weight":{"dtype":"I16","shape":[37,12],"data_offsets":[0,888]}})";
-  CHECK_CONTAINS(complaint(file_bytes(header, std::string(888, '\0'))), "transformer.wte.weight in I16 (F32, BF16 and F16");
+  CHECK_CONTAINS(complaint(file_bytes(header, std::string(888, '\0'))),
+                 "transformer.wte.weight in type I16 (only F32, BF16 and F16");
 
   const TemporaryFolder folder;
   write_file(folder / "config.json", config_to_json(gpt2_config()).dump());
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "no model.safetensors");
   write_file(folder / "pytorch_model.bin", "x");
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }),
-                 "(pytorch_model.bin: not read), and no model.safetensors; save the model as safetensors");
+                 "(pytorch_model.bin: such files are not read), and no model.safetensors; save the model as safetensors");
   write_file(folder / "model.safetensors.index.json", "{}");
   CHECK_CONTAINS(message_of([&] { open_tensor_source(folder.path()); }), "it has no weight_map");
   write_file(folder / "model.safetensors.index.json", R"({"weight_map":{"transformer.wte.weight":"model-1.safetensors"}})");

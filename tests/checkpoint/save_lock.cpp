@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(a_folder_that_was_replaced_is_not_held_any_more) {
     fs::rename(saves, folder / "moved");
     CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "is no longer this run's save folder");
     fs::create_directory(saves);
-    CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "start again from the last checkpoint");
+    CHECK_CONTAINS(message_of([&] { lock.require_held(); }), "resume from the last checkpoint");
     const SaveLock other(saves);
     message_of([&] { lock.require_held(); });
     other.require_held();
@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(a_slurm_job_that_is_over_holds_nothing) {
   const auto is_refused = [&] {
     try {
       const SaveLock lock(saves, 0);
-      CHECK_CONTAINS(lock.taken_over(), "Slurm job 123, which made it, is over");
+      CHECK_CONTAINS(lock.taken_over(), "Slurm job 123, which made the file, is over");
       return false;
     } catch (const RunError&) {
       return true;

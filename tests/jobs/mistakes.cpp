@@ -283,8 +283,9 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   marker.replace(marker.find("\"format_version\": 1"), 19, "\"format_version\": 2");
   std::ofstream(others / "complete.json") << marker;
   for (const char* restore : {"latest", "others"})
-    expect_mistake(folder, plus({tokens, "--save-dir", "others", "--restore", restore}, model),
-                   {"step-00000002/complete.json has format version 2 (this program knows 1); use the fsdp that wrote it"});
+    expect_mistake(
+        folder, plus({tokens, "--save-dir", "others", "--restore", restore}, model),
+        {"step-00000002/complete.json has format version 2 (this program reads version 1); use the fsdp that wrote it"});
   BOOST_TEST(read_whole(others / "complete.json") == marker);
   const Outcome good = run(folder, mpirun(2, "fsdp-evaluate", {"saves", tokens, "--tokens-per-sample", "16"}));
   BOOST_TEST(good.code == 0, good.output);
@@ -497,7 +498,7 @@ BOOST_AUTO_TEST_CASE(folders_that_may_only_be_read, *boost::unit_test::precondit
   for (const char* out : {"saves/model.h5", "saves/below/model.h5"}) {
     const Outcome nowhere = run(folder, with_permissions(split(std::string(FSDP_BIN) + "/fsdp-consolidate saves " + out)));
     BOOST_TEST(nowhere.code == 2, nowhere.output);
-    BOOST_TEST(nowhere.says("choose a place where you may write"), nowhere.output);
+    BOOST_TEST(nowhere.says("choose a folder to which you can write"), nowhere.output);
     BOOST_TEST(!nowhere.says("--save-dir"), nowhere.output);
   }
   const Outcome on = go(3, "fsdp-train", plus({tokens, "--save-dir", "new", "--restore", "saves", "--max-update", "4"}, same));
