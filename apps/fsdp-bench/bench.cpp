@@ -93,7 +93,9 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   agree(world, [&] {
     check_sharding(config = config_of(options), sharding, world.size());
     if (is_host(device.kind()) && sharding.plan.offload_optimizer)
-      throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
+      throw UserError(
+          "nothing can be offloaded (on CPUs all memory is host memory); leave out --offload-params, --offload-optimizer and "
+          "--cpu-offload");
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   const bool on_gpu = !is_host(device.kind());
@@ -185,7 +187,8 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   if (options.exposed) {
     const double fake_s = median(fake_seconds), exposed_s = step_s - fake_s;
     text += format(
-        "without transfers, alternating with these: {:.1f} ms per update; exposed communication: {:.1f} ms, {:.1f}% of an "
+        "without transfers, in alternation with the above: {:.1f} ms per update; exposed communication: {:.1f} ms, {:.1f}% of "
+        "an "
         "update\n",
         1e3 * fake_s, 1e3 * exposed_s, 100 * exposed_s / step_s);
     json["fake_ms"] = 1e3 * fake_s;
@@ -239,7 +242,7 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"save-dir", "checkpoint"}};
   for (const auto& [option, read_by] : uses)
     if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
-      throw UserError(format("{} changes nothing (fsdp-bench {} does not read it; {} does); leave it out",
+      throw UserError(format("{} changes nothing (fsdp-bench {} does not use it; it is for {}); leave it out",
                              table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
 }
 
@@ -249,12 +252,12 @@ void check(const OptionTable& table, const BenchOptions& o) {
   if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() reports it
   require_read(table, o.what);
   if (table.given("arch") && table.given("model"))
-    throw UserError("--arch and --model are both given (each decides the model); give one of them");
+    throw UserError("--arch and --model are both given (each selects a model); leave out one of them");
   if (table.given("shard-group-size") && !(o.what == "tuning" && o.every_strategy) &&
       find_placement(o.sharding.strategy).axis != ShardAxis::group)
     throw UserError(
-        "--shard-group-size changes nothing (it goes with --sharding-strategy hybrid or hybrid-grad-op); give that, too, or "
-        "leave it out");
+        "--shard-group-size changes nothing (it is only for --sharding-strategy hybrid and hybrid-grad-op); give one of these "
+        "strategies, or leave it out");
   if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
     throw UserError("fsdp-bench optimizer measures only CPUs; leave out --device cuda");
   if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
@@ -263,7 +266,8 @@ void check(const OptionTable& table, const BenchOptions& o) {
     throw UserError("--fake-collectives and --exposed are both given (--exposed runs both kinds of updates); give one of them");
   if (o.fake_collectives && !o.trace.file.empty())
     throw UserError(
-        "--trace does not go with --fake-collectives (the trace would show transfers that did not happen); leave out one");
+        "--trace and --fake-collectives are both given (the trace would show transfers that did not happen); leave out one of "
+        "them");
 }
 
 }  // namespace
@@ -368,7 +372,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
     return is_host(device.kind()) ? bench_collectives(options.largest_bytes, options.json, world, device, *stream)
                                   : bench_collectives_of_gpus(options, world, device);
   throw CollectiveError(
-      format("{} (gemm, attention, step, tuning, collectives, optimizer and checkpoint are); see fsdp-bench --help",
+      format("{} (choose gemm, attention, step, tuning, collectives, optimizer or checkpoint); see fsdp-bench --help",
              options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),
       0, true, exit_code::wrong_use);
 }

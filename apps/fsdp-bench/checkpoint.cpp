@@ -142,7 +142,7 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   }
   check_errno(ended == child, "wait for " + words[0]);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw RunError(format("{} failed ({}); fix that, or measure something else", fs::path(words[0]).filename().string(),
+    throw RunError(format("{} failed ({}); fix the cause, or measure something else", fs::path(words[0]).filename().string(),
                           read_text_file(log)));
   return peak;
 }

@@ -141,7 +141,9 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
     if (const int group = options.sharding.shard_group_size; group > 0)
       mesh_shape(find_placement("hybrid"), world.size(), group);
     if (is_host(device.kind()) && options.sharding.plan.offload_optimizer)
-      throw UserError("nothing can be offloaded: on CPUs all memory is the host's; leave out --offload-params and the like");
+      throw UserError(
+          "nothing can be offloaded (on CPUs all memory is host memory); leave out --offload-params, --offload-optimizer and "
+          "--cpu-offload");
   });
   const bool only_recompute = options.sharding.plan.checkpoint_activations;
   std::vector<Setting> settings;
@@ -182,7 +184,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
     if (any) return text;
     if (world.rank() == 0) std::fputs(text.c_str(), stdout);
     throw CollectiveError(
-        format("nothing fits {} (the smallest batch needs more); use more ranks, or a smaller --tokens-per-sample",
+        format("nothing fits {} (the smallest batch needs more memory); use more ranks, or a smaller --tokens-per-sample",
                format_bytes(static_cast<double>(limit))),
         0, true, exit_code::failed);
   };

@@ -105,18 +105,20 @@ void with_progress(const std::string& what, Work&& work) {
 
 int run(const Command& options) {
   if (options.checkpoint.empty() || options.out.empty())
-    throw UserError("CHECKPOINT and OUT are needed (what to read, and where to write); see fsdp-consolidate --help");
+    throw UserError("CHECKPOINT or OUT is missing (what to read, and where to write); see fsdp-consolidate --help");
 
   if (options.how.max_shard_bytes > 0 && !options.how.format->is_file)
     throw UserError(
-        format("--max-shard-size changes nothing (--format {} makes one file); add --format safetensors, or leave it out",
+        format("--max-shard-size changes nothing (--format {} makes one file); give --format safetensors, or leave out "
+               "--max-shard-size",
                options.how.format->name));
   if (options.how.format->check) options.how.format->check(options.how);
   check_name(options.out, *options.how.format);
 
   std::vector<std::string> warnings;
   if (options.verify && options.no_verify)
-    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing); leave one out");
+    throw UserError(
+        "--verify and --no-verify contradict each other (one compares all checksums, the other none); leave out one of them");
   const auto reader = open_checkpoint(options.checkpoint, &warnings, options.no_verify ? Verify::no : Verify::yes);
   print_warnings(warnings);
   if (options.verify) {

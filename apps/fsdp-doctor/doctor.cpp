@@ -30,7 +30,7 @@ constexpr double mpi_start_limit_s = 60;
 
 constexpr Check checks[] = {
     {"MPI", "how the ranks were started", check_mpi},
-    {"Slurm", "what srun and the environment say", check_slurm},
+    {"Slurm", "srun and the environment", check_slurm},
     {"software", "versions on all nodes", check_software},
     {"processors", "processors and their instructions", check_processors, true},
     {"GPUs", "the driver, and a GPU for each rank", check_gpus, true},
@@ -207,7 +207,7 @@ int Doctor::run_alone(Finding why) {
   state_->report.title = format("one of {} processes, on {}", start_.launched.count, host_name());
   state_->report.nodes.emplace_back(host_name(), 1);
   state_->add(checks[0].name, std::move(why));
-  state_->report.last = "The checks that need several ranks were skipped; those above are for this process's node.";
+  state_->report.last = "The checks that need several ranks were skipped; the checks above are of this process's node only.";
   state_->is_connected = true;
   DoctorJob job(options_, start_, [](const CommOptions&) { return make_self_communicator(); });
   return run(job, true);

@@ -122,8 +122,7 @@ Finding judge_save_folder(const std::string& folder, const std::string& file_sys
       why_blind = use.read_problem;
     } else if (!use.write_problem.empty() || !use.is_seen) {
       mute.push_back(use.node);
-      why_mute =
-          use.write_problem.empty() ? format("{} does not see the file written there", nodes[0].node) : use.write_problem;
+      why_mute = use.write_problem.empty() ? format("{} cannot read the file written there", nodes[0].node) : use.write_problem;
     }
   }
   if (!blind.empty()) {

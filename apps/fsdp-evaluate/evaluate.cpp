@@ -70,14 +70,15 @@ void require_complete(const EvaluateOptions& options) {
         "MODEL and DATA, or MODEL and --multiple-choice FILE, are needed (what to evaluate, and on which tokens or questions); "
         "see fsdp-evaluate --help");
   if (!options.data.empty() && !options.multiple_choice.empty())
-    throw UserError("DATA and --multiple-choice are both given (one is evaluated at a time); leave one out");
+    throw UserError("DATA and --multiple-choice are both given (only one can be evaluated at a time); leave out one of them");
   const bool by_documents = options.break_mode != BreakMode::none || options.document_attention;
   if (options.data.empty() && (!options.mask.empty() || by_documents))
-    throw UserError("--mask, --break-mode and --document-attention change nothing (they go with DATA); leave them out");
+    throw UserError("--mask, --break-mode and --document-attention change nothing (they are only for DATA); leave them out");
   if (options.end_of_document && !by_documents)
     throw UserError(
-        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give that, "
-        "too, or leave it out");
+        "--eos-token-id changes nothing (it is only for --break-mode complete, --break-mode eos and --document-attention); "
+        "give one of "
+        "these, or leave it out");
 }
 
 namespace {
@@ -125,9 +126,9 @@ class NodeTexts {
       const std::size_t vocab_size = reading.vocab_size = source.config().vocab_size;
       reading.tokenizer = name_of_model_tokenizer(options.tokenizer, folder_beside(source, options.model), vocab_size);
       if (reading.tokenizer.empty())
-        throw UserError(
-            format("'{}' is text, but {}, with {} tokens, has no tokenizer next to it (text needs one); give --tokenizer",
-                   texts.front().name, source.description(), vocab_size));
+        throw UserError(format(
+            "'{}' is text, but {}, a model with {} tokens, has no tokenizer next to it (text needs one); give --tokenizer",
+            texts.front().name, source.description(), vocab_size));
       try_opening(options.data, Split::valid);
       open_masks(options.mask);
     });
@@ -309,7 +310,8 @@ void note_precision(const TensorSource& source, DType precision) {
   if (!trained.is_object() || !trained.contains("precision") || !trained["precision"].is_string()) return;
   const auto theirs = trained["precision"].get<std::string>();
   if (theirs != name_of(precision))
-    print_to(stderr, "{} was trained in {}, and is evaluated in {}; --precision {} gives the losses of its validations\n",
+    print_to(stderr,
+             "{} was trained in {}, and is evaluated in {}; --precision {} gives the same losses as validation in training\n",
              source.description(), theirs, name_of(precision), theirs);
 }
 

@@ -82,8 +82,8 @@ void check_choices(const std::vector<Question>& questions, std::size_t T) {
   for (const Row& row : rows_of(questions))
     if (row.choice->tokens.size() > T)
       throw UserError(
-          format("the file's question {} has a choice of {} tokens (a sequence has {}); leave the question out, or raise "
-                 "`sequence length` if the model's sequences may be longer",
+          format("question {} of the file has a choice of {} tokens (a sequence has {}); leave out the question, or raise "
+                 "`sequence length` if the model's longest sequence allows it",
                  row.question - questions.data() + 1, row.choice->tokens.size(), T));
 }
 

@@ -81,13 +81,13 @@ OptionTable generate_option_table(GenerateOptions& options) {
 }
 
 void require_complete(const GenerateOptions& options) {
-  if (options.model.empty()) throw UserError("MODEL is missing (there is nothing to generate with); see fsdp-generate --help");
+  if (options.model.empty()) throw UserError("MODEL is missing (the model that generates); see fsdp-generate --help");
   if (!options.prompt.empty() && !options.prompts.empty())
-    throw UserError("--prompt contradicts --prompts (both give text to continue); leave one out");
+    throw UserError("--prompt and --prompts are both given (each gives text to continue); leave out one of them");
   if (options.chat && (!options.prompt.empty() || !options.prompts.empty() || options.json))
     throw UserError("--chat takes messages from standard input; leave out --prompt, --prompts and --json");
   if (!options.system.empty() && !options.chat)
-    throw UserError("--system changes nothing (it is for conversations); give --chat, too, or leave it out");
+    throw UserError("--system changes nothing (it is only for --chat); give --chat, or leave out --system");
 }
 
 namespace {
@@ -100,7 +100,7 @@ std::vector<std::string> read_json_prompts(TextSource& text) {
     std::string problem;
     std::optional<std::string> prompt = read_json_field(records.record(), prompt_field, problem);
     if (!prompt)
-      throw UserError(format("{} has no prompt ({}: prompts in JSON are objects with \"prompt\", a text); correct it",
+      throw UserError(format("{} has no prompt ({}: a prompt in JSON is an object with the text \"prompt\"); correct it",
                              records.place(), problem));
     prompts.push_back(std::move(*prompt));
   }
@@ -141,7 +141,7 @@ struct Inputs {
     const std::filesystem::path folder = folder_beside(*source, options.model);
     tokenizer = find_model_tokenizer(options.tokenizer, folder, source->config().vocab_size);
     if (!tokenizer)
-      throw UserError(format("{} has {} tokens, but no tokenizer next to it (text needs one); give --tokenizer",
+      throw UserError(format("{} is a model with {} tokens, but has no tokenizer next to it (text needs one); give --tokenizer",
                              source->description(), source->config().vocab_size));
     if (speaks) print_warnings(tokenizer->warnings());
     take_generation_config(options, folder, speaks);
@@ -161,7 +161,8 @@ struct Inputs {
       std::vector<TokenId>& ids = tokens.emplace_back(tokenizer->before_text());
       tokenizer->encode(prompt, ids);
       const std::string what = format("the prompt{}", prompts.size() > 1 ? format(" {}", tokens.size()) : "");
-      if (ids.empty()) throw UserError(format("{} has no tokens (its tokenizer leaves all of it out); give another one", what));
+      if (ids.empty())
+        throw UserError(format("{} has no tokens (the tokenizer drops all of its text); give another prompt", what));
       require_tokens_of_model(ids, *tokenizer, vocab_size, what);
     }
   }

@@ -36,7 +36,8 @@ FlightFolder read_flight_folder(const fs::path& path) {
   const std::vector<fs::path> files = flight_files(folder.path);
   if (files.empty())
     throw UserError(
-        format("{} has no flight records (a run that ends normally removes them); give the save folder of a run that did not",
+        format("{} has no flight records (a run that ends normally removes them); give the save folder of a run that did not "
+               "end normally",
                path.string()));
   for (const fs::path& file : files) {
     try {
@@ -58,7 +59,7 @@ FlightFolder read_flight_folder(const fs::path& path) {
   std::erase_if(folder.records, [&](const FlightRecord& record) {
     if (record.size == size) return false;
     folder.problems.push_back(
-        format("the record of rank {} is of a job of {} ranks, and not of {}; it is ignored", record.rank, record.size, size));
+        format("the record of rank {} is from a job of {} ranks, not of {}, and is ignored", record.rank, record.size, size));
     return true;
   });
   const auto by_rank = [](const FlightRecord& a, const FlightRecord& b) { return a.rank < b.rank; };
@@ -66,7 +67,7 @@ FlightFolder read_flight_folder(const fs::path& path) {
   const auto same_rank = [](const FlightRecord& a, const FlightRecord& b) { return a.rank == b.rank; };
   const auto copies = std::unique(folder.records.begin(), folder.records.end(), same_rank);
   if (const auto n = folder.records.end() - copies; n > 0)
-    folder.problems.push_back(format("{} of ranks with another record {} ignored",
+    folder.problems.push_back(format("{} of the same rank as another record {} ignored",
                                      n == 1 ? "a record" : format("{} records", n), n == 1 ? "is" : "are"));
   folder.records.erase(copies, folder.records.end());
   for (int rank = 0, at = 0; rank < size; ++rank) {
@@ -188,9 +189,9 @@ const FlightEntry* longest_alone(const FlightRecord& record) {
 std::string of_a_silent_rank(const FlightRecord& record) {
   return format(
       "the rank was killed (out of memory: dmesg, sacct -o State,MaxRSS), stopped, or hangs (a GPU that has failed: "
-      "nvidia-smi, dmesg), or its node is slow or gone; or the whole job was ended from outside at this moment (or still "
-      "runs), and nothing is wrong with this rank. Check {}; the same command resumes from the last save; leave out that node "
-      "if it is at fault",
+      "nvidia-smi, dmesg), or its node is slow or gone. If the whole job was ended from outside at this moment, or still runs, "
+      "nothing is wrong with this rank. Check {}, and leave out that node if it is at fault; the same command resumes from the "
+      "last save",
       excerpt(record.host, 64));
 }
 
@@ -328,7 +329,8 @@ std::string describe_flight(const FlightFolder& folder) {
     return std::any_of(records.begin(), records.end(), [&](const FlightRecord& record) { return record.*what; });
   };
   if (has(&FlightRecord::queued))
-    out += "on a GPU operations are queued: begun means given to its stream, and done is known of a whole update at its end\n";
+    out +=
+        "on a GPU operations are queued: begun means given to a stream; which are done is known only at the end of an update\n";
   if (has(&FlightRecord::copied))
     out += "these records were copied to the file once a second: a rank that was killed or stopped may have come further\n";
   const Verdict verdict = judge(folder);

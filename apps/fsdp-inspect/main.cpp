@@ -44,7 +44,9 @@ OptionTable inspect_option_table(Command& o) {
       .unset("required, except with --flight");
   table
       .path("other", "OTHER", o.other,
-            "Compare with this one, in any of these forms and from any number of ranks. Exit code 1 if they differ.")
+            "Compare CHECKPOINT with this one, which may have any of these forms and any number of ranks. The exit code is 1 "
+            "if the "
+            "two differ.")
       .positional()
       .unset("no comparison");
   table
@@ -61,7 +63,7 @@ OptionTable inspect_option_table(Command& o) {
       .text("tensor", "NAME", o.tensor,
             "Show only this tensor, with its optimizer states if they are stored, and which ranks hold which elements.")
       .unset("all");
-  table.flag("options", o.options, "The options of the run that wrote it.");
+  table.flag("options", o.options, "Show the options of the run that wrote the checkpoint.");
   table.flag("json", o.json, "Print one JSON object.");
   return table;
 }
@@ -219,7 +221,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
 
 int show_flight(const Command& command) {
   if (!command.checkpoint.empty() || command.verify || command.options || !command.tensor.empty() || command.no_verify)
-    throw UserError("--flight only goes with --json (it reads no checkpoint); leave out the other options");
+    throw UserError("--flight goes only with --json (it reads no checkpoint); leave out all other options and CHECKPOINT");
   const FlightFolder folder = read_flight_folder(command.flight);
   print_to(stdout, "{}", command.json ? json_text(flight_to_json(folder)) + "\n" : describe_flight(folder));
   return exit_code::done;
@@ -227,12 +229,15 @@ int show_flight(const Command& command) {
 
 int run(const Command& command) {
   if (!command.flight.empty()) return show_flight(command);
-  if (command.checkpoint.empty()) throw UserError("CHECKPOINT is needed (what to look into); see fsdp-inspect --help");
+  if (command.checkpoint.empty()) throw UserError("CHECKPOINT is missing (what to show); see fsdp-inspect --help");
   if (!command.other.empty() && (command.verify || command.options || !command.tensor.empty()))
-    throw UserError("OTHER does not go with --verify, --options or --tensor (a comparison uses none of them); leave one out");
+    throw UserError(
+        "OTHER does not go with --verify, --options or --tensor (a comparison uses none of them); leave out OTHER, or these "
+        "options");
 
   if (command.verify && command.no_verify)
-    throw UserError("--verify and --no-verify contradict each other (all is compared, or nothing); leave one out");
+    throw UserError(
+        "--verify and --no-verify contradict each other (one compares all checksums, the other none); leave out one of them");
   const auto open = [&](const std::filesystem::path& path) {
     std::vector<std::string> warnings;
     auto opened = open_tensor_source(path, &warnings, command.no_verify ? Verify::no : Verify::yes);
@@ -245,10 +250,10 @@ int run(const Command& command) {
   if (!reader && (command.verify || command.options))
     throw UserError(
         command.verify
-            ? format("--verify is for checkpoints ({} is compared with its checksums, if it has some, whenever it is "
-                     "read); leave it out",
+            ? format("--verify is only for checkpoints ({} is compared with its checksums, if it has any, in every run); leave "
+                     "out --verify",
                      source->description())
-            : format("{} has no options of a run (a checkpoint has); leave out --options", source->description()));
+            : format("{} has no options of a run (only checkpoints have them); leave out --options", source->description()));
   if (command.verify) {
     ProgressBar bar("checksums", ProgressBar::Unit::bytes);
     reader->verify(0, 1,

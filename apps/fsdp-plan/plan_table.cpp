@@ -78,23 +78,24 @@ namespace {
 void settle(PlanTableOptions& o) {
   const std::int64_t ranks = std::int64_t{o.cluster.nodes} * o.cluster.ranks_per_node;
   if (ranks > most_ranks)
-    throw UserError(format("{} nodes of {} ranks are too many (at most {} ranks are planned for); lower one of them",
+    throw UserError(format("{} nodes of {} ranks are too many (the limit is {} ranks in all); lower one of the two",
                            o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
   if (o.train.arch.empty() && o.train.model.empty())
-    throw UserError("no model (there is nothing to plan for); give --arch NAME, see --list-archs, or --model DIR");
+    throw UserError("no model is given (there is nothing to plan for); give --arch NAME (see --list-archs) or --model DIR");
   o.cluster.between = find_backend(o.train.comm.kind).between;
   if (o.gpu) {
     if (o.train.device == DeviceChoice::cpu)
-      throw UserError("--gpu plans for GPUs, and --device cpu for CPUs; leave out one of them");
+      throw UserError(
+          "--gpu and --device cpu contradict each other (one plans for GPUs, the other for CPUs); leave out one of them");
     o.train.device = DeviceChoice::cuda;
     if (!find_backend(o.train.comm.kind).device_backend)
       throw UserError(
-          format("--gpu predicts collectives by NCCL, and --comm {} sends them through the host; leave out one of them",
+          format("--gpu predicts NCCL's collectives, but --comm {} sends data through the host; leave out one of them",
                  o.train.comm.kind));
     if (o.cluster.nodes > 1 && o.gpu->network_bandwidth == 0)
       throw UserError(
-          format("--gpu {} has no figure for a network between nodes (no system of NVIDIA's has one with it); give "
-                 "--nodes 1, or --device cuda instead",
+          format("--gpu {} has no figure for a network between nodes (NVIDIA has no system with this GPU and a network); give "
+                 "--nodes 1, or --device cuda instead of --gpu",
                  o.gpu->name));
     if (o.memory_limit == 0) o.memory_limit = static_cast<std::size_t>(o.gpu->memory_bytes);
   }
@@ -117,7 +118,8 @@ OptionTable plan_option_table(PlanTableOptions& o) {
                 "--shard-group-size is given.");
   table
       .size("memory-limit", "SIZE", o.memory_limit,
-            "Memory of a rank: strategies that fit are marked, and the best of them is named.", std::size_t{1} << 20)
+            "Memory of a rank. Strategies that fit are marked, and the one of them that communicates least is named.",
+            std::size_t{1} << 20)
       .unset("no limit, or that of --gpu");
   std::vector<std::pair<std::string, const GpuFigures*>> gpus;
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
@@ -129,9 +131,10 @@ OptionTable plan_option_table(PlanTableOptions& o) {
           "GPU's datasheet, without measurements. NAME may also be the driver's name of the GPU.")
       .unset("no prediction");
   table.group("Output");
-  table.flag("explain", o.explain,
-             "Explain each number of --sharding-strategy, and compare it with rules of thumb. With --json: add its units with "
-             "their tensors, its buffers and its operations.");
+  table.flag(
+      "explain", o.explain,
+      "Explain each number of the strategy of --sharding-strategy, and compare it with rules of thumb. With --json, also print "
+      "the units with their tensors, the buffers and the operations of this strategy.");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
   table.then([&o](const OptionTable&) { settle(o); });
   table.rows_of("fsdp-train");
@@ -180,7 +183,8 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && (wanted.offload_optimizer || wanted.offload_parameters))
-    table.warnings.push_back("nothing is offloaded: on CPUs all memory is the host's; plan for GPUs with --device cuda");
+    table.warnings.push_back(
+        "nothing is offloaded, because on CPUs all memory is host memory; give --device cuda to plan for GPUs");
   for (const Placement& placement : placements()) {
     PlanRow row;
     row.placement = &placement;

@@ -62,33 +62,37 @@ bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
 /// Checks the options that can be checked without the texts.
 void check(const TokenizeOptions& options, const OptionTable& table) {
   if (options.texts.empty())
-    throw UserError("no text (there is nothing to tokenize); give at least one file, or - for standard input");
-  if (options.out.empty()) throw UserError("no --out (there is nowhere to write to); give --out FILE");
+    throw UserError("no text is given (there is nothing to tokenize); give at least one file, or - for standard input");
+  if (options.out.empty()) throw UserError("--out is missing (the token file to write); give --out FILE");
   if (table.given("valid-fraction") && options.valid_out.empty())
-    throw UserError("--valid-fraction without --valid-out (nothing is held out); give --valid-out FILE too");
+    throw UserError("--valid-fraction changes nothing (without --valid-out nothing is held out); give --valid-out FILE");
   if (options.append_eos && options.tokenizer == "bytes")
-    throw UserError("--append-eos with bytes (all 256 tokens are text, and none marks its end); give a --tokenizer");
+    throw UserError(
+        "--append-eos does not go with bytes as tokens (none of the 256 tokens marks the end of a text); give a --tokenizer");
   if (options.chat && options.tokenizer == "bytes")
-    throw UserError("--chat with bytes (they have no chat template); give the tokenizer of a chat model by --tokenizer");
+    throw UserError(
+        "--chat does not go with bytes as tokens (they have no chat template); give the tokenizer of a chat model by "
+        "--tokenizer");
   if (options.chat && (!options.json_field.empty() || options.train_bpe > 0))
     throw UserError(
         "--chat works neither with --json-field nor with --train-bpe (conversations have fields of their own, and need the "
-        "chat template of an existing tokenizer); leave these out");
+        "chat template of an existing tokenizer); leave out these two");
   if (!options.eos_token.empty() && !options.append_eos)
-    throw UserError("--eos-token without --append-eos (the token would not be used); give --append-eos too");
+    throw UserError("--eos-token changes nothing (it is only for --append-eos); give --append-eos");
   if (options.train_bpe > 0 && table.given("tokenizer") && options.tokenizer == "bytes")
     throw UserError(
-        "--train-bpe with --tokenizer bytes (this name means that bytes are the tokens); give another --tokenizer "
+        "--train-bpe does not go with --tokenizer bytes (that name means that bytes are the tokens); give another --tokenizer "
         "FILE");
   if (options.train_bpe > 0 && !table.given("tokenizer"))
-    throw UserError("--train-bpe without --tokenizer (the tokenizer that is learned would be lost); give --tokenizer FILE");
+    throw UserError(
+        "--train-bpe needs --tokenizer (the file to which the learned tokenizer is written); give --tokenizer FILE");
   if (table.given("shard-size") && !options.format->has_shards)
     throw UserError("--shard-size does not work with this --format (its files are not numbered); leave it out");
   for (const std::filesystem::path& out : {options.out, options.valid_out})
     for (const TokenFormat* other : token_formats())
       if (other != options.format &&
           std::find(other->endings.begin(), other->endings.end(), out.extension()) != other->endings.end())
-        throw UserError(format("'{}' is a name for files of another --format; add --format {}, or give a name in .bin",
+        throw UserError(format("'{}' has the ending of another format; give --format {}, or a name that ends in .bin",
                                out.string(), other->name));
   const auto target = [&](const std::filesystem::path& path) {
     return options.format->file_of ? options.format->file_of(path) : path;
@@ -112,7 +116,7 @@ std::vector<std::string> find_texts(const TokenizeOptions& options) {
     for (const auto& out : {options.out, options.valid_out})
       if (!out.empty() && same_file(text, out))
         throw UserError(
-            format("'{}' is both text and output (the text would be lost); give another name for the output", text));
+            format("'{}' is both an input and the output (the text would be lost); give another name for the output", text));
   }
   return texts;
 }
@@ -213,8 +217,8 @@ std::filesystem::path new_tokenizer(const TokenizeOptions& options) {
   const std::filesystem::path path = learned_tokenizer(options);
   if (kind_of(path) != PathKind::missing)
     throw UserError(
-        format("'{}' exists already (token files made with it would lose their tokenizer); give another --tokenizer, or "
-               "leave --train-bpe out to use it",
+        format("'{}' exists already (token files made with it would lose their tokenizer); give another --tokenizer, or leave "
+               "out --train-bpe to use this one",
                path.string()));
   std::error_code problem;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), problem);
@@ -251,8 +255,9 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
                           path.string(), error.what()));
   }
   const std::size_t tokens = learned["model"]["vocab"].size();
-  print_to(stdout, "{}: {} tokens{}\n", path.string(), tokens,
-           tokens < vocab_size ? format(" (not {}: no other pair of tokens is in the text twice)", vocab_size) : "");
+  print_to(
+      stdout, "{}: {} tokens{}\n", path.string(), tokens,
+      tokens < vocab_size ? format(" (not {}, because no other pair of tokens occurs twice in the text)", vocab_size) : "");
 }
 
 /// Warns of files of other runs that a pattern for the new files would match: train_000003.bin if this run has made two files.
@@ -266,8 +271,8 @@ void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult&
   }
   if (others.empty()) return;
   print_warnings(
-      {format("files of other runs are next to the new files ({}: a pattern for the new files would match them, too); remove "
-              "them if they are not wanted",
+      {format("files of other runs are next to the new files ({}: a pattern for the new files would match these, too); remove "
+              "the old files if they are not wanted",
               others)});
 }
 
@@ -283,10 +288,11 @@ int tokenize(const TokenizeOptions& options) {
   if (holds_out) {
     tail = start_of_tail(text, options.valid_fraction, options.chat || !json_field.empty());
     if (*tail < 2 || text.size() - *tail < 2)
-      throw UserError(format(
-          "{} bytes cannot be divided into {:g} and the rest (each part needs at least two tokens); use more text or another "
-          "--valid-fraction",
-          text.size(), options.valid_fraction));
+      throw UserError(
+          format("a text of {} bytes cannot be divided into a part of {:g} and the rest (each needs at least two tokens); use "
+                 "more text or "
+                 "another --valid-fraction",
+                 text.size(), options.valid_fraction));
   }
 
   // A killed run is resumed only if it had the same settings and the same tokenizer.

@@ -635,7 +635,7 @@ BOOST_AUTO_TEST_CASE(mistakes) {
   CHECK_CONTAINS(error({"--arch", "gpt2", "--ranks-per-node", "3", "--total-batch-size", "4"}), "is not a multiple");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--checkpoint-every", "2"}), "goes with --checkpoint-activations");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--device", "cpu"}), "leave out one of them");
-  CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--comm", "mpi"}), "--comm mpi sends them through the host");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--comm", "mpi"}), "--comm mpi sends data through the host");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "rtx4090", "--nodes", "2"}), "no figure for a network between nodes");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "H100"}), "did you mean h100?");
 }

@@ -325,7 +325,7 @@ BOOST_AUTO_TEST_CASE(the_program) {
   BOOST_TEST(code == 2);
   std::tie(text, code) = run_program(step.string() + " " + out + "2 --max-shard-size 1MB");
   BOOST_TEST(code == 2);
-  CHECK_CONTAINS(text, "add --format safetensors");
+  CHECK_CONTAINS(text, "give --format safetensors");
   flip(step / "rank-00001-of-00003.h5", 4000);
   std::tie(text, code) = run_program(step.string() + " " + out + "2 --verify");
   BOOST_TEST(code == 1);

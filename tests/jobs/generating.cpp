@@ -193,10 +193,10 @@ BOOST_AUTO_TEST_CASE(mistakes_are_said_once) {
   write_file(folder / "bad.jsonl", "{\"prompt\":\"a\"}\n{\"text\":\"b\"}\n");
   write_file(folder / "empty.txt", "\n\n");
   const std::pair<const char*, const char*> mistakes[] = {
-      {"saves --prompts bad.jsonl", "line 2 of 'bad.jsonl' has no prompt (it has no \"prompt\": prompts in JSON are objects"},
+      {"saves --prompts bad.jsonl", "line 2 of 'bad.jsonl' has no prompt (it has no \"prompt\": a prompt in JSON is an object"},
       {"saves --prompts empty.txt", "no prompts in empty.txt (all of its lines are empty)"},
       {"saves --prompts none.txt", "cannot read 'none.txt' (No such file or directory)"},
-      {"saves --prompts bad.jsonl --prompt a", "--prompt contradicts --prompts"},
+      {"saves --prompts bad.jsonl --prompt a", "--prompt and --prompts are both given"},
       {"saves --repetition-penalty 0", "--repetition-penalty '0' is not accepted (out of range)"},
       {"--prompt a", "MODEL is missing"},
   };

@@ -98,8 +98,8 @@ BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_trainin
     const json result = json::parse(same.output);
     BOOST_TEST(result["precision"] == "bf16");
     BOOST_TEST(std::abs(result["loss"].get<double>() - validated) < 1e-6);
-    BOOST_TEST(fp32.times_said(
-                   "was trained in bf16, and is evaluated in fp32; --precision bf16 gives the losses of its validations") == 1u,
+    BOOST_TEST(fp32.times_said("was trained in bf16, and is evaluated in fp32; --precision bf16 gives the same losses as "
+                               "validation in training") == 1u,
                fp32.output);
     const json other = json::parse(fp32.output.substr(fp32.output.find('{')));
     BOOST_TEST(other["precision"] == "fp32");

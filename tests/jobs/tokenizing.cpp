@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(a_text_can_be_a_document) {
   BOOST_TEST(none.says("has no token nothing for the end of a text"), none.output);
   const Outcome bytes = tokenize(folder, "a --append-eos --out t.bin");
   BOOST_TEST(bytes.code == 2);
-  BOOST_TEST(bytes.says("--append-eos with bytes"), bytes.output);
+  BOOST_TEST(bytes.says("--append-eos does not go with bytes"), bytes.output);
 }
 
 BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {

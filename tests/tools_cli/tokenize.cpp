@@ -338,5 +338,5 @@ BOOST_AUTO_TEST_CASE(names_that_clash_and_files_of_earlier_runs) {
   CHECK_CONTAINS(read_file(said), "--out and --valid-out are the same file");
   BOOST_TEST(code("--shard-size 30 --out " + at + "/t.bin") == 0);
   BOOST_TEST(code("--shard-size 60 --out " + at + "/t.bin") == 0);
-  CHECK_CONTAINS(read_file(said), "t_000003.bin, " + at + "/t_000004.bin: a pattern for the new files would match them, too");
+  CHECK_CONTAINS(read_file(said), "t_000003.bin, " + at + "/t_000004.bin: a pattern for the new files would match these, too");
 }
