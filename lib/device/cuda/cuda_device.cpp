@@ -142,8 +142,8 @@ class CudaDevice final : public Device {
     check_cuda(status, "cudaMalloc");
     Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFree(p); });
     check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(),
-               "cudaDeviceSynchronize");  // other streams do not wait for cudaMemset
+    // Other streams do not wait for cudaMemset.
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     return buffer;
   }
 
