@@ -257,8 +257,8 @@ std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
   std::string text;
   if (trained < table.model.parameter_count())
     text += format(
-        "{} of the parameters are trained: only these have gradients and optimizer state. The rules of thumb assume that all "
-        "are trained.\n",
+        "{} of the parameters are trained: only these have gradients and optimizer state.\n"
+        "The rules of thumb assume that all are trained.\n",
         format_count(static_cast<double>(trained)));
   if (whole > 0)
     text += format("{} of the parameters are ignored by sharding: every rank has them whole.\n",

@@ -28,7 +28,8 @@ LaunchedRanks launched_ranks(const Environment& get) {
   LaunchedRanks most;
   for (const auto& [name, is_rank] : variables) {
     const char* text = get(name);
-    // `srun --pty` starts a shell as a task of its step. The commands that a user types into that shell are not tasks of srun.
+    // srun with a pseudo terminal starts a shell as a task of its step. The commands that a user types into that shell are not
+    // tasks of srun.
     if (text == nullptr || (std::strcmp(name, "SLURM_STEP_NUM_TASKS") == 0 && get("SLURM_PTY_PORT") != nullptr)) continue;
     int value = 0;
     if (std::from_chars(text, text + std::strlen(text), value).ec != std::errc()) continue;

@@ -358,7 +358,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.integer("total-num-update", "U", o.schedule.total, {1}, "Update at which the decay ends.")
       .unset("--max-update, or the updates of --max-epoch");
   table.integer("decay-updates", "D", o.schedule.decay_updates, {1}, "With wsd: updates at the end in which the rate falls.")
-      .unset("none; must be given with wsd");
+      .unset("none; wsd needs it");
   table.number("end-learning-rate", "RATE", o.schedule.end, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
   table.number("power", "P", o.schedule.power, "Power of polynomial_decay.", "above 0", above_0);

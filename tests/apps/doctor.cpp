@@ -179,7 +179,7 @@ BOOST_AUTO_TEST_CASE(save_folders) {
                  {"files written by a cannot be read on b (No such file or directory)"}, "a file system that all nodes share");
   expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "Permission denied"}}), Status::failed,
                  {"cannot be written to on b (Permission denied)"}, "write permission");
-  expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "", false}}), Status::failed, {"a does not see"},
+  expect_finding(judge_save_folder("/nfs/x", "nfs4", {{"a"}, {"b", "", "", false}}), Status::failed, {"a cannot read the file"},
                  "write");
   expect_finding(judge_save_folder("/dev/shm/x", "tmpfs", {{"a"}}), Status::warning, {"memory"}, "on a disk");
   expect_finding(judge_hdf5("1.10.8", "1.10.8", {"a", "b"}, {"", ""}), Status::ok, {"by each node"});

@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(bad_values_name_the_option_the_value_and_what_is_accepted) 
   CHECK_CONTAINS(error({"--memory", "12 parsecs"}), "a size, such as");
   CHECK_CONTAINS(error({"--every", "soon"}), "a time, such as");
   CHECK_CONTAINS(error({"--colour", "blue"}), "give one of red, RED, green");
-  CHECK_CONTAINS(error({"--adam-betas", "0.9"}), "1 numbers");
+  CHECK_CONTAINS(error({"--adam-betas", "0.9"}), "1 instead of 2 numbers");
   CHECK_CONTAINS(error({"--adam-betas", "(0.9,0.98"}), "the bracket is not closed");
   CHECK_CONTAINS(error({"--adam-betas", "(0.9,1.0)"}), "each from 0 to below 1");
   CHECK_CONTAINS(error({"--dry-run=perhaps"}), "true or false");

@@ -271,12 +271,13 @@ BOOST_AUTO_TEST_CASE(a_model_in_a_form_that_is_not_read_is_told_what_it_is) {
     std::string file, content, said;
   };
   for (const Form& form : std::vector<Form>{
-           {"model-00001-of-00002.safetensors", "", "without model.safetensors.index.json"},
+           {"model-00001-of-00002.safetensors", "", "but no model.safetensors.index.json"},
            {"adapter_config.json", "{}", "holds an adapter such as LoRA's (adapter_config.json: "},
            {"adapter_model.safetensors", "", "merge it into that model"},
            {"model.gguf", "GGUF", "has a GGUF file (model.gguf: "},
            {"pytorch_model.bin", zip, "has its weights pickled by PyTorch (pytorch_model.bin: "},
-           {"pytorch_model-00001-of-00002.bin", "\x80\x02 and more", "(pytorch_model-00001-of-00002.bin: not read)"},
+           {"pytorch_model-00001-of-00002.bin", "\x80\x02 and more",
+            "(pytorch_model-00001-of-00002.bin: such files are not read)"},
            {"pytorch_model.bin.index.json", "{}", "has its weights pickled by PyTorch"},
            {"consolidated.00.pth", zip, "has its weights pickled by PyTorch (consolidated.00.pth: "},
            {"__0_0.distcp", "", "is a checkpoint of torch.distributed.checkpoint (__0_0.distcp: "},

@@ -375,7 +375,7 @@ BOOST_AUTO_TEST_CASE(missing_and_misshapen_tensors_are_named) {
   });
   CHECK_CONTAINS(shape, "in 9 tensors");
   for (const char* text : {"transformer.h.0.mlp.c_fc.weight: its shape is [12, 29] in the source, but [12, 31] in the model",
-                           "transformer.h.0.mlp.c_fc.bias: its shape is [29] there", "; and 4 more)"})
+                           "transformer.h.0.mlp.c_fc.bias: its shape is [29] in the source", "; and 4 more)"})
     CHECK_CONTAINS(shape, text);
 }
 

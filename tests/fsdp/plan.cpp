@@ -481,17 +481,17 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
   };
   check(
       "full", [](Plan& p) { place_of(operation(p, all_gather_parameters, 1), weights) = p.whole_parameters[2]; },
-      "does not have the whole");
+      "has the whole parameters in another place");
   check(
       "full", [](Plan& p) { place_of(operation(p, all_gather_parameters), part) = p.parameters[1]; },
-      "does not have this rank's shard");
+      "has this rank's shard in another place");
   check(
       "full", [](Plan& p) { operation(p, all_gather_parameters).count -= 1; }, "elements instead of");
   check(
       "full", [](Plan& p) { operation(p, all_gather_parameters).type = DType::bf16; }, "has another type or reduce_dtype");
   check(
       "full", [](Plan& p) { place_of(operation(p, reduce_scatter_gradient), whole_gradient) = p.whole_gradients[2]; },
-      "does not have the whole gradient");
+      "has the whole gradient in another place");
   check(
       "full", [](Plan& p) { place_of(operation(p, reduce_scatter_gradient), sum) = p.gradients[2]; },
       "has its sum in another place");
@@ -514,7 +514,8 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
       "full", [](Plan& p) { place_of(operation(p, optimizer), gradient) = p.gradients[1]; },
       "has the gradient in another place");
   check(
-      "full", [](Plan& p) { place_of(operation(p, optimizer), master) = p.master[1]; }, "does not have the fp32 parameters");
+      "full", [](Plan& p) { place_of(operation(p, optimizer), master) = p.master[1]; },
+      "has the fp32 parameters in another place");
   check(
       "none", [](Plan& p) { place_of(operation(p, all_reduce_gradient), sum) = p.gradients[2]; },
       "has its sum in another place");
@@ -531,7 +532,7 @@ BOOST_AUTO_TEST_CASE(an_operand_elsewhere_is_named) {
         std::vector<Operand>& operands = operation(p, optimizer).operands;
         std::swap(operands.rbegin()[0], operands.rbegin()[1]);
       },
-      "does not have a state");
+      "has a state in another place");
 }
 
 // State in bf16 has additional operations. None may be missing, done twice, or for another unit.
@@ -635,12 +636,12 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
       "full", [](Plan&) {}, "sound");
   check(
       "full", [](Plan& p) { place_of(operation(p, all_gather_parameters), part) = p.parameters[0]; },
-      "does not have this rank's shard");
+      "has this rank's shard in another place");
   check(
       "full", [](Plan& p) { place_of(operation(p, optimizer), master) = p.parameters[0]; }, "in another place than the plan");
   check(
       "full", [](Plan& p) { operation(p, optimizer).operands.back().place = p.at_work(p.optimizer_state[1].back()); },
-      "does not have a state");
+      "has a state in another place");
   for (const Kind* kind : {&load, &unload})
     check(
         "full",

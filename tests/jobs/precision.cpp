@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(machines_that_do_not_multiply_16_bits) {
   const Outcome version = run(folder, {std::string(FSDP_BIN) + "/fsdp-train", "--version"});
   BOOST_TEST(version.says("(bf16 by "), version.output);
   BOOST_TEST(start("DEFAULT", "--bf16").says(warning) == version.says("(bf16 by conversion"));
-  BOOST_TEST(start("DEFAULT", "--fp16").says("warning: fp16 products convert"));
+  BOOST_TEST(start("DEFAULT", "--fp16").says("warning: fp16 matrix products convert"));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_goes_on_with_the_same_bits) {

@@ -331,7 +331,8 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named_and_ends_the_job) {
       kill(ranks[2], SIGSTOP);
     });
     BOOST_TEST(outcome.code == 1, outcome.output);
-    BOOST_TEST(outcome.says("rank 2 on "), outcome.output);
+    // On a busy machine the message may also name a rank that waits: "ranks 0 and 2 on".
+    BOOST_TEST((outcome.says("rank 2 on ") || outcome.says(" and 2 on ")), outcome.output);
     BOOST_TEST(outcome.says("within 2.0 s"), outcome.output);
     // The message also names the unit, except for sums over the whole update and what the training loop exchanges.
     BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ") || outcome.says("all-reduce within")),
