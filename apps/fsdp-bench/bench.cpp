@@ -318,8 +318,8 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_trace_options(table, options.trace);
   table
       .size("memory-limit", "SIZE", options.memory_limit,
-            "tuning: memory that a rank may use. Batches double as long as the plan of fsdp-train fits; they are measured as "
-            "long as doubling brings 5 % more tokens/s.",
+            "tuning: memory that a rank may use. The batch size doubles as long as fsdp-train's memory plan fits and the last "
+            "doubling brought at least 5 % more tokens/s.",
             std::size_t{1} << 20)
       .unset("the rank's share of its node's available memory, or the memory of its GPU");
   table.group("How");

@@ -377,10 +377,11 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
   return lay_out(rows, 2) +
          format(
              "\nOver S ranks a rank sends (S-1)/S of the padded bytes in an all-gather and in a reduce-scatter,\n"
-             "2 (S-1)/S in an all-reduce. within node, between nodes: of the rank that sends most; ranks are consecutive.\n{}"
-             "out of a node: what its ranks send to other nodes, added up. same by rings: what would leave a node if\n"
-             "each group were a ring in order of ranks, as NCCL's: one stream per group that spans nodes. The norm of\n"
-             "the gradient and the loss are counted; saving and validation are not.\n",
+             "2 (S-1)/S in an all-reduce. \"within node\", \"between nodes\": what the rank that sends most\n"
+             "sends there; ranks are consecutive.\n{}"
+             "\"out of a node\": what its ranks send to other nodes, added up. \"same by rings\": what would leave a node\n"
+             "if each group were a ring in the order of ranks, as in NCCL: then each group that spans nodes has one\n"
+             "stream out of a node. The norm of the gradient and the loss are counted; saving and validation are not.\n",
              between);
 }
 

@@ -196,11 +196,12 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
   const auto require = [&](const char* what, const std::string& name, bool works_in_type, bool works_on_gpu) {
     if (!works_in_type)
       throw UserError(
-          format("{} '{}' does not work in {} (its works_in() returns false); choose another precision, or extend it", what,
-                 name, name_of(type)));
+          format("{} '{}' does not work in {} (its works_in() returns false); choose another precision, or extend works_in()",
+                 what, name, name_of(type)));
     if (!is_host(device_.kind) && !works_on_gpu)
-      throw UserError(format("{} '{}' does not work on a GPU (its works_on_gpu() returns false); choose the CPU, or extend it",
-                             what, name));
+      throw UserError(
+          format("{} '{}' does not work on a GPU (its works_on_gpu() returns false); choose the CPU, or extend works_on_gpu()",
+                 what, name));
   };
   const auto check = [&](const Stage& stage) {
     require("layer", stage.name, stage.layer->works_in(type), stage.layer->works_on_gpu());

@@ -86,7 +86,7 @@ std::optional<DType> type_of_safetensors(std::string_view name) {
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verify)
     : file_(CheckedFile::sealed_by(seal_beside(path), path, verify)) {
-  if (file_.size() < 8) refuse_damaged(path, format("it has {} bytes, fewer than the length of a header takes", file_.size()));
+  if (file_.size() < 8) refuse_damaged(path, format("it has {} bytes, but the length of a header alone takes 8", file_.size()));
   std::uint64_t length = 0;
   file_.read(0, &length, sizeof length);
   if (std::memcmp(&length, "version ", sizeof length) == 0)

@@ -201,7 +201,7 @@ void PreTokenizer::add(const nlohmann::json& description) {
     marks_beginning_ = marks_beginning_ || scheme == "first";
     // If text was removed before this step, the first piece need not be at the beginning of the text.
     if (scheme == "first" && leaves_out_)
-      throw unknown_part("pre-tokenizer", "Metaspace with prepend_scheme first after a step that removes text");
+      throw unknown_part("pre-tokenizer", "Metaspace with prepend_scheme \"first\" after a step that removes text");
     keeps_cuts_ = keeps_cuts_ && sign == "\xE2\x96\x81";
   } else {
     throw unknown_part("pre-tokenizer", type);

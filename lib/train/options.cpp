@@ -606,8 +606,9 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   table.choice<std::string>(
       "task", o.task, {{"language_modeling", "language_modeling"}},
       "fairseq's word for what is trained: language_modeling, the prediction of the next token, is the only choice.");
-  table.choice<std::string>("criterion", o.criterion, {{"cross_entropy", "cross_entropy"}},
-                            "fairseq's word for the loss: cross_entropy, that of the next token, is the only choice.");
+  table.choice<std::string>(
+      "criterion", o.criterion, {{"cross_entropy", "cross_entropy"}},
+      "fairseq's word for the loss; the only choice is cross_entropy, the cross-entropy of the next token.");
   add_device_option(table, o.device,
                     " With --dry-run and in fsdp-plan, auto is the CPU, and cuda shows what a rank would hold on a GPU, even "
                     "if there is no GPU.");

@@ -314,7 +314,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
       {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
   CHECK_CONTAINS(
       complaint(part("pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, first}}})),
-      "Metaspace with prepend_scheme first after a step that removes text");
+      "Metaspace with prepend_scheme \"first\" after a step that removes text");
   for (const nlohmann::json& normalizer :
        {nlohmann::json({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}),
         nlohmann::json({{"type", "Replace"}, {"pattern", {{"String", "``"}}}, {"content", "\""}})})
@@ -322,7 +322,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_not_known_are_named) {
                      json["pre_tokenizer"] = first;
                      json["normalizer"] = normalizer;
                    }),
-                   "Metaspace with prepend_scheme first after a normalizer that may change the beginning");
+                   "Metaspace with prepend_scheme \"first\" after a normalizer that may change the beginning");
   CHECK_CONTAINS(complaint(part("decoder", {{"type", "WordPiece"}})), "the decoder WordPiece");
   CHECK_CONTAINS(complaint(part("decoder", nullptr)), "it has no decoder");
 }
