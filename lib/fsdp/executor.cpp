@@ -356,8 +356,8 @@ void Executor::run(const std::vector<Operation>& operations) {
   finish();
 }
 
-/// After an error, ends the waits of this rank's streams: for the failed stream, or for other ranks in a collective. If all
-/// streams run work immediately, no stream waits, and the exception reaches main(), which ends the job.
+/// After an error, ends all waits of this rank's streams. A stream may wait for the failed stream, or for other ranks in a
+/// collective. If all streams run work immediately, no stream waits, and the exception reaches main(), which ends the job.
 void Executor::stop_all_streams() noexcept {
   if (std::none_of(streams().begin(), streams().end(), [](const auto& s) { return s->is_asynchronous(); })) return;
   for (const auto& s : streams()) s->cancel();

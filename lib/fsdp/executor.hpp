@@ -1,9 +1,9 @@
-// The executor runs a plan. It submits each operation to the operation's stream, which first waits for the operations in
-// Operation::waits and then calls Kind::run. The executor does not depend on the strategy, the model family or the kinds of
-// operations.
+// The executor runs a plan. It submits each operation to a stream (Operation::stream). The stream first waits for the
+// operations in Operation::waits, then calls Kind::run. The executor does not depend on the strategy, the model family or the
+// kinds of operations.
 //
 // The type of the streams (device.hpp) determines whether an operation runs immediately, on another thread or on a GPU. The
-// results are the same. Operations on different streams are ordered only by the plan's waits.
+// results are the same in all three cases. Operations on different streams are ordered only by the plan's waits.
 #pragma once
 
 #include <array>
@@ -28,22 +28,22 @@
 namespace fsdp {
 
 struct UpdateResult {
-  double loss = 0;              // mean over the update's tokens on all ranks
+  double loss = 0;              // mean over all tokens of the update, on all ranks
   double gradient_norm = 0;     // before clipping, without the loss scale
-  std::int64_t non_finite = 0;  // infinite or NaN elements of the gradient, all ranks together
-  bool is_spike = false;        // loss or norm above the limit: the update was skipped
+  std::int64_t non_finite = 0;  // the number of infinite or NaN elements of the gradient on all ranks
+  bool is_spike = false;        // the update was skipped, because loss or norm exceeded its limit
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };
 
-/// The first value that is not finite: in the output of a forward operation, or in a gradient before its reduction.
+/// Where the first infinite or NaN value is: in the output of a forward operation, or in a local gradient before its reduction.
 struct NonFinite {
   std::size_t operation;                // index in plan.update
-  std::size_t unit = 0, parameter = 0;  // only if the value is in a gradient
+  std::size_t unit = 0, parameter = 0;  // set only if the value is in a gradient
 };
 
-/// Seconds of the compute stream by kind of work. `exposed` is the time that the compute stream waited for other streams or, if
-/// streams run work immediately, the time of communication. `collectives` is the time of collectives, loads and unloads on all
-/// streams.
+/// Seconds that the compute stream spends, by kind of work. `exposed` is the time that the compute stream waits for other
+/// streams. If streams run work immediately, it is the time of communication. `collectives` is the time of collectives, loads
+/// and unloads on all streams.
 struct WorkTimes {
   double gemm = 0, attention = 0, other_kernels = 0, exposed = 0, optimizer = 0;
   double collectives = 0;
@@ -55,12 +55,13 @@ struct WorkTimes {
   }
 };
 
-/// When an operation began and ended on this rank, by now_ns().
+/// The times at which an operation began and ended on this rank, from now_ns().
 struct OperationTime {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
-/// Fills micro-batch `index` of the update: inputs, targets and, directly after the targets, positions (see BatchLayout).
+/// Fills micro-batch `index` of the update. It writes inputs and targets. If a batch has positions, they follow the targets
+/// directly (see BatchLayout).
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
@@ -71,53 +72,54 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// Takes ownership of `memory`: one buffer for each entry of plan.spaces. The other arguments must outlive the executor. Not
-  /// collective.
+  /// Takes ownership of `memory`, which has one buffer for each entry of plan.spaces. The other arguments must outlive the
+  /// executor. Not collective.
   Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
            Device& device, std::vector<Buffer> memory, const Mesh& mesh, ExecutorOptions options = {});
 
   /// This rank's shard of each unit: Layout::shard_numel() numbers of type UnitTypes::master (parameters) or
-  /// UnitTypes::gradient. They are valid during the executor's lifetime. Frozen units have no gradients and no optimizer state.
-  /// Gradients are those of the last update, multiplied by its loss scale, and not yet clipped by norm. A caller that changes
-  /// parameters must call publish_parameters() before the next computation.
+  /// UnitTypes::gradient. These views are valid during the executor's lifetime. Frozen units have no gradients and no optimizer
+  /// state. Gradients are those of the last update, multiplied by its loss scale, and not yet clipped by norm. A caller that
+  /// changes parameters must call publish_parameters() before the next computation.
   ShardState parameters();
   ShardState gradients();
   /// The optimizer's states. Each state covers all units.
   std::vector<ShardState> optimizer_states();
-  /// What a checkpoint holds: the parameters, then the optimizer's states.
+  /// The state that a checkpoint stores: the parameters, then the optimizer's states.
   std::vector<ShardState> states();
-  /// Sets the parameters that this rank owns to their initial values, each a function of (seed, parameter, element). `which`
-  /// selects parameters; if it is empty, all are set. Not collective.
+  /// Sets the parameters that this rank owns to their initial values. Each value is a function of (seed, parameter, element).
+  /// `which` selects parameters; if `which` is empty, all are set. Not collective.
   void initialize_parameters(std::uint64_t seed, const std::vector<bool>& which = {});
-  /// Updates everything that is derived from the fp32 parameters that this rank owns: rounds them to the low-precision type,
-  /// and sends them to the ranks that keep a copy. Collective over world.
+  /// Updates everything that is derived from the fp32 parameters that this rank owns: rounds these parameters to the
+  /// low-precision type, and sends the result to the ranks that keep a copy. Collective over world.
   void publish_parameters();
 
-  /// The memory for micro-batch `index` of the next update: inputs, then the rest in the order of BatchLayout. The caller may
+  /// The memory for micro-batch `index` of the next update: inputs, then targets, then positions (BatchLayout). The caller may
   /// write to it during the current update.
   std::int32_t* next_batch(std::size_t index);
   /// The layout of a micro-batch in memory.
   BatchLayout batch() const { return facts_.batch(); }
-  /// One update over the micro-batches in next_batch(): call these four functions in this order. The first three submit work to
-  /// the streams and return; update_parameters() waits for the streams. If loss or gradient are not finite, or exceed the
-  /// limits in `scalars`, parameters and optimizer state do not change. The result is the same on every rank. Collective over
-  /// world. An exception from any of the four ends the update.
+  /// One update over the micro-batches in next_batch(). The caller calls these four functions in this order. The first three
+  /// submit work to the streams and return; update_parameters() waits for the streams. If loss or gradient are not finite, or
+  /// exceed the limits in `scalars`, parameters and optimizer state do not change. The result is the same on every rank.
+  /// Collective over world. An exception from any of the four ends the update.
   void begin_update(const UpdateScalars& scalars);
   void forward_backward();
   void gradient_norm();
   UpdateResult update_parameters();
-  /// Fills the micro-batches by `read`, then calls these four functions.
+  /// Fills the micro-batches by `read`, then calls the four functions above.
   UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
-  /// Repeats the last update over the same batch, after it was not finite and so changed nothing. Returns the first operation
-  /// whose activations (forward) or local gradient (before its reduction) are not finite on this rank, or nothing if all are
-  /// finite. Collective over world.
+  /// Repeats the last update over the same batch. The update must have had infinite or NaN values, so that it changed nothing.
+  /// Returns the first operation whose result on this rank is not finite: activations in forward, or a local gradient before
+  /// its reduction. Returns nothing if all are finite. Collective over world.
   std::optional<NonFinite> find_non_finite(const UpdateScalars& scalars);
-  /// Returns the sum of the loss over one batch per rank. The sum covers the targets of this rank that count. If `losses` is
-  /// not null, losses[R] receives the loss of each target, and 0 for targets that do not count. Collective over world.
+  /// Returns the sum of the loss over one batch per rank. The sum is over this rank's targets, without those that do not count
+  /// (labels below 0). If `losses` is not null, losses[R] receives the loss of each target, and 0 for targets that do not
+  /// count. Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
   /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
-  /// logits[n, V] of the n tokens in step.wanted. Each rank has its own tokens, or none. The plan must have caches. Collective
-  /// over world.
+  /// logits[n, V] for the n tokens that step.wanted lists. Each rank has its own tokens, or none. The plan must have key-value
+  /// caches. Collective over world.
   void decode(const DecodingStep& step, float* logits);
   const kernels::CacheShape& cache() const { return plan_.cache; }
   /// The largest number of tokens in a decoding step.
@@ -140,7 +142,8 @@ class Executor {
   std::size_t peak_bytes() const;
   /// The times since the last reset_times().
   const WorkTimes& times() const { return times_; }
-  /// Returns true if times() is known. On a GPU that needs a recorded update; there, gemm and attention count as other kernels.
+  /// Returns true if times() is known. On a GPU that needs a recorded update (see record()), and gemm and attention count as
+  /// other kernels.
   bool knows_times() const;
   void reset_times();
 
@@ -174,9 +177,9 @@ class Executor {
   T* at(const Location& place) const {
     return facts_.at<T>(place);
   }
-  /// A view of `place` for the host's code. Stream `id` must be idle.
+  /// A view through which code on the host accesses the memory at `place`. Stream `id` must be idle.
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
-  /// The sums that the last finished list has copied to the host.
+  /// The sums (loss, norm) that the last finished list of operations has copied to the host.
   const UpdateSums& report() const { return *at<const UpdateSums>(plan_.report); }
   ShardState owned(std::string name, const std::vector<Location>& places, DType type);
   const UnitTypes& types() const { return facts_.types(); }
@@ -188,18 +191,18 @@ class Executor {
   const Plan& plan_;
   const ExecutorOptions options_;
   RankFacts facts_;
-  std::vector<Arena> arenas_;  // one per space of the plan
+  std::vector<Arena> arenas_;  // one for each entry of plan.spaces
   const bool offloads_;
   WorkTimes times_;
   std::span<OperationTime> record_;  // receives the times of the next update; may be empty
   FlightLanes* lanes_ = nullptr;
-  std::array<std::vector<FlightEntry>, 4> notes_;              // of update, evaluation, decoding and publish
+  std::array<std::vector<FlightEntry>, 4> notes_;              // for the lists update, evaluation, decoding and publish
   DecodingStep step_;                                          // the current step
   bool next_half_ = false;                                     // which half of plan.tokens holds the batch of the next update
   std::optional<Pass> pass_;                                   // the current run of a list
-  std::vector<Event> events_;                                  // the end of each operation of the current list
+  std::vector<Event> events_;                                  // one event for the end of each operation of the current list
   std::array<WorkTimes, stream_count> times_of_stream_;        // since the list began
-  std::array<std::shared_ptr<Stream>, stream_count> streams_;  // declared last: their work uses the other members
+  std::array<std::shared_ptr<Stream>, stream_count> streams_;  // declared last: work on the streams uses the other members
 };
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
-// The flight record: the last operations of a rank, to find out what went wrong after a job has died. (The idea is that of
-// PyTorch's flight recorder for NCCL.) A record has a lane for each stream and one for the host's work between operations. A
-// lane is a ring buffer of its last entries, to which only one thread writes. So a new entry costs a few stores, takes no lock
-// and allocates nothing. The provider of the memory decides whether the record survives the process: see train/flight.hpp.
+// The flight record lists the last operations of a rank, so that a user can find out why a job has died. (PyTorch's flight
+// recorder for NCCL has the same purpose.) A record has a lane for each stream and one for the host's work between operations.
+// A lane is a ring buffer that only one thread writes to. So a new entry costs a few stores, takes no lock and allocates
+// nothing. Whether the record survives the process depends on where its memory is: see train/flight.hpp.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ namespace fsdp {
 
 /// One operation. Other processes read these bytes from shared memory or a file.
 struct FlightEntry {
-  std::uint64_t number = 0;               // position in its lane, from 1; 0: empty
-  std::uint64_t update = 0;               // 0: outside updates
-  std::uint64_t bytes = 0;                // this rank's part of a collective, load or unload; else 0
+  std::uint64_t number = 0;               // this entry's number in its lane, from 1; 0: empty
+  std::uint64_t update = 0;               // 0: the operation is not part of an update
+  std::uint64_t bytes = 0;                // of this rank's part of a collective, load or unload; else 0
   std::int64_t begin_ns = 0, end_ns = 0;  // by now_ns(); 0: unknown
   std::int32_t micro_batch = 0;
   std::int32_t exchanges = 0;   // 1: a collective, in which ranks wait for each other
@@ -41,13 +41,14 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::ato
 inline constexpr std::size_t flight_lanes = stream_count + 1, host_lane = stream_count;
 using FlightLanes = std::array<FlightLane, flight_lanes>;
 
-/// An entry named `what`, cut to the size of the field.
+/// An entry whose field `what` has this text, cut to the size of the field.
 FlightEntry flight_entry(std::string_view what);
-/// Entries for a list of operations, with all fields that are known before the run. begin_operation() copies them.
+/// Entries for a list of operations, in which the fields that are known before the run are set. begin_operation() copies an
+/// entry into the lane.
 std::vector<FlightEntry> flight_entries(const std::vector<Operation>& operations, const Layout& layout);
 
-/// Called by the thread that owns the lane. A process may die between any two stores, so an entry is valid only once `begun`
-/// has reached its number.
+/// Called by the thread that owns the lane. A process may die between any two stores, so a reader may use an entry only if
+/// `begun` has reached the entry's number.
 inline void begin_operation(FlightLane& lane, const FlightEntry& entry, std::uint64_t update, std::int64_t begin_ns) {
   const std::uint64_t number = lane.begun.load(std::memory_order_relaxed) + 1;
   FlightEntry& here = lane.entries[number % FlightLane::size];

@@ -14,38 +14,38 @@
 
 namespace fsdp {
 
-/// The alignment of parameters and shards in a flat buffer, in elements: in fp32 they start on a cache line of 64 bytes.
+/// The alignment of parameters and shards in a flat buffer, in elements. 16 fp32 elements are a cache line of 64 bytes.
 inline constexpr std::size_t flat_alignment = 16;
 
-/// The element types of a unit. State kept in bf16 is converted to fp32 for all arithmetic, and results are rounded
-/// stochastically: see operations/rounding.cpp.
+/// The element types of a unit. State that is stored in bf16 is converted to fp32 for all arithmetic, and results are rounded
+/// to bf16 stochastically: see operations/rounding.cpp.
 struct UnitTypes {
-  DType parameter = DType::f32;  // of gathers and computation
-  DType reduce = DType::f32;     // each rank's gradient is rounded to it before a reduction
-  DType master = DType::f32;     // of the optimizer's parameters: fp32; or, if `parameter` is bf16, bf16 in the same buffer
-  DType gradient = DType::f32;   // of a rank's gradient sums: fp32 or bf16
+  DType parameter = DType::f32;  // of the parameters in gathers and computation
+  DType reduce = DType::f32;     // each rank's gradient is rounded to this type before a reduction
+  DType master = DType::f32;     // of the parameters that the optimizer updates: fp32, or bf16 (only if `parameter` is, too)
+  DType gradient = DType::f32;   // of the gradient sums that a rank stores: fp32 or bf16
   bool operator==(const UnitTypes&) const = default;
 };
 
 struct Unit : UnitSpec {
-  std::vector<std::size_t> offsets;  // of each parameter: elements from the start of the flat buffer
-  std::size_t numel = 0;             // elements of parameters, without padding
+  std::vector<std::size_t> offsets;  // where each parameter starts in the flat buffer, in elements
+  std::size_t numel = 0;             // the number of elements of all parameters, without padding
   std::size_t padded_numel = 0;      // of the flat buffer
-  std::vector<Range> gaps;           // elements of the flat buffer that belong to no parameter
+  std::vector<Range> gaps;           // ranges of the flat buffer that belong to no parameter
   int shards = 1;                    // the size of the shard axis, or 1 if the unit is not sharded
   UnitTypes types;
 };
 
 /// The part of a parameter that is in a shard.
 struct Slice {
-  std::size_t parameter;     // index in the model
-  Range range;               // elements of the flattened parameter
+  std::size_t parameter;     // the parameter's index in the model
+  Range range;               // the slice's range of elements in the flattened parameter
   std::size_t shard_offset;  // position in elements from the start of the rank's part of the unit
 };
 
 class Layout {
  public:
-  /// `shards` is the size of the shard axis. The units cover each parameter once.
+  /// `shards` is the size of the shard axis. Each parameter must be in exactly one unit.
   Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types = {});
 
   int shards() const { return shards_; }
@@ -55,11 +55,11 @@ class Layout {
   }
   /// The parts of parameters in shard `shard` of `unit`, in flat order. Empty slices are omitted.
   std::vector<Slice> slices(std::size_t unit, int shard) const;
-  /// The number of elements of an optimizer state of `unit` on each rank. By `extent`: one for each element of the shard, or
-  /// one for each row or column of the unit's matrices.
+  /// The number of elements of an optimizer state of `unit` on each rank. `extent` says whether the state has a number for each
+  /// element of the shard, or for each row or column of the unit's matrices.
   std::size_t state_numel(std::size_t unit, Extent extent) const;
-  /// Some optimizers compute sums over whole tensors, as integer words, in one or two rounds. Returns the range of this unit's
-  /// words among those of all trained units in a round.
+  /// Some optimizers compute sums over whole tensors, in one or two rounds. A sum is stored as integer words. Returns the range
+  /// of this unit's words among the words of all trained units in a round.
   Range statistics(std::size_t unit, int round) const;
   /// The number of words of all trained units in a round.
   std::size_t statistics_words(int round) const;
@@ -77,7 +77,7 @@ struct UnitParts {
   std::vector<UnitTensor> tensors;
   std::vector<OptimizerSlice> slices;
 };
-/// `settings`: of each parameter of the model.
+/// `settings` has an entry for each parameter of the model.
 UnitParts parts_of_unit(const Layout& layout, std::size_t unit, int shard, const std::vector<ParameterSettings>& settings);
 
 }  // namespace fsdp

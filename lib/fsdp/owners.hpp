@@ -1,5 +1,5 @@
-// Assigns to ranks the work on whole matrices that some optimizers (Muon) need. A pure function of the layout, so that no
-// communication is needed.
+// Some optimizers (Muon) work on whole matrices. This file assigns that work to ranks. It is a pure function of the layout, so
+// that no communication is needed.
 #pragma once
 
 #include <vector>

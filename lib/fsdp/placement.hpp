@@ -12,11 +12,12 @@ namespace fsdp {
 
 enum class Place { sharded, whole };
 
-/// The ranks along the shard axis of the mesh. The replicate axis covers the rest.
+/// The size of the shard axis of the mesh: all ranks, a group of them, or one rank. The replicate axis has the other factor of
+/// the world size.
 enum class ShardAxis { world, group, rank };
 
-/// Which kinds of state are sharded along the shard axis. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023,
-/// "PyTorch FSDP", section 3.2.)
+/// A strategy: which kinds of state are sharded along the shard axis. (Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al.
+/// 2023, "PyTorch FSDP", section 3.2.)
 struct Placement {
   std::string_view name;
   ShardAxis axis;
@@ -27,10 +28,10 @@ struct Placement {
 };
 
 const std::deque<Placement>& placements();
-/// Adds a row to the table, for a strategy of your own. Call it before anything else. The row stays until the process ends.
-/// row.name must be new, and its memory must stay valid until then.
+/// Adds a row to the table, for a strategy of your own. Call it before anything else. row.name must be new. The row, and the
+/// memory that row.name points to, are used until the process ends.
 void add_placement(const Placement& row);
-/// All accepted names, each with our name for the strategy: first our names, then PyTorch's.
+/// Pairs of an accepted name and our name for the same strategy. Our names come first, then PyTorch's.
 std::vector<std::pair<std::string, std::string>> placement_names();
 /// The row with this name. Throws UserError with a list of the names if there is none.
 const Placement& find_placement(std::string_view name);

@@ -20,8 +20,8 @@
 
 namespace fsdp {
 
-/// `load` copies offloaded state from the host to the device, and `unload` copies it back. They are separate streams, so that
-/// both directions of the bus are used simultaneously and do not delay collectives.
+/// `load` copies offloaded state from the host to the device, and `unload` copies it back. These two are separate streams, so
+/// that copies in both directions run simultaneously and do not delay collectives.
 enum class StreamId { compute, gather, reduce, load, unload };
 inline constexpr std::size_t stream_count = 5;
 
@@ -89,14 +89,15 @@ enum class BufferRole {
 };
 inline constexpr std::size_t role_count = 10;
 std::string_view name_of(BufferRole role);
-/// Returns true for gathered parameters and unreduced gradients. Their slots are in memory that the communicator provides.
+/// Returns true for gathered parameters and unreduced gradients. Buffers with these roles are in memory that the communicator
+/// provides.
 constexpr bool is_slot(BufferRole role) {
   return role == BufferRole::gathered_parameters || role == BufferRole::unreduced_gradients;
 }
 
 using BufferId = int;
 
-/// The resources for allocating memory: a rank's device, and its shard group.
+/// What an allocation of memory needs: a rank's device, and the rank's shard group.
 struct Means {
   Device& device;
   Collectives& shard_group;
@@ -137,11 +138,11 @@ struct PlanBuffer {
   std::string name;  // "x3", "P0", "shard block 2"
   BufferRole role;
   std::size_t bytes;
-  bool transient = false;  // lives inside one micro-batch; else for the whole run
+  bool transient = false;  // true: used inside one micro-batch only; false: kept for the whole run
   const Space* space = &spaces::device;
   std::size_t offset = 0;  // in its space
-  // If the buffer is offloaded: the slot on the device that its content is loaded into, and the unit that the content belongs
-  // to.
+  // Set if the buffer is offloaded: `slot` is the place on the device that the content is loaded into, and `unit` is the unit
+  // that the content belongs to.
   Location slot = {};
   int unit = -1;
 
@@ -160,10 +161,10 @@ struct Operation {
   const Kind* kind;
   StreamId stream;
   int micro_batch = 0;
-  int unit = -1;            // whose parameters, gradient or state it works on; -1: none
+  int unit = -1;            // the unit whose parameters, gradient or state are used; -1: none
   int stage = -1;           // 0: embedding, 1 + b: block b, the last: head; -1: none
-  int block = -1;           // the block, if the stage is one; else -1
-  int round = 0;            // of the optimizer's sums over whole tensors: kinds::statistics
+  int block = -1;           // index of the block, if the stage is a block; else -1
+  int round = 0;            // the round of the optimizer's sums over whole tensors: kinds::statistics
   bool accumulate = false;  // adds to its output instead of replacing it
 
   // The amount of work, for collectives and operations on a whole unit.
@@ -202,7 +203,7 @@ struct PlanOptions {
   bool checkpoint_activations = false;
   CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;
   std::size_t checkpoint_every = 1;  // policy `block`: blocks per segment; only the input of a segment is stored
-  std::size_t parameter_slots = 2;   // most units gathered at a time, besides those that stay gathered (rate limiter)
+  std::size_t parameter_slots = 2;   // the most units gathered at a time, besides units that stay gathered (rate limiter)
   std::size_t gradient_slots = 2;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = true;  // gather the next unit before the current one is computed; false: when it is needed
@@ -235,8 +236,9 @@ struct UpdateSections {
 
 /// The largest number of partial sums of a unit's gradient that an invariant plan stores at the same time. It adds partial sums
 /// as a binary tree: two adjacent sums are added once both cover the same number of micro-batches. So after micro-batch k (from
-/// 0) there is one partial sum for each 1 in the binary form of k + 1. `joins_at_once`: the gradient of an odd micro-batch is
-/// added to the previous sum during its reduction. Otherwise it is another partial sum until it is summed over replicas.
+/// 0) there is one partial sum for each 1 in the binary form of k + 1. If `joins_at_once` is true, the gradient of an odd
+/// micro-batch is added to the previous sum during the gradient's reduction. Otherwise the gradient is another partial sum
+/// until it is summed over replicas.
 std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once);
 
 /// All streams are idle when a list of operations begins, so waits only refer to operations of the same list.
@@ -259,15 +261,15 @@ struct Plan {
   std::vector<Location> master, parameters, whole_parameters, gradients, whole_gradients;
   std::vector<Location> kept_whole_gradients;  // the whole gradients between micro-batches, if they are kept
   // sums_in_a_tree: the update is invariant and has several micro-batches. The first partial sum of a gradient is then in
-  // `gradients`, which finally has the total. The other partial sums are in `waiting_sums`.
+  // `gradients`, and in the end the total is there. The other partial sums are in `waiting_sums`.
   bool sums_in_a_tree = false;
   std::vector<std::vector<Location>> waiting_sums;  // [unit]
-  // This rank's master parameters and gradient in fp32, for operations: the places in `master` and `gradients` or, if the state
-  // there is bf16, memory that units use in turn.
+  // This rank's master parameters and gradient in fp32, for operations: the places in `master` and `gradients` or, if that
+  // state is bf16, memory in which each unit's fp32 copy replaces that of another unit.
   std::vector<Location> wide_master, wide_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of the unit's rule]; empty if not trained
   BufferId cheap = -1;                 // selective checkpointing: the recomputed part of a block's saved activations; else -1
-  std::vector<BufferId> statistics;    // the optimizer's sums over whole tensors: a buffer for each round
+  std::vector<BufferId> statistics;    // a buffer for each round of the optimizer's sums over whole tensors
   std::size_t directions_at_once = 2;  // Muon: the number of units whose update is computed together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
   BufferId positions = -1;         // of each token in its document, if a batch has documents; else -1
@@ -275,16 +277,16 @@ struct Plan {
   std::vector<BufferId> caches;
   BufferId rows = -1;            // the rows of a decoding step: sequences[R], then positions[R]
   BufferId matrix_scratch = -1;  // for Muon's work on whole matrices
-  // Buffers in host memory. `tokens`: two halves, with the micro-batches of the current update and of the next one. `step`:
-  // tokens, sequences and positions of a decoding step. `logits`: the wanted logits of that step. `losses`: the loss of each
-  // row of an evaluation. `report`: the final sums of the update.
+  // Buffers in host memory. `tokens` has two halves, for the micro-batches of the current update and of the next one. `step`
+  // has tokens, sequences and positions of a decoding step, and `logits` has the wanted logits of that step. `losses` has the
+  // loss of each row of an evaluation. `report` has the final sums of the update.
   BufferId tokens = -1, step = -1, logits = -1, losses = -1, report = -1;
 
   /// The bytes to allocate in each space, in the order of the spaces' first buffers.
   std::vector<SpaceUse> spaces;
   std::size_t peak_bytes = 0;  // the largest amount of device memory in use at one time
   std::size_t bytes_in(const Space& space) const;
-  /// The bytes in host memory: of offloaded state (offloaded_bytes()), and of batches and results (batch_bytes()).
+  /// Bytes in host memory. offloaded_bytes() counts offloaded state, and batch_bytes() counts batches and results.
   std::size_t offloaded_bytes() const;
   std::size_t batch_bytes() const;
 
@@ -301,15 +303,16 @@ struct Plan {
 /// Pure function. Throws InternalError if the options contradict each other.
 Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options);
 
-/// A hash of the collectives and their order. Ranks compare it before the first step to make sure that they issue the same
-/// collectives.
+/// A hash of the collectives and their order. Ranks compare this hash before the first step to make sure that they issue the
+/// same collectives.
 std::uint64_t collective_fingerprint(const Plan& plan);
 
 /// "forward block 3", "all-gather root", "reduce-scatter root, add".
 std::string title_of(const Operation& op, const Layout& layout);
 std::string_view name_of(StreamId stream);
 /// The operations as a table: number, stream, operation, reads, writes, waits. If there are more than three micro-batches, only
-/// the first two and the last one are shown. If an operation reads or writes more than six buffers, only two are shown.
+/// the first two and the last one are shown. If an operation reads or writes more than six buffers, only two of these buffers
+/// are shown.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, indexed by BufferRole. memory_by_role() counts device memory, with activations at their peak; the sum is
 /// Plan::peak_bytes. offloaded_by_role() counts offloaded state; the sum is Plan::offloaded_bytes().

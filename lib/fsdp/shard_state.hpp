@@ -19,8 +19,8 @@ namespace fsdp {
 /// The name of the state that consists of the parameters. The optimizer names the other states.
 inline constexpr const char* parameters_state = "parameters";
 
-/// The memory of one state. Each unit has Layout::state_numel() elements of `type`, or none if it lacks this state. Code that
-/// does not run on a stream reads and writes them through the views.
+/// The memory of one state. Each unit has Layout::state_numel() elements of `type`, or none if the unit lacks this state. Code
+/// that does not run on a stream reads and writes the elements through the views in `units`.
 /// Extent::element: this rank's part of the unit, as in Layout::slices(). Extent::row and column: one number per row or column
 /// of all matrices of the unit, in order, the same on every rank.
 struct ShardState {
@@ -37,11 +37,12 @@ struct ShardState {
   }
 
   std::size_t numel(std::size_t unit) const { return units[unit].bytes() / size_of(type); }
-  /// Reads elements [begin, begin + out.size()) of a unit as fp32, which is exact.
+  /// Reads elements [begin, begin + out.size()) of a unit and converts them to fp32. This is exact.
   void read(std::size_t unit, std::size_t begin, std::span<float> out) const;
   /// Writes `values`, rounded to the nearest number of `type`. This is exact for values from read().
   void write(std::size_t unit, std::size_t begin, std::span<const float> values) const;
-  /// Calls f(values) with elements [begin, begin + count) of a unit in fp32, in pieces if they must be copied or converted.
+  /// Calls f(values) with elements [begin, begin + count) of a unit in fp32, in several calls if elements must be copied or
+  /// converted.
   template <class F>
   void visit(std::size_t unit, std::size_t begin, std::size_t count, F&& f) const {
     if (type == DType::f32)

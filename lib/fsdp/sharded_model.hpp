@@ -51,7 +51,7 @@ class ShardedModel {
   ShardedModel(const ShardedModel&) = delete;
 
   /// Allocates all memory of the run. Collective over world. All ranks throw CollectiveError if one of them has too little
-  /// memory, or if its kernels have more threads (kernels::threads()) than the model was made for.
+  /// memory, or if the kernels of one of them have more threads (kernels::threads()) than the model was made for.
   /// `comm` selects how GPUs communicate (Mesh::use_device).
   Executor& allocate(Device& device, ExecutorOptions options = {}, const CommOptions& comm = {});
   /// Requires allocate().
@@ -74,7 +74,7 @@ class ShardedModel {
   const Placement& placement_;
   Communicator& world_;
   std::shared_ptr<const Model> model_;
-  const Transformer* transformer_ = nullptr;  // model_, if it was made from a configuration
+  const Transformer* transformer_ = nullptr;  // the same object as model_, if that was made from a configuration; else null
   Mesh mesh_;
   std::vector<std::string> warnings_;
   ShardedPlan planned_;

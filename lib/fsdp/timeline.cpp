@@ -42,7 +42,8 @@ double drawn_time(const Operation& op, const Layout& layout, std::size_t block_n
       break;
   }
   if (op.unit < 0) return 0;  // only a few numbers are sent
-  // A collective is drawn by the bytes that its ranks exchange, a load or unload by the bytes of this rank.
+  // The length of a collective follows from the bytes that its ranks exchange, and that of a load or unload from the bytes of
+  // this rank.
   const auto ranks = static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards);
   const auto use = collective_of(op);
   const std::size_t bytes = use ? use->moved_bytes(ranks) : op.bytes();

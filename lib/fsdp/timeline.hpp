@@ -1,5 +1,6 @@
 // Draws one update as text: a row per stream and a box per operation, in the order of the plan. The drawing shows which gather
-// overlaps which computation if streams run concurrently. Times are not measured: they follow a rule that the text states.
+// overlaps which computation if streams run concurrently. Lengths are not measured times. They follow a rule that the text
+// states.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,9 @@ double drawn_time(const Operation& op, const Layout& layout, std::size_t block_n
 /// "F0": the letter of the kind, and the number of the block or unit.
 std::string drawn_label(const Operation& op, const Layout& layout);
 
-/// `block_numel` is the number of parameters of one block, whose transfer is drawn as long as its forward pass. Lines have at
-/// most `columns` characters. If there are more than three micro-batches, only the first two and the last one are drawn. Pure
-/// function.
+/// `block_numel` is the number of parameters of one block, The transfer of so many parameters is drawn as long as the forward
+/// pass of a block. Lines have at most `columns` characters. If there are more than three micro-batches, only the first two and
+/// the last one are drawn. Pure function.
 std::string draw_timeline(const std::vector<Operation>& operations, const Layout& layout, std::size_t block_numel,
                           std::size_t columns = 120);
 

@@ -40,7 +40,7 @@ Range members_on_node(const Members& group, std::size_t first, std::size_t n) {
 
 /// The number of members on each node that has members, if all these nodes have the same number; else 0. Returns the same as
 /// ranks_of_each_node(), without a list of all members. If the stride does not divide the ranks of a node, the group spans the
-/// cluster, and nodes have at most one member or different numbers. For both 0 is right, because callers treat 1 like 0.
+/// cluster, and nodes have at most one member or different numbers. In both cases 0 is right, because callers treat 1 like 0.
 std::size_t members_of_each_node(const Members& group, std::size_t per_node) {
   if (per_node % group.stride != 0) return 0;
   const auto node_of = [&](std::size_t k) { return group.member(k) / per_node; };
@@ -56,8 +56,8 @@ struct Sent {
   std::size_t total() const { return intra_node + inter_node; }
 };
 
-/// The bytes that a rank sends in an all-reduce by messages: the other ranks' shares to their owners, then its own reduced
-/// share to the other ranks.
+/// The bytes that a rank sends in an all-reduce by messages: first each other rank's share of the summands to that rank, then
+/// the rank's own reduced share to all other ranks.
 std::size_t sent_by_all_reduce(std::size_t count, std::size_t ranks, std::size_t rank, std::size_t reduce_bytes,
                                std::size_t element_bytes) {
   const std::size_t mine = share(count, ranks, rank).size();

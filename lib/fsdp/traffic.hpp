@@ -4,9 +4,10 @@
 // Ranks are consecutive on nodes. A group with the same number of ranks on each of several nodes communicates by nodes
 // (comm/nodes/): a rank sends a shard to each other node once, and the ranks of a node forward what they receive (all-gather)
 // or add up what they send (reduce-scatter). Any other group, and every group if all communication is by messages, sends
-// directly from rank to rank: a rank's shard in an all-gather, the receiver's share in a reduce-scatter, and both in an
-// all-reduce. In a ring (NCCL for large buffers) a rank sends as many bytes, but only to the next rank, so that each group has
-// only one rank per node that sends to another node. Both counts are computed.
+// directly from rank to rank. In an all-gather a rank sends its shard to each other rank. In a reduce-scatter a rank sends to
+// each other rank the part that the receiver reduces. An all-reduce is both. In a ring (NCCL for large buffers) a rank sends as
+// many bytes, but only to the next rank, so that each group has only one rank per node that sends to another node. Both counts
+// are computed.
 #pragma once
 
 #include <array>
@@ -65,8 +66,8 @@ std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& o
 
 struct RankTraffic {
   std::array<std::uint64_t, collective_kinds> bytes_sent{};
-  std::uint64_t within_node = 0, between_nodes = 0;  // their sum is that of bytes_sent
-  std::uint64_t ring_between_nodes = 0;              // if all groups used rings
+  std::uint64_t within_node = 0, between_nodes = 0;  // together as many as in bytes_sent
+  std::uint64_t ring_between_nodes = 0;              // bytes between nodes if all groups used rings
   std::uint64_t total() const { return within_node + between_nodes; }
   bool operator==(const RankTraffic&) const = default;
 };

@@ -70,8 +70,8 @@ class Loader {
         }
   }
 
-  /// Notes that operation `i` needs buffer `id` loaded. If `id` must be loaded now, the stays of buffers that overlap its slot
-  /// end.
+  /// Notes that operation `i` needs buffer `id` loaded. If `id` must be loaded now, this ends the stays of buffers whose slots
+  /// overlap that of `id`.
   Stay& stay_at(std::size_t i, BufferId id, bool needs_what_is_kept) {
     std::vector<std::size_t>& here = loaded_[buffer(id).slot.buffer];
     const auto mine = std::find_if(here.begin(), here.end(), [&](std::size_t s) { return stays_[s].buffer == id; });
@@ -89,8 +89,8 @@ class Loader {
   }
 
   /// Returns true if the operation needs the content that is stored on the host. If a rank writes only its own part, the other
-  /// parts are needed. If several stages use a unit, the first contribution of a micro-batch overwrites the gradient, and later
-  /// ones need it.
+  /// parts are needed. If several stages use a unit, the first operation of a micro-batch that writes the gradient overwrites
+  /// it, and later ones add to it and need it.
   bool needs_what_is_kept(const Operation& op, Effect effect, const Location& place) {
     if (needs_content(op, effect) || place.per_shard != 0) return true;
     return effect == Effect::contributes && std::exchange(contributed_[place.buffer], op.micro_batch + 1) == op.micro_batch + 1;

@@ -79,9 +79,9 @@ class Builder {
   // Stage 0 is the embedding, stage 1 + b is block b, and the last stage is the head.
   int head_stage() const { return blocks_ + 1; }
 
-  /// The slots that a bundle of units uses in turn with other bundles. `inside`: several slots, for bundles of blocks. `ends`:
-  /// one slot, for the embedding and the head if they are separate. `none`: a bundle that both ends of the model use, or that
-  /// overlaps others, has its own slot from its first use to its last.
+  /// The slots that a bundle of units shares with other bundles. `inside` has several slots, for bundles of blocks. `ends` has
+  /// one slot, for the embedding and the head if they are separate. `none` means that the bundle has its own slot from its
+  /// first use to its last: both ends of the model use the bundle, or it overlaps others.
   enum class SlotPool { none, inside, ends };
 
   /// Units that are gathered and released together, because the same stages use them.
@@ -90,7 +90,7 @@ class Builder {
     std::vector<int> units;  // all units of the bundle
     SlotPool pool = SlotPool::none;
     std::size_t turn = 0;   // position in the pool's order of use
-    bool gathered = false;  // at the current end of the list that is built
+    bool gathered = false;  // after the operations that the list has so far
   };
 
   void find_uses() {
@@ -137,8 +137,8 @@ class Builder {
   static std::size_t slots_of(SlotPool pool, std::size_t inside) { return pool == SlotPool::ends ? 1 : inside; }
 
   /// Reserves memory for each unit with bytes_of(unit) > 0, and sets locations[unit]. If `in_turn` is true, the bundles of a
-  /// pool use its slots in turn; `inside` is the number of slots in the pool of that name. Every other bundle has its own
-  /// memory.
+  /// pool reuse the pool's slots cyclically; `inside` is the number of slots of SlotPool::inside. Every other bundle has its
+  /// own memory.
   template <class BytesOf>
   void add_slots(const std::string& name, BufferRole role, std::size_t inside, bool in_turn, const BytesOf& bytes_of,
                  std::vector<Location>& locations) {
@@ -367,7 +367,8 @@ class Builder {
     return options_.training && options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::selective;
   }
   int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
-  /// The last block of the backward pass, which ends at the lowest trained stage.
+  /// The block at which backward ends. Backward goes from the last block to the first trained block, or to block 0 if the
+  /// embedding is trained.
   int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
   bool recomputed(int block) const { return recomputes() && block / segment() < (blocks_ - 1) / segment(); }
   BufferId x(int block) const { return at(x_, block); }
@@ -614,8 +615,9 @@ class Builder {
                     .operands = {{weights, at(plan_.whole_parameters, u)}}});
   }
 
-  /// Rounds fp32 sums of a unit's gradient to the 16-bit gradient that is kept between micro-batches. `wide`: the sums, of the
-  /// whole gradient or of this rank's part. `add`: adds the kept gradient before rounding.
+  /// Rounds fp32 sums of a unit's gradient to the 16-bit gradient that is kept between micro-batches. `wide` is the place of
+  /// these sums, which are of the whole gradient or of this rank's part. If `add` is true, the kept gradient is added before
+  /// rounding.
   void keep_gradient(List& list, int u, const Location& wide, bool add) {
     const bool is_whole = wide == at(plan_.whole_gradients, u);
     emit(list, {.kind = is_whole ? &kinds::round_whole_gradient : &kinds::round_gradient,

@@ -1,5 +1,5 @@
-// Applies the strategy and the plan options to each unit: which of its state is sharded, replicated, rounded or in a slot.
-// Private to the plan builder.
+// Applies the strategy and the plan options to each unit: which of the unit's state is sharded, replicated, rounded or in a
+// slot. Private to the plan builder.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class UnitPlacement {
   /// Returns true if the unit has an fp32 copy besides the parameters used for computation.
   bool rounded(int u) const { return unit(u).types.parameter != unit(u).types.master; }
   /// Return true if the unit's master parameters, or its gradient, are stored in bf16. Operations then work on an fp32 copy, in
-  /// memory that units use in turn.
+  /// memory that another unit's copy overwrites later.
   bool has_16_bit_master(int u) const { return unit(u).types.master != DType::f32; }
   bool has_16_bit_gradient(int u) const { return unit(u).types.gradient != DType::f32; }
   bool works_on_matrices(int u) const { return trained(u) && unit(u).rule->whole.work; }
@@ -42,7 +42,8 @@ class UnitPlacement {
   bool sharded_at_rest(int u) const { return is_sharded(u) && row_.parameters_at_rest == Place::sharded; }
   /// Returns true if each rank of the shard axis updates only its shard.
   bool scattered(int u) const { return is_sharded(u) && row_.optimizer_state == Place::sharded; }
-  /// Returns true if gathered parameters are released between forward and backward, so that units can use slots in turn.
+  /// Returns true if gathered parameters are released between forward and backward, so that a slot can be reused by another
+  /// unit.
   bool gathers_in_turn() const { return row_.parameters_forward_to_backward == Place::sharded; }
   /// Returns true if each micro-batch's gradient is summed over all ranks, and these sums are added as a tree.
   bool sums_in_a_tree() const { return options_.training && options_.invariant && options_.micro_batches > 1; }
@@ -54,8 +55,8 @@ class UnitPlacement {
   bool gradient_in_slot(int u) const {
     return trained(u) && (has_16_bit_gradient(u) || sums_in_a_tree() || (scattered(u) && !keeps_whole_gradients()));
   }
-  /// is_replicated(): other ranks have the same part of the unit's gradient, each computed from its own data. replicas(): the
-  /// group of those ranks.
+  /// is_replicated() returns true if other ranks have the same part of the unit's gradient, each computed from that rank's own
+  /// data. replicas() returns the group of those ranks.
   bool is_replicated(int u) const { return row_.axis != ShardAxis::world || !scattered(u); }
   GroupAxis replicas(int u) const { return unit(u).sharded ? GroupAxis::replicate : GroupAxis::world; }
 

@@ -228,7 +228,7 @@ bool UpdateBuilder::shares_memory(int u, const std::vector<int>& others) const {
   });
 }
 
-/// The place of the unit's words (its sums over whole tensors on this rank) in a round.
+/// The place of the words of a round, which are this rank's sums over the unit's whole tensors.
 Location UpdateBuilder::words(int u, int round) const {
   const Range range = units_.layout().statistics(static_cast<std::size_t>(u), round);
   return {at(plan_.statistics, round), range.begin * sizeof(std::int64_t)};

@@ -14,14 +14,14 @@ class UpdateBuilder {
   UpdateBuilder(const UnitPlacement& units, Plan& plan, bool clips_values)
       : units_(units), plan_(plan), clips_values_(clips_values) {}
 
-  /// Adds buffers for this rank's part of directions, which units use in turn. The gathered directions of a unit use the memory
-  /// of its unreduced gradient, which must be in the plan already.
+  /// Adds buffers for this rank's part of directions. Units share these buffers one after another. The gathered directions of a
+  /// unit use the memory of its unreduced gradient, which must be in the plan already.
   void add_direction_buffers();
   /// Adds the buffers for sums over whole tensors.
   void add_statistics_buffers();
 
-  /// Append the last two sections of the update. If a unit's new parameters are gathered, this overlaps with the optimizer's
-  /// work on the next unit.
+  /// Append the last two sections of the update. If a unit's new parameters are gathered, the gather overlaps with the
+  /// optimizer's work on the next unit.
   void append_norm(int micro_batch);
   void append_optimizer(int micro_batch);
   /// Builds the list Plan::publish.
@@ -47,8 +47,8 @@ class UpdateBuilder {
   Plan& plan_;
   const bool clips_values_;
   int micro_batch_ = 0;
-  // Per unit with a rule for whole matrices: this rank's part of the directions, and the whole directions. Both can be the same
-  // place.
+  // Per unit with a rule for whole matrices: `directions_` is this rank's part of the directions, and `whole_directions_` is
+  // the whole directions. The two can be the same place.
   std::vector<Location> directions_, whole_directions_;
 };
 

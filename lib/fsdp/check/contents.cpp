@@ -50,8 +50,8 @@ class Contents : private CheckedList {
   }
 
  private:
-  /// The state of a range of a buffer. `stored`: the offloaded buffer that the range is a copy of. `changed`: an operation has
-  /// written to the range since it was loaded.
+  /// The state of a range of a buffer. `stored` is the offloaded buffer that the range is a copy of. `changed` is true if an
+  /// operation has written to the range since the load.
   struct Piece {
     std::size_t begin, end;
     Content content;
@@ -62,8 +62,8 @@ class Contents : private CheckedList {
 
   [[noreturn]] void fail(const std::string& why) const { CheckedList::fail(at_, why); }
 
-  /// Returns true for buffers that units, stages or micro-batches use in turn. Other buffers have one content for the whole
-  /// list.
+  /// Returns true for buffers that several units, stages or micro-batches share one after another. Other buffers have the same
+  /// content for the whole list.
   static bool takes_turns(const PlanBuffer& buffer) {
     switch (buffer.role) {
       case BufferRole::gathered_parameters:

@@ -1,7 +1,7 @@
-// Checks each unit's gradient through an update: every contribution of every micro-batch counts exactly once, is reduced over
-// all ranks that contribute to it, enters the norm, and is used by one optimizer step after the norm. A kind of operation names
-// its check (Kind::follow): one of the functions below or a function of its own. The library's checks are in one class, because
-// most of them concern the order of operations.
+// Checks each unit's gradient through an update: the gradient that each stage computes in each micro-batch is added exactly
+// once. The sum is reduced over all ranks, included in the norm, and used by one optimizer step after the norm. Kind::follow is
+// the check of a kind of operation: one of the functions below or another function. The library's checks are in one class,
+// because most of them concern the order of operations.
 #pragma once
 
 #include <map>
@@ -55,7 +55,8 @@ class GradientStates : private CheckedList {
  private:
   using Contribution = std::pair<int, int>;  // micro-batch, stage
 
-  /// A sum over micro-batches [begin, end). `reduced`: it is summed over all ranks that contribute to it.
+  /// A sum over micro-batches [begin, end). If `reduced` is true, it has been summed over all ranks that have a part of the
+  /// sum.
   struct Sum {
     int begin, end;
     bool reduced;
@@ -73,7 +74,7 @@ class GradientStates : private CheckedList {
     bool reduced = false;     // summed over the ranks with the same part
     std::map<int, Sum> sums;  // partial sums, by the index of sum_at(); `reduced` is then that of the whole gradient
     bool in_norm = false, used = false, updated = false;
-    std::set<const Kind*> done;  // kinds that have called once()
+    std::set<const Kind*> done;  // kinds whose operation on this unit has called once()
     int counted = 0;             // completed rounds of statistics
     Matrices matrices = Matrices::none;
   };

@@ -14,9 +14,9 @@ namespace fsdp {
 /// write and all its readers, so that a slot is reused only after its last reader. A transient buffer is used by only one
 /// stream.
 /// - Gathers: every stage finds its parameters gathered, no gathered unit is overwritten, and every gathered unit is released.
-/// - Gradients: for every trained unit, every contribution of every stage and micro-batch counts exactly once. Each gradient is
-/// reduced over all ranks that contribute to it before its squares are added, the norm includes all squares, and every trained
-/// unit is updated once, after the norm.
+/// - Gradients: for every trained unit, the gradient that each stage computes in each micro-batch is added exactly once. Each
+/// gradient is reduced over all ranks that contribute to it before its squares are added, the norm includes all squares, and
+/// every trained unit is updated once, after the norm.
 /// - Invariant plans: partial sums over micro-batches are added in the canonical order, and only after they are summed over all
 /// ranks.
 /// - Optimizers that need sums over whole tensors: each round includes every unit once, and is then summed over ranks, before

@@ -1,4 +1,4 @@
-// The operations on a rank's sums of gradients, until the optimizer reads these.
+// The operations on a rank's sums of gradients, up to the optimizer.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/exact_sum.hpp"

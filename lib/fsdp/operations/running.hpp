@@ -20,8 +20,8 @@ struct UpdateScalars {
   double learning_rate = 0;
   double clip_norm = 0;           // 0: no clipping
   double clip_value = 0;          // limit for each element of the gradient, if the plan clips values
-  std::uint64_t state_began = 0;  // the optimizer's states were zero after this update; 0: at the start
-  Dropout dropout = {};           // first_sequence is that of this rank's micro-batch 0
+  std::uint64_t state_began = 0;  // the optimizer's states were last zero after this update; 0: before the first
+  Dropout dropout = {};           // first_sequence is that of micro-batch 0 of this rank
   double tokens = 0;              // the number of targets that count, in the whole update over all ranks
   /// Gradients are multiplied by this power of 2 until the optimizer divides by it, because fp16 loses small numbers.
   double loss_scale = 1;
@@ -74,7 +74,7 @@ struct Running {
   Stream& stream;
   const Operation& op;
   const UpdateScalars& scalars;
-  const DecodingStep& step;  // stored in the operand `step`
+  const DecodingStep& step;  // the current decoding step; the memory of the operand `step` has the same numbers
   std::size_t batch_begin;   // offset of this list's micro-batches in the operand `tokens`
 
   /// The address of an operand; null if the operation does not have it.
