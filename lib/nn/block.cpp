@@ -112,7 +112,7 @@ void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, 
   backward(parameters.k_norm, d_qkv + attention_width(c), at.k, at.k_stats, c.kv_heads);
 }
 
-/// Rotates queries and keys by their positions (RoPE): in one call, because they are adjacent in a row.
+/// Rotates queries and keys by their positions (RoPE). One call rotates both, because they are adjacent in a row.
 template <class E>
 void rotate(const Stage<E>& stage, E* qkv, bool inverse, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
@@ -307,7 +307,7 @@ void Transformer::decode_wanted(const StageContext& context, std::size_t block, 
   of_wanted.shape = {1, wanted.size()};
   const Stage<E> stage(config_, device_, of_wanted);
   E *const in = at.norm1, *const out = at.norm2;  // [wanted rows,C], in memory that is no longer needed
-  // Calls work(i, n) for adjacent wanted rows together: those of texts that are continued by one token each are adjacent.
+  // Calls work(i, n) once for n adjacent wanted rows. Rows of texts that grow by one token are adjacent.
   const auto for_each_run = [&](const auto& work) {
     for (std::size_t i = 0, n = 1; i < wanted.size(); i += n, n = 1) {
       while (i + n < wanted.size() && n < shape.sequences && row(i + n) == row(i) + n) ++n;

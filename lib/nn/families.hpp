@@ -49,7 +49,7 @@ struct OtherArch {
   std::string name, why, instead;  // "<name> is not supported (<why>); <instead>"
 };
 
-/// `config` with these sizes, and heads of width / heads elements.
+/// Returns `config` with these sizes and a head size of width / heads.
 TransformerConfig with_sizes(TransformerConfig config, std::size_t width, std::size_t layers, std::size_t heads,
                              std::size_t kv_heads, std::size_t ffn_width);
 
@@ -63,7 +63,7 @@ struct Family {
   bool grouped_queries = true;
   /// Each head may have any size; else heads must divide the width.
   bool free_head_size = false;
-  /// read() understands "sliding_window". For other families the key must be off.
+  /// read() reads the key "sliding_window". If false, the key must be missing or off.
   bool reads_sliding_window = false;
   /// transformers' defaults for missing keys; 0 if the default follows from other keys. The fields that read() does not set are
   /// the same for all models of the family.

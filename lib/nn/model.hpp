@@ -105,26 +105,26 @@ class Model {
   virtual std::size_t table_numel(std::size_t /*T*/) const { return 0; }
   virtual void fill_tables(std::span<float> /*tables*/, std::size_t /*T*/, DType /*type*/) const {}
 
-  // Activations (x, dx) are pointers to numbers of context.type.
+  // Activations (x) and their gradients (dx) are arrays of type context.type.
 
   /// Computes x from the batch's inputs.
   virtual void embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const = 0;
   /// Computes the contributions of dx to the gradients of the first stage's parameters. By `write`, a contribution overwrites a
-  /// gradient or is added to it. If the head uses the parameter, too, it is always added, because head_forward_backward() has
-  /// already written the gradient in this micro-batch.
+  /// gradient or is added to it. If the head uses the parameter, too, the contribution is always added, because
+  /// head_forward_backward() has already written the gradient in this micro-batch.
   virtual void embedding_backward(const StageContext& context, const std::int32_t* inputs, const void* dx,
                                   kernels::Write write) const = 0;
 
   /// Computes x_out = block(x_in) and fills `saved`. x_out must not be x_in. If x_out is null, only `saved` is computed
   /// (recomputation). Some of the saved activations (of norms and activation functions) are cheap to recompute. `cheap`, here
-  /// and below, is the place of this part; null: in `saved`, after the other part.
+  /// and below, is the memory for this part. If it is null, this part is in `saved`, after the other part.
   virtual void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                              float* cheap = nullptr) const = 0;
   /// Recomputes the cheap part from x_in and the other part, bit-identical to block_forward().
   virtual void block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
                                      float* cheap = nullptr) const = 0;
-  /// Replaces dx, the gradient of x_out, by that of x_in, and writes the block's gradients or adds to them. `saved` may be
-  /// overwritten.
+  /// On entry, dx is the gradient of x_out; it is replaced by the gradient of x_in. By `write`, the gradients of the block's
+  /// parameters are overwritten or added to. `saved` may be overwritten.
   virtual void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
                               kernels::Write write, float* cheap = nullptr) const = 0;
 

@@ -1,5 +1,5 @@
-// Names, order, shapes and initial values. The order is the same in all families. Norm gains start at 1; the rest depends on
-// the family's InitialWeights:
+// Names, order, shapes and initial values. The order is the same in all families. Norm gains start at 1. All other initial
+// values depend on the family's InitialWeights:
 //   normal           weights and embeddings normal(initializer_range), biases 0
 //   residual_scaled  the same, but projections into the residual stream are divided by sqrt(2 L) (Radford et al. 2019, section
 //                    2.3; GPT2PreTrainedModel._init_weights)

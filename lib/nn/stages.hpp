@@ -51,7 +51,7 @@ inline kernels::AttentionShape attention_shape(const TransformerConfig& c, Batch
 /// part that is cheap to recompute (`cheap` is its size). Backward overwrites most of them with gradients: see block.cpp.
 struct Saved {
   std::size_t qkv;   // [R,(H+2K)D], after bias, norm and rotation
-  std::size_t q, k;  // if these have a norm, their values before it: [R,HD], [R,KD]
+  std::size_t q, k;  // queries and keys before their norm, if they have one: [R,HD], [R,KD]
   std::size_t q_stats, k_stats;
   std::size_t attention, lse;  // [R,HD], [B,H,T]
   std::size_t mid;             // residual stream after attention, [R,C]; in backward the gradient of `attention`, [R,HD]
@@ -93,9 +93,9 @@ inline std::size_t head_chunk_rows(std::size_t R, std::size_t V, const DeviceTra
   return std::min(R, round_up((R + chunks - 1) / chunks, 16));  // gemm over an odd number of rows is slower
 }
 
-/// The number of columns of logits that one matrix product computes, as a dense matrix. There are two reasons for such pieces:
-/// oneDNN's bf16 products take twice as long for long rows of an odd length, and the gradient of a piece is still in cache when
-/// it is used.
+/// The number of columns of logits that one matrix product computes, as a dense matrix. Such pieces have two advantages. They
+/// avoid long rows of an odd length, for which oneDNN's bf16 products take twice as long. And the gradient of a piece is still
+/// in cache when it is used.
 inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
   const std::size_t pieces = V / device.logits_columns + (V % device.logits_columns > 0 ? 1 : 0);
   return pieces == 1 ? V : round_up((V + pieces - 1) / pieces, 32);
@@ -108,8 +108,8 @@ struct Scratch {
   std::size_t unwanted;           // [2,C] or [D]: gradients of norms that are not needed
   std::size_t small_end;          // the end of the areas above
   std::size_t d_qkv, attention;   // block: [R,(H+2K)D], and scratch of the attention kernel
-  std::size_t d_up;               // block: [R,F], in the memory of d_qkv, which is written later
-  std::size_t d_branch;           // block: [R,C], also in that memory: dx times the dropout mask of a branch
+  std::size_t d_up;               // block: [R,F], overlaps d_qkv, which is written later
+  std::size_t d_branch;           // block: [R,C], overlaps d_qkv: dx times a branch's dropout mask
   std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
   std::size_t softmax, logits;    // head: [chunk], and [chunk,V] or, if that is larger, [V] in fp32
   std::size_t d_norm;             // head: fp32 [chunk,C]
@@ -157,7 +157,7 @@ struct DecodingScratch {
   }
 };
 
-/// The places of dropout in a model. The place and the block number are parts of the random key.
+/// Where a model applies dropout. The value and the block number are parts of the random key.
 enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, attention_out, ffn_out };
 
 /// The operations of a stage on its tensors; E is the type of weights and activations. Weights must not be null. Gradients are
@@ -214,8 +214,8 @@ class Stage {
     }
   }
 
-  /// From dy, computes the gradient of x and those of the norm's parameters. By `write_dx`, the first overwrites dx or is added
-  /// to it.
+  /// From dy, computes the gradients of x and of the norm's parameters. By `write_dx`, the gradient of x overwrites dx or is
+  /// added to it.
   void norm_backward(const Norm& norm, E* dx, Write write_dx, const E* dy, const E* x, const float* stats, Write write) const {
     float* d_gain = gradient(norm.gain);
     if (!d_gain) d_gain = scratch_at(scratch.unwanted);
@@ -237,7 +237,7 @@ class Stage {
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
                   weight(linear.weight), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
   }
-  /// Computes dy W^T. By `write`, it overwrites dx[R,in] or is added to it.
+  /// Computes dy W^T. By `write`, the product overwrites dx[R,in] or is added to it.
   void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
     const bool in_out = linear.layout == WeightLayout::in_out;
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,

@@ -18,7 +18,7 @@ namespace fsdp {
 
 class Transformer final : public Model {
  public:
-  /// Validates the configuration and throws UserError. `device` need not exist; sizes of scratch depend on it.
+  /// Validates the configuration and throws UserError. Sizes of scratch depend on `device`, which need not exist.
   explicit Transformer(TransformerConfig config, const DeviceTraits& device = kernels::traits_of_cpu());
 
   const TransformerConfig& config() const { return config_; }
@@ -49,9 +49,9 @@ class Transformer final : public Model {
   /// that one product computes.
   std::size_t head_rows(BatchShape shape) const;
   std::size_t head_columns() const;
-  /// The number of floats of scratch: enough for each stage.
+  /// The number of floats of scratch memory that is enough for each stage.
   std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
-  /// The tables of rotary or sinusoidal positions.
+  /// The number of floats of the tables of rotary or sinusoidal positions.
   std::size_t table_numel(std::size_t T) const override;
   void fill_tables(std::span<float> tables, std::size_t T, DType type = DType::f32) const override;
 

@@ -1,5 +1,5 @@
 // The floating-point operations and memory traffic of a Transformer's stages for one micro-batch. Matrix products count as
-// floating-point operations. All other kernels that nn/block.cpp calls count as the numbers that they read and write.
+// floating-point operations. All other kernels that nn/block.cpp calls count by the bytes that they read and write.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ struct Cost {
 
 class StageWork {
  public:
-  /// trained[p]: parameter p is trained. The model must outlive this object.
+  /// trained[p] is true if parameter p is trained. The model must outlive this object.
   StageWork(const Transformer& model, const std::vector<bool>& trained, BatchShape shape, DType type);
 
   Cost embedding_forward() const;

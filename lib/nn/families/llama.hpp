@@ -8,8 +8,8 @@
 namespace fsdp {
 
 ParameterNames llama_names();
-/// Reads all keys but those for biases, which differ between the families. In `defaults`, 0 key/value heads means as many as
-/// heads, and head size 0 means width / heads.
+/// Reads all keys except the keys for biases, because these differ between the families. In `defaults`, 0 key/value heads means
+/// as many as heads, and head size 0 means width / heads.
 TransformerConfig read_llama_keys(const nlohmann::json& object, TransformerConfig defaults);
 nlohmann::json write_llama_keys(const TransformerConfig& config);
 
