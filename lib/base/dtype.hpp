@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// Tensors have one of the first three types. f64 and i64 are used for sums over ranks.
+/// The elements of tensors are f32, bf16 or f16. f64 and i64 are used for sums over ranks.
 enum class DType { f32, bf16, f16, f64, i64 };
 
 constexpr std::size_t size_of(DType type) { return std::array{4u, 2u, 2u, 8u, 8u}[static_cast<std::size_t>(type)]; }

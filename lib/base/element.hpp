@@ -1,7 +1,7 @@
-// The 16-bit element types, which only store values: all arithmetic is in fp32. bf16 is the upper half of an fp32 number, f16
-// is IEEE binary16. Conversions round to nearest, ties to even, and have no branches, so that compilers vectorize loops over
-// them for every instruction set. No operand is denormal, so the conversions are right even if the processor treats denormals
-// as 0.
+// The 16-bit element types bf16 and f16. They only store values; arithmetic is done in fp32. bf16 is the upper half of an fp32
+// number, f16 is IEEE binary16. Conversions round to nearest, ties to even. They have no branches, so that compilers vectorize
+// loops over conversions for every instruction set. No fp32 operation in a conversion has a denormal operand, so the
+// conversions are right even if the processor treats denormals as 0.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ FSDP_ELEMENT std::uint16_t to_bf16(float x) {
 FSDP_ELEMENT std::uint16_t to_f16(float x) {
   const std::uint32_t all = bits_of(x), sign = all >> 16 & 0x8000u, u = all & 0x7fffffffu;
   const std::uint32_t normal = (u - (112u << 23) + 0xfffu + (u >> 13 & 1u)) >> 13;
-  // Below 2^-14 we add 0.5: the last bits of the sum count units of 2^-24, and the addition has rounded them.
+  // A number below 2^-14 is rounded to a multiple of 2^-24. Adding 0.5 does this, because the last bit of the sum is worth
+  // 2^-24.
   const std::uint32_t small = bits_of(float_of(u < 0x38800000u ? u : 0u) + 0.5f) - 0x3f000000u;
   const std::uint32_t huge = u > 0x7f800000u ? 0x7e00u : 0x7c00u;
   return static_cast<std::uint16_t>(sign | (u < 0x38800000u ? small : u < 0x47800000u ? normal : huge));
@@ -85,7 +86,7 @@ decltype(auto) with_element(DType type, F&& f) {
     case DType::f16:
       return f.template operator()<f16>();
     case DType::f32:
-    case DType::f64:  // these two are only used for sums over ranks, not by kernels
+    case DType::f64:  // f64 and i64 are only used for sums over ranks, not by kernels
     case DType::i64:
       break;
   }
@@ -93,7 +94,7 @@ decltype(auto) with_element(DType type, F&& f) {
 }
 
 #if !defined(__CUDACC__)
-/// Rounds each value to the nearest number of `type`, in place.
+/// Rounds each value, in place, to the nearest number that `type` can represent.
 inline void round_values(DType type, std::span<float> values) {
   with_element(type, [&]<class E>() {
     for (float& value : values) value = static_cast<float>(E(value));

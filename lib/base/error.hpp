@@ -1,10 +1,10 @@
 // The kinds of failure:
 //   UserError   a mistake of the user: "<problem> (<why>); <what to do>". Printed once, without a stack trace; exit code 2.
-//   RunError    the same form of message, but the command is right: a full disk, a folder in use. Exit code 1.
+//   RunError    the same form of message, but the command is right: a disk is full, a folder is in use. Exit code 1.
 //   DamagedError  a RunError: a file's contents are not those that were written.
-//   CollectiveError  a failure of some ranks that every rank throws (comm/agree.hpp makes it).
-//   CallError   a call to MPI, HDF5, oneDNN or the system failed: API, text, file:line. Exit code 1.
-//   expect()    a bug in this program: throws InternalError with file:line. Exit code 1.
+//   CollectiveError  a failure of one or more ranks, thrown on every rank (by comm/agree.hpp).
+//   CallError   a call to MPI, HDF5, oneDNN or the system failed. The message has the call, the error, file:line. Exit code 1.
+//   InternalError  a bug in this program. expect() throws it, with file:line. Exit code 1.
 #pragma once
 
 #include <source_location>
@@ -35,9 +35,9 @@ struct DamagedError : RunError {
 struct CollectiveError : UserError {
   CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code, bool by_damage = false)
       : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code), damage(by_damage) {}
-  int speaker;    // the lowest rank that failed; it prints the message
+  int speaker;    // the lowest rank that failed, which prints the message
   bool all;       // every rank failed, so that the message names no rank and host
-  int exit_code;  // 2 if the speaker's error was a UserError but no RunError, else 1
+  int exit_code;  // 2 if the speaker's error was a UserError and not a RunError, else 1
   bool damage;    // the speaker's error was a DamagedError
 };
 
@@ -51,8 +51,8 @@ struct InternalError : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-/// The error's text. If a thread cannot be started, the system only reports "Resource temporarily unavailable", so this text
-/// adds why and what to do.
+/// The text of `error`. If a thread could not be started, the system's text is only "Resource temporarily unavailable"; this
+/// function then returns a text that says why and what to do.
 std::string message_of(const std::system_error& error);
 
 [[noreturn]] void fail_expectation(std::string_view what, std::source_location where);

@@ -147,7 +147,7 @@ std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
-  const auto distance = [&](std::string_view a, std::string_view b) {  // Levenshtein, two rows
+  const auto distance = [&](std::string_view a, std::string_view b) {  // Levenshtein distance; keeps two rows of the matrix
     std::vector<std::size_t> last(b.size() + 1), row(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
     for (std::size_t i = 1; i <= a.size(); ++i) {

@@ -27,8 +27,8 @@ std::string format_duration(double seconds);
 
 /// Removes the underscores between digits, as in "100_000_000".
 std::string without_separators(std::string_view number);
-/// Reads a count or a size in bytes: a number, which may have a unit: k, M, G, T (powers of 1000) or KiB, MiB, GiB, TiB (powers
-/// of 1024). A final "B" is accepted. Throws UserError.
+/// Reads a count or a size in bytes. The number may have a unit, either k, M, G, T (powers of 1000) or KiB, MiB, GiB, TiB
+/// (powers of 1024). A final "B" is accepted. Throws UserError.
 std::size_t parse_size(std::string_view text);
 /// Seconds from "90", "90s", "30min", "2h", "1d". Throws UserError.
 double parse_duration(std::string_view text);
@@ -41,7 +41,8 @@ std::string excerpt(std::string_view text, std::size_t most = 200);
 /// is very long.
 std::string printable(std::string_view message);
 
-/// Formats rows of cells as lines. The first column is aligned left, the others right, each with `gap` spaces before it.
+/// Formats a table: each of `rows` is a list of cells, and becomes a line of text. The first column is aligned left. The other
+/// columns are aligned right, with at least `gap` spaces before each cell.
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
 
 /// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".

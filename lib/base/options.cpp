@@ -45,7 +45,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
 
 template <class T>
 T parse_number(std::string_view text, const char* problem) {
-  if (text.size() > 1 && text.front() == '+') text.remove_prefix(1);  // from_chars takes no plus
+  if (text.size() > 1 && text.front() == '+') text.remove_prefix(1);  // from_chars does not accept a plus sign
   T value{};
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc() || end != text.data() + text.size()) throw UserError(problem);
@@ -66,7 +66,7 @@ auto set_text(Field& field) {
   };
 }
 
-/// The width of --help: that of $COLUMNS or of the terminal, from 60 to 160; 100 if neither is known.
+/// The width of --help in characters: $COLUMNS, else the width of the terminal, limited to 60 to 160; 100 if neither is known.
 std::size_t page_width() {
   winsize window{};
   const char* const columns = std::getenv("COLUMNS");
@@ -99,11 +99,11 @@ std::string escaped(const std::string& text, std::string_view special) {
 }
 
 std::string escaped_for_markdown(const std::string& text) { return escaped(text, "|<"); }
-/// Markdown code in a cell of a table: a bar would end the cell, even inside backquotes.
+/// `text` as Markdown code in a cell of a table. Bars are escaped, because a bar ends the cell even inside backquotes.
 std::string code_for_markdown(const std::string& text) { return "`" + escaped(text, "|") + "`"; }
 
-/// Returns true if two adjacent words can come from a pattern that a shell expanded: files in one folder, with the same ending,
-/// in order.
+/// Returns true if two adjacent words can come from a pattern such as *.txt that the shell expanded: they name files in one
+/// folder, with the same extension, in alphabetical order.
 bool are_as_of_a_pattern(const std::filesystem::path& first, const std::filesystem::path& second) {
   std::error_code no;
   return first.parent_path() == second.parent_path() && first.extension() == second.extension() && first < second &&
@@ -112,7 +112,7 @@ bool are_as_of_a_pattern(const std::filesystem::path& first, const std::filesyst
 
 }  // namespace
 
-/// An option as the user gave it, and where: on the command line or in a line of a file.
+/// An option as the user gave it, and the place where it was given: the command line or a line of a file.
 struct OptionTable::Given {
   Option* option;
   std::string typed;  // "--batch-size-per-device", "batch-size", or the positional argument's text
@@ -412,7 +412,7 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
     return UserError(
         format("unknown option {}{}", name, unknown(name.substr(std::min(name.find_first_not_of('-'), name.size())))));
   };
-  std::optional<Given> before;  // the option of which the previous word is the value
+  std::optional<Given> before;  // the option whose value is the previous word
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string word = words[i] == "-h" ? "--help" : words[i];
     if (word == "--") {

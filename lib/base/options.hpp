@@ -1,6 +1,6 @@
-// Each program has one table of options. It defines their names, aliases, groups, defaults, help, checks, --print-config and
-// documentation. An option is bound to a field of a plain struct; its default is the value that the field has when the option
-// is added.
+// Each program has one table of options. The table defines the options' names, aliases, groups, defaults, help and checks, the
+// output of --print-config, and the documentation. An option is bound to a field of a plain struct. The default of the option
+// is the value that the field has when the option is added.
 //
 // Both `--key value` and `--key=value` are accepted, with hyphens or underscores. `--config FILE` reads INI lines `key = value`
 // ('#' starts a comment, [sections] have no meaning); the command line overrides the file. Unknown and repeated options are
@@ -40,27 +40,27 @@ class Option {
     positional_ = true;
     return *this;
   }
-  /// Describes the default in words, for a field in which the initial value (0, "") only means "not given".
+  /// Describes the default in words. It is for fields whose initial value (0 or "") only means that the option is not given.
   Option& unset(std::string meaning) {
     unset_meaning_ = std::move(meaning);
     return *this;
   }
 
-  /// A run needs this option. The program itself has to check that it is given, because a configuration may be printed without
-  /// it.
+  /// A run needs this option. The program itself has to check that the option is given, because a configuration may be printed
+  /// without it.
   Option& required() { return unset("must be given"); }
   /// The option requests something other than a run, such as a list, so it is not part of a configuration.
   Option& command_line_only() {
     command_line_only_ = true;
     return *this;
   }
-  /// The default depends on other options, as `meaning` describes. A step of OptionTable::then() sets it.
+  /// The default depends on other options, as `meaning` describes. A step of OptionTable::then() sets the default.
   Option& follows(std::string meaning) {
     follows_ = true;
     return unset(std::move(meaning));
   }
-  /// The option sets `quantity`, a name that messages of the library use (see OptionTable::name_options()). Messages then show
-  /// the option's name, or `words` if given, such as "--comm mpi".
+  /// The option sets `quantity`, which messages of the library name in backquotes (see OptionTable::name_options()). The
+  /// program prints these messages with the option's name instead, or with `words` if given, such as "--comm mpi".
   Option& sets(std::string quantity, std::string words = "") {
     quantities_.emplace_back(std::move(quantity), words.empty() ? "--" + name_ : std::move(words));
     return *this;
@@ -77,18 +77,18 @@ class Option {
   bool is_unset() const;
   std::string default_text() const;
   std::string name_, group_, argument_, help_;
-  std::string accepts_;  // "a whole number, at least 1"
+  std::string accepts_;  // describes the accepted values: "a whole number, at least 1"
   std::vector<std::string> aliases_;
   bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false;
   std::vector<std::string>* list_ = nullptr;
-  std::vector<std::string>* texts_ = nullptr;                    // if set, the option adds an item each time that it is given
-  std::vector<std::pair<std::string, std::string>> quantities_;  // each with the words that replace it in messages
+  std::vector<std::string>* texts_ = nullptr;                    // if not null: each use of the option adds an item
+  std::vector<std::pair<std::string, std::string>> quantities_;  // quantity, and the words that replace it in messages
   std::string unset_meaning_, default_;
-  std::function<void(const std::string&)> set_;  // throws UserError with only the reason
+  std::function<void(const std::string&)> set_;  // reads the value; a UserError that it throws has only the reason
   std::function<std::string()> print_;           // the value, in the form that set_ reads
 };
 
-/// The request of a command line: a run, or a text to print instead.
+/// What the user asks for on a command line: a run, or a text to print instead of a run.
 enum class Request { run, help, version, markdown, print_config };
 
 /// Messages of the library name quantities between backquotes, as in "use a smaller `micro-batch`". This function replaces
@@ -101,10 +101,10 @@ class OptionTable {
   OptionTable(std::string program, std::string usage, std::string summary);
   OptionTable(OptionTable&&) = default;
 
-  /// Rows that are bound after this call belong to this group ("Batch").
+  /// Options that are added after this call belong to the group `title`, such as "Batch".
   void group(std::string title) { group_ = std::move(title); }
-  /// Rows that are bound after this call are options of `program`, too, so markdown() does not list them but refers to that
-  /// program.
+  /// Options that are added after this call are also options of `program`. markdown() does not list them, but refers to
+  /// `program`.
   void rows_of(std::string program) { shared_with_ = std::move(program); }
 
   /// `argument` names the value in help: "N", "FILE". The fields must outlive the table.
@@ -114,7 +114,8 @@ class OptionTable {
   Option& integer(std::string name, std::string argument, Field& field, Limits limits, std::string help);
   /// A size, such as "64M" or "2GiB", of at least `least` bytes.
   Option& size(std::string name, std::string argument, std::size_t& field, std::string help, std::size_t least = 0);
-  /// Any finite number if `ok` is null. Otherwise `ok` checks the number, and `accepts` describes the condition: "0 or more".
+  /// A number. If `ok` is null, every finite number is accepted. Otherwise `ok` checks the number, and `accepts` describes the
+  /// condition: "0 or more".
   template <class Field>  // Field is double or std::optional<double>
   Option& number(std::string name, std::string argument, Field& field, std::string help, std::string accepts = "",
                  std::function<bool(double)> ok = nullptr);
@@ -128,7 +129,7 @@ class OptionTable {
   Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
   /// A list: comma-separated after the option's name, or one item per positional argument.
   Option& list(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
-  /// An option that may be given several times; each value is an item, unchanged.
+  /// An option that may be given several times; each value becomes an item of `field`, unchanged.
   Option& texts(std::string name, std::string argument, std::vector<std::string>& field, std::string help);
   /// Pairs of a name and a number: "a=0.1,b=2".
   Option& numbers_by_name(std::string name, std::string argument, std::vector<std::pair<std::string, double>>& field,
@@ -170,8 +171,8 @@ class OptionTable {
   bool changed(std::string_view name) const;
 
   /// Returns `message` with the names of this program's options. The library does not know options: its messages put a quantity
-  /// that users can set between backquotes, as in "use a smaller `micro-batch`". This function replaces it by the option: "use
-  /// a smaller --batch-size".
+  /// that users can set between backquotes, as in "use a smaller `micro-batch`". This function replaces the quantity by the
+  /// name of the option: "use a smaller --batch-size".
   std::string name_options(std::string_view message) const;
 
   /// The text of --help: options in groups with their defaults, wrapped at the width of the terminal.
@@ -198,11 +199,11 @@ class OptionTable {
   void apply(const std::vector<Given>& all);
 
   std::string program_, usage_, summary_, group_, shared_with_;
-  std::deque<Option> rows_;                                     // a deque keeps the addresses of rows
+  std::deque<Option> rows_;                                     // a deque, because adding a row does not move the others
   std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, each with its answer
   std::vector<std::pair<std::vector<std::string>, std::string>>
       configs_elsewhere_;                                     // marks of other programs' files, with the answer
-  std::deque<Option> help_rows_;                              // the rows --config, --help, ... of every table
+  std::deque<Option> help_rows_;                              // options that every table has: --config, --help, ...
   std::vector<std::pair<const Option*, std::string>> given_;  // the options that were given, with their names as typed
   std::vector<std::function<void(const OptionTable&)>> steps_;
 };

@@ -1,6 +1,6 @@
 // Philox4x32-10, a counter-based random number generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011, section 3.3. The same (key, counter) gives the same four words anywhere. So weights, dropout masks and the order of
-// samples depend only on global indices, and no generator has a state to save.
+// 2011, section 3.3. The same (key, counter) gives the same four words anywhere. So initial weights, dropout masks and the
+// order of samples depend only on global indices, and checkpoints need no state of a generator.
 #pragma once
 
 #include <array>

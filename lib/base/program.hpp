@@ -15,11 +15,11 @@ namespace fsdp {
 /// The exit codes of all programs.
 namespace exit_code {
 inline constexpr int done = 0, failed = 1, wrong_use = 2;
-inline constexpr int stopped = 75;  // stopped on request with everything saved: the same command continues
+inline constexpr int stopped = 75;  // stopped on request with everything saved: the same command continues the run
 }  // namespace exit_code
 
 /// Writes formatted text to `out` in one call. Drops text that cannot be written (full disk, closed descriptor, no reader), so
-/// that a program continues if its log is lost; std::ferror(out) then returns true.
+/// that a program whose log is lost continues. After a loss, std::ferror(out) returns true.
 template <class... Values>
 void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&... values) {
   const std::string text = fmt::format(pattern, std::forward<Values>(values)...);
@@ -29,11 +29,12 @@ void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&...
 /// Prints each warning to stderr as a line "warning: ...".
 void print_warnings(const std::vector<std::string>& warnings);
 
-/// Rewrites a message of the library for a program, as OptionTable::name_options() does. If null, messages stay as they are.
+/// Rewrites a message of the library for a program, as OptionTable::name_options() does. If the Wording is null, messages stay
+/// as they are.
 using Wording = std::function<std::string(const std::string&)>;
 
-/// Runs `body` and returns its value. An exception is printed once to stderr as "fsdp-x: <message>"; the value is then 2 for a
-/// UserError, and 1 for a RunError and all others.
+/// Runs `body` and returns its value. If `body` throws, prints the exception once to stderr as "fsdp-x: <message>", and returns
+/// 2 for a UserError that is not a RunError, 1 for any other exception.
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording = nullptr);
 
 }  // namespace fsdp

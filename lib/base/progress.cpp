@@ -56,10 +56,10 @@ void ProgressBar::draw(double done, double total, std::string_view words) {
   const int full = static_cast<int>(part * cells);
   bar_ = format("{} [{}{}] {:3.0f} %  {}", what_, std::string(full, '#'), std::string(cells - full, '.'),
                 std::floor(100 * part), words);
-  winsize window{};  // a bar longer than the terminal's line could not be overwritten
+  winsize window{};  // a bar is cut to the terminal's width, because a wrapped bar cannot be overwritten
   if (ioctl(fileno(out_), TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
     bar_.resize(std::min<std::size_t>(bar_.size(), window.ws_col - 1u));
-  print_to(out_, "\r{}\033[K", bar_);  // K clears the rest of a longer bar
+  print_to(out_, "\r{}\033[K", bar_);  // \033[K clears the rest of an earlier, longer bar
   std::fflush(out_);
   drawn_ = true;
 }

@@ -1,4 +1,4 @@
-// Progress on stderr: a bar with rate and time left on a terminal, otherwise a plain line now and then.
+// Shows progress on stderr. A terminal gets a bar with rate and time left; any other stderr gets a plain line now and then.
 #pragma once
 
 #include <cstdio>
@@ -17,8 +17,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ~ProgressBar() { clear(); }
 
-  /// Reports that `done` of `total` is done. May be called often: a bar is redrawn at most ten times a second. A line is
-  /// printed at each tenth of the work, but not in the first second and at most every two seconds.
+  /// Reports that the amount `done` of `total` is complete. May be called often: a bar is redrawn at most ten times a second. A
+  /// line is printed at each tenth of the work, but not in the first second and at most every two seconds.
   void update(double done, double total);
   /// The same, with `words` after the bar instead of amount, rate and time left.
   void update(double done, double total, std::string_view words);
@@ -40,7 +40,7 @@ class ProgressBar {
   std::FILE* out_;
   bool terminal_, drawn_ = false;
   Timer timer_;
-  double first_ = -1;  // `done` at the first update: the rate is measured from there
+  double first_ = -1;  // `done` at the first update, from which the rate is measured; -1: no update yet
   double done_ = 0;
   double last_draw_s_;
   int last_tenth_ = 0;

@@ -71,7 +71,7 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));  // posix_spawnp only reads it
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));  // posix_spawnp only reads `word`
   arguments.push_back(nullptr);
   pid_t child = 0;
   const bool runs = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ) == 0;
@@ -126,7 +126,7 @@ void keep_freed_memory() {
 }
 
 void open_standard_descriptors() {
-  for (int fd = 0; fd <= 2; ++fd)  // open() takes the lowest free number; with this access mode, reads or writes still fail
+  for (int fd = 0; fd <= 2; ++fd)  // open() takes the lowest free number; reads of stdin and writes of stdout still fail
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) return;
 }
 
@@ -138,7 +138,7 @@ void let_waiting_threads_sleep(char** argv) {
   const fs::path program = fs::read_symlink("/proc/self/exe", failed);
   if (failed || program.filename().string().starts_with("ld-")) return;  // started through ld.so, which has other arguments
   setenv("GOMP_SPINCOUNT", polls, 0);
-  execv(program.c_str(), argv);  // returns only if it fails: then threads spin
+  execv(program.c_str(), argv);  // returns only if it fails; then waiting threads spin, as before
 }
 
 double process_age_s() {

@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// Nanoseconds on this node's monotonic clock, which all of its processes share.
+/// Nanoseconds on this node's monotonic clock, which all processes of the node share.
 inline std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -23,7 +23,7 @@ class Timer {
   Clock::time_point start_ = Clock::now();
 };
 
-/// Measures how long a polling loop has waited for other ranks, without the time in which its job was suspended (scontrol
+/// Measures how long a polling loop has waited for other ranks, without the time in which the job was suspended (scontrol
 /// suspend, SIGSTOP). The loop must call seconds() at least once a second. Between two calls at most one second counts: after a
 /// longer gap, the job was suspended.
 class WaitTimer {

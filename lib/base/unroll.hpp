@@ -4,5 +4,5 @@
 #if defined(__CUDACC__)
 #define FSDP_UNROLL _Pragma("unroll")
 #else
-#define FSDP_UNROLL _Pragma("GCC unroll 16")  // otherwise GCC does not vectorize a loop around this one
+#define FSDP_UNROLL _Pragma("GCC unroll 16")  // without it, GCC does not vectorize the loop around this one
 #endif

@@ -1,4 +1,4 @@
-// A thread that runs one job at a time for its owner.
+// A background thread that runs jobs, one at a time, for the thread that owns the Worker.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +28,7 @@ class Worker {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void()> job_;  // empty: no job is running
+  std::function<void()> job_;  // the running job; empty if no job is running
   std::exception_ptr error_;   // the last job's exception
   bool closing_ = false;
   std::thread thread_;
