@@ -13,19 +13,19 @@ namespace fsdp {
 
 namespace {
 
-/// The largest number of tokens in a step. With this many, matrix products reach their full speed.
+/// The largest number of tokens in a step. With this many rows, matrix products reach their full speed.
 constexpr std::size_t most_rows = 512;
 /// The largest number of tokens for which a text reserves memory when it begins.
 constexpr std::size_t most_reserved = std::size_t{1} << 20;
 
-/// The number of bytes of a text that may be shown; `ends` is true if a stop string was found.
+/// The length in bytes of the part of a text that may be shown. `ends` is true if a stop string was found.
 struct Cut {
   std::size_t length;
   bool ends;
 };
 
-/// Cuts a text before its first stop string at or after `known`. If there is none, cuts off an end of the text that may be the
-/// beginning of a stop string.
+/// Cuts a text before the first stop string that begins at or after byte `known`. If there is none, cuts off the end of the
+/// text if it may be the beginning of a stop string.
 Cut cut_at_stop(std::string_view text, std::size_t known, const std::vector<std::string>& stop) {
   std::size_t first = std::string_view::npos, open = 0;
   for (const std::string& one : stop) {
@@ -46,7 +46,7 @@ std::string_view name_of(Finish finish) {
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens) {
   const std::size_t most = config.longest_sequence(), positions = std::min(most, round_up(longest + new_tokens, 64));
-  // If a text can fill its sequence, a step may run half of the sequence again.
+  // If a text can reach the longest sequence, a step may have to run the newest half of the text again.
   const std::size_t at_once = positions < longest + new_tokens ? positions : std::min(longest, positions) * sequences;
   return {{sequences, positions}, std::max(sequences, std::min(most_rows, round_up(at_once, 16)))};
 }
@@ -58,7 +58,7 @@ struct Generator::Text {
   std::size_t base = 0;         // index of the token at position 0
   std::size_t cached = 0;       // tokens [base, cached) are in the cache
   std::unique_ptr<TokenDecoder> decoder;
-  std::size_t shown = 0;  // the bytes of result.text that were shown
+  std::size_t shown = 0;  // the number of bytes of result.text that were shown
 
   std::size_t pending() const { return tokens.size() - cached; }
 };
@@ -113,7 +113,7 @@ void Generator::take_prompts() {
     text.tokens = prompt;
     text.base = text.cached = prompt.size() - std::min(prompt.size(), executor_.cache().positions);
     text.decoder = tokenizer_.make_decoder();
-    std::string known;  // the decoder reads the prompt first, so that the text of new tokens joins it correctly
+    std::string known;  // not used; the decoder reads the prompt so that the text of new tokens joins it correctly
     for (const TokenId token : prompt) text.decoder->add(token, known);
     next_prompt_ += static_cast<std::size_t>(world_.size());
   }
@@ -153,8 +153,8 @@ void Generator::deliver() {
   }
 }
 
-/// Adds rows for at most `room` tokens of the text in `place` that are not in the cache yet. If these include the last token,
-/// the logits after it are requested.
+/// Adds rows for at most `room` tokens of the text in `place` that are not in the cache yet. If they include the last token of
+/// the text, requests the logits of its row.
 void Generator::add_rows(std::size_t place, std::size_t room) {
   Text& text = *places_[place];
   const std::size_t count = std::min(text.pending(), room);
@@ -168,7 +168,8 @@ void Generator::add_rows(std::size_t place, std::size_t room) {
   wanted_places_.push_back(place);
 }
 
-/// Runs a step: first one token of each text that is being continued, then as many tokens of prompts as fit.
+/// Runs a step: first the newest token of each text whose other tokens are cached, then as many tokens of the other texts as
+/// fit.
 void Generator::step() {
   for (auto* list : {&tokens_, &sequences_, &positions_, &wanted_}) list->clear();
   wanted_places_.clear();
@@ -186,7 +187,7 @@ void Generator::step() {
 
 /// Draws and appends the next token of a text. If the sequence is full, the text continues from its newest half.
 void Generator::go_on(Text& text, std::span<float> logits) {
-  int others = 0;  // an integer, so that the loop is vectorized
+  int others = 0;  // 1 if there is a NaN; an integer, not a bool, so that the loop is vectorized
   for (const float logit : logits) others |= logit != logit;
   are_numbers_ = are_numbers_ && others == 0;
   if (!are_numbers_) return;

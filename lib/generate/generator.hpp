@@ -1,14 +1,14 @@
-// Generates text for many prompts at once. The key-value cache has a fixed number of places, one per text. When a text ends,
-// the next prompt takes its place. Every step runs the model on rows, one for each token that is not in the cache yet: first
-// the whole prompt of a text, then one new token at a time.
+// Generates text for many prompts at once. The key-value cache has a fixed number of slots ("places"), one for each text in
+// progress. When a text ends, the next prompt takes its slot. A step runs the model on tokens that are not in the cache yet,
+// one row per token. For a new text these are the tokens of the prompt; after that, the text adds one new token per step.
 //
 // With N ranks, prompt i belongs to rank i mod N. All ranks take part in every step, because the sharded model is gathered unit
 // by unit. The text of a prompt depends only on the model, the options and the number of the prompt, apart from rounding: the
 // order of sums may depend on the number of rows in a step.
 //
-// A text that fills the longest sequence of the model continues from its newest half: its earlier tokens are dropped, so the
-// model always has at least half a sequence as context. The kept tokens get new positions from 0, and their keys, which depend
-// on the positions, are computed again.
+// When a text reaches the longest sequence of the model, generation continues from the newest half of its tokens. The earlier
+// tokens are dropped, so the model always has at least half a sequence as context. The kept tokens get new positions from 0,
+// and their keys are computed again, because keys depend on the positions.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct GenerationOptions {
   std::size_t max_new_tokens = 200;
   std::size_t seed = 1;
   std::vector<TokenId> end_tokens = {};  // a text ends when the model generates one of these
-  std::vector<std::string> stop = {};    // a text ends before one of these
+  std::vector<std::string> stop = {};    // a text ends before any of these strings
 };
 
 /// The reason for which a text ended.
@@ -46,13 +46,14 @@ struct GeneratedText {
   Finish finish = Finish::length;
 };
 
-/// The sizes of a plan that generates text: of its key-value caches, and the largest number of rows in a step.
+/// The sizes of a plan that generates text: the shape of its key-value caches, and the largest number of rows (tokens) in a
+/// step.
 struct GenerationShape {
   kernels::CacheShape cache;
   std::size_t rows = 0;
 };
-/// The sizes for prompts of at most `longest` tokens, to which `new_tokens` are added, with `sequences` texts at a time on a
-/// rank.
+/// The sizes for prompts of at most `longest` tokens, each continued by up to `new_tokens` tokens. A rank generates `sequences`
+/// texts at a time.
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens);
 
@@ -90,19 +91,19 @@ class Generator {
   const GenerationOptions options_;
   const std::size_t vocab_size_;  // the model's vocabulary size
   Sampler sampler_;
-  bool are_numbers_ = true;  // false after a logit was NaN
+  bool are_numbers_ = true;  // becomes false when a logit is NaN
 
   const std::vector<std::vector<TokenId>>* prompts_ = nullptr;
   OnText on_text_;
   OnPiece on_piece_;
   std::size_t next_prompt_ = 0;
-  std::vector<std::unique_ptr<Text>> places_;  // the text in each place of the caches, or null
+  std::vector<std::unique_ptr<Text>> places_;  // by slot of the caches: its text, or null
   std::vector<GeneratedText> done_;            // texts that ended on this rank and are not yet sent to rank 0
   std::vector<GeneratedText> waiting_;         // on rank 0: texts that wait for texts with lower numbers
   std::size_t next_text_ = 0;                  // on rank 0: the number of the text for the next call of on_text_
 
-  std::vector<std::int32_t> tokens_, sequences_, positions_, wanted_;  // the rows of a step; wanted_: rows that need logits
-  std::vector<std::size_t> wanted_places_;                             // the place of each row in wanted_
+  std::vector<std::int32_t> tokens_, sequences_, positions_, wanted_;  // the rows of a step; wanted_: those that need logits
+  std::vector<std::size_t> wanted_places_;                             // by row in wanted_: the index of its text in places_
   std::vector<float> logits_;
 };
 

@@ -14,7 +14,7 @@ Sampler::Sampler(const SamplingOptions& options, std::size_t vocab_size) : optio
   turn_of_.assign(vocab_size, 0);
 }
 
-/// Changes the logit of each token once, even if it occurs several times.
+/// Changes the logit of each token in `seen` once, even if the token occurs several times.
 void Sampler::punish_repetition(std::span<float> logits, std::span<const TokenId> seen) {
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   if (penalty == 1) return;
@@ -58,7 +58,7 @@ TokenId Sampler::draw(std::span<float> logits, std::span<const TokenId> seen, do
     for (std::size_t token = 0; token < logits.size(); ++token) all += weight(token);
   }
   double kept = all;
-  std::size_t count = most;  // the number of tokens that are kept
+  std::size_t count = most;  // the number of tokens that top_k and top_p keep
   if (options_.top_p < 1) {
     kept = 0, count = 0;
     while (count < most && (count == 0 || kept < options_.top_p * all)) {

@@ -12,8 +12,8 @@ namespace fsdp {
 
 struct SamplingOptions {
   double temperature = 1;         // divides the logits; 0: always the most likely token (greedy)
-  std::size_t top_k = 0;          // only the top_k most likely tokens; 0: all
-  double top_p = 1;               // only the fewest of these that have this share of their probability (Holtzman et al. 2020)
+  std::size_t top_k = 0;          // keeps only the top_k most likely tokens; 0: all
+  double top_p = 1;               // of these, keeps the fewest with this share of the probability (Holtzman et al. 2020)
   double repetition_penalty = 1;  // divides positive logits of earlier tokens, multiplies negative ones (Keskar 2019)
 };
 
@@ -23,9 +23,9 @@ class Sampler {
   /// For vocabularies of at most `vocab_size` tokens.
   Sampler(const SamplingOptions& options, std::size_t vocab_size);
 
-  /// Returns the next token. The repetition penalty changes `logits`, which has one per token, for the tokens in `seen`.
-  /// `uniform` in [0, 1) selects one of the tokens that top_k and top_p leave, in descending order of their probability;
-  /// equally likely tokens are in ascending order of their ids.
+  /// Returns the next token. `logits` has one logit per token; the repetition penalty changes the logits of the tokens in
+  /// `seen`. `uniform` is a random number in [0, 1). It selects one of the tokens that top_k and top_p keep, which are sorted
+  /// by descending probability and, if equally likely, by ascending id.
   TokenId draw(std::span<float> logits, std::span<const TokenId> seen, double uniform);
 
  private:
@@ -33,8 +33,8 @@ class Sampler {
 
   SamplingOptions options_;
   std::vector<std::size_t> heap_;     // a heap of tokens, the most likely at the front
-  std::vector<double> drawn_;         // weights of the tokens that were popped from the heap and are at the end of heap_
-  std::vector<std::size_t> turn_of_;  // by token: the call of draw() that last penalized it, as counted by turn_
+  std::vector<double> drawn_;         // weights of the popped tokens; the tokens themselves are at the end of heap_
+  std::vector<std::size_t> turn_of_;  // by token: the value of turn_ in the call of draw() that last penalized it
   std::size_t turn_ = 0;
 };
 
