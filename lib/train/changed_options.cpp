@@ -16,17 +16,17 @@ namespace fsdp {
 
 std::span<const std::string_view> options_that_keep_results() {
   static constexpr std::string_view names[] = {
-      // These are compared by their effect: the position in the data has checksums of the texts' tokens.
+      // The effect of these options is compared instead: the checkpoint's position in the data has checksums of the tokens.
       "valid", "valid-mask", "tokenizer", "json-field", "skip-invalid",
-      // Options of the model: a checkpoint of another model is refused.
+      // Options of the model. They need no comparison, because a checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
       "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
       "activation-fn",
-      // How the sequences of --total-batch-size are divided among ranks and micro-batches.
+      // Options for how the sequences of --total-batch-size are divided among ranks and micro-batches.
       "batch-size", "update-freq",
       // The end of the run.
       "max-update", "stop-before",
-      // Which rank stores and computes what, and when.
+      // Options for which rank stores and computes what, and when.
       "sharding-strategy", "shard-group-size", "wrap-policy", "wrap-layers", "min-num-params", "wrap-units",
       "backward-prefetch", "forward-prefetch", "limit-all-gathers", "accumulate-unsharded", "invariant", "ignore-params",
       "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "offload-params", "offload-optimizer", "device",
@@ -47,7 +47,7 @@ constexpr std::array of_schedule = {
 
 bool ends(const Schedule& schedule) { return schedule.decay != Decay::fixed && schedule.decay != Decay::inverse_sqrt; }
 
-/// Returns false for an option that has no effect with the other options.
+/// Returns false if `option` has no effect with the current values of the other options.
 bool is_read(const std::string& option, const TrainOptions& now) {
   if (option == "total-num-update") return ends(now.schedule);
   if (option == "max-epoch") return ends(now.schedule) && now.schedule.total == 0;
@@ -60,7 +60,7 @@ std::string text_of(const nlohmann::json& value) {
   return value.is_null() ? "unset" : value.is_string() ? excerpt(value.get<std::string>()) : json_text(value);
 }
 
-/// The schedule in the JSON form of options; empty if its length is unknown.
+/// The schedule that `options`, from to_json(), describe; empty if the schedule's length is unknown.
 std::optional<Schedule> schedule_of(const nlohmann::json& options) {
   std::vector<std::string> words = {"fsdp-train"};
   for (const char* name : of_schedule)

@@ -128,13 +128,13 @@ void add_precision_options(OptionTable& table, DType& precision) {
   struct Spellings {
     bool bf16 = false, fp16 = false;
   };
-  const auto spelled = std::make_shared<Spellings>();  // the rows keep it alive
+  const auto spelled = std::make_shared<Spellings>();  // the steps of the table keep `spelled` alive
   table
       .choice<DType>("precision", precision, dtype_names(),
                      "Type of gathered parameters, of computation and of kept activations. The optimizer works on an fp32 "
                      "copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see --reduce-dtype.")
       .alias("param-dtype")
-      .follows("fp32");  // a printed configuration has the default as a comment only, so other spellings can set it
+      .follows("fp32");  // a printed configuration has the default only as a comment, so --bf16 and --fp16 can set it
   table.flag("bf16", spelled->bf16, "fairseq's spelling of --precision bf16.").spelling();
   table.flag("fp16", spelled->fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.").spelling();
   table.then([&precision, spelled](const OptionTable& given) {
@@ -212,7 +212,7 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
                     "On GPUs, cpu: keep gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters "
                     "in the host's memory. The parameters that the model computes with stay on the GPU.")
       .follows("none; cpu with --offload-params cpu");
-  const auto spelled = std::make_shared<bool>(false);  // the row keeps it alive
+  const auto spelled = std::make_shared<bool>(false);  // the step of the table keeps `spelled` alive
   table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu; needs --bf16 or --fp16.").spelling();
   table.then([&sharding, spelled](const OptionTable& given) {
     bool &parameters = sharding.plan.offload_parameters, &optimizer = sharding.plan.offload_optimizer;

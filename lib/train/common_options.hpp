@@ -1,4 +1,5 @@
-// Rows of the option table (base/options.hpp) that several programs share, so that names, help and checks are the same in each.
+// Rows of the option table (base/options.hpp) that several programs share, so that an option has the same name, help and checks
+// in each program.
 #pragma once
 
 #include <optional>
@@ -46,7 +47,7 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding);
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
-/// --device, for every program that computes. `more`: sentences to append to its help.
+/// --device, for every program that computes. `more` is appended to the help of the option.
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
 /// --json-field and --skip-invalid, for every program that reads text.
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid);

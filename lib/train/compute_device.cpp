@@ -13,7 +13,7 @@ namespace fsdp {
 namespace {
 
 /// The environment variable that shows that the launcher gave GPUs to this job, as "SLURM_JOB_GPUS=0,1"; empty if there is
-/// none. The first two variables list GPU numbers, so "0" is a GPU; the last one is a count.
+/// none. The first two variables list GPU numbers, so "0" means a GPU; the last variable is a count, so "0" means none.
 std::string given_gpus() {
   for (const std::string_view name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"}) {
     const char* const value = std::getenv(name.data());

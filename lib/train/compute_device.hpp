@@ -13,25 +13,25 @@ namespace fsdp {
 /// The value of --device.
 enum class DeviceChoice { automatic, cpu, cuda };
 
-/// The traits of a device of this kind, which need not exist on this machine. A CPU device has `threads` threads.
+/// The traits of a device of this kind, even if this machine has no such device. A CPU device has `threads` threads.
 DeviceTraits traits_of(DeviceKind kind, int threads);
 
-/// Resolves --device on this machine: `automatic` is a GPU if this process can use one, else the CPU. Throws UserError if no
-/// GPU can be used and `choice` is `cuda`, or if `choice` is `automatic` and the launcher gave the job GPUs.
+/// Resolves --device on this machine: `automatic` is a GPU if this process can use one, else the CPU. If no GPU can be used,
+/// throws UserError if `choice` is `cuda`, and also if `choice` is `automatic` but the launcher gave the job GPUs.
 DeviceKind choose_device(DeviceChoice choice);
 
-/// The kind of device for a plan that is only printed, whatever devices this machine has: `automatic` is the CPU.
+/// The kind of device for a plan that is only printed. It does not depend on the devices of this machine; `automatic` is the
+/// CPU.
 DeviceKind kind_to_plan_for(DeviceChoice choice);
 
-/// Returns `options` for this kind of device. On a CPU, offloading is turned off, because the device's memory already is the
-/// host's.
+/// Returns `options` for this kind of device. On a CPU, offloading is turned off, because a CPU computes in host memory.
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
 
 /// Throws UserError if options that apply only to CPUs are given for another kind of device.
 void check_cpu_options(DeviceKind kind, const CpuDeviceOptions& cpu);
 
 /// Makes this rank's device. GPUs are assigned round-robin: rank r of the node takes GPU r modulo the number of GPUs that it
-/// sees. If the launcher shows each task only its own GPU, the rank takes that one; if there are more ranks than GPUs, ranks
+/// sees. If the launcher shows each task only its own GPU, the rank takes that GPU. If there are more ranks than GPUs, ranks
 /// share GPUs. Collective over world; `node` is the communicator of world's ranks on this node. Throws CollectiveError if the
 /// ranks have different kinds of devices.
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,

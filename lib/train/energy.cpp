@@ -79,7 +79,8 @@ EnergyMeter::EnergyMeter(const Device& device, Group& node, const fs::path& powe
   if (reads_processors_) {
     std::error_code ignored;
     for (fs::directory_iterator at(powercap, ignored), end; at != end; at.increment(ignored)) {
-      // A package is a whole processor. Its parts (core, uncore) and the whole board (psys) would be counted twice.
+      // A package is a whole processor. Other counters overlap with it: those of its parts (core, uncore) and of the board
+      // (psys).
       if (!read_line(at->path() / "name").starts_with("package-")) continue;
       const auto now = read_number(at->path() / "energy_uj"), range = read_number(at->path() / "max_energy_range_uj");
       if (now && range) processors_.push_back({at->path() / "energy_uj", *now, *range});
@@ -98,7 +99,7 @@ void EnergyMeter::add_up() {
   since_look_.restart();
   for (auto counter = processors_.begin(); counter != processors_.end();) {
     const auto now = read_number(counter->file);
-    if (!now) {  // a partial sum would mislead, so nothing is reported
+    if (!now) {  // a partial sum would mislead, so no energy of processors is reported
       processors_.clear();
       return;
     }

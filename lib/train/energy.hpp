@@ -1,6 +1,6 @@
-// Measures the energy that a job's processors and GPUs consume, if the machine reports it: processors through Linux's powercap
-// (Intel's RAPL, also on AMD; on most machines only root may read it), GPUs through NVML. The counters cover whole processors
-// and GPUs, so other programs on them are included.
+// Measures the energy that a job's processors and GPUs consume, if the machine reports it. Processors are read through Linux's
+// powercap (Intel's RAPL, also on AMD; on most machines only root may read it), GPUs through NVML. The counters cover whole
+// processors and GPUs, so other programs on them are included.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace fsdp {
 
-/// Joules. `processors` is empty if a node does not report the energy of its processors; `gpus` is empty if a GPU does not
-/// report its energy or if the job has no GPUs.
+/// Energy in joules. `processors` is empty if a node does not report the energy of its processors; `gpus` is empty if a GPU
+/// does not report its energy or if the job has no GPUs.
 struct Energy {
   std::optional<double> processors, gpus;
 };
@@ -46,7 +46,7 @@ class EnergyMeter {
   bool reads_processors_, reads_gpu_ = false, has_gpu_;
   std::vector<Counter> processors_;
   double processors_j_ = 0;
-  std::unique_ptr<Nvml> nvml_;  // null: this rank reads no GPU, or NVML does not report its energy
+  std::unique_ptr<Nvml> nvml_;  // null: this rank reads no GPU, or NVML does not report the GPU's energy
   Timer since_look_;
 };
 

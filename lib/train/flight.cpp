@@ -62,8 +62,8 @@ std::int64_t wall_ns() {
 std::string file_name(int rank, int size) { return format("rank-{:05}-of-{:05}.flight", rank, size); }
 bool is_flight_file(const std::string& name) { return name.starts_with("rank-") && name.ends_with(".flight"); }
 
-/// Returns true if stores to a mapped file of this file system go to memory, never wait for a server, and cannot fail for lack
-/// of space that has been reserved. Returns false for unknown file systems.
+/// Returns true if the file is on a local file system: stores to the mapped file go to memory, never wait for a server, and
+/// cannot fail on a full disk once the space is reserved. Returns false for unknown file systems.
 bool is_of_the_node(int fd) {
   struct statfs info {};
   if (::fstatfs(fd, &info) != 0) return false;
@@ -74,7 +74,7 @@ bool is_of_the_node(int fd) {
 
 }  // namespace
 
-/// The contents of the file.
+/// The contents of a flight record's file.
 struct FlightContents {
   Header header;
   FlightLanes lanes;
@@ -82,8 +82,8 @@ struct FlightContents {
 
 namespace {
 
-// A store to a mapped file that somebody has truncated raises SIGBUS. The handler replaces the mapping by private memory, so
-// that training continues.
+// A store to a mapped file that somebody has truncated raises SIGBUS. The handler of SIGBUS replaces the mapping by private
+// memory, so that training continues.
 std::array<std::atomic<std::byte*>, 8> mapped_records;  // at most this many records are mapped
 struct sigaction before_records {};
 
@@ -95,7 +95,7 @@ extern "C" void replace_truncated_record(int, siginfo_t* info, void*) {
         MAP_FAILED)
       return;
   }
-  ::sigaction(SIGBUS, &before_records, nullptr);  // the access is repeated with the previous handler
+  ::sigaction(SIGBUS, &before_records, nullptr);  // the access is repeated, and then calls the previous handler
 }
 
 bool watch_record(std::byte* begin) {
@@ -135,7 +135,7 @@ FlightFile::FlightFile(const fs::path& folder, int rank, int size, DeviceKind de
   }
 }
 
-/// Opens the file. Returns the memory in which the record is: the mapped file, or own_.
+/// Opens the file. Returns the memory that holds the record, which is either the mapped file or own_.
 FlightContents* FlightFile::open(FlightMemory memory) {
   const auto failed = [&](const char* what) {
     problem_ = format("{} {}: {}", what, path_.string(), std::strerror(errno));
@@ -286,15 +286,15 @@ int with_flight_record(const RunContext& run, DeviceKind device, const std::func
 
 namespace {
 
-/// Returns the complete entries of a lane, in order. `unreadable` counts the incomplete ones, except the one that was being
-/// written.
+/// Returns the complete entries of a lane, by ascending number. `unreadable` counts the incomplete entries, except the one that
+/// was being written.
 std::vector<FlightEntry> entries_of(const FlightLane& lane, std::uint64_t begun, std::size_t& unreadable) {
   std::vector<FlightEntry> entries;
   const std::uint64_t size = FlightLane::size;
   for (std::uint64_t number = begun > size ? begun - size + 1 : 1; number <= begun; ++number) {
     const FlightEntry& entry = lane.entries[number % size];
     const bool whole = entry.number == number && entry.what.back() == '\0' && entry.what.front() != '\0';
-    // The slot of the oldest entry is the one being overwritten, so it does not count as unreadable.
+    // The slot of the oldest entry is the next to be overwritten, so the oldest entry does not count as unreadable.
     if (!whole) unreadable += begun > size && number == begun - size + 1 ? 0 : 1;
     if (whole) entries.push_back(entry);
   }

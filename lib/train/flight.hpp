@@ -26,21 +26,21 @@ namespace fsdp {
 struct RunContext;
 
 /// Runs `work` with a flight record of this rank's operations, and returns the exit code of `work`. Removes the record if all
-/// ranks end together, normally or with a CollectiveError. Keeps it if this rank dies or throws any other exception, which the
-/// other ranks may not know of. Collective over run.world.
+/// ranks end together, normally or with a CollectiveError. Keeps the record if this rank dies or throws any other exception,
+/// because the other ranks may not know of such an end. Collective over run.world.
 int with_flight_record(const RunContext& run, DeviceKind device, const std::function<int(FlightLanes&)>& work);
 
 enum class FlightMemory { automatic, mapped, copied };
-/// The recorded reason for the end of a process. `none`: it recorded none; `waited`: it waited for another rank in vain;
-/// `failed`: it had an error of its own.
+/// The recorded reason for the end of a process. `none`: no reason was recorded; `waited`: the process waited for another rank
+/// in vain; `failed`: the process had an error of its own.
 enum class FlightEnd : std::int32_t { none, waited, failed };
 
 struct FlightContents;
 
 class FlightFile {
  public:
-  /// Creates the folder and this rank's file in it. Does not throw if that fails, because training can continue without a
-  /// record: problem() then has the reason. Not collective.
+  /// Creates the folder and this rank's file in it. If that fails, problem() has the reason; the constructor does not throw,
+  /// because training can continue without a record. Not collective.
   FlightFile(const std::filesystem::path& folder, int rank, int size, DeviceKind device,
              FlightMemory memory = FlightMemory::automatic);
   FlightFile(const FlightFile&) = delete;
@@ -72,8 +72,8 @@ class FlightFile {
   std::thread copier_;
 };
 
-/// Records an activity of the host between operations, such as a save, from construction to destruction: one entry in the lane
-/// of the host. (A record has one lane of entries for each stream and one for the host.)
+/// Records an activity of the host between operations, such as a save, as one entry in the lane of the host. The activity lasts
+/// from construction to destruction of this object. (A record has one lane of entries for each stream and one for the host.)
 class FlightNote {
  public:
   enum class Kind { alone, exchange };  // `exchange`: all ranks wait for each other
@@ -100,16 +100,16 @@ struct FlightRecord {
   struct Lane {
     std::string name;  // "compute"
     std::uint64_t begun = 0, done = 0;
-    std::vector<FlightEntry> entries;  // the complete entries, in the order of their numbers
+    std::vector<FlightEntry> entries;  // the complete entries, by ascending number
   };
   int rank = 0, size = 1;
   std::string host, version, message;
   std::int64_t process = 0;
-  std::int64_t clock_ns = 0;  // now_ns() + clock_ns: nanoseconds since 1970
+  std::int64_t clock_ns = 0;  // now_ns() + clock_ns is the time in nanoseconds since 1970
   FlightEnd end = FlightEnd::none;
   int missed = -1;      // the first rank that this one waited for in vain; -1: unknown
   bool queued = false;  // true: the streams are a GPU's, and "begun" only means enqueued
-  bool copied = false;  // true: the file was not mapped, but written once a second
+  bool copied = false;  // true: the file was not mapped, but rewritten once a second
   std::vector<Lane> lanes;
   std::size_t unreadable = 0;  // the number of incomplete entries
 };

@@ -19,8 +19,8 @@ namespace {
 
 constexpr const char* generation_config_json = "generation_config.json";
 
-/// Keys that change the text in transformers 5.24 and are not supported here. `changes_nothing` is the value with which a key
-/// has no effect; null, false and empty lists have none, either.
+/// Keys that change the text in transformers 5.24 and are not supported here. `changes_nothing` is a number with which the key
+/// has no effect; null, false and empty lists have no effect for any key.
 struct Elsewhere {
   const char* name;
   double changes_nothing;
@@ -53,7 +53,7 @@ constexpr Elsewhere elsewhere[] = {{"num_beams", 1},
                                    {"num_return_sequences", 1},
                                    {"token_healing", 0},
                                    {"dola_layers", 0}};
-/// Keys that are used here, and keys that change no token: for beams, speed or the return value of generate().
+/// Keys that are used here, and keys that change no token: settings of beam search, of speed, or of what generate() returns.
 constexpr const char* known[] = {"temperature",
                                  "top_k",
                                  "top_p",
@@ -101,19 +101,19 @@ bool changes_something(const nlohmann::json& value, double nothing) {
   return value.is_number() ? value.get<double>() != nothing : !value.empty();
 }
 
-/// Reads values of the file, and checks them.
+/// Reads and checks the values in generation_config.json.
 class Values {
  public:
   explicit Values(const std::filesystem::path& path) : path_(path), object_(read_json_object(path)) {}
 
-  /// The number `name`; empty if the file does not set it.
+  /// The number with the key `name`; empty if the file does not set this key.
   std::optional<double> number(const char* name, const SamplingRule& rule) const {
     const nlohmann::json value = find(name);
     if (value.is_null()) return std::nullopt;
     if (!value.is_number() || !rule.ok(value.get<double>())) refuse(name, value, rule.accepts);
     return value.get<double>();
   }
-  /// A string or a list of strings.
+  /// The strings with the key `name`, whose value is a string or a list of strings.
   std::vector<std::string> texts(const char* name) const {
     const nlohmann::json value = find(name);
     if (value.is_null()) return {};
@@ -155,7 +155,7 @@ AddedWishes add_generation_config(const std::filesystem::path& model, Generation
     added.taken.emplace_back("temperature 0 (do_sample is false)");
   }
   add(wishes.temperature, "temperature", "temperature", temperature_rule);
-  if (wishes.temperature != 0.0) {  // at temperature 0 these have no effect
+  if (wishes.temperature != 0.0) {  // at temperature 0, top_k and top_p have no effect
     add(wishes.top_k, "top-k", "top_k",
         {"a whole number from 0 to 1e9", [](double x) { return x >= 0 && x <= most_top_k && x == std::floor(x); }});
     add(wishes.top_p, "top-p", "top_p", top_p_rule);

@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// The numbers that a sampling option accepts, on the command line and in the file.
+/// The numbers that a sampling option accepts, on the command line and in generation_config.json.
 struct SamplingRule {
   const char* accepts;
   bool (*ok)(double);
@@ -19,7 +19,7 @@ inline constexpr SamplingRule temperature_rule = {"0 or more", [](double x) { re
                               repetition_penalty_rule = {"above 0", [](double x) { return x > 0; }};
 inline constexpr double most_top_k = 1e9;
 
-/// The settings for generation; an unset one was given neither by the user nor by the file.
+/// The settings for generation; a setting without a value was given neither by the user nor by the file.
 struct GenerationWishes {
   std::optional<double> temperature, top_p, repetition_penalty;
   std::optional<std::size_t> top_k;
@@ -29,12 +29,12 @@ struct GenerationWishes {
 /// What add_generation_config() found in the file.
 struct AddedWishes {
   std::vector<std::string> taken;    // "temperature 0.6"
-  std::vector<std::string> unknown;  // keys that are ignored here: unknown ones, and those that change the text in transformers
+  std::vector<std::string> unknown;  // ignored keys: unknown ones, and those that only transformers supports
 };
 
-/// Fills unset settings from the file in the model's folder, if there is one: temperature (0 if do_sample is false), top_k,
-/// top_p, repetition_penalty and stop_strings. Throws UserError if one of these has a value that the sampling options do not
-/// accept.
+/// Sets the settings that have no value from generation_config.json in the folder `model`, if there is such a file: temperature
+/// (0 if do_sample is false), top_k, top_p, repetition_penalty and stop_strings. Throws UserError if one of these has a value
+/// that the sampling options do not accept.
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes);
 
 }  // namespace fsdp

@@ -9,14 +9,14 @@
 
 namespace fsdp {
 
-/// Seconds of rank 0, from monotonic clocks except between_s (wall clock). All other fields except between_s are parts of
-/// running_s. The rest of running_s is time between updates: writing metrics, agreeing on requests, waiting for data.
+/// Seconds on rank 0. between_s is measured with the wall clock. All other durations are measured with monotonic clocks and are
+/// parts of running_s. The rest of running_s is time between updates: writing metrics, agreeing on requests, waiting for data.
 struct TimeSpent {
   double running_s = 0;  // from the start of each process to its last line in the metrics file
   double useful_s = 0;   // in updates that count
-  double lost_s = 0;     // in updates that a later start repeated
+  double lost_s = 0;     // in updates that a later start had to repeat
   double skipped_s = 0;  // in updates that were left out because of an overflow or a spike
-  double saves_s = 0;    // waits of training for saves
+  double saves_s = 0;    // while training waited for saves
   double validation_s = 0;
   double startup_s = 0;  // from the start of each process to its first update
   double between_s = 0;  // from the end of one process to the start of the next

@@ -1,6 +1,6 @@
-// The gradient's norm by group of parameters. A group holds the parameters that the optimizer treats alike: the same update
-// rule, weight decay and learning rate. The sums are exact, as for the global norm, so the bits depend on neither the number of
-// ranks nor the strategy; the squared norms of all groups add up to the squared global norm.
+// The norm of the gradient of each group of parameters. A group holds the parameters that the optimizer treats alike: the same
+// update rule, weight decay and learning rate. The sums are exact, as for the global norm, so the bits of a norm do not depend
+// on the number of ranks or the sharding strategy. The squared norms of all groups add up to the squared global norm.
 #pragma once
 
 #include <string>
@@ -23,10 +23,10 @@ class GroupNorms {
 
  private:
   ShardedModel& sharded_;
-  std::vector<std::size_t> group_of_;  // by parameter
+  std::vector<std::size_t> group_of_;  // by parameter: index of its group
   std::vector<std::pair<std::string, double>> norms_;
   const std::shared_ptr<Stream> stream_ = make_host_stream();
-  std::vector<kernels::ExactSum> squares_;  // by group
+  std::vector<kernels::ExactSum> squares_;  // by group: the sum of squares
 };
 
 }  // namespace fsdp

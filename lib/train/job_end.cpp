@@ -13,8 +13,8 @@ namespace {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-/// The job's id for Slurm's commands; empty if there is no Slurm job. A task of an array needs ARRAY_TASK, because
-/// SLURM_JOB_ID may be the id of the whole array.
+/// The job's id for Slurm's commands; empty if there is no Slurm job. For a task of a job array, the id is <array job>_<task>,
+/// because SLURM_JOB_ID may be the id of the whole array.
 std::string job_name() {
   const char *const job = std::getenv("SLURM_JOB_ID"), *const array = std::getenv("SLURM_ARRAY_JOB_ID"),
                     *const task = std::getenv("SLURM_ARRAY_TASK_ID");
@@ -34,7 +34,7 @@ SlurmsAnswer end_in(const std::string& text) {
   return is_number && seconds > 0 ? SlurmsAnswer{true, seconds} : SlurmsAnswer{};
 }
 
-/// Asks squeue for the end time, in seconds since 1970 whatever time format the user has set.
+/// Asks squeue for the end time in seconds since 1970; the user's setting of a time format does not matter.
 SlurmsAnswer ask_squeue() {
   const std::optional<ProgramAnswer> squeue =
       ask_program({"env", "SLURM_TIME_FORMAT=%s", "squeue", "-h", "-o", "%e", "-j", job_name()}, 10);

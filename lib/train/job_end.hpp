@@ -6,16 +6,16 @@
 
 namespace fsdp {
 
-/// The end time of this process's Slurm job. Asking squeue may take some seconds, so only rank 0 has this object and tells the
+/// The end time of this process's Slurm job. Asking squeue may take some seconds, so only rank 0 has this object; it tells the
 /// other ranks.
 class JobEnd {
  public:
   /// The run is to stop `lead_s` seconds before the job ends. Throws UserError if there is no Slurm job, if Slurm does not
-  /// report its end, or if less than `lead_s` seconds are left.
+  /// report its end, or if fewer than `lead_s` seconds are left.
   explicit JobEnd(double lead_s);
 
-  /// Returns true if the run is to stop now. Before it returns true it asks Slurm again, because the job's time limit may have
-  /// been raised.
+  /// Returns true if the run is to stop now. Asks Slurm again before returning true, because the job's time limit may have been
+  /// raised.
   bool is_near();
   /// Empty if the job has no time limit.
   std::optional<double> seconds_left() const;

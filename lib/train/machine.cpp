@@ -26,7 +26,7 @@ namespace fsdp {
 
 namespace {
 
-/// The file with the stored rates of this host. Each host has its own, because hosts may share home folders.
+/// The file with the stored rates of this host. Each host has a file of its own, because hosts may share home folders.
 std::filesystem::path note_of_this_host() {
   const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
   if (cache == nullptr && home == nullptr) return {};
@@ -51,7 +51,7 @@ CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
     return value ? std::max(0, std::atoi(value)) : 0;
   };
   int cpus = static_cast<int>(cores + 1e-9);
-  // If Slurm does not bind tasks to cores, only this variable has the requested number of cores.
+  // If Slurm does not bind tasks to cores, only SLURM_CPUS_PER_TASK tells how many cores were requested.
   if (const int asked = number_in("SLURM_CPUS_PER_TASK"); asked > 0) cpus = std::min(cpus, asked);
   int threads = std::max(1, cpus - kept_free);
   if (const int asked = number_in("OMP_NUM_THREADS"); asked > 0) threads = asked;
@@ -90,7 +90,7 @@ nlohmann::json read_note(const std::filesystem::path& path) {
   nlohmann::json note;
   try {
     if (kind_of(path) == PathKind::file) note = read_json_file(path);
-  } catch (const std::exception&) {  // the rate is then measured again
+  } catch (const std::exception&) {  // unreadable: the rates are measured again
   }
   return note.is_object() && note.contains("flops_per_core") && note["flops_per_core"].is_object() ? note["flops_per_core"]
                                                                                                    : nlohmann::json::object();

@@ -18,7 +18,7 @@ std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches,
     sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
       try {
         batches.read(b, inputs, targets);
-      } catch (...) {  // the other ranks compute this batch, too, so continue and throw at the end
+      } catch (...) {  // the other ranks need this rank in collectives, so continue and throw at the end
         if (!problem) problem = std::current_exception();
         batches.clear(inputs, targets);
       }

@@ -1,4 +1,4 @@
-// The mean loss over held-out data: training validates with it, and fsdp-evaluate prints it.
+// The mean loss over held-out data. Validation during training computes it, and fsdp-evaluate prints it.
 #pragma once
 
 #include <cstddef>

@@ -13,19 +13,19 @@
 
 namespace fsdp {
 
-/// For an even number of values, the upper of the two middle ones. There must be at least one value.
+/// The median; for an even number of values, the upper of the two middle values. There must be at least one value.
 double median(std::vector<double> values);
 
-/// Calls `work`, which enqueues work on the stream: once untimed, then at least 3 times and for about `seconds`. Returns the
-/// seconds of each timed call, by the stream's own time marks. The stream must be idle.
+/// Times `work`, which enqueues operations on the stream. Calls it once untimed, then at least 3 times and for about `seconds`
+/// in total. Returns the seconds of each timed call, as measured on the stream. The stream must be idle.
 std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work);
 
-/// Returns this rank's FLOP/s for out[m,n] = op(a) op(b) with elements of `type`, while all ranks of `group` run it at the
-/// same time for about `seconds`. Collective over group: if a rank lacks the memory, all throw CollectiveError.
+/// Returns this rank's FLOP/s for out[m,n] = op(a) op(b) with elements of `type`, while all ranks of `group` compute this
+/// product at the same time for about `seconds`. Collective over group: if a rank lacks the memory, all throw CollectiveError.
 double product_rate(DType type, Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
                     std::size_t m, std::size_t n, std::size_t k, double seconds);
 
-/// Batches of random tokens: the same for every update, different on each rank.
+/// Returns a reader of batches of random tokens. A rank gets the same batch in every update; ranks get different batches.
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank);
 
 }  // namespace fsdp

@@ -16,8 +16,8 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
-/// The shard axis has two communicators, one for gathers and one for reductions; the replicate axis and the group of all ranks
-/// have one each. A group of one rank needs none.
+/// The shard axis has two communicators, one for gathers and one for reductions. The replicate axis and the group of all ranks
+/// have one communicator each. A group of one rank needs none.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
   const DeviceBackend* const backend = find_backend(comm.kind).device_backend;
   const std::size_t communicators =
@@ -26,7 +26,7 @@ std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
 }
 
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
-  std::array<std::size_t, 4> most{};  // bytes by axis; the last one is for gathers, which have their own group
+  std::array<std::size_t, 4> most{};  // bytes by axis; most[3] is for gathers, which have a group of their own
   for (const Operation& op : plan.update) {
     const auto use = collective_of(op);
     if (!use) continue;

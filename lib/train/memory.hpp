@@ -12,33 +12,33 @@
 namespace fsdp {
 
 struct MemoryAccount {
-  std::array<std::size_t, role_count> by_role{};  // the plan's buffers, by role; the sum is `plan`
+  std::array<std::size_t, role_count> by_role{};  // the plan's buffers by role, activations at their peak; sum: `plan`
   std::size_t of(BufferRole role) const { return by_role[static_cast<std::size_t>(role)]; }
 
-  std::size_t plan = 0;     // the plan's peak
+  std::size_t plan = 0;     // the plan's peak of device memory
   std::size_t staging = 0;  // staging buffers of the communicators
   std::size_t gemm = 0;     // estimated workspace of matrix products, which the plan does not contain
-  std::size_t context = 0;  // allowance for the memory that driver and libraries take on a GPU
+  std::size_t context = 0;  // allowance for the memory of driver and libraries on a GPU
 
   // In host memory on every kind of device:
   std::size_t offloaded = 0;     // the offloaded buffers of the plan
   std::size_t through_host = 0;  // staging buffers of a GPU's collectives that go through the host
-  std::size_t batch = 0;         // tokens of the current update, and of the next one, which is read ahead
-  std::size_t snapshot = 0;      // the copy that an asynchronous save writes
+  std::size_t batch = 0;         // tokens of the current update, and of the next update, which are read ahead
+  std::size_t snapshot = 0;      // the copy of the state from which an asynchronous save writes
   std::size_t trace = 0;
 
   DeviceKind device = DeviceKind::cpu;
-  const DeviceBackend* backend = nullptr;  // the backend of GPU collectives; null: they go through the host
-  /// The memory of the device that computes. A CPU computes in host memory, so on_host() is included.
+  const DeviceBackend* backend = nullptr;  // the backend of GPU collectives; null: collectives go through the host
+  /// The memory of the device that computes. A CPU computes in host memory, so total() then includes on_host().
   std::size_t total() const { return plan + staging + gemm + context + (is_host(device) ? on_host() : 0); }
   std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
 };
 
-/// The GPU memory of all communicators of the mesh if the backend of `comm` has GPU collectives (NCCL); 0 if its collectives go
-/// through the host.
+/// The GPU memory that all communicators of the mesh use for staging, if the backend of `comm` has GPU collectives (NCCL). 0 if
+/// the backend's collectives go through the host.
 std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
-/// The host memory that stages the data of a GPU's collectives if these go through the host. Each group of ranks has a buffer
-/// of the size of its largest collective.
+/// The host memory that stages the data of a GPU's collectives if the collectives go through the host. Each group of ranks has
+/// a buffer of the size of its largest collective.
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh);
 /// The account of rank `rank`. `staging` is the sum of the communicators' staging_bytes(), or staging_on_gpu() on a GPU. The
 /// kind of device is that of `model`.
@@ -47,7 +47,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 /// The account of this rank of `sharded`; `node` is the communicator of this rank's node.
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node);
-/// Describes the parts outside the plan: one line on a CPU, four on a GPU.
+/// Describes the memory outside the plan, in one line on a CPU and four lines on a GPU.
 std::string describe_beside_plan(const MemoryAccount& memory);
 
 /// The estimated workspace of matrix products of this type, outside the plan.

@@ -69,7 +69,7 @@ TimeSpent Metrics::spent() const {
   all += here_;
   const double age_s = age_s_ + since_made_.seconds();
   all.running_s += age_s;
-  if (here_.startup_s == 0) all.startup_s += age_s;  // this start has had no update
+  if (here_.startup_s == 0) all.startup_s += age_s;  // no update yet in this start
   return all;
 }
 

@@ -1,5 +1,5 @@
-// The metrics of a run: one JSON object per line in --log-file, and a readable line per step on stderr. Written by rank 0
-// only.
+// The metrics of a run: one JSON object per line in --log-file, and a readable line per step on stderr. Only rank 0 writes
+// them.
 #pragma once
 
 #include <cstddef>
@@ -32,17 +32,17 @@ struct StartMetrics {
   const nlohmann::json* options = nullptr;  // to_json(TrainOptions)
   std::size_t parameters = 0;
   std::size_t plan_peak_bytes = 0;
-  std::uint64_t step = 0, max_step = 0;  // updates that are done, and the total
+  std::uint64_t step = 0, max_step = 0;  // number of updates that are done, and in total
   int shard_ranks = 1;                   // the number of ranks that a unit is sharded over
   std::optional<NodeTraffic> traffic;    // empty unless all nodes have the same number of consecutive ranks
   std::uint64_t sequences = 0;           // sequences consumed so far
 };
 
-/// The rank that computed longest in an update; its waits for other ranks do not count.
+/// The rank that computed longest in an update; waits for other ranks do not count.
 struct Straggler {
   int rank = 0;
   std::string host;
-  double ms = 0, median_ms = 0;  // its time for computing, and the median of all ranks
+  double ms = 0, median_ms = 0;  // computing time of this rank, and the median over all ranks
 };
 
 struct TrainMetrics {
@@ -53,15 +53,15 @@ struct TrainMetrics {
   double ms = 0;                                                     // duration of this update
   std::optional<double> mfu;                                         // empty if the device's peak is not known
   std::optional<double> loss_scale = {};                             // fp16 only
-  std::optional<double> comm_exposed_ms = {};                        // communication that no computation hid; empty if unknown
-  double data_wait_ms = 0;                                           // wait for the next batch, on the rank that waited longest
+  std::optional<double> comm_exposed_ms = {};                        // exposed (not overlapped) communication; empty if unknown
+  double data_wait_ms = 0;                                           // wait for the next batch on the rank that waited longest
   std::size_t mem_peak_bytes = 0;                                    // maximum over all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // by group of parameters, with --log-group-norms
-  std::optional<Straggler> straggler = {};                           // every log_interval updates, if it is known
-  double positions_per_second = 0;  // computed tokens of all ranks, in the loss or not; 0: same as tokens_per_second
+  std::optional<Straggler> straggler = {};                           // set every log_interval updates, if known
+  double positions_per_second = 0;  // all computed tokens, in the loss or not; 0: same as tokens_per_second
 };
 
-/// An update that was left out because it overflowed in fp16 or was a spike.
+/// An update that was left out (the weights did not change) because the gradient overflowed in fp16 or the update was a spike.
 struct SkipMetrics {
   std::uint64_t step = 0;  // the update's number; the next update has the same number
   double ms = 0;
@@ -93,10 +93,12 @@ struct EndMetrics {
 };
 
 /// How updates and validations are shown on stderr. `automatic`: as lines, and on a terminal with a progress bar; `simple`: as
-/// lines; `json`: as the JSON lines of the metrics file; `none`: not at all. All other messages are printed in each format.
+/// lines; `json`: as the JSON lines of the metrics file; `none`: not at all. All other messages are printed whatever the format
+/// is.
 enum class LogFormat { automatic, simple, json, none };
 
-/// In the file, numbers have enough digits to be read back exactly; NaN and infinity are null.
+/// Writes the metrics file and the lines on stderr. In the file, numbers have enough digits to be read back exactly; NaN and
+/// infinity are null.
 class Metrics {
  public:
   /// Appends to `file`, line by line; an empty path writes no file. A line is printed every `log_interval` updates; the file
@@ -104,7 +106,8 @@ class Metrics {
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr,
           LogFormat format = LogFormat::automatic);
 
-  /// Writes the start line. Before that, marks the lines of updates that this run repeats: take_up_metrics(). Throws CallError.
+  /// Writes the start line. Before that, calls take_up_metrics(), which marks the lines of updates that this run repeats.
+  /// Throws CallError.
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
   void skip(const SkipMetrics& m);
@@ -112,9 +115,9 @@ class Metrics {
   /// ten seconds.
   void validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds);
   void valid(const ValidMetrics& m);
-  /// `stall_ms`: the part of `ms` during which training waited.
+  /// `ms` is the duration of the save, `stall_ms` the part of it during which training waited.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
-  /// Waits until all lines are on the disk. A save calls it before its checkpoint becomes valid. Any thread may call it.
+  /// Waits until all lines are on the disk. A save calls this before the checkpoint becomes valid. Any thread may call it.
   void sync() { file_.sync(); }
   /// `bytes_read`: bytes of tensors read by the rank that read most; `file_bytes`: the size of the whole source.
   void restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read, std::size_t file_bytes);
@@ -123,7 +126,7 @@ class Metrics {
   void end(const EndMetrics& m);
   /// Prints a line on stderr; the metrics file does not get it.
   void say(const std::string& text);
-  /// Prints a warning, in which option names replace the quantities in backquotes: OptionTable::name_options().
+  /// Prints a warning, in which option names replace the quantities in backquotes (see OptionTable::name_options()).
   void warn(const std::string& text);
 
  private:
@@ -138,11 +141,11 @@ class Metrics {
   LogFormat format_;
   MetricsFile file_;
   ProgressBar bar_;
-  TimeSpent before_, here_{.starts = 1};  // the time of earlier starts, and of this one
-  double age_s_;                          // age of the process when since_made_ began
+  TimeSpent before_, here_{.starts = 1};  // the time of earlier starts, and of this start
+  double age_s_;                          // age of the process when since_made_ was started
   Timer since_made_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
-  std::uint64_t last_validating_ = 0;  // the update for which validating() has printed its line
+  std::uint64_t last_validating_ = 0;  // the latest update for which validating() has printed a line
   double spent_ms_ = 0;                // total time of the updates of this start
 };
 

@@ -100,7 +100,7 @@ namespace {
 /// Calls `look` with the offset and text of each line, from the last line backwards, until it returns false.
 void look_backwards(const InputFile& file, const std::function<bool(std::uint64_t place, std::string_view line)>& look) {
   constexpr std::uint64_t block = 65536;
-  std::string tail;  // the text from `begin` up to the lines that were passed to `look`
+  std::string tail;  // text from `begin` on that was not yet passed to `look`
   for (std::uint64_t begin = file.size(); begin > 0 && tail.size() < longest_text;) {
     const std::uint64_t n = std::min(begin, block);
     std::string read(n, '\0');
@@ -121,13 +121,13 @@ double number(const nlohmann::json& line, const char* key) {
   return line.contains(key) && line[key].is_number() ? line[key].get<double>() : 0;
 }
 
-constexpr double clock_step_s = 1;  // smaller clock steps are ignored
+constexpr double clock_step_s = 1;  // smaller steps of the wall clock are ignored
 
-/// One start of the run. Its lines are visited from the last one backwards.
+/// One start of the run. Its lines are visited in reverse order.
 struct Segment {
   TimeSpent spent{.starts = 1};
-  bool came_to_update = false;                                    // this start has an update that is not repeated
-  double last_time = 0, time_behind = 0, first_update_began = 0;  // wall clock; time_behind: of the line visited before
+  bool came_to_update = false;                                    // true: this start has an update that is not repeated
+  double last_time = 0, time_behind = 0, first_update_began = 0;  // wall clock; time_behind: time of the line visited before
   double last_age = 0, first_update_age = 0;                      // age of the process in seconds; 0 in lines of older versions
   bool clock_went_back = false;
   std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // offset and new text of each type to replace
@@ -147,7 +147,7 @@ struct Segment {
     if (lost && type == "train") marked_s += seconds;
     came_to_update = came_to_update || (type == "train" && !lost);
   }
-  /// Call it at the start line, the last one visited.
+  /// Call it at the start line, which is visited last.
   void end(const nlohmann::json& start) {
     const double began = number(start, "time") - number(start, "process_s");
     const double parts = spent.useful_s + spent.lost_s + spent.skipped_s + spent.saves_s + spent.validation_s;
@@ -159,7 +159,7 @@ struct Segment {
   }
 };
 
-/// The text of a type in a line, and the text of the same length by which marking the line replaces it.
+/// The text of a type in a line, and the text of the same length that replaces the type when the line is marked as lost.
 struct Mark {
   const char *type, *text, *lost;
 };
@@ -183,8 +183,8 @@ bool is_start_of(const nlohmann::json& line, const std::string& save_dir) {
 bool will_be_repeated(const std::string& type, const nlohmann::json& line, const GoesOnAt& at) {
   const auto step = static_cast<std::uint64_t>(std::max(0.0, number(line, "step")));
   if (type == "train" || type == "valid") return step > at.update;
-  // An update that was left out has the number of the next update. It is not repeated if the position in the data is already
-  // past its sequences.
+  // An update that was left out has the number of the next update. A left-out update is not repeated if the run's position in
+  // the data is already past the sequences of that update.
   return type == "skip" &&
          (step > at.update + 1 || (step == at.update + 1 && number(line, "sequences") > static_cast<double>(at.sequences)));
 }
@@ -208,7 +208,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
       if (const std::size_t where = text.find(mark.text); lost && type == mark.type && where != text.npos)
         segment.marks.emplace_back(place + where, mark.lost);
     if (type != "start") return true;
-    if (!is_start_of(line, at.save_dir)) {  // these lines belong to another run
+    if (!is_start_of(line, at.save_dir)) {  // the lines in `segment` belong to another run
       segment = {};
       return true;
     }
@@ -221,7 +221,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
         taken.before.between_s += std::max(0.0, at.start_time - segment.last_time);
         taken.clock_went_back = taken.clock_went_back || at.start_time < segment.last_time - clock_step_s;
       }
-    } else {  // `so_far` of a later start line counts these updates as useful
+    } else {  // `so_far` of a later start line counts the marked updates as useful
       taken.before.useful_s -= segment.marked_s;
       taken.before.lost_s += segment.marked_s;
     }

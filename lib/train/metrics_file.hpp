@@ -18,8 +18,8 @@ std::string whole_path(const std::filesystem::path& path);
 class MetricsFile {
  public:
   MetricsFile() = default;  // no file: append() does nothing
-  /// Opens the file; creates it and its folder if they do not exist. If its last line is incomplete, ends that line so that
-  /// the next one can be read. Throws UserError if the file cannot be opened or is not a metrics file.
+  /// Opens the file; creates it and its folder if they do not exist. If the last line is incomplete, appends a line end, so
+  /// that the next line can be read. Throws UserError if the file cannot be opened or is not a metrics file.
   explicit MetricsFile(std::filesystem::path path);
   MetricsFile(MetricsFile&& other) noexcept { *this = std::move(other); }
   MetricsFile& operator=(MetricsFile&& other) noexcept;
@@ -49,12 +49,12 @@ struct TakenUp {
   TimeSpent before;              // time of all earlier starts
   std::size_t lost = 0;          // lines of updates that this run repeats
   bool clock_went_back = false;  // the wall clock was set back, so times between lines are unknown
-  std::string problem;           // why the `lost` lines could not be marked; empty if they were
+  std::string problem;           // why the `lost` lines could not be marked; empty: all are marked
 };
-/// Changes the type of lines from `train`, `valid` or `skip` to `lost`, in place, if the run repeats what they report. The
-/// `train` lines that are left have each update once. If the process dies meanwhile, the next start marks the rest. Reads the
-/// file backwards to the latest start of this run that has an update which is not repeated, or to the beginning of the file.
-/// Does not change lines of other runs. Throws CallError if the file cannot be read.
+/// Marks the lines of updates that the run repeats: changes their type from `train`, `valid` or `skip` to `lost`, in place.
+/// After that, the file has one `train` line for each update of this run. If the process dies before all lines are marked, the
+/// next start marks the rest. Reads the file backwards, up to the latest start of this run with an update that is not repeated,
+/// or to the beginning of the file. Does not change lines of other runs. Throws CallError if the file cannot be read.
 TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at);
 
 }  // namespace fsdp

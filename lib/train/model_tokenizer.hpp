@@ -17,9 +17,9 @@ namespace fsdp {
 /// --tokenizer, for programs that pass text to a model.
 void add_model_tokenizer_option(OptionTable& table, std::string& name);
 
-/// The folder with the files that belong to a model: its tokenizer and its chat template. For a checkpoint this is its step
-/// folder, or, if that has no tokenizer, the folder that the model came from. For another source it is `path`, by which the
-/// source was opened.
+/// The folder with the files that belong to a model: its tokenizer and its chat template. For a checkpoint this is the step
+/// folder. If the step folder has no tokenizer, it is the folder that the checkpoint's model came from. For another source it
+/// is `path`, with which the source was opened.
 std::filesystem::path folder_beside(const TensorSource& source, const std::filesystem::path& path);
 
 /// The folder that a checkpoint's model came from; empty for other sources or if it is unknown.
@@ -27,12 +27,12 @@ std::filesystem::path folder_of_origin(const TensorSource& source);
 
 /// The name of the tokenizer that find_model_tokenizer() opens, for open_tokenizer(); empty if there is none.
 std::string name_of_model_tokenizer(const std::string& name, const std::filesystem::path& folder, std::size_t vocab_size);
-/// Opens the tokenizer `name`. If the name is empty, opens the tokenizer in the model's folder, else bytes if the model has
-/// 256 tokens, else returns null. Throws UserError.
+/// Opens the tokenizer `name`. If the name is empty, opens the tokenizer in the folder `model`. If there is none, returns the
+/// tokenizer of bytes if the model has 256 tokens, else null. Throws UserError.
 std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const std::filesystem::path& model,
                                                 std::size_t vocab_size);
 
-/// Returns a warning if the tokenizer has more tokens than the model: a text with a token that the model lacks is refused.
+/// Returns a warning if the tokenizer has more tokens than the model. Texts with a token that the model lacks are refused.
 std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size_t vocab_size);
 /// Throws UserError if one of `ids` is not a token of the model; `what` names the text in the message: "the prompt".
 void require_tokens_of_model(const std::vector<TokenId>& ids, const Tokenizer& tokenizer, std::size_t vocab_size,

@@ -24,7 +24,7 @@ bool not_negative(double x) { return x >= 0; }
 bool above_0(double x) { return x > 0; }
 bool below_1(double x) { return x >= 0 && x < 1; }
 
-/// Throws UserError if `option` is changed (or given) without `other`, the option or setting that it needs.
+/// Throws UserError if `option` is changed (or given) and `other`, the option or setting that `option` needs, is not there.
 void require(bool changed, const char* option, bool there, const char* other) {
   if (changed && !there)
     throw UserError(format("--{} changes nothing (it goes with {}); give both, or neither", option, other));
@@ -134,7 +134,7 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
 }
 
 /// Checks that --total-batch-size = --batch-size x --update-freq x ranks, and computes --update-freq or --total-batch-size if
-/// it is missing. `max_tokens` gives the batch size in tokens, as in fairseq; 0: not given.
+/// one of them is missing. `max_tokens` is the batch size in tokens, as in fairseq; 0 if not given.
 void settle_batch(const OptionTable& table, TrainOptions& o, std::size_t max_tokens, int ranks) {
   expect(ranks > 0, "a job has ranks");
   if (max_tokens > 0) {
@@ -180,7 +180,7 @@ void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<
       .integer("total-batch-size", "G", o.total_batch_size, {1, 1e12},
                "Sequences per update over all ranks; must equal B x K x ranks.")
       .follows("B x K x ranks");
-  const auto max_tokens = std::make_shared<std::size_t>(0);  // the row keeps it alive
+  const auto max_tokens = std::make_shared<std::size_t>(0);  // the step of the table keeps `max_tokens` alive
   table
       .integer("max-tokens", "N", *max_tokens, {1, 1e12},
                "fairseq's spelling of --batch-size: as many sequences as fit into N tokens, but at most --batch-size if that "
@@ -213,14 +213,14 @@ std::vector<std::string_view> optimizers_where(const OptimizerFlag& is) {
   return names;
 }
 
-/// The optimizers that read an option, for its help: "sgd and muon", or "all but sgd" if that is shorter.
+/// The optimizers that read an option, for the help of the option: "sgd and muon", or "all but sgd" if that is shorter.
 std::string readers(const OptimizerFlag& reads) {
   const auto those = optimizers_where(reads), others = optimizers_where(std::not_fn(reads));
   return those.size() <= others.size() ? listed(those) : "all but " + listed(others);
 }
 
-/// The defaults of the optimizers that read an option: the default of the first one, then the others that differ, as in "1e-8;
-/// lamb 1e-6".
+/// The defaults that an option has with the optimizers that read it, as in "1e-8; lamb 1e-6". The default of the first
+/// optimizer comes first, then the names and defaults of optimizers with another default.
 std::string defaults_text(const OptimizerFlag& reads, const std::function<std::string(const Optimizer&)>& value) {
   std::vector<std::pair<std::string, std::vector<std::string_view>>> by_value;
   for (const Optimizer* optimizer : optimizers()) {
@@ -250,7 +250,7 @@ std::string optimizer_help() {
   return help;
 }
 
-/// Sets the defaults of the chosen optimizer, and refuses options that it does not read.
+/// Sets the defaults of the chosen optimizer, and refuses options that this optimizer does not read.
 void settle_optimizer(const OptionTable& table, TrainOptions& o) {
   OptimizerOptions& optimizer = o.sharding.optimizer;
   const Optimizer& row = *optimizer.kind;
@@ -374,7 +374,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
 
 /// fairseq's options for the sharding strategy.
 struct StrategySpellings {
-  std::string ddp_backend;  // the strategy that this value of --ddp-backend means
+  std::string ddp_backend;  // the sharding strategy that the given --ddp-backend stands for
   bool no_reshard_after_forward = false;
 };
 
@@ -406,10 +406,10 @@ void check_wrap(const OptionTable& table, const WrapPolicy& wrap) {
 }
 
 void add_sharding_options(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm) {
-  const auto spelled = std::make_shared<StrategySpellings>();  // the rows keep it alive
+  const auto spelled = std::make_shared<StrategySpellings>();  // the steps of the table keep `spelled` alive
   table.group("Sharding");
   add_strategy_option(table, sharding.strategy);
-  table.row("sharding-strategy").follows("full");  // printed as a comment only, so that other spellings can set it
+  table.row("sharding-strategy").follows("full");  // printed as a comment only, so that --ddp-backend can set it
   table
       .choice<std::string>(
           "ddp-backend", spelled->ddp_backend,

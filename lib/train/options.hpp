@@ -1,6 +1,6 @@
-// All options of fsdp-train: the structs that the library uses, and the table that fills them. The options' names come from
-// fairseq, PyTorch, Hugging Face and llm.c, and are not used after parsing. Values that depend on files are set later, by
-// setup.hpp.
+// All options of fsdp-train: the structs that the library uses, and the table that fills them. The names of the options come
+// from fairseq, PyTorch, Hugging Face and llm.c. Names are not used after parsing. Values that depend on files are set later,
+// by the functions in setup.hpp.
 #pragma once
 
 #include <cstddef>
@@ -31,15 +31,15 @@ enum class InitFrom { random, pretrained };
 
 struct TrainOptions {
   // data
-  std::string data, valid;       // names for open_data.hpp; empty `valid`: the split valid of the data, if there is one
-  std::string mask, valid_mask;  // which tokens count in the loss; empty: the masks in the data, else all count
+  std::string data, valid;       // names as in open_data.hpp; empty `valid`: the split `valid` of the data, if there is one
+  std::string mask, valid_mask;  // files that say which tokens count in the loss; empty: masks of the data, else all
   BreakMode break_mode = BreakMode::none;
   std::optional<std::size_t> end_of_document;
   bool shuffle = false;
-  std::string tokenizer;   // for texts and samples; empty: the tokenizer of the model, or bytes
+  std::string tokenizer;   // for texts and samples; empty: the model's tokenizer, or else bytes
   std::string json_field;  // field of JSON lines that holds the text: TextSource::json_field()
   bool skip_invalid = false;
-  // model: `arch` or `model`, or neither if the run resumes from a checkpoint, which has the configuration
+  // model: `arch` or `model` is set, or neither if the run resumes from a checkpoint, which has the configuration
   std::string arch;
   std::filesystem::path model;
   bool list_archs = false;
@@ -52,7 +52,7 @@ struct TrainOptions {
   Schedule schedule;                          // schedule.total is 0 if only max_epoch ends the run
   double clip_norm = 0, clip_value = 0;       // 0: no clipping
   double skip_spikes = 0;                     // threshold in standard deviations; 0: no update is left out as a spike
-  std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both are 0 only with dry_run
+  std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both can be 0 only with dry_run
   LossScalerOptions loss_scaler;              // fp16 only
   // checkpoints
   SaveOptions save;
@@ -95,10 +95,10 @@ struct TrainCommand {
   std::optional<std::string>
       answer;  // text to print on stdout instead of training: help, version, configuration, list of models
 };
-/// Throws UserError: the same on every rank, unless a rank cannot read the --config file.
+/// Throws UserError. All ranks throw the same error, unless a rank cannot read the --config file.
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
 
-/// Returns a message of the library with the option names of fsdp-train: OptionTable::name_options().
+/// Returns a message of the library with the option names of fsdp-train, as OptionTable::name_options() does.
 std::string with_option_names(const std::string& message);
 
 /// Throws UserError if warm-up and decay do not fit into the number of updates.

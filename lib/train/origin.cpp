@@ -54,7 +54,7 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
 
 Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verify::no : Verify::yes; }
 
-/// Warns of dropout rates in the model's config.json: they are not used.
+/// Warns of dropout rates in the model's config.json, because these rates are not used.
 void note_dropout(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.model.empty() || options.dropout > 0 || options.attention_dropout > 0) return;
   const nlohmann::json config = read_json_object(options.model / "config.json");
@@ -69,7 +69,7 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
                fmt::join(rates, ", ")));
 }
 
-/// The folder that the model came from. Options of this run take precedence over what a checkpoint recorded.
+/// The folder that the model came from. Options of this run take precedence over the folder that a checkpoint recorded.
 std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
   for (const std::filesystem::path& path : {options.model, options.finetune_from})
     if (!path.empty() && kind_of(path / "config.json") == PathKind::file) return std::filesystem::absolute(path).string();
@@ -77,7 +77,7 @@ std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
   return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
 }
 
-/// Returns true if some of the data are text. Errors in their names are reported later, when they are opened.
+/// Returns true if some of the data are text. Errors in the names of data are reported later, when the data are opened.
 bool has_text(const TrainOptions& options) {
   try {
     return (!options.data.empty() && !texts_in(options.data, Split::train).empty()) ||
@@ -88,7 +88,8 @@ bool has_text(const TrainOptions& options) {
 }
 
 /// The name of the tokenizer: --tokenizer, else the tokenizer of the checkpoint or model that the run starts from; empty if
-/// there is none. In the second case sets `vocab_size` to the vocabulary size of that checkpoint or model.
+/// there is none. If the tokenizer is that of a checkpoint or model, sets `vocab_size` to the vocabulary size of that
+/// checkpoint or model.
 std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std::size_t& vocab_size) {
   if (!options.tokenizer.empty()) return options.tokenizer;
   const CheckpointReader *const resumed = origin.checkpoint.get(), *const tuned = dynamic_cast<const CheckpointReader*>(
@@ -110,7 +111,8 @@ std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std:
   return "";
 }
 
-/// Opens the checkpoint to resume; null if there is none. Only reads files; the result may differ between ranks.
+/// Opens the checkpoint from which the run resumes; returns null if there is none. Only reads files; the result may differ
+/// between ranks.
 std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.restore == "none") return nullptr;
   if (options.restore != "latest") return open_checkpoint(options.restore, &warnings, verify_of(options));
@@ -118,8 +120,8 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
   return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
-/// Fills the other fields of `origin`, in which `checkpoint` is already opened, or null if there is none. Only reads files; the
-/// result may differ between ranks.
+/// Fills the fields of `origin` except `checkpoint`, which is already opened, or is null if there is none. Only reads files;
+/// the result may differ between ranks.
 void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
   if (tuned && origin.checkpoint)
@@ -131,7 +133,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
-  std::size_t vocabulary = 0;  // vocabulary size of the model that the tokenizer belongs to
+  std::size_t vocabulary = 0;  // vocabulary size of the model to which the tokenizer belongs
   std::optional<TransformerConfig> source;
   if (origin.checkpoint) source = origin.checkpoint->config();
   if (!origin.checkpoint && tuned) source = origin.pretrained->config();
@@ -140,7 +142,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   note_dropout(options, origin.warnings);
   if (!options.model.empty())
     if (auto doubt = keys::doubt_config(options.model)) origin.warnings.push_back(std::move(*doubt));
-  if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // it is another model's tokenizer
+  if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // the tokenizer is another model's
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
     origin.tokenizer = "bytes";
@@ -179,7 +181,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
   origin.model_folder = model_folder_of(options, origin);
-  // Such a run could not save a step whose folder already exists, so the work since its last save would be lost.
+  // A run that begins before the newest step could not save that step, whose folder exists, and would lose work.
   if (const auto newest = latest_update(options.save.folder);
       newest > origin.update() && !options.dry_run && !options.save.none)
     throw UserError(
@@ -188,14 +190,14 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
                options.save.folder.string(), *newest, origin.update()));
 }
 
-/// Renames damaged steps after `update`, because the run would save under their names. On rank 0.
+/// Renames damaged steps after `update`, because the run will save steps with the same names. Called on rank 0.
 void set_aside_damaged(const TrainOptions& options, std::uint64_t update, std::vector<std::string>& said) {
   for (const std::filesystem::path& folder : damaged_checkpoints(options.save.folder, update))
     said.push_back(format("{} is damaged, and was renamed to {}", folder.string(), set_aside(folder).string()));
 }
 
-/// Throws RunError if there are damaged checkpoints and no complete one, so that a run does not start over unnoticed. On rank
-/// 0.
+/// Throws RunError if there are damaged checkpoints and no complete one, so that a run does not start over unnoticed. Called on
+/// rank 0.
 void require_nothing_to_lose(const TrainOptions& options, std::vector<std::string> damaged) {
   set_aside_damaged(options, 0, damaged);
   const auto aside = steps_set_aside(options.save.folder);
@@ -273,7 +275,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
       pass_over_latest(damage);
       continue;
     }
-    // Renames damaged steps that later saves would meet, and throws if there are other steps that they would meet.
+    // Renames damaged steps whose names later saves will use. Throws if there are other steps whose names later saves will use.
     if (!options.dry_run && !options.save.none)
       agree(world, [&] {
         if (world.rank() != 0) return;

@@ -16,24 +16,25 @@ struct Origin {
   TransformerConfig config;
   std::unique_ptr<CheckpointReader> checkpoint;  // at most one of checkpoint and pretrained is set
   std::unique_ptr<TensorSource> pretrained;
-  std::vector<bool> fresh;   // by parameter: true if it is not loaded from `pretrained`; empty if that is null
-  std::string tokenizer;     // for open_tokenizer(): --tokenizer, else the tokenizer of the starting point; empty: unknown
+  std::vector<bool> fresh;   // by parameter: true if it is not loaded from `pretrained`; empty if `pretrained` is null
+  std::string tokenizer;     // name for open_tokenizer(): --tokenizer, else the starting point's tokenizer; empty: unknown
   std::string model_folder;  // the Hugging Face folder that the model came from, absolute; empty: none is known
   std::vector<std::string> warnings;  // for example, checkpoints that were passed over
 
   std::uint64_t update() const { return checkpoint ? checkpoint->header().progress.update : 0; }
 };
 
-/// The model's configuration: that of --arch or --model, else `source`, in both cases with the changes of other options.
-/// `source` is the configuration of the checkpoint or model that the weights come from, or null. With --arch and without
-/// --vocab-size, the vocabulary size is that of the tokenizer if the data are text or --tokenizer is given: `tokenizer`, else
-/// --tokenizer, else bytes (256). For other data it is the size that vocabulary_of() returns, if any. Throws UserError.
+/// The model's configuration: that of --arch or --model, else `source`. Other options, such as --decoder-layers, change it in
+/// both cases. `source` is the configuration of the checkpoint or model that the weights come from, or null. With --arch and
+/// without --vocab-size, the vocabulary size comes from the tokenizer if the data are text or --tokenizer is given. The
+/// tokenizer is `tokenizer`, else that of --tokenizer, else bytes (256 tokens). For other data, the vocabulary size is the one
+/// that vocabulary_of() returns, if any. Throws UserError.
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source, std::string tokenizer = {});
 
 /// Finds the starting point from --restore, --finetune-from, --model, --arch and --init. Verifies the checksums of the
 /// checkpoint, each rank a share of them, and falls back to the previous checkpoint if the latest is damaged. Collective over
-/// world: every rank finds the same, or all throw CollectiveError, for example if the checkpoint has another model, if the save
-/// folder has later steps, or if the ranks see different files.
+/// world: every rank finds the same starting point, or all throw CollectiveError, for example if the checkpoint has another
+/// model, if the save folder has later steps, or if the ranks see different files.
 Origin find_origin(const TrainOptions& options, Group& world);
 
 }  // namespace fsdp

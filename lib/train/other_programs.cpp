@@ -11,8 +11,9 @@ namespace fsdp {
 
 namespace {
 
-/// Option names of other programs with the same meaning, separated by spaces, and what to give instead. "name=value" is a name
-/// for one value of an option that fsdp-train also has; "name=N,N" is a list given to an option that takes one number here.
+/// A row has option names of other programs that mean the same, separated by spaces, and what to give instead. "name=value" is
+/// a name for one value of an option that fsdp-train also has; "name=N,N" means a list for an option that takes one number in
+/// fsdp-train.
 struct Row {
   std::string_view names, instead, why = "another program's name for it";
 };

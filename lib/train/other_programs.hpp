@@ -7,11 +7,11 @@
 
 namespace fsdp {
 
-/// Adds these names to the table: parsing one of them, or a configuration file of another program, gives an error that names
-/// the replacement.
+/// Adds the option names of other programs to the table. When the user gives one of these names, or a configuration file of
+/// another program, parsing fails with an error that names the replacement.
 void add_options_of_other_programs(OptionTable& table);
 
-/// The same names as a table for docs/options.md.
+/// The option names of other programs as a table for docs/options.md.
 std::string names_of_other_programs();
 
 }  // namespace fsdp

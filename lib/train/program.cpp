@@ -59,8 +59,8 @@ int run_mpi_program(int argc, char** argv,
         print(where, "cannot write to standard output (the disk is full or the reader is gone); send it elsewhere");
         code = exit_code::failed;
       }
-      // mpirun ends the other ranks as soon as one exits with an error, so no rank may leave before all have printed and
-      // saved.
+      // mpirun ends the other ranks as soon as one rank exits with an error, so no rank may exit before all ranks have printed
+      // and saved.
       std::fflush(nullptr);
       world->barrier();
       return code;

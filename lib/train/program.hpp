@@ -1,6 +1,6 @@
 // The common part of all main() functions: reads options, answers --help and similar requests, catches every exception, prints
 // the error, and ends a whole job with one exit code. In error messages, option names replace the quantities that the library
-// names in backquotes (OptionTable::name_options()).
+// names in backquotes (see OptionTable::name_options()).
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 namespace fsdp {
 
 /// Prints the exception that is being handled as "PROGRAM: rank 2 on node7: MESSAGE" and ends all processes of the job, with
-/// exit code 2 for a UserError that is no RunError, else 1.
+/// exit code 2 for a UserError that is not a RunError, else 1.
 [[noreturn]] void end_job(MpiSession& session, const std::string& program, const Wording& wording = nullptr);
 
 /// Starts MPI, runs `body` on every rank and returns its value. On an exception:
@@ -23,7 +23,8 @@ namespace fsdp {
 int run_mpi_program(int argc, char** argv,
                     const std::function<int(MpiSession& session, Communicator& world, int argc, char** argv)>& body,
                     const Wording& wording = nullptr);
-/// Reads the options of `table`, then does the same; `body` does not run if the options ask for help or similar.
+/// Reads the options of `table`, then runs `body` like the function above; `body` does not run if the options ask for help or
+/// similar.
 int run_mpi_program(int argc, char** argv, OptionTable& table,
                     const std::function<int(MpiSession& session, Communicator& world)>& body);
 /// The same without MPI, for an offline program.

@@ -107,7 +107,7 @@ void Reporter::report(std::span<const std::int64_t> computing_ns, std::int64_t d
   loop_.log.train(last_);
 }
 
-/// If the trace cannot be written, warns and lets training continue.
+/// Writes the trace. If that fails, warns and lets training continue.
 void Reporter::write_trace() {
   const std::string problem = fsdp::write_trace(*recorder_, loop_.model, loop_.world, trace_);
   if (!problem.empty())
@@ -121,11 +121,11 @@ void Reporter::write_trace() {
 }
 
 void Reporter::finish(const std::string& next) {
-  if (recorder_) write_trace();  // it has fewer updates than requested
+  if (recorder_) write_trace();  // the run ended before the requested updates were recorded
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
   Communicator& world = loop_.world;
   const Mesh& mesh = loop_.model.mesh();
-  // The memory that the system counts for this process includes the other ranks' memory that collectives have read.
+  // The process's memory as the system counts it includes memory of other ranks that collectives have read.
   const std::size_t borrowed = mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
   const std::size_t measured = world.max(loop_.model.executor().peak_bytes());
   const std::size_t process = world.max(process_peak_bytes() - machine_.start_bytes);

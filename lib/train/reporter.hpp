@@ -16,21 +16,21 @@ namespace fsdp {
 
 class Reporter {
  public:
-  /// `trace` is the trace file on rank 0; null on other ranks or without --trace. Collective; throws CollectiveError.
+  /// `trace` is the trace file on rank 0. It is null on other ranks, and without --trace. Collective; throws CollectiveError.
   Reporter(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, const BatchSource& batches,
            TraceFile* trace);
 
-  /// Call before_update() before each update, and after_update() after each one that was not refused. If the update was left
-  /// out, after_update() reports that. Collective.
+  /// Call before_update() before each update, and after_update() after each update whose verdict is not `refused`. If the
+  /// verdict is `left_out`, after_update() reports the update. Collective.
   void before_update();
   void after_update(const UpdateScalars& scalars, const UpdateResult& result, Verdict verdict);
-  /// The time that this rank computed in the last update, without waits for other ranks; 0: unknown (a GPU whose update was
-  /// not recorded).
+  /// The time that this rank computed in the last update, without waits for other ranks. 0 if unknown: a GPU's time is known
+  /// only for updates that were recorded.
   std::int64_t computing_ns() const;
   /// The duration of the last update that counted, in seconds; negative before the first.
   double last_update_s() const { return last_update_s_; }
-  /// Writes the metrics of the last update, which must have counted. `computing_ns`: computing_ns() of each rank;
-  /// `data_wait_ns`: the wait for the next batch on the rank that waited longest. Not collective.
+  /// Writes the metrics of the last update, which must have counted. `computing_ns` has computing_ns() of each rank;
+  /// `data_wait_ns` is the wait for the next batch on the rank that waited longest. Not collective.
   void report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns);
   /// Prints the closing lines: rates, planned and measured memory, and `next`, which tells what to do next. Collective.
   void finish(const std::string& next);

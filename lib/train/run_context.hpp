@@ -1,4 +1,4 @@
-// The objects that the parts of a training run share. Everything referenced outlives those parts.
+// The objects that the parts of a training run share. The referenced objects outlive those parts.
 #pragma once
 
 #include "checkpoint/checkpoint.hpp"
@@ -18,7 +18,7 @@ struct RunContext {
   Metrics& log;
 };
 
-/// RunContext plus the objects of the training loop: its progress, its model, and the flight record of this rank.
+/// A RunContext with the objects of the training loop: the progress of the run, the model, and the flight record of this rank.
 struct LoopContext : RunContext {
   Progress& progress;
   ShardedModel& model;

@@ -1,4 +1,5 @@
-// Saves a run: when and where, which checkpoints are kept, and asynchronous saves, which are written while training continues.
+// Saves the checkpoints of a run. SaveOptions says when and where to save, and which checkpoints to keep. Asynchronous saves
+// are written while training continues.
 #pragma once
 
 #include <cstddef>
@@ -19,31 +20,33 @@ struct LoopContext;
 struct SaveOptions {
   std::filesystem::path folder = "checkpoints";
   bool none = false;                 // true: never save
-  std::size_t interval_updates = 0;  // updates between saves; 0: save only at the end and on request
-  double interval_s = 0;             // seconds between saves; 0: likewise
+  std::size_t interval_updates = 0;  // updates between saves; 0: no saves by the number of updates
+  double interval_s = 0;             // seconds between saves; 0: no saves by time
   bool training_waits = false;
   h5::Compression compression = h5::Compression::none;
-  std::size_t keep_last = 0, keep_every = 0;  // steps to keep; keep_last 0: all; keep_every 0: only the last ones
-  /// Returns true if saves are asynchronous. They need a snapshot in memory, which is worth it only for saves at intervals.
+  std::size_t keep_last = 0, keep_every = 0;  // kept: the newest keep_last steps (0: all), every keep_every-th update (0: none)
+  /// Returns true if saves are asynchronous. An asynchronous save needs a snapshot in memory, which is worth the memory only
+  /// for saves at intervals.
   bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_s > 0); }
 };
 
 class Saver {
  public:
-  /// `header` is the header of each checkpoint; save() sets its progress. The update in `header` needs no save. Asynchronous
-  /// saves write from `snapshot`, which has snapshot_bytes() bytes; it is empty if training waits for every save. `lock` is the
-  /// lock of the save folder on rank 0, null on other ranks; a save fails once the lock is lost.
+  /// `header` is the header of each checkpoint, in which save() sets the progress. The update in `header`, at which the run
+  /// begins, is not saved. Asynchronous saves write from `snapshot`, which has snapshot_bytes() bytes, or is empty if training
+  /// waits for every save. `lock` is the lock of the save folder on rank 0, null on other ranks; a save fails once the lock is
+  /// lost.
   Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, const SaveLock* lock);
 
   /// Saves the current update, unless it is already saved. First finishes a save that is under way. Returns before the new
   /// save is complete, unless `wait` is true or there is no snapshot. Collective over world.
   void save(bool wait);
-  /// Waits until the save under way is complete, then removes older ones. Collective over world.
+  /// Waits until the save under way is complete, then removes older checkpoints. Collective over world.
   void finish();
   /// Reports the save under way if it is complete, which may be long before finish(). Not collective.
   void announce();
 
-  /// saving() returns true if a save is under way; stage() returns how far this rank's part of the save is.
+  /// saving() returns true if a save is under way; stage() returns the stage that this rank's part of the save has reached.
   bool saving() const { return save_ != nullptr; }
   CheckpointSave::Stage stage() const { return save_ ? save_->stage() : CheckpointSave::Stage::done; }
   /// Returns true if interval_s has passed on this rank since the last save.
@@ -61,7 +64,7 @@ class Saver {
   const SaveLock* lock_;
   std::uint64_t last_;
   std::unique_ptr<CheckpointSave> save_;
-  bool announced_ = false;  // the save under way was reported
+  bool announced_ = false;  // true: the save under way was already reported
   Timer since_began_, since_save_;
   double last_duration_s_ = -1;
   double stall_s_ = 0;  // how long training has waited for the save under way

@@ -24,8 +24,8 @@ namespace fsdp {
 
 namespace {
 
-/// Warns if a resumed run with --invariant will not have the same bits as a run that was never stopped: if the library of
-/// matrix products, the number of threads, --invariant or --batch-size changed.
+/// Warns if a resumed run with --invariant will not have the same bits as a run that was never stopped. This is so if the
+/// library of matrix products, the number of threads, --invariant or --batch-size has changed.
 void note_arithmetic(const RunContext& run, const CheckpointHeader& before, const Machine& machine) {
   if (!run.options.sharding.plan.invariant || run.options.dry_run) return;
   const std::string made = arithmetic_of(machine);
@@ -42,7 +42,7 @@ void note_arithmetic(const RunContext& run, const CheckpointHeader& before, cons
       differs(format("--{} was {} before, and is {} now", key, json_excerpt(then[key]), json_excerpt(now[key])));
 }
 
-/// Warns of tokenizer files that differ from the copies in the checkpoint.
+/// Warns of tokenizer files (`now`) that differ from the copies in the checkpoint (`kept`).
 void note_changed_files(const RunContext& run, const Origin& origin, const std::vector<TokenizerFile>& kept,
                         const std::vector<TokenizerFile>& now) {
   std::set<std::string> changed;
@@ -81,8 +81,8 @@ std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic&
                 traffic.nodes == 1 ? "" : format(", and a node sends {} to other nodes", bytes(traffic.out_of_node)));
 }
 
-/// Throws UserError if the node has too little memory. Linux grants more memory than exists and later kills the process that
-/// uses it.
+/// Throws UserError if the node has too little memory. Without this check, Linux grants more memory than exists, and later
+/// kills the process when it uses the memory.
 void require_memory(const RunContext& run, const Machine& machine, const MemoryAccount& memory) {
   const bool on_cpu = is_host(memory.device);  // on a GPU, allocation itself fails
   const std::size_t mine = on_cpu ? memory.total() : memory.on_host();
@@ -100,7 +100,7 @@ void require_memory(const RunContext& run, const Machine& machine, const MemoryA
   });
 }
 
-/// Fills this rank's shard with weights and optimizer state. May fail on this rank only.
+/// Fills this rank's shard with weights and optimizer state. May throw on one rank and not on others.
 void fill_shard(const LoopContext& loop, const Origin& origin) {
   ShardedModel& model = loop.model;
   Executor& executor = model.executor();
@@ -139,8 +139,8 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
-  // Runs one matrix product to load the code of oneDNN, whose memory then does not count as the memory of the run.
-  std::array<float, 5 * 64> x{};  // so many rows that oneDNN computes the product, and not our own kernel for few rows
+  // Runs one matrix product to load the code of oneDNN, so that the memory of that code does not count as memory of the run.
+  std::array<float, 5 * 64> x{};  // enough rows that oneDNN computes the product, not our own kernel for few rows
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                 kernels::Write::overwrite);
   const DType type = options.sharding.types.parameter;

@@ -1,4 +1,4 @@
-// Sets up a training run before its loop. One function makes each part, which is complete when the function returns.
+// Sets up a training run before its loop. Each part is made by one function, and is complete when that function returns.
 #pragma once
 
 #include <memory>
@@ -25,10 +25,10 @@ struct Machine : ComputingRank {  // a dry run has no device
   std::optional<double> peak_flops = {};     // the sum over all devices of the job; empty if unknown
   bool measured_peak = false;                // true: the peak of CPUs was measured at this start
   std::size_t start_bytes = 0;               // peak memory of the process before the run allocates
-  const char* measured_since = "its start";  // when start_bytes was taken, for a message
+  const char* measured_since = "its start";  // the event at which start_bytes was measured, for a message
 };
 
-// All functions below are collective over world and throw CollectiveError, unless their comments say otherwise.
+// All functions below are collective over world and throw CollectiveError, unless the comment of a function says otherwise.
 
 /// Finds the devices that `options` ask for. A dry run uses no device.
 Machine find_machine(const TrainOptions& options, Communicator& world);
@@ -39,15 +39,15 @@ std::unique_ptr<Metrics> open_log(const TrainOptions& options, Communicator& wor
 std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& watch);
 /// Creates the trace file on rank 0 if --trace is given; else returns null.
 std::unique_ptr<TraceFile> open_trace(const RunContext& run);
-/// The progress with which the run begins, except its position in the data: open_train_data() sets that.
+/// The progress with which the run begins, except the position in the data, which open_train_data() sets.
 Progress first_progress(const RunContext& run, const Origin& origin, const Machine& machine);
-/// Makes the model with its layout and plan, but allocates no memory for it.
+/// Makes the model with its layout and plan, but does not allocate the memory of weights and other buffers.
 ShardedModel make_model(const RunContext& run, const Origin& origin, const Machine& machine);
 /// Reads the files of the model's tokenizer on rank 0, to store them in checkpoints. Null on other ranks or without a
 /// tokenizer.
 std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const RunContext& run, const Origin& origin);
 
-/// Describes what computes matrix products: the library or device, and the number of threads. The bits of a run depend on it.
+/// Describes what computes matrix products: the library or device, and the number of threads. The bits of a run depend on both.
 /// Not collective.
 std::string arithmetic_of(const Machine& machine);
 /// Prints the plan of a dry run to stdout. Not collective.

@@ -18,7 +18,8 @@ namespace fsdp {
 
 namespace {
 
-// Signals are sent to the process, so these counts are global. Several watches (logical ranks of one process) read them.
+// Signals are sent to the process, so the counts of signals are global. Several SignalWatches (of logical ranks in one process)
+// read the counts.
 std::atomic<int> stops{0}, saves{0}, last_stop{0};  // written by the thread that receives signals
 
 constexpr std::array<std::pair<int, const char*>, 3> stop_signals = {
@@ -41,7 +42,7 @@ struct Announcement {
   Outlook outlook;
 };
 std::mutex announcing;
-std::optional<Announcement> announcement;  // empty if there is no leading watch, or once it was printed
+std::optional<Announcement> announcement;  // empty if there is no leading watch, or once the message was printed
 
 const char* name_of(int signal) {
   for (const auto& [number, name] : stop_signals)

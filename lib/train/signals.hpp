@@ -1,6 +1,6 @@
-// Requests from outside during training. SIGTERM, SIGINT, SIGUSR1 or a file `stop` in the save folder: save and stop. SIGUSR2
-// or a file `save`: save and continue. A request may reach only one rank, so all ranks exchange how many requests they have
-// received, and act on the largest number.
+// Requests from outside during training. SIGTERM, SIGINT, SIGUSR1 or a file `stop` in the save folder asks the run to save and
+// stop. SIGUSR2 or a file `save` asks the run to save and continue. A request may reach only one rank, so all ranks exchange
+// how many requests they have received, and act on the maximum.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace fsdp {
 
 /// The number of requests to this rank since its SignalWatch was constructed. A signal from a launcher reaches every rank, but
-/// some ranks an update later than others. The loop therefore takes the maximum over all ranks and acts when the maximum has
-/// grown, so that one signal counts as one request.
+/// may reach some ranks an update later than others. The loop therefore takes the maximum over all ranks and acts when the
+/// maximum has grown, so that one signal counts as one request.
 struct Requests {
   std::size_t stop = 0, save = 0;
 };
@@ -22,8 +22,8 @@ struct Requests {
 /// Blocks the four signals in this thread and in threads that it starts later, and starts one thread that receives them. Call
 /// it first in main(). No signal handler then interrupts a computation: oneDNN 2.6.3's AVX-512 code corrupts the heap if a
 /// handler runs on its thread (seen within seconds at 2 kHz). While there is no SignalWatch, SIGUSR1, SIGUSR2 and a first
-/// SIGTERM are kept for the next one, so a job that Slurm stops while MPI starts can still report that it was stopped. During
-/// that time SIGINT and a second SIGTERM end the process. A second SIGINT always ends it.
+/// SIGTERM are kept for the next SignalWatch, so a job that Slurm stops while MPI starts can still report that it was stopped.
+/// While there is no SignalWatch, SIGINT and a second SIGTERM end the process. A second SIGINT always ends the process.
 void hold_signals();
 
 /// The content of the message that follows a signal to stop: the update after which the run saves, and the durations of the
@@ -45,7 +45,8 @@ class SignalWatch {
   Requests poll();
   /// Sets the content of the message about a signal to stop. Only the leading rank prints it.
   void expect(const Outlook& outlook);
-  /// Who asked to stop: "SIGUSR1" or "the file checkpoints/stop", for example, or "another rank" if this rank was not asked.
+  /// Who asked to stop: "SIGUSR1" or "the file checkpoints/stop", for example, or "another rank" if this rank received no
+  /// request.
   std::string stop_reason() const;
   /// Describes a request file that was in the save folder when this watch began; empty if there was none. The run acts on that
   /// request, too.
@@ -63,7 +64,7 @@ class SignalWatch {
   bool leads_;
   int stops_at_start_, saves_at_start_;
   bool stop_file_ = false, save_file_ = false, save_stays_ = false;
-  std::size_t save_files_ = 0;  // the number of `save` files seen so far
+  std::size_t save_files_ = 0;  // how many `save` files were seen so far
   double next_look_s_ = 0;
   Timer timer_;
 };

@@ -111,15 +111,15 @@ ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()
 
 namespace {
 
-/// The approximate number of bytes that each rank sends in an operation; 0 if it is not a collective.
+/// The approximate number of bytes that each rank sends in an operation; 0 if the operation is not a collective.
 std::size_t bytes_sent(const Operation& op, const ShardedModel& sharded) {
   const auto use = collective_of(op);
   return use ? use->sent_bytes(static_cast<std::size_t>(sharded.mesh().along(use->axis).size())) : 0;
 }
 
 /// The arrows between operations: from a gather to the first computation that uses the gathered parameters, and from the last
-/// computation of a gradient to its reduction. Gathers after the optimizer have no arrow, because only the next update uses
-/// their result.
+/// computation of a gradient to its reduction. Gathers after the optimizer have no arrow, because only the next update uses the
+/// gathered parameters.
 std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<Operation>& operations) {
   const auto has = [](const std::vector<Location>& places, const Location& place) {
     return std::any_of(places.begin(), places.end(), [&](const Location& one) { return one.buffer == place.buffer; });
@@ -139,7 +139,7 @@ std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<O
       for (std::size_t j = i; j-- > 0;) {
         if (!has(writes_of(operations[j]), reads_of(op).front())) continue;
         if (operations[j].stream == StreamId::compute) arrows.emplace_back(j, i);
-        break;  // written by another reduction, which has its own arrow
+        break;  // another reduction wrote it, and has an arrow of its own
       }
     }
   }
@@ -148,7 +148,7 @@ std::vector<std::pair<std::size_t, std::size_t>> find_arrows(const std::vector<O
 
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-/// Adds the events of one rank. `shift_ns` is added to the times of the rank, so that they count from the start of the trace.
+/// Adds the events of one rank. `shift_ns` is added to the times of the rank, so that times count from the start of the trace.
 void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, const std::vector<std::uint64_t>& updates,
               std::int64_t shift_ns, const std::vector<Json>& titles, const std::vector<Operation>& operations,
               const std::vector<std::pair<std::size_t, std::size_t>>& arrows) {
@@ -181,14 +181,14 @@ void add_rank(TraceFile& file, int rank, std::span<const OperationTime> times, c
     }
     for (std::size_t a = 0; a < arrows.size(); ++a) {
       const auto [from, to] = arrows[a];
-      // An arrow starts inside its operation, and ends at the operation that encloses its end point ("bp": "e").
+      // An arrow starts inside operation `from`, and ends at the operation that encloses the arrow's end point ("bp": "e").
       Json start = base(from, "s", std::max(of_update[from].begin_ns, of_update[from].end_ns - 1)),
            end = base(to, "f", of_update[to].begin_ns);
       end["bp"] = "e";
       for (Json* event : {&start, &end}) {
         (*event)["name"] = (*event)["cat"] = "arrow";
         (*event)["id"] =
-            format("{}/{}/{}", rank, n, a);  // not updates[n]: an update that was left out has the number of the next one
+            format("{}/{}/{}", rank, n, a);  // updates[n] is not unique: a left-out update has the number of the next one
         file.add(*event);
       }
     }

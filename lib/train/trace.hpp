@@ -1,6 +1,6 @@
 // Writes the file of --trace: the times of every operation of a few updates on all ranks, in the Trace Event Format that
-// ui.perfetto.dev and chrome://tracing read (JSON; times in microseconds). A process in it is a rank, and a thread is one of
-// its streams. All ranks run the same plan, so a rank only records the begin and end of each operation.
+// ui.perfetto.dev and chrome://tracing read (JSON; times in microseconds). A process in the file is a rank, and a thread is one
+// of the rank's streams. All ranks run the same plan, so a rank only records the times at which each operation begins and ends.
 #pragma once
 
 #include <cstddef>
@@ -29,12 +29,12 @@ void add_trace_options(OptionTable& table, TraceOptions& options);
 /// Throws UserError.
 void check(const TraceOptions& options);
 
-/// The recorded times of this rank. Its memory is allocated at construction, not while updates run.
+/// The recorded times of this rank. The memory is allocated at construction, not while updates run.
 class Recorder {
  public:
   Recorder(const Plan& plan, std::size_t updates);
-  /// Returns the buffer for the times of `update`, which is about to run, for Executor::record(). Returns an empty buffer for
-  /// the first update, in which libraries initialize themselves, and once all updates are recorded.
+  /// Returns the buffer for the times of `update`, which is about to run. Pass the buffer to Executor::record(). Returns an
+  /// empty buffer for the first update, in which libraries initialize themselves, and once all updates are recorded.
   std::span<OperationTime> next(std::uint64_t update);
   bool full() const { return numbers_.size() == updates_; }
   const std::vector<std::uint64_t>& updates() const { return numbers_; }
@@ -57,7 +57,7 @@ class TraceFile {
   /// Creates FILE.tmp-PID. Throws UserError.
   explicit TraceFile(const std::filesystem::path& path);
   TraceFile(const TraceFile&) = delete;
-  /// Removes the file if it is not finished.
+  /// Removes the file if finish() has not completed it.
   ~TraceFile();
   const std::filesystem::path& path() const { return path_; }
   void add(const nlohmann::json& event);
@@ -76,9 +76,9 @@ class TraceFile {
 struct ClockOffset {
   std::int64_t ns = 0, error_ns = 0;
 };
-/// Ranks on rank 0's node share its clock. For another rank, each barrier bounds the offset from both sides, because no rank
-/// leaves a barrier before all have entered it. The result is the middle between the tightest bounds of many barriers.
-/// Collective over world.
+/// Ranks on rank 0's node share its clock. For a rank on another node, each barrier gives an upper and a lower bound of the
+/// offset, because no rank leaves a barrier before all ranks have entered it. The result is the middle between the tightest
+/// bounds from many barriers. Collective over world.
 ClockOffset clock_offset(Communicator& world, const std::function<std::int64_t()>& clock_ns);
 
 /// Writes the recorded times of all ranks, one rank after the other, and finishes the file. `file` is null except on rank 0. On

@@ -27,7 +27,8 @@ namespace {
 
 bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
-/// Throws CollectiveError if the options differ between ranks: every rank parses its own command line. Collective.
+/// Throws CollectiveError if the options differ between ranks, which can happen because every rank parses its own command line.
+/// Collective.
 void require_same_options(const TrainOptions& options, Group& world) {
   const std::string told = json_text(to_json(options));
   require_same(world, told, [&](const std::string& first) {
@@ -77,10 +78,10 @@ struct Agreed {
   bool wanted = false;       // on rank 0: a later start of the job waits for the save folder
 };
 
-/// The exchange of `Told` between all ranks after an update: one all-reduce (sum), in memory that is allocated once.
+/// Exchanges `Told` between all ranks after an update, in one all-reduce (sum). The buffer is allocated once, at construction.
 class Agreement {
  public:
-  /// `lock` and `job_end` are null except on rank 0. `job_end` is null there, too, if --stop-before is not given.
+  /// `lock` and `job_end` are null on all ranks except rank 0. Without --stop-before, `job_end` is null on rank 0, too.
   Agreement(const LoopContext& loop, SignalWatch& watch, JobEnd* job_end, SaveLock* lock)
       : loop_(loop),
         watch_(watch),
@@ -89,7 +90,7 @@ class Agreement {
         words_(fields * static_cast<std::size_t>(loop.world.size())),
         computing_ns_(words_.size() / fields) {}
 
-  /// Exchanges the values and returns what they mean for all ranks: the largest number of requests on any rank, and so on. Only
+  /// Exchanges the values of all ranks and returns the result, for example the largest number of requests on any rank. Only
   /// rank 0 knows the end of the job. Collective.
   Agreed reach(const Saver& saver, const BatchSource& batches, const Reporter& reporter) {
     const FlightNote note(loop_.flight, "agree on requests to stop or save", loop_.progress.update, FlightNote::Kind::exchange);
@@ -124,9 +125,9 @@ class Agreement {
     agreed.saved = saver.saving() && (stuck || !working);
     return agreed;
   }
-  /// The time that each rank computed in the last update; 0: unknown.
+  /// The time that each rank computed in the last update, by rank; 0 if unknown.
   const std::vector<std::int64_t>& computing_ns() const { return computing_ns_; }
-  /// The wait for the next batch, on the rank that waited longest.
+  /// The wait for the next batch on the rank that waited longest.
   std::int64_t data_wait_ns() const { return data_wait_ns_; }
 
  private:
@@ -149,8 +150,8 @@ std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
   return end;
 }
 
-/// Warns if the last update and the last save together took longer than --stop-before: a stop takes as long as both. Returns
-/// true if it warned.
+/// Warns if the last update and the last save together took longer than --stop-before: to stop, a run may need the time of
+/// both. Returns true if it warned.
 bool warn_of_short_lead(const RunContext& run, const Outlook& outlook) {
   const double needed_s = outlook.update_s + outlook.save_s, lead_s = run.options.stop_before_s;
   if (lead_s == 0 || outlook.save_s < 0 || needed_s <= lead_s) return false;
@@ -224,7 +225,7 @@ int train(const TrainOptions& options, Communicator& world) {
       const UpdateScalars scalars = policy.next_update();
       reporter.before_update();
       batches.load(scalars);
-      executor.forward_backward();  // for every micro-batch, with its gathers and reductions
+      executor.forward_backward();  // all micro-batches, with their gathers and reductions
       executor.gradient_norm();
       const UpdateResult result = executor.update_parameters();
       const Verdict verdict = policy.judge(scalars, result);
@@ -235,7 +236,7 @@ int train(const TrainOptions& options, Communicator& world) {
       const Agreed agreed = agreement.reach(saver, batches, reporter);
       const bool done = verdict == Verdict::done, asked = agreed.asked.save > saves_honoured, stop = agreed.asked.stop > 0;
       if (done) reporter.report(agreement.computing_ns(), agreement.data_wait_ns());
-      watch.expect(outlook());  // later requests are honoured after the next update
+      watch.expect(outlook());  // requests that come later are honoured after the next update
       if (agreed.saved) saver.finish();
       lead_is_short = lead_is_short || warn_of_short_lead(run, outlook());
       const bool wait = asked || stop || agreed.cannot_read;

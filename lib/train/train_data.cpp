@@ -30,7 +30,7 @@ std::uint32_t largest_token_of(const RunContext& run, const Mixture& mixture, st
   return largest;
 }
 
-/// Sets the position of the run in the data, and returns the order in which the run reads them.
+/// Sets the position of the run in the data, and returns the order in which the run reads the data.
 DataOrder find_position(const RunContext& run, const Origin& origin, const Mixture& mixture, const std::vector<TextSet>& texts,
                         Progress& progress) {
   const TrainOptions& options = run.options;
@@ -74,7 +74,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
     all = texts;
     if (!run.options.valid.empty())
       for (TextSet& text : texts_in(run.options.valid, Split::valid)) all.push_back(std::move(text));
-    // A tokenizer that is named goes into checkpoints, so it must be valid even if training does not need it.
+    // A tokenizer that the user names is stored in checkpoints, so it must be valid even if training does not need a tokenizer.
     if (run.world.rank() == 0 && (!run.options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) {
       const auto opened = open_tokenizer(origin.tokenizer);
       for (const std::string& warning : opened->warnings()) run.log.warn(warning);
@@ -135,7 +135,7 @@ void warn_of_files(const RunContext& run) {
                both->string()));
 }
 
-/// Warns of suspicious data. Each rank looks at its part of the data. Collective.
+/// Warns of suspicious data. Each rank checks its own part of the data. Collective.
 void doubt_data(const RunContext& run, const Origin& origin, const TrainData& data, const Progress& progress) {
   const std::size_t most = run.world.max(std::size_t{data.largest_token}), vocabulary = origin.config.vocab_size;
   bool doubted = false;

@@ -25,30 +25,30 @@ struct ValidData {
 
 struct TrainData {
   /// Opens all files; `texts` must be tokenized already. Sets the position in the data in `progress`: a resumed run keeps it,
-  /// any other run starts at the beginning of the data. May fail on this rank only.
+  /// any other run starts at the beginning of the data. May throw on one rank and not on others.
   TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Progress& progress);
   TrainData(const TrainData&) = delete;
 
   const Mixture mixture;
-  const std::uint32_t largest_token;  // in the part of the data that this rank has checked
+  const std::uint32_t largest_token;  // the largest token in the part of the data that this rank checked
   const TrainBatches batches;
   const std::unique_ptr<const ValidData> valid;  // null: no validation
 };
 
 /// Opens the data; returns null if all updates are done, because then no data are needed. First tokenizes texts, which may take
-/// long: a request to stop that `watch` receives ends it. Memory peaks of the run then count from the end of tokenizing, which
-/// is noted in `machine`. Warns of suspicious data. Collective over world. Throws CollectiveError; if the run was asked to
-/// stop, the error has the exit code of a stopped run.
+/// long; a request to stop that `watch` receives ends the tokenizing. The run's peak of memory is measured from the end of
+/// tokenizing, and `machine` records this. Warns of suspicious data. Collective over world. Throws CollectiveError; if the run
+/// was asked to stop, the error has the exit code of a stopped run.
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
                                                  Progress& progress, SignalWatch& watch);
 
 /// Returns true if all updates or all passes over the data are done. `data` may be null.
 bool is_done(const TrainOptions& options, const Progress& progress, const TrainData* data);
-/// The expected number of the last update. It can fall during the run: an overflow in fp16 or a spike consumes data without an
-/// update. `batches` may be null.
+/// The expected number of the last update. This number can fall during the run, because an update that is left out (fp16
+/// overflow or spike) consumes data but does not count. `batches` may be null.
 std::uint64_t last_update(const TrainOptions& options, const Progress& progress, const TrainBatches* batches);
-/// The learning rate schedule. If only passes over the data end the run, the decay ends with them. It depends only on the
-/// update and the position in the data, so a resumed run continues with the same rates.
+/// The learning rate schedule. If only the number of passes over the data ends the run, the decay ends with the last pass. The
+/// schedule depends only on the update and the position in the data, so a resumed run continues with the same rates.
 Schedule schedule_of(const TrainOptions& options, const Progress& progress, const TrainBatches& batches);
 
 /// Reads the batches of a run. While an update is computed, a thread reads the next batch into the memory from which it is
@@ -63,7 +63,8 @@ class BatchSource {
   /// Waits until this rank's part of the next batch is read, if there is a next update. A read error is stored, not thrown:
   /// can_read() then returns false, and the ranks can still save. Not collective.
   void await();
-  /// The duration of the last await(), and of all of them since the first update.
+  /// wait_ns() is the duration of the last await() in nanoseconds. waited_s() is the total of all calls since the first update
+  /// in seconds.
   std::int64_t wait_ns() const { return wait_ns_; }
   double waited_s() const { return waited_s_; }
   bool can_read() const { return problem_ == nullptr; }
@@ -79,7 +80,7 @@ class BatchSource {
   std::exception_ptr problem_;  // why the next batch could not be read; null: no error
   std::int64_t wait_ns_ = 0;
   double waited_s_ = 0;
-  Worker reader_{"fsdp-read"};  // last member, so destroyed first: it writes into the executor's memory
+  Worker reader_{"fsdp-read"};  // the last member, so it is destroyed first: its thread writes into the executor's memory
 };
 
 }  // namespace fsdp

@@ -99,7 +99,7 @@ void refuse_update(const LoopContext& loop, Saver& saver, const UpdateScalars& s
                      loop.model.model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
                      loop.model.layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
   }
-  if (saver.saving()) saver.finish();  // a save that has begun is completed
+  if (saver.saving()) saver.finish();  // completes a save that has begun
   throw CollectiveError(
       format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), so the weights were not "
              "changed; lower --lr, lengthen --warmup-updates or set --clip-norm{}{}, and start again from {}",

@@ -16,8 +16,8 @@ namespace fsdp {
 
 enum class Verdict {
   done,
-  left_out,  // it overflowed in fp16 or was a spike: its data are consumed, and only loss scale and spike statistics change
-  refused    // it is not finite, and no lower loss scale can help
+  left_out,  // it overflowed in fp16 or was a spike; the data are consumed, but only loss scale and spike statistics change
+  refused    // loss or gradient is not finite, and no lower loss scale can help
 };
 
 class UpdatePolicy {

@@ -19,7 +19,7 @@ void validate(const LoopContext& loop, const ValidData* data, Saver& saver, cons
 /// The prompt of text samples.
 struct SamplePrompt {
   std::unique_ptr<Tokenizer> tokenizer;  // null: no samples
-  std::vector<TokenId> tokens, end;      // the prompt; the tokens at which a sample ends
+  std::vector<TokenId> tokens, end;      // the tokens of the prompt, and those that end a sample
 };
 /// Tokenizes --sample-prompt. Collective; throws CollectiveError.
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin);
@@ -27,7 +27,7 @@ SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin);
 class TextSampler {
  public:
   TextSampler(const LoopContext& loop, const SamplePrompt& prompt);
-  /// Generates and prints a text if there are samples. Collective.
+  /// Generates and prints a text if `prompt` has a tokenizer. Collective.
   void run();
 
  private:
