@@ -15,16 +15,16 @@ namespace fsdp {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;  // the token is not found within a word
+  bool single_word = false;  // the token is found only as a whole word
   bool takes_left = false;   // the token includes the spaces before it
   bool takes_right = false;  // the token includes the spaces after it
-  bool special = false;      // the token is a mark for the model, and is left out of decoded text
-  /// If true, the token is looked for in the normalized text, else in the text as it is. Default: true unless it is special.
+  bool special = false;      // the token is a control token, and is left out of decoded text
+  /// If true, the token is looked for in the normalized text, else in the original text. If not set: true unless `special`.
   std::optional<bool> normalized = std::nullopt;
   bool is_normalized() const { return normalized.value_or(!special); }
 };
 
-/// A section of a text: an added token, or the text between two of them (id -1).
+/// A section of a text is an added token, or the text between two added tokens. In the second case `id` is -1.
 struct TextSection {
   TokenId id = -1;
   TextRange range;
@@ -39,7 +39,7 @@ class AddedTokens {
   std::vector<TextSection> find_all(std::string_view text) const;
 
  private:
-  std::array<std::vector<AddedToken>, 256> by_first_byte_;  // longest first
+  std::array<std::vector<AddedToken>, 256> by_first_byte_;  // tokens by their first byte, the longest first
   std::vector<unsigned char> first_bytes_;
 };
 

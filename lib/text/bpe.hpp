@@ -1,6 +1,6 @@
 // Byte-pair encoding (Sennrich, Haddow and Birch 2016, "Neural machine translation of rare words with subword units"). A piece
-// of text, such as a word, is divided into units: bytes or characters. Then the pair of adjacent tokens that comes first in a
-// list of merges is joined, until no pair is in the list.
+// of text, such as a word, is divided into units: bytes or characters. Then, of all pairs of
+// adjacent tokens, the one that comes first in a list of merges is joined. This is repeated until no pair is in the list.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ struct BpeRules {
   enum class Units { bytes, characters };
   Units units = Units::bytes;
   bool ignores_merges = false;          // a piece whose text is a token becomes that token, without merges
-  std::array<TokenId, 256> of_byte{};   // byte fallback: the tokens for the bytes of a unit that is no token; -1: none
-  std::optional<TokenId> unknown = {};  // the token for all other units without a token; if missing, these are dropped
+  std::array<TokenId, 256> of_byte{};   // byte fallback: if a unit has no token, its bytes get these tokens; -1: none
+  std::optional<TokenId> unknown = {};  // stands for other units that have no token; if not set, such units are dropped
   bool fuses_unknown = false;           // consecutive unknown units become one token
 };
 
@@ -59,7 +59,8 @@ class Bpe {
 
   const Merge* find_merge(TokenId left, TokenId right) const;
   void encode_part(std::string_view part, std::vector<TokenId>& ids) const;
-  /// The end of a part that begins at piece[begin] and can be encoded without the rest: no token spans the end.
+  /// Returns the end of a part that begins at piece[begin] and can be encoded without the rest, because no token spans this
+  /// end.
   std::size_t end_of_part(std::string_view piece, std::size_t begin) const;
   void next_unit(std::string_view piece, std::size_t& at) const;
   void first_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
@@ -72,11 +73,11 @@ class Bpe {
   BpeRules rules_;
   bool has_all_bytes_ = false;
   bool has_all_units_ = false;  // every unit has a token, or tokens for its bytes
-  // All pairs of units that are adjacent in some token. A text may be cut between any other two units, because a token across
-  // the cut would have these two next to each other.
+  // All pairs of units that are adjacent in the text of some token. A text may be cut between two units that are no such pair,
+  // because no token has these two units next to each other.
   std::unordered_set<std::string_view> neighbours_;
-  // By id: `yes` if the merges turn the token's text into that one token. Set when the text is first encoded. This cache saves
-  // most of the work, because most pieces are tokens.
+  // Indexed by token id. The value is `yes` if encoding the token's text gives this one token, and `unknown` until the text is
+  // first encoded. This cache saves most merges, because most pieces are one token.
   std::unique_ptr<std::atomic<Whole>[]> is_whole_;
 };
 

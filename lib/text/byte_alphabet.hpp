@@ -19,7 +19,7 @@ class ByteAlphabet {
 
  private:
   std::array<char32_t, 256> characters_{};
-  std::array<int, 0x144> bytes_{};  // by character; -1: none
+  std::array<int, 0x144> bytes_{};  // indexed by character: the byte that it stands for, or -1
 };
 
 }  // namespace fsdp

@@ -19,11 +19,11 @@ namespace fsdp {
 struct ChatMessage {
   std::string role;  // "system", "user" or "assistant"
   std::string content;
-  bool is_answer = false;  // a model is trained on this message
+  bool is_answer = false;  // training computes the loss of this message's tokens
 };
 
-/// A conversation as text, with the ranges of its answers. A range begins at the first byte of the answer's content, after the
-/// marks of its role, and ends after the token that ends the turn.
+/// A conversation as text, with the byte ranges of its answers. A range begins with the answer's content, after the text that
+/// names the role, and ends after the token that ends the turn.
 struct ChatText {
   struct Span {
     std::size_t begin, end;
@@ -38,28 +38,28 @@ struct ChatText {
 struct ChatFamily {
   std::string name;       // "Llama 2"
   std::string begin;      // text before all messages
-  std::string system;     // a format; if empty, system messages are refused, or written by with_system
+  std::string system;     // a format; if empty, system messages are written by with_system, or refused
   std::string user;       // a format
   std::string assistant;  // a format; its last token ends the turn
   std::string ask;        // text after a conversation that the assistant is to continue
   std::string last = {};  // text after a conversation that is complete
-  /// If there is a system message, this format with {system_message} gives the content of the first user message. If the format
-  /// has {content|trim}, the result is not trimmed again.
+  /// The format of the first user message's content if the conversation has a system message, which replaces {system_message}.
+  /// If this format has {content|trim}, its result is not trimmed again.
   std::string with_system = {};
   std::string assistant_name = "assistant";  // the value of {role} for the assistant
-  bool alternates = false;                   // user and assistant take turns, and the user begins; other orders are refused
+  bool alternates = false;                   // user and assistant must alternate, and the user must begin
   bool leaves_last_open = false;             // the last message of a complete conversation has no end token
-  /// The known Jinja programs that write this way, in the form of program_of() in chat_template.cpp. {default} stands for the
-  /// default system message.
+  /// The known Jinja templates that write these formats, as program_of() in chat_template.cpp rewrites them. {default} stands
+  /// for the default system message.
   std::vector<std::string> programs = {};
 };
 
 /// Writes the conversations of one model. transformers runs the model's chat_template for this, a program in Jinja. Here the
-/// whole program is only compared with those of known models. Spaces, quotes and other details without effect may differ, and
-/// so may the default system message. A program with any other difference is refused, since it could write anything.
+/// program is not run, but compared with the programs of known models. Spaces, quotes and other details without effect may
+/// differ, and so may the default system message. A program with any other difference is refused.
 class ChatTemplate {
  public:
-  /// The texts of a template's "bos_token" and "eos_token".
+  /// The texts that replace {bos_token} (`begin`) and {eos_token} (`end`).
   struct Tokens {
     std::string begin, end;
   };
@@ -87,16 +87,16 @@ class ChatTemplate {
 };
 
 /// Reads the conversation of a JSON record, in the forms of Hugging Face's TRL. In {"messages": [{"role": .., "content": ..},
-/// ..]} the assistant's messages are answers. In {"prompt": .., "completion": ..} both may be lists of messages: the
-/// assistant's messages of the completion are answers. If both are texts, they are joined without a template, and the
-/// completion is an answer. An answer with "weight" 0 or "train" false does not count as an answer. `chat` returns the
-/// template, or throws; it is called only if the template is needed. If there is no conversation, or a key would change the
-/// text, `problem` is set to the reason. Unknown keys are added to `unused`.
+/// ..]} the assistant's messages are answers. In {"prompt": .., "completion": ..} the two values may be lists of messages; the
+/// assistant's messages in the completion are then answers. If the two are texts, they are joined without a template, and the
+/// completion is an answer. An answer with "weight" 0 or "train" false does not count as an answer. `chat` is
+/// called only if the template is needed; it returns the template, or throws. If the record has no conversation, or has a key
+/// that would change the text, `problem` is set to the reason. Unknown keys are added to `unused`.
 ChatText read_conversation(const nlohmann::json& object, const std::function<const ChatTemplate&()>& chat, std::string& problem,
                            std::set<std::string>& unused);
 
-/// Reads the template of a model's folder: chat_template.jinja, or "chat_template" of tokenizer_config.json. Throws UserError,
-/// also if the tokenizer does not have the token that ends the template's messages.
+/// Reads the template of a model's folder: chat_template.jinja, or "chat_template" of tokenizer_config.json. Throws UserError
+/// if there is no known template, or if the tokenizer does not have the token that ends the template's messages.
 ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokenizer& tokenizer);
 
 }  // namespace fsdp

@@ -17,12 +17,12 @@ inline constexpr std::size_t longest_tokenizer_json = std::size_t{128} << 20;  /
 
 /// The error "the normalizer Precompiled is not known here ...".
 UserError unknown_part(std::string_view kind, std::string_view type);
-/// Throws RunError if a text of `before` bytes has become longer than usual tokenizers make it (a Unicode normal form is at
-/// most 11 times as long as its character). Otherwise a hostile file could fill the memory.
+/// Throws RunError if the normalizer has made a text of `before` bytes much longer than a usual one does (a Unicode normal form
+/// is at most 11 times as long as its character). Without this check a hostile tokenizer.json could fill the memory.
 void require_sane_growth(std::size_t before, std::size_t after);
-/// The entry "type" of an object. `kind` names the object in the error message.
+/// The entry "type" of `part`. `kind` is what the error message calls `part`, such as "normalizer".
 std::string part_type(const nlohmann::json& part, std::string_view kind);
-/// The entry `key` of an object, as a list, text or flag. If a flag is absent or null, `missing` is returned.
+/// The entry `key` of `part`, which must be a list, a text or a flag. If a flag is absent or null, `missing` is returned.
 const nlohmann::json& part_list(const nlohmann::json& part, const char* key);
 std::string part_text(const nlohmann::json& part, const char* key);
 bool part_flag(const nlohmann::json& part, const char* key, bool missing);

@@ -1,5 +1,6 @@
-// Characters that Unicode 15, 15.1 and 16 have added: Hugging Face's tokenizers (0.23) know them, PCRE2 10.42 of Debian 12 does
-// not. Taken from the categories and scripts of Unicode's Character Database (DerivedGeneralCategory.txt, Scripts.txt).
+// Characters that Unicode 15, 15.1 and 16 have added. Hugging Face's tokenizers (0.23) know them, but PCRE2 10.42 of Debian 12
+// does not. The list is made from the categories and scripts of Unicode's Character Database (DerivedGeneralCategory.txt,
+// Scripts.txt).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace fsdp {
 
-/// Characters [first, last] have a property: a category, a script, or "word" for the characters of \w.
+/// The characters from `first` to `last` have `property`, which is a category, a script, or "word" (matched by \w).
 struct NewerCharacters {
   std::string_view property;
   std::uint32_t first, last;

@@ -19,14 +19,14 @@ class Normalizer {
   explicit Normalizer(const nlohmann::json& description);
 
   bool empty() const { return steps_.empty(); }
-  /// Returns true if a text may be cut after an ASCII letter or digit and before a space or line feed: apart from
-  /// prefixes, normalizing the parts then gives the same text as normalizing the whole. Spaces and line feeds may become each
-  /// other or U+2581, but no other character.
+  /// Returns true if a text may be cut between an ASCII letter or digit and a space or line feed. Normalizing the parts then
+  /// gives the same text as normalizing the whole, apart from prefixes. Spaces and line feeds may be replaced, but
+  /// only by spaces, line feeds or U+2581.
   bool keeps_cuts() const { return keeps_cuts_; }
-  /// Return true if normalizing may replace spaces (changes_spaces) or line feeds (changes_line_ends).
+  /// changes_spaces() is true if a step may replace spaces, and changes_line_ends() if a step may replace line feeds.
   bool changes_spaces() const { return changes_spaces_; }
   bool changes_line_ends() const { return changes_line_ends_; }
-  /// Returns true if letters that are in NFC stay unchanged.
+  /// Returns true if letters that NFC leaves unchanged stay unchanged.
   bool keeps_letters() const { return keeps_letters_; }
   /// Returns true if normalized texts have no spaces.
   bool removes_spaces() const { return removes_spaces_; }

@@ -16,15 +16,15 @@ namespace fsdp {
 
 struct TextPiece {
   std::string text;
-  std::size_t cut = 0;    // the first `cut` bytes of `text` are the character before the cut; they do not belong to the piece
+  std::size_t cut = 0;    // `text` begins with the character before the piece, in `cut` bytes, which do not belong to the piece
   std::uint64_t end = 0;  // the position of the piece's end in the caller's text
   bool ends_document = false;
   bool is_conversation = false;              // if true, the tokens get a mask
-  std::vector<ChatText::Span> answers = {};  // the conversation's answers
-  bool ends_open = false;                    // as in ChatText
-  std::size_t replaced = 0;                  // the number of U+FFFD that the caller has put into the text
+  std::vector<ChatText::Span> answers = {};  // the byte ranges of the conversation's answers
+  bool ends_open = false;                    // the last answer has no token that ends the turn
+  std::size_t replaced = 0;                  // the number of invalid places that the caller has replaced by U+FFFD
   std::size_t skipped = 0;                   // the number of JSON records before this piece that were left out
-  std::uint64_t first_skipped = 0;           // the position of the first of these in the caller's text
+  std::uint64_t first_skipped = 0;           // the position of the first such record in the caller's text
 };
 
 struct EncodedPiece {
@@ -32,13 +32,13 @@ struct EncodedPiece {
   bool ends_open = false;
   std::uint64_t end = 0;
   bool ends_document = false;
-  std::size_t replaced = 0;        // the number of places that are not UTF-8, if the tokenizer needs UTF-8
-  std::size_t first_replaced = 0;  // the position of the first of these in the piece
-  std::size_t skipped = 0;         // the same as in the TextPiece
+  std::size_t replaced = 0;        // the number of places with invalid UTF-8, if the tokenizer needs UTF-8
+  std::size_t first_replaced = 0;  // the position of the first such place in the piece
+  std::size_t skipped = 0;         // copied from the TextPiece, like all members without a comment
   std::uint64_t first_skipped = 0;
 };
 
-/// Tokenizes each piece in a thread of its own, at most `threads` pieces at once. Only these are in memory.
+/// Tokenizes each piece in a thread of its own, at most `threads` pieces at once, and keeps no other pieces in memory.
 class ParallelEncoder {
  public:
   using Take = std::function<void(EncodedPiece)>;
@@ -58,7 +58,7 @@ class ParallelEncoder {
   const Tokenizer& tokenizer_;
   std::size_t threads_;
   Take take_;
-  std::deque<std::future<EncodedPiece>> under_way_;  // a future's destructor waits for its thread
+  std::deque<std::future<EncodedPiece>> under_way_;  // pieces in progress; a future's destructor waits for its thread
 };
 
 }  // namespace fsdp

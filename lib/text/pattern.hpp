@@ -1,5 +1,5 @@
 // Regular expressions over UTF-8, in the syntax of Hugging Face's tokenizers (Oniguruma), run by PCRE2. Letters and numbers are
-// those of Unicode 16, as in Hugging Face's tokenizers; newer_characters.hpp lists those that PCRE2 does not know.
+// those of Unicode 16, as in Hugging Face's tokenizers; newer_characters.hpp lists the characters that PCRE2 does not know.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct TextRange {
 /// Immutable; may be used by several threads at once.
 class Pattern {
  public:
-  /// Throws UserError for an invalid expression, and for one that PCRE2 may read in another way than Oniguruma: only classes,
-  /// groups, look-ahead, repetitions, \s \w \d \p{...} and their opposites are accepted.
+  /// Accepts only classes, groups, look-ahead, repetitions, \s \w \d \p{...} and the negations of these. Throws UserError for
+  /// an invalid expression, and for one that PCRE2 may interpret in another way than Oniguruma.
   explicit Pattern(std::string_view expression);
   /// An expression that matches only `text`.
   static Pattern literal(std::string_view text);

@@ -16,22 +16,22 @@ namespace fsdp {
 struct Pieces {
   std::string text;
   std::vector<TextRange> ranges;
-  bool begins_text = true;  // false if this is only a section of a text, after an added token
+  bool begins_text = true;  // false if `text` is a section of a longer text, after an added token
 };
 
 class PreTokenizer {
  public:
   using Step = std::function<void(Pieces&)>;
-  /// Reads the description in tokenizer.json: null, ByteLevel, Split, Digits, WhitespaceSplit, Metaspace, or a Sequence of
-  /// them. Throws UserError with the name of an unknown part.
+  /// Reads the description in tokenizer.json, which is null, ByteLevel, Split, Digits, WhitespaceSplit, Metaspace, or a
+  /// Sequence of these. Throws UserError with the name of an unknown part.
   explicit PreTokenizer(const nlohmann::json& description);
 
   /// Returns true if the model's units are bytes, not characters.
   bool to_bytes() const { return to_bytes_; }
-  /// Returns true if a text may be cut after a letter or digit and before a space or line feed: the cut
-  /// changes only the piece that contains it.
+  /// Returns true if a text may be cut between a letter or digit and a space or line feed. Such a cut divides at most the
+  /// piece that contains it, and all other pieces stay the same.
   bool keeps_cuts() const { return keeps_cuts_; }
-  /// Returns true if a piece always ends at such a cut.
+  /// Returns true if a piece always ends where keeps_cuts() allows a cut.
   bool ends_words() const { return ends_words_; }
   /// Returns true if spaces are joined to the text before them. keeps_cuts() and ends_words() then hold only for texts without
   /// spaces.
@@ -48,7 +48,7 @@ class PreTokenizer {
   std::vector<Step> steps_;
   bool to_bytes_ = false;
   bool keeps_cuts_ = true, ends_words_ = false, joins_spaces_ = false;
-  bool marks_beginning_ = false, leaves_out_ = false;  // leaves_out_: some parts of the text are removed
+  bool marks_beginning_ = false, leaves_out_ = false;  // leaves_out_: a step removes parts of the text
 };
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// Reads the file of a SentencePiece model and describes it in the form of a tokenizer.json. SentencePiece's own library does
-// not report all settings.
+// Reads the file of a SentencePiece model and describes the model in the form of a tokenizer.json. The file is parsed here,
+// because SentencePiece's own library does not report all settings.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ struct SentencePieceFile {
     float score = 0;
     Kind kind = Kind::normal;
   };
-  std::vector<Piece> pieces;  // by id
-  bool is_bpe = false;        // else Unigram
+  std::vector<Piece> pieces;  // indexed by token id
+  bool is_bpe = false;        // true: byte-pair encoding; false: Unigram
   bool byte_fallback = false;
-  TokenId unknown = 0, bos = 1, eos = 2;  // -1: none
+  TokenId unknown = 0, bos = 1, eos = 2;  // ids; -1: the model has no such token
   std::string charsmap;                   // the normalizer's table; empty: characters stay unchanged
   bool adds_prefix = true, removes_spaces = true, escapes_spaces = true;
 };
@@ -32,12 +32,12 @@ struct SentencePieceFile {
 /// Throws UserError if the file is no SentencePiece model or has an unknown type of model.
 SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file);
 
-/// Describes a model like transformers 5 for a tokenizer class without a normalizer and pre-tokenizer of its own. `names`
-/// replaces the texts of some ids. If `legacy` is true, a space is put before each section of a text between added tokens.
+/// Describes a model as transformers 5 does if the tokenizer class has no normalizer and pre-tokenizer of its own. The ids in
+/// `names` get these texts instead of the model's. If `legacy` is true, a space is put before each text between added tokens.
 nlohmann::json describe_sentencepiece(const SentencePieceFile& model, const std::map<TokenId, std::string>& names, bool legacy);
 
-/// Makes the merges for a vocabulary that has none: all pairs of tokens that join to a token, in the order of the joined
-/// token's id.
+/// Makes the merges for a vocabulary without a list of merges. A merge is any pair of tokens whose joined text is a token. The
+/// merges are in the order of the joined token's id.
 nlohmann::json merges_by_id(const nlohmann::json& vocabulary);
 
 }  // namespace fsdp

@@ -15,13 +15,14 @@
 
 namespace fsdp {
 
-/// Converts tokens to text one by one. Only whole characters are returned.
+/// Converts tokens to text one by one. The bytes of an incomplete character are held back until later tokens complete it.
 class TokenDecoder {
  public:
   virtual ~TokenDecoder() = default;
-  /// Adds a token and appends the characters that are complete. Special tokens and ids without a token are skipped.
+  /// Adds a token, and appends to `text` the characters that are now complete. Special tokens and ids without a token are
+  /// skipped.
   virtual void add(TokenId id, std::string& text) = 0;
-  /// Appends the rest, with U+FFFD for an incomplete character. The next add() begins a new text.
+  /// Appends what was held back, with U+FFFD for an incomplete character. The next add() begins a new text.
   virtual void finish(std::string& text) = 0;
 };
 
@@ -31,21 +32,21 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   /// Appends the tokens of a text. The tokens equal those of Hugging Face's tokenizers with add_special_tokens=False: nothing
-  /// is added before or after the text. If needs_utf8(), bytes that are not UTF-8 count as U+FFFD, like Python's
-  /// errors="replace".
+  /// is added before or after the text. If needs_utf8(), bytes that are not UTF-8 count as U+FFFD, as with
+  /// Python's errors="replace".
   virtual void encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
   virtual std::unique_ptr<TokenDecoder> make_decoder() const = 0;
-  /// The places at which a text may be cut: the tokens of the whole text are then those of text[:cut], from encode(), followed
-  /// by those of the rest, from encode_rest().
+  /// The places at which a text may be cut. The tokens of the whole text are then the tokens of text[:cut], made by encode(),
+  /// followed by the tokens of text[cut:], made by encode_rest().
   virtual const CutRules& cuts() const = 0;
 
   /// Returns true if encode() replaces bytes that are not UTF-8.
   virtual bool needs_utf8() const { return true; }
   /// The largest id plus one.
   virtual std::size_t vocab_size() const = 0;
-  /// The token with exactly this text, including special tokens such as "<|endoftext|>".
+  /// The id of the token with exactly this text. Special tokens such as "<|endoftext|>" are found, too.
   virtual std::optional<TokenId> find(std::string_view token) const = 0;
-  /// The inverse of find(), for messages: the text of a token; empty if there is no token with this id.
+  /// The text of a token, for messages (the inverse of find()). Empty if there is no token with this id.
   virtual std::string spelling(TokenId) const { return {}; }
   /// The tokens that the model expects before and after a text, such as "<s>".
   virtual const std::vector<TokenId>& before_text() const = 0;
@@ -54,8 +55,8 @@ class Tokenizer {
   virtual std::string description() const = 0;
 
   std::vector<TokenId> encode(std::string_view text) const;
-  /// Appends the tokens of text[cut:], the part of a longer text after a cut. text[:cut] is the character before the cut. If
-  /// the part is the beginning of the longer text, `cut` is 0.
+  /// Appends the tokens of the part of a longer text after a cut. `text` is the character before the cut, which has `cut`
+  /// bytes, followed by this part. If the part is the beginning of the longer text, `cut` is 0.
   void encode_rest(std::string_view text, std::size_t cut, std::vector<TokenId>& ids) const;
   std::string decode(const std::vector<TokenId>& ids) const;
 
@@ -64,7 +65,7 @@ class Tokenizer {
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
   /// The id of a named special token: special_token("eos_token").
   std::optional<TokenId> special_token(const std::string& name) const;
-  /// Warnings about entries of the tokenizer's files that are not used here or that transformers may treat differently.
+  /// Warnings about entries of the tokenizer's files that are not used here, or that transformers may treat differently.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  protected:
@@ -75,8 +76,8 @@ class Tokenizer {
 /// Makes a tokenizer whose tokens are the bytes of a text, with ids 0 to 255. The text need not be UTF-8.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 /// Reads a tokenizer.json of Hugging Face's tokenizers without the files next to it. Its model must be byte-pair encoding (of
-/// bytes or of characters) or Unigram. Throws UserError if the file cannot be read, is of another kind or has an unknown part;
-/// the message names that part.
+/// bytes or of characters) or Unigram. Throws UserError if the file cannot be read, is of another kind or has an unknown part,
+/// which the message names.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file);
 /// Reads a tokenizer.json, tokenizer.model or vocab.json with the files next to it, as transformers' AutoTokenizer does
 /// (tokenizer_folder.hpp).

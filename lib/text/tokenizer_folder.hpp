@@ -22,13 +22,13 @@ struct TokenClaim {
 
 /// A description of a tokenizer in the form of tokenizer.json, made from any of its files.
 struct TokenizerDescription {
-  nlohmann::json json;                                // model, normalizer, pre_tokenizer, post_processor, decoder
-  std::vector<AddedToken> added;                      // in the order in which they are added; id -1: the next free id
-  std::map<std::string, std::string> special_tokens;  // by name: "eos_token"
+  nlohmann::json json;            // model, normalizer, pre_tokenizer, post_processor, decoder
+  std::vector<AddedToken> added;  // in the order in which their ids are given; id -1: the token gets the next free id
+  std::map<std::string, std::string> special_tokens;  // texts by name, such as "eos_token"
   std::vector<std::string> before_text,
       behind_text;                 // tokens put before and after a text, besides those of the post-processor
   bool splits_special = false;     // if true, special tokens are not looked for in texts
-  std::vector<TokenClaim> claims;  // each claim that is not true causes a warning
+  std::vector<TokenClaim> claims;  // a claim is checked, and causes a warning if the token has another id
   std::vector<std::string> warnings;
 };
 
@@ -36,14 +36,15 @@ struct TokenizerDescription {
 /// special_tokens_map.json, added_tokens.json, merges.txt and config.json (for the type of the model and the tokenizer's
 /// class). Throws UserError with the name of an unknown part.
 TokenizerDescription describe_tokenizer(const std::filesystem::path& file);
-/// The same for a tokenizer.json without other files.
+/// Describes a tokenizer by its tokenizer.json alone, without the files next to it.
 TokenizerDescription describe_tokenizer_json(const nlohmann::json& file);
 
-/// The folder's tokenizer_config.json for a copy of the tokenizer. If config.json determines the class, tokenizer_class is
-/// added, because the copy may have another config.json. Empty if the folder has neither a tokenizer_config.json nor
-/// a tokenizer.
+/// Returns the text of tokenizer_config.json for a copy of the folder's tokenizer. If config.json determines the class,
+/// tokenizer_class is added, because the copy may be next to another config.json. Empty if the folder has neither a
+/// tokenizer_config.json nor a tokenizer.
 std::string config_that_travels(const std::filesystem::path& folder);
-/// The same for a single file: a tokenizer.json, or a tokenizer.model if `is_json` is false.
+/// Returns the text of tokenizer_config.json for a copy of a tokenizer that is one file without others next to it. The file is
+/// a tokenizer.json, or a tokenizer.model if `is_json` is false.
 std::string config_that_travels_alone(bool is_json);
 
 }  // namespace fsdp

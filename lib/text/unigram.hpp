@@ -16,8 +16,9 @@ namespace fsdp {
 /// Immutable; may be used by several threads at once.
 class Unigram {
  public:
-  /// `tokens` and `scores` are indexed by id. A character without a token becomes `unknown`. If `byte_fallback` is true and its
-  /// bytes have tokens (<0x00> to <0xFF>), it becomes these instead. Throws UserError for scores that are not finite.
+  /// `tokens` and `scores` are indexed by id. A character without a token becomes the token `unknown`. If `byte_fallback` is
+  /// true and the character's bytes have tokens (<0x00> to <0xFF>), the character becomes these tokens instead. Throws
+  /// UserError for scores that are not finite.
   Unigram(std::vector<std::string> tokens, std::vector<double> scores, std::optional<TokenId> unknown, bool byte_fallback);
 
   /// Appends the tokens of a piece. As in Hugging Face's tokenizers, consecutive unknown characters become one token. Throws
@@ -29,7 +30,7 @@ class Unigram {
  private:
   /// An edge of the trie of all tokens. Edges are in a hash table with open addressing.
   struct Edge {
-    std::uint64_t key = 0;  // parent node * 256 + byte + 1; 0: empty entry
+    std::uint64_t key = 0;  // parent node * 256 + byte + 1; or 0 if this entry of the hash table is empty
     std::uint32_t node = 0;
     TokenId token = -1;
   };

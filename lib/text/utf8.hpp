@@ -9,9 +9,9 @@ namespace fsdp {
 
 inline constexpr char32_t replacement_character = 0xfffd;
 
-/// Returns the character at text[at] and moves `at` after it. If there is no valid character, returns U+FFFD and moves `at`
-/// after the longest valid beginning of one, or by one byte (The Unicode Standard 15, section 3.9, "U+FFFD Substitution of
-/// Maximal Subparts", like Python's decode(errors="replace")). Requires at < text.size().
+/// Returns the character at text[at] and moves `at` behind this character. If there is no valid character, returns U+FFFD and
+/// moves `at` behind the longest valid beginning of a character, or by one byte if there is none (The Unicode Standard 15,
+/// section 3.9, "U+FFFD Substitution of Maximal Subparts", like Python's decode(errors="replace")). Requires at < text.size().
 char32_t next_character(std::string_view text, std::size_t& at);
 void append_utf8(std::string& text, char32_t character);
 
@@ -19,7 +19,7 @@ void append_utf8(std::string& text, char32_t character);
 std::size_t valid_until(std::string_view text);
 /// The text with U+FFFD in place of invalid bytes. *replaced, if not null, is set to the number of replacements.
 std::string with_replacements(std::string_view text, std::size_t* replaced = nullptr);
-/// The length of the text without an incomplete character at its end, which more bytes could complete.
+/// The length of the text without an incomplete character at its end, that is, bytes that more bytes could complete.
 std::size_t without_open_end(std::string_view text);
 
 /// Returns true if the character has Unicode's property White_Space.
