@@ -1,6 +1,6 @@
-// The sequences that a rank reads in each micro-batch. They are functions of the global position in the data, so that a run
-// that is resumed at another world size continues exactly where the last one stopped. Letters: B sequences per micro-batch and
-// rank, T tokens, K micro-batches, G = B K ranks.
+// The sequences that a rank reads in each micro-batch. They depend only on the global position in the data, so that a run
+// that is resumed at another world size continues exactly where the earlier run stopped. Letters: B sequences per micro-batch
+// and rank, T tokens, K micro-batches, G = B K ranks.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace fsdp {
 
-/// Divides an update's sequences into K x ranks micro-batches of B sequences. They are dealt to the ranks in turn: micro-batch
-/// k of rank r is micro-batch k * ranks + r of the update. With B fixed, a micro-batch has the same sequences at any number of
-/// ranks.
+/// Divides an update's sequences into K x ranks micro-batches of B sequences. The ranks get them in turn: micro-batch
+/// k of rank r is micro-batch k * ranks + r of the update. If B stays the same, so do the sequences of each micro-batch, at any
+/// number of ranks.
 struct BatchCut {
   std::size_t B = 1, T = 1, K = 1;
   int rank = 0, ranks = 1;
@@ -27,15 +27,15 @@ struct BatchCut {
 
 /// The order in which a run reads its data, and the number of passes.
 struct DataOrder {
-  std::optional<std::uint64_t> shuffle_seed = {};  // without it, the order is that of the files
+  std::optional<std::uint64_t> shuffle_seed = {};  // if not set, the data are read in the order of the files
   std::uint64_t passes = 0;                        // passes over the data; 0: no end
 };
 
-/// The training data. Sequence s of the run is sequence s of the mixture. The mixture takes it from a data set: it is the
-/// n-th sequence read from there, the data set's sequence n mod count. After its last sequence a data set starts again, if
+/// The training data. Sequence s of the run is sequence s of the mixture, which is the n-th sequence that the mixture takes
+/// from one of its data sets, and so this data set's sequence n mod count. After its last sequence a data set starts again, if
 /// necessary within an update. If the data are shuffled, the order of a pass over a data set depends only on the seed, the data
 /// set and the number of the pass (permutation.hpp). Padding of short sequences and of the last update has target -1, which
-/// does not count.
+/// does not count in the loss.
 class TrainBatches {
  public:
   /// The mixture must outlive this object.
@@ -55,7 +55,7 @@ class TrainBatches {
 
  private:
   struct Place {
-    const Samples* samples;  // null after the end of all passes
+    const Samples* samples;  // the data set that has the sequence; null after the end of all passes
     std::uint64_t sequence;
   };
   Place place_of(std::uint64_t s) const;
@@ -67,8 +67,8 @@ class TrainBatches {
   std::uint64_t end_;  // the position after all passes
 };
 
-/// Validation data: every target once (also those of the last, shorter sequence), in the same number of batches on every rank.
-/// Padding of the last batches has target -1, which does not count. cut.K is not used.
+/// The validation data. Every target is read once, also in the last, shorter sequence, and every rank has the same number of
+/// batches. Padding of the last batches has target -1, which does not count in the loss. cut.K is not used.
 class ValidBatches {
  public:
   /// Throws UserError if the data have no target. The data must outlive this object.
@@ -76,7 +76,7 @@ class ValidBatches {
   std::size_t batches() const { return batches_; }
   /// The number of targets that count, over all ranks.
   std::size_t targets() const { return data_.targets(); }
-  /// Reads batch b of this rank: inputs[B T], targets[B T], and positions as TrainBatches::read().
+  /// Reads batch b of this rank: inputs[B T], targets[B T], and positions[B T] after the targets as in TrainBatches::read().
   void read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const;
   /// Makes a batch in which no target counts.
   void clear(std::int32_t* inputs, std::int32_t* targets) const;

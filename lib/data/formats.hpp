@@ -23,20 +23,20 @@ struct TokenFormat {
   bool (*recognises)(const std::filesystem::path& path, std::string_view beginning);
   /// Opens a file. Throws UserError if it cannot be used.
   std::unique_ptr<Tokens> (*open)(const std::filesystem::path& path);
-  /// Makes a writer. `state` is the value of TokenWriter::state() in another process, or null; `shard_tokens` is the most
-  /// tokens per file. Throws UserError if the file cannot be created or another process is writing it, and DamagedError if the
-  /// temporary files do not match `state`.
+  /// Makes a writer. `state` is what TokenWriter::state() returned in the process to resume, or null. `shard_tokens` is the
+  /// largest number of tokens per file. Throws UserError if the file cannot be created or another process is writing it, and
+  /// DamagedError if the temporary files do not match `state`.
   std::unique_ptr<TokenWriter> (*make_writer)(const std::filesystem::path& path, std::size_t vocab_size,
                                               const nlohmann::json& state, std::uint64_t shard_tokens);
-  bool resumes = true;      // its writers have a state, so that a killed run can be resumed
-  bool has_shards = false;  // more than `shard_tokens` tokens become several numbered files
+  bool resumes = true;      // the format's writers have a state from which a killed run is resumed
+  bool has_shards = false;  // more than `shard_tokens` tokens are written to several numbered files
   /// File name endings of this format. Files of other formats must not be written with these endings.
   std::vector<std::string_view> endings = {};
   /// Returns the path of the file that is written for `name`. If this is null, the path is `name` itself.
   std::filesystem::path (*file_of)(const std::filesystem::path& name) = nullptr;
 };
-/// All rows, those of the library first. fsdp-tokenize writes the first format by default. The first row that recognises a file
-/// opens it.
+/// All rows, with the library's own rows first. fsdp-tokenize writes the first format by default. A file is opened by the first
+/// row that recognises the file.
 const std::vector<const TokenFormat*>& token_formats();
 /// Finds a format. Throws UserError, which lists the known formats, if there is none of this name.
 const TokenFormat& find_token_format(std::string_view name);
@@ -51,7 +51,7 @@ bool is_text_file(const std::filesystem::path& path);
 /// Throws UserError if the first bytes of a file show that it is not plain text: it is compressed, in UTF-16, or a file of
 /// another program. Unless `any_bytes` is true, control characters are refused, too.
 void require_no_known_kind(const std::filesystem::path& path, bool any_bytes);
-/// The same for a stream that begins with `beginning`.
+/// Throws the same errors for a stream, whose first bytes are `beginning`.
 void require_no_known_kind(const std::filesystem::path& name, std::string_view beginning, bool any_bytes);
 
 /// The error "'a.bin' is not a token file that can be used (`why`); make one with fsdp-tokenize".

@@ -1,8 +1,8 @@
 // The format of the memory-mapped data sets of Megatron-LM and fairseq. NAME.bin has only tokens. NAME.idx has the magic
 // number, the version as uint64, the type of tokens as a byte, and the number of sequences n as uint64. Megatron adds the
-// number of entries of its document index as uint64. Then follow the lengths of the sequences, int32[n], and their offsets in
-// NAME.bin in bytes, int64[n]. Megatron adds the first sequence of each document and then n, int64, and in some files the mode
-// of each sequence, a byte.
+// number of entries of its document index as uint64. Then follow the lengths of the sequences as int32[n], and the byte offsets
+// of the sequences in NAME.bin as int64[n]. Megatron adds its document index, which is the first sequence of each document and
+// then n, all as int64. In some files a byte per sequence follows, its mode.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace fsdp::indexed {
 inline constexpr std::string_view magic{"MMIDIDX\0\0", 9};
 inline constexpr std::uint64_t version = 1, fairseq_header_bytes = 26, megatron_header_bytes = 34;
 
-/// Codes of integer types have the same meaning in both programs. Only fairseq has codes 9 and 10.
+/// The codes of integer types. They have the same meaning in Megatron-LM and fairseq; only fairseq has codes 9 and 10.
 struct TypeCode {
   unsigned char code;
   IntegerType type;

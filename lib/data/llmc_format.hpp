@@ -1,5 +1,5 @@
-// The header of llm.c's token files: 256 little-endian int32. The first three are a magic number, a version and the number of
-// tokens; the others are 0.
+// The header of llm.c's token files: 256 little-endian int32 numbers. The first three are a magic number, a version and
+// the number of tokens; the others are 0.
 #pragma once
 
 #include <array>

@@ -1,14 +1,14 @@
 // Opens data by name. In every program the name of data may be:
-//   a file                     tokens in a known format (formats.hpp), or NAME for NAME.bin and NAME.idx; or plain text, or
-//                              lines of JSON (text_data.hpp)
-//   a folder with dict.txt     of fairseq-preprocess ("data-bin"): its split train, or its split valid for validation data
+//   a file                     tokens in a known format (formats.hpp), where NAME stands for NAME.bin and NAME.idx; or plain
+//                              text, or JSON records (text_data.hpp)
+//   a folder with dict.txt     a "data-bin" of fairseq-preprocess; its split train for training, its split valid for validation
 //   another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are none,
 //                              all files named as text or JSON; names that begin with a dot are left out
 //   a pattern with * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale)
-//   several of these, a,b      one after the other
+//   several of these, a,b      read one after the other, as one data set
 //   several with weights, a:0.7,b:0.3   a mixture (mixture.hpp)
 //
-// If the whole name exists, it is that file, even if the name has commas, colons or * ? [ ].
+// If a file or folder has the whole name, it is opened, even if the name has commas, colons or * ? [ ].
 #pragma once
 
 #include <filesystem>
@@ -23,11 +23,11 @@
 
 namespace fsdp {
 
-/// A part of a data-bin folder of fairseq-preprocess.
+/// A split of a folder written by fairseq-preprocess ("data-bin").
 enum class Split { train, valid };
 
-/// Returns the files that match a pattern, in the order of their names; a name that is no pattern is returned unchanged. Throws
-/// UserError if no file matches.
+/// Returns the files that match the pattern `name`, in the order of their names; if it is no pattern, returns `name` itself.
+/// Throws UserError if no file matches.
 std::vector<std::filesystem::path> files_of_pattern(const std::string& name);
 /// Returns the data sets in `name` that are texts. They must be tokenized before the functions below can open them. Throws
 /// UserError.
@@ -36,22 +36,22 @@ std::vector<TextSet> texts_in(const std::string& name, Split split);
 /// are tokenized, which takes long. Throws what open_token_file() throws.
 void try_opening(const std::string& name, Split split);
 /// Opens training data. `masks` names the loss masks (data/samples.hpp) in the same form as `name`: one mask for each data set
-/// of a mixture, without weights. If it is empty, the data's own masks are used. `text_tokens` is the folder of the token
-/// files of texts. Throws UserError, and what open_token_file() throws.
+/// of a mixture, without weights. If `masks` is empty, the data's own masks are used. `text_tokens` is the folder of the
+/// token files that were made from texts. Throws UserError, and what open_token_file() throws.
 Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks = "",
                      const std::filesystem::path& text_tokens = {});
-/// Opens data without weights as one row of tokens, for validation or evaluation. Throws the same.
+/// Opens data without weights as one row of tokens, for validation or evaluation. Throws what open_mixture() throws.
 std::unique_ptr<Tokens> open_tokens(const std::string& name, Split split = Split::valid,
                                     const std::filesystem::path& text_tokens = {});
-/// Opens masks, as one row, for data opened by open_tokens(). If a file has tokens and a mask, the mask is used. Returns null
-/// if `name` is empty: the data's own masks are then used. Throws the same.
+/// Opens the loss masks `name`, as one row, for data opened by open_tokens(). If a file has tokens and a mask, its mask is
+/// used. If `name` is empty, returns null, and the data's own masks are used. Throws what open_mixture() throws.
 std::unique_ptr<Tokens> open_masks(const std::string& name);
-/// A warning about files next to the data that are named like the data's loss masks (NAME.mask.bin), but are not used; empty if
-/// there are none. `option` is the option that would name the masks.
+/// Returns a warning if files next to the data have the names of loss masks (NAME.mask.bin), but are not used; otherwise an
+/// empty text. `option` is the option with which a user would name the masks.
 std::string unused_masks(const std::string& name, Split split, std::string_view option);
 /// The first file that is in both the training and the validation data, if there is one.
 std::optional<std::filesystem::path> file_in_both(const std::string& train, const std::string& valid);
-/// Returns `name` if it is a folder of fairseq-preprocess with validation data; otherwise nullopt.
+/// Returns `name` if this is a folder of fairseq-preprocess with validation data; otherwise nullopt.
 std::optional<std::string> valid_data_of(const std::string& name);
 /// The largest vocabulary size of the folders of fairseq-preprocess in `name`: the number of lines of dict.txt, plus the four
 /// tokens that fairseq puts before them (<s>, <pad>, </s>, <unk>). Returns nullopt if `name` has no such folder. Throws

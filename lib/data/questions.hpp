@@ -11,7 +11,7 @@ namespace fsdp {
 
 struct Choice {
   std::vector<TokenId> tokens;  // at least one
-  std::size_t characters = 0;   // of the choice's text without leading spaces; 0: not known, because the file has only tokens
+  std::size_t characters = 0;   // length of the text without leading spaces; 0: not known (a file of tokens)
 };
 
 struct Question {
@@ -21,9 +21,10 @@ struct Question {
 };
 
 /// Reads a JSON file or one of llm.c's token files for HellaSwag and MMLU. JSON records are objects with "context", "choices"
-/// and "answer" (the index of the right choice). Context and choice are tokenized together, and spaces at the end of the
-/// context belong to the choice; the choice's tokens are those after the context's, as in EleutherAI's lm-evaluation-harness.
-/// `tokenizer` may be null for a file of tokens. Throws UserError, also for tokens that are not below vocab_size.
+/// and "answer" (the index of the right choice). Context and choice are tokenized as one text. The choice's tokens are those
+/// after the tokens of the context without the spaces at its end, as in EleutherAI's lm-evaluation-harness.
+/// `tokenizer` may be null for a file of tokens. Throws UserError for other files, and for tokens that are not below
+/// vocab_size.
 std::vector<Question> read_questions(const std::filesystem::path& file, const Tokenizer* tokenizer, std::size_t vocab_size);
 
 }  // namespace fsdp

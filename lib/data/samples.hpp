@@ -12,9 +12,9 @@
 
 namespace fsdp {
 
-/// The rule for cutting tokens into sequences, with fairseq's names (sample_break_mode). `none`: after every T tokens.
-/// `complete`: only between documents; a sequence has as many documents as fit. `eos`: one document per sequence. A document
-/// that is longer than a sequence takes several sequences.
+/// The rule for cutting tokens into sequences, with fairseq's names (sample_break_mode). `none` cuts after every T
+/// tokens. `complete` cuts only between documents, and puts as many documents into a sequence as fit. `eos` puts one document
+/// into each sequence. With the last two, a document that is longer than T tokens takes several sequences.
 enum class BreakMode { none, complete, eos };
 
 struct Cut {
@@ -22,47 +22,47 @@ struct Cut {
   BreakMode mode = BreakMode::none;
   /// The token that ends each document, for data in a format that does not store where documents begin.
   std::optional<std::size_t> end_of_document = {};
-  /// Attention stays within documents: sequences have the position of each token in its document, and the first token of a
-  /// document is no target.
+  /// If true, attention stays within documents. Sequences then have the position of each token in its document, and the first
+  /// token of a document is no target.
   bool positions = false;
 };
-/// Returns true if the data's format must store where documents begin.
+/// Returns true if documents matter for this cut, and no token ends them. The data's format must then store where they begin.
 inline bool needs_documents(const Cut& cut) { return (cut.mode != BreakMode::none || cut.positions) && !cut.end_of_document; }
 
 /// Sequences of T inputs and T targets. The target of an input is the token after it. docs/targets.md defines which targets
 /// count. Immutable.
 class Samples {
  public:
-  /// `mask` has a number for each token: 1 if it counts as a target, else 0. If it is null, the tokens' own mask is used;
-  /// without one all targets count. A sequence without a target that counts is left out. Throws UserError if
+  /// `mask` has a number for each token: 1 if it counts as a target, else 0. If `mask` is null, the tokens' own mask is used;
+  /// if there is none, all targets count. A sequence without a target that counts is left out. Throws UserError if
   /// needs_documents(cut) is true and the data do not store where documents begin, or if the mask does not belong to the
   /// tokens.
   ///
   /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]. Otherwise the constructor stores the
   /// places of all sequences (16 bytes each). It reads the whole mask, and all tokens if cut.end_of_document is set. If the
-  /// data store where documents begin, each document takes 8 bytes.
+  /// data store where documents begin, 8 more bytes per document are needed.
   Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
   std::size_t T() const { return cut_.T; }
   const Cut& cut() const { return cut_; }
-  /// The number of sequences. Together they have all targets. A sequence at the end of the data or of a document may be
-  /// shorter than T.
+  /// The number of sequences. Together the sequences have all targets. A sequence at the end of the data or of a document may
+  /// be shorter than T.
   std::uint64_t count() const;
-  /// The numbers of targets that count: in all sequences, and in sequence k.
+  /// The number of targets that count in the loss: targets() in all sequences, targets_of(k) in sequence k.
   std::uint64_t targets() const { return targets_; }
   std::uint64_t targets_of(std::uint64_t k) const { return place_of(k).counted; }
   struct Place {
     std::uint64_t begin;
-    std::uint32_t targets, counted;  // tokens [begin, begin + targets]; `counted` of the targets count
+    std::uint32_t targets, counted;  // it has tokens [begin, begin + targets]; `counted` of its targets count
   };
-  /// The place of sequence k; after the last sequence it is the end of the tokens. Places are in order, and no token is a
-  /// target of two sequences.
+  /// Returns the place of sequence k, or the end of the tokens if k is not below count(). Places are in order, and no token is
+  /// a target of two sequences.
   Place place_of(std::uint64_t k) const;
   /// Copies sequence k: inputs[T], targets[T], and, if cut().positions, positions[T] of the inputs in their documents.
   /// Positions count from the beginning of the document, or of the sequence if the document begins before it. Targets that do
-  /// not count are -1. After the end of a short sequence inputs are 0, each a document of its own; sequences after the last one
-  /// are empty. Throws UserError with place and value of a token that is not below vocab_size, and what Tokens::read() throws.
-  /// Does not allocate.
+  /// not count are -1. After the end of a short sequence inputs are 0, and each is a document of its own; sequences after the
+  /// last one are empty. Throws UserError with place and value of a token that is not below vocab_size, and what Tokens::read()
+  /// throws. Does not allocate.
   void read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
             std::int32_t* positions = nullptr) const;
   /// Sets out[i] to 1 if token begin + i counts as a target, else to 0. The tokens must exist. Throws UserError for a mask with
@@ -73,9 +73,9 @@ class Samples {
   const Tokens& tokens() const { return *tokens_; }
   /// The mask; null if all targets count.
   const Tokens* mask() const { return mask_.get(); }
-  /// The number of documents; 0 if neither the mode nor positions depend on them.
+  /// The number of documents; 0 if the cut does not depend on documents.
   std::uint64_t documents() const { return document_count_; }
-  /// Checksums of the beginnings of documents, and of the mask's counts; 0 if there are none.
+  /// documents_sum() is a checksum of where documents begin, and mask_sum() one of the mask's counts; 0 if there are none.
   std::uint64_t documents_sum() const { return documents_sum_; }
   std::uint64_t mask_sum() const { return mask_sum_; }
 
@@ -86,10 +86,10 @@ class Samples {
   void count_targets();
   void find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const;
 
-  std::unique_ptr<const Tokens> tokens_, mask_;  // no mask: all targets count
+  std::unique_ptr<const Tokens> tokens_, mask_;  // mask_ is null if all targets count
   Cut cut_;
-  std::vector<Place> places_;             // if has_places()
-  std::vector<std::uint64_t> documents_;  // beginnings of documents, if positions are needed and no token ends documents
+  std::vector<Place> places_;             // the places of all sequences; empty unless has_places()
+  std::vector<std::uint64_t> documents_;  // where documents begin; only if positions are needed and no token ends documents
   std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;
   bool leaves_out_ = false;
 };

@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 struct IntegerType {
   std::size_t bytes = 2;  // 1, 2, 4 or 8
   bool is_signed = false;
-  /// The largest integer of this type, but at most no_token.
+  /// The largest integer of this type that can be a token; no_token if the type can hold more.
   std::uint64_t largest() const {
     const std::size_t bits = 8 * bytes - (is_signed ? 1 : 0);
     return bits >= 32 ? no_token : (std::uint64_t{1} << bits) - 1;

@@ -1,5 +1,5 @@
-// Reads several texts as one text: at any position if all are files, otherwise once from the beginning. Byte-order marks at the
-// beginnings of texts are skipped.
+// Reads several texts as one text. If all are files, it can be read at any position, otherwise once from the beginning.
+// Byte-order marks at the beginnings of texts are skipped.
 #pragma once
 
 #include <cstddef>
@@ -33,9 +33,9 @@ class TextSource {
   /// once.
   void copy_streams(const std::filesystem::path& folder);
 
-  /// The bytes of all texts. size(), read_at(), seek() and begins_at() require that all texts are files.
+  /// The number of bytes of all texts. size(), read_at(), seek() and begins_at() require that all texts are files.
   std::uint64_t size() const;
-  /// Reads up to `bytes` bytes of the joined texts; fewer at their end.
+  /// Reads `bytes` bytes of the joined texts, or fewer at the end of the last text.
   std::string read_at(std::uint64_t offset, std::size_t bytes) const;
   /// Moves to `offset`: read() continues there.
   void seek(std::uint64_t offset);
@@ -50,13 +50,14 @@ class TextSource {
   std::string name_at(std::uint64_t offset) const;
   /// The beginning of the text that contains `offset`.
   std::uint64_t begin_of_text(std::uint64_t offset) const;
-  /// Names, sizes and times of the last write. They are compared to find out if the texts are those of an earlier run.
+  /// Names, sizes and times of the last write of the texts. A job compares them to find out if an earlier job had the same
+  /// texts.
   nlohmann::ordered_json identity() const;
 
-  /// Returns the JSON field that has the text: `named` if it is not empty; else `otherwise` if the texts are JSON by their
-  /// names or contents; else an empty text. Throws UserError if some texts are JSON and others plain. Opens no stream
-  /// after the first text, because the writer of a pipe may wait until the texts before it are read; require_plain() checks
-  /// these streams later. Warns of plain texts with lines that look like JSON.
+  /// Returns the JSON field that has the text. This is `named` if `named` is not empty, or otherwise `otherwise` if the names
+  /// or contents show that the texts are JSON. Returns an empty text for plain texts. Throws UserError if some texts are JSON
+  /// and others plain. Opens no stream after the first text, because the writer of a pipe may wait until the texts before it
+  /// are read; require_plain() checks these streams later. Warns of plain texts with lines that look like JSON.
   std::string json_field(const std::string& named, const char* otherwise = "text");
   /// Throws UserError if the current text is a stream of JSON.
   void require_plain();

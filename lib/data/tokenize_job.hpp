@@ -1,4 +1,4 @@
-// Tokenizes a text into files, and resumes the job of a killed process.
+// Tokenizes a text into token files. A job can be resumed after its process was killed.
 #pragma once
 
 #include <cstddef>
@@ -33,15 +33,15 @@ class TextPieces {
   virtual bool next(TextPiece& piece) = 0;
 };
 
-/// Pieces of plain text of about 1 MiB, cut at places that CutRules allow. A piece without a place for a cut is longer, up to
-/// 256 MiB.
+/// Divides plain text into pieces of about 1 MiB, at places where CutRules allow a cut. If there is no such place, a piece is
+/// longer, up to 256 MiB.
 class PlainPieces : public TextPieces {
  public:
-  /// Reads the part [begin, end) of the text, to the end of the text if `end` is empty. `behind_cut` is true if an earlier
-  /// job cut a text at `begin`. If `documents` is true, a piece ends at the end of each text.
+  /// Reads the part [begin, end) of the text; if `end` is not set, to the end of the text. `behind_cut` is true if an earlier
+  /// job stopped at a cut at `begin`. If `documents` is true, a piece ends at the end of each text.
   PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
               bool behind_cut = false);
-  /// Throws UserError if 256 MiB have no place for a cut.
+  /// Throws UserError if the text cannot be cut anywhere within 256 MiB.
   bool next(TextPiece& piece) override;
 
  private:
@@ -51,19 +51,19 @@ class PlainPieces : public TextPieces {
   std::optional<std::uint64_t> end_;
   CutRules rules_;
   bool documents_, at_end_ = false, document_ends_ = false;
-  std::string buffer_;      // the character before the piece, then bytes that were read
-  std::size_t before_ = 0;  // bytes of that character
-  std::uint64_t at_;        // position in the text of the bytes after that character
+  std::string buffer_;      // the character before the next piece, then bytes that were read
+  std::size_t before_ = 0;  // number of bytes of this character
+  std::uint64_t at_;        // position in the text of the bytes after this character
 };
 
 /// Reads the conversation of a JSON record, or sets `problem` if there is none.
 using ConversationReader = std::function<ChatText(const nlohmann::json& record, std::string& problem)>;
 
-/// Pieces of JSON records: a field of each record is a document, and one piece.
+/// Makes a piece of each JSON record. The text in a field of the record is a document, and one piece.
 class JsonPieces : public TextPieces {
  public:
-  /// Reads the part [begin, end) of the text; both positions must be between records. If `conversations` is set, each record is
-  /// a conversation instead of a text. If `skip_invalid` is true, records without a text are left out.
+  /// Reads the part [begin, end) of the text; `begin` and `end` must be between records. If `conversations` is set, each record
+  /// is a conversation instead of a text. If `skip_invalid` is true, records without a text are left out.
   JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const std::string& field,
              ConversationReader conversations = nullptr, bool skip_invalid = false);
   /// Throws what JsonRecords throws, and UserError for a record without a text unless `skip_invalid` is true.
@@ -87,11 +87,11 @@ class JobNotes {
   /// nothing. Warns on stderr if notes exist and cannot be used.
   JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
 
-  /// The progress of the earlier job: JSON's null if that job only wrote its tokenizer (begin_with_tokenizer()), nullopt if
-  /// there are no usable notes. In both cases tokenizing starts from the beginning.
+  /// The progress of the earlier job. It is JSON's null if that job only wrote its tokenizer (begin_with_tokenizer()), and
+  /// nullopt if there are no usable notes. Tokenizing then starts from the beginning.
   const std::optional<nlohmann::json>& found() const { return found_; }
-  /// Stores the checksum of the tokenizer file with this text, which the job is about to write, so that after a kill a later
-  /// job recognises the file. Does nothing if the training texts are pipes.
+  /// Stores the checksum of the tokenizer file that the job is about to write, and whose content is `text`. If the job is
+  /// killed, a later job recognises the file by this checksum. Does nothing if the training texts are pipes.
   void begin_with_tokenizer(std::string_view text);
   /// Returns true if this file is the tokenizer that the earlier job wrote.
   bool know_tokenizer(const std::filesystem::path& file) const;
@@ -120,7 +120,7 @@ class JobNotes {
 struct TokenizeJobOptions {
   std::filesystem::path out, valid_out;
   const TokenFormat* format = token_formats().front();
-  std::uint64_t shard_tokens = most_llmc_tokens;  // most tokens per file, for llm.c's format
+  std::uint64_t shard_tokens = most_llmc_tokens;  // largest number of tokens per file, for llm.c's format
   std::optional<TokenId> end_of_text = {};        // appended to each document
   bool documents = false;       // if true, or if end_of_text is set, each plain text is a document; else all texts are one
   std::string json_field = {};  // the field with the text, for JSON; empty for plain text
@@ -129,10 +129,10 @@ struct TokenizeJobOptions {
   bool own_tokenizer = false;       // the job has trained its own tokenizer, so it writes notes from the start
   bool skip_invalid = false;        // leave out JSON records without a text
   bool is_text = false;             // refuse texts with zero bytes
-  std::function<bool()> stop = {};  // called between pieces; the job stops if it returns true
+  std::function<bool()> stop = {};  // called between pieces; if it returns true, the job stops
 };
 
-/// The job was stopped on request, and its progress is saved, unless no notes are kept.
+/// The job was stopped on request. If notes are kept, its progress is saved.
 struct TokenizingStopped : RunError {
   using RunError::RunError;
 };
@@ -146,7 +146,7 @@ std::filesystem::path mask_path(const std::filesystem::path& tokens);
 
 class TokenizeJob {
  public:
-  /// The text from offset `tail` on is held out for validation. The references must outlive this object.
+  /// If `tail` is set, the text from this offset on is held out for validation. The references must outlive this object.
   TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,
               const TokenizeJobOptions& output);
   /// Throws UserError for texts without a token, RunError if the disk fails or is full, and TokenizingStopped.
@@ -166,8 +166,9 @@ class TokenizeJob {
   std::optional<std::uint64_t> tail_;
   JobNotes& notes_;
   TokenizeJobOptions output_;
-  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;  // null if not used; masks are destroyed first
-  std::uint64_t at_ = 0;  // the text before this offset is tokenized and given to the writers
+  // Null if not used. The mask writers are declared after the token writers, so that they are destroyed first.
+  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;
+  std::uint64_t at_ = 0;  // the text up to this offset is tokenized, and the writers have its tokens
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;
   std::uint64_t skipped_ = 0, first_skipped_ = 0;  // JSON records that were left out

@@ -35,12 +35,12 @@ class Tokens {
   virtual std::uint64_t largest_possible() const = 0;
   /// Returns true if the format stores where documents begin.
   virtual bool has_documents() const { return false; }
-  /// The beginnings of all documents, in ascending order; the first is 0. Empty if has_documents() is false. Reads the whole
-  /// index.
+  /// The position of the first token of each document, in ascending order, beginning with 0. Empty if has_documents() is false.
+  /// Reads the whole index.
   virtual std::vector<std::uint64_t> documents() const { return {}; }
-  /// The mask, if the data have one: for each token 1 if it counts in the loss, else 0. Otherwise null.
+  /// The loss mask, which has 1 for each token that counts in the loss, and 0 for the others. Null if the data have no mask.
   virtual std::unique_ptr<Tokens> mask() const { return nullptr; }
-  /// A warning about contents of the files that are not used; empty if there are none.
+  /// A warning about contents of the files that are not used; empty if all contents are used.
   virtual std::string unread() const { return ""; }
   /// Checks contents that must be read completely, such as a long index. The ranks of a job share this work: each call checks
   /// only part `part` of `parts`. Throws UserError.
@@ -55,8 +55,8 @@ std::unique_ptr<Tokens> open_token_file(const std::filesystem::path& path);
 std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts);
 
 /// Returns the largest token in part `part` of `parts`. In a part of more than 2^30 tokens only about 2^30 of them are read,
-/// spread over the part. Throws UserError if one of the tokens that are read is not below vocab_size. The ranks share this
-/// work, so that a wrong token is found before training starts.
+/// spread over the part. Throws UserError if a token that is read is not below vocab_size. The ranks share this
+/// work before training starts.
 std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts);
 /// A warning if the stored type of the tokens is too small for the vocabulary; otherwise nullopt.
 std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size);
