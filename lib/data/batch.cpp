@@ -14,7 +14,7 @@ void check_cut(const BatchCut& cut) {
          "a batch cannot be cut like this");
 }
 
-/// Pointers to the numbers of sequence b in a batch.
+/// Pointers to where sequence b begins in the arrays of a batch.
 struct Sequence {
   std::size_t T;
   std::int32_t *inputs, *targets, *positions;

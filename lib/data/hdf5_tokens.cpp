@@ -22,8 +22,8 @@ namespace {
 
 constexpr const char *lengths_name = "document_lengths", *mask_name = "loss_mask";
 
-/// Other programs may write datasets next to the tokens. A dataset has no effect on training if it has these contents: a copy
-/// of the tokens, only 1, only 0, or the column of each token. `nothing`: the dataset always has an effect.
+/// Other programs may write datasets next to the tokens. Such a dataset has no effect on training if its contents are
+/// a copy of the tokens, only 1, only 0, or the column of each token. `nothing` is for a dataset that always has an effect.
 enum class Holds { tokens, ones, zeros, columns, nothing };
 struct Companion {
   const char* name;
@@ -73,7 +73,7 @@ struct OpenedFile {
   std::vector<std::string> names;
   std::string name;
   h5::Integers tokens;
-  std::vector<std::pair<const Companion*, h5::Integers>> beside;  // datasets to compare with the tokens
+  std::vector<std::pair<const Companion*, h5::Integers>> beside;  // datasets whose contents check() examines
   std::vector<std::string> unread;  // descriptions of unused contents: 'dataset "x"', 'attribute "y"'
 
  private:
@@ -124,7 +124,7 @@ auto reading(const std::filesystem::path& path, const Read& read) {
 
 class Hdf5Tokens : public Tokens {
  public:
-  /// Reads `dataset`; if it is null, the dataset of the tokens.
+  /// Reads `dataset`, or the dataset of the tokens if `dataset` is null.
   explicit Hdf5Tokens(const std::filesystem::path& path, const char* dataset = nullptr)
       : path_(path),
         name_(dataset ? format("\"{}\" of '{}'", dataset, path.string()) : format("'{}'", path.string())),

@@ -73,7 +73,7 @@ class AppendedFile {
 };
 
 /// Writes one sequence per document, as most tools do. While tokens are added, the index file has only the
-/// lengths of sequences; finish() computes the rest from them.
+/// lengths of sequences. finish() computes the other parts of the index from these lengths.
 class IndexedWriter : public TokenWriter {
  public:
   IndexedWriter(const fs::path& path, IntegerType type, const nlohmann::json& state)

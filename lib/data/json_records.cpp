@@ -22,7 +22,7 @@ std::size_t after_spaces(std::string_view text, std::size_t at) {
   return std::min(text.find_first_not_of(spaces, at), text.size());
 }
 
-/// Calls take(line) for each whole line until it returns true. Returns true if it did.
+/// Calls take(line) for each whole line, until take() returns true. Returns false if take() never did.
 template <class Take>
 bool any_line(std::string_view text, const Take& take) {
   for (std::size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
@@ -65,7 +65,7 @@ bool has_lines_of_json(std::string_view beginning) {
     if (line.front() != '{') continue;
     const JsonEnd found = end_of_json(line, 0);
     const bool is_whole = found.kind == JsonEnd::whole && after_spaces(line, found.at) == line.size();
-    objects += is_whole || (found.kind == JsonEnd::open && end == beginning.size());  // the end may cut an object
+    objects += is_whole || (found.kind == JsonEnd::open && end == beginning.size());  // the last may be cut
   }
   return 2 * objects > lines;
 }
@@ -88,8 +88,8 @@ void JsonRecords::fail(std::uint64_t at, const std::string& why) const {
   throw UserError(format("{} is not JSON that can be read ({}); correct it", text_.place_of_line(at), why));
 }
 
-/// Reads more of the current text into the buffer, and drops the bytes before the record. At the end of the text it returns
-/// false and changes nothing.
+/// Reads more of the current text into the buffer, and drops the bytes before the record. At the end of the text, returns false
+/// and leaves the buffer unchanged.
 bool JsonRecords::more() {
   if (text_ends_) return false;
   const std::size_t kept = buffer_.size() - record_begin_;

@@ -200,7 +200,7 @@ class LlmcWriter : public TokenWriter {
   std::filesystem::path path_;
   LlmcFormat format_;
   std::uint64_t shard_tokens_;
-  std::vector<std::uint64_t> full_;  // tokens of each closed shard
+  std::vector<std::uint64_t> full_;  // number of tokens of each closed shard
   std::optional<OutputFile> file_;   // the shard that is being written
   std::uint64_t in_shard_ = 0;       // tokens in that shard, including those in the buffer
   std::uint64_t written_ = 0;        // bytes of that shard in the file

@@ -13,8 +13,8 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-/// The number of the first `r` sequences that belong to an ingredient with this share, rounded in exact arithmetic. It grows by
-/// 0 or 1 with each r.
+/// Returns how many of the first `r` sequences belong to an ingredient with this share, rounded in exact arithmetic. If r grows
+/// by 1, the result grows by 0 or 1.
 std::uint64_t share_of(std::uint64_t r, std::uint64_t share) {
   return static_cast<std::uint64_t>((Wide{r} * share + (std::uint64_t{1} << 31)) >> 32);
 }
@@ -55,7 +55,7 @@ std::uint64_t Mixture::tokens() const {
   return count;
 }
 
-/// A checksum of one(samples) of all data sets; 0 if all of these are 0.
+/// A checksum over the values one(samples) of all data sets; 0 if all these values are 0.
 template <class Sum>
 std::uint64_t Mixture::sum_of(const Sum& one) const {
   RunningSum sum;

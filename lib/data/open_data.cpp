@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A part of a name: "dir/*.bin:0.7".
+/// A part of a data name between commas, such as "dir/*.bin:0.7".
 struct Part {
   std::string name;
   std::optional<double> weight;
@@ -68,7 +68,7 @@ std::vector<Part> parts_of(const std::string& name) {
 }
 
 /// Removes masks from the files of a folder or pattern: NAME.mask.bin is the mask of NAME.bin if both exist, and
-/// NAME.mask_000001.bin that of NAME_000001.bin.
+/// NAME.mask_000001.bin is the mask of NAME_000001.bin.
 void leave_out_masks(std::vector<fs::path>& paths) {
   constexpr std::string_view mask = ".mask";
   const std::vector<fs::path> all = paths;
@@ -188,7 +188,7 @@ std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::pa
   return text;
 }
 
-/// Opens the mask that is part of a file; if it has none, the file itself is the mask.
+/// Opens the mask that a token file contains. If the file contains none, its tokens are the mask.
 std::unique_ptr<Tokens> open_mask_file(const fs::path& path) {
   std::unique_ptr<Tokens> file = open_token_file(path);
   std::unique_ptr<Tokens> own = file->mask();

@@ -11,7 +11,7 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
     if (notice) *notice = text;
   };
   const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
-  // A token file may replace the text from which it was made, so an unknown checksum (0) equals every other one.
+  // A token file may replace the text from which it was made, so an unknown checksum (0) counts as equal to any checksum.
   const auto same = [](std::uint64_t a, std::uint64_t b) { return a == b || a == 0 || b == 0; };
   const bool same_text = same(before.text_sum, now.text_sum), same_sample = same(before.sample_sum, now.sample_sum),
              same_documents = same(before.documents_sum, now.documents_sum), same_mask = same(before.mask_sum, now.mask_sum);

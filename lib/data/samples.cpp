@@ -65,7 +65,7 @@ void Samples::find_places() {
 
 void Samples::find_places_by_documents() {
   const std::uint64_t T = cut_.T;
-  std::uint64_t begin = 0, end = 0;  // range of the documents for one sequence
+  std::uint64_t begin = 0, end = 0;  // tokens [begin, end) are the documents of the next sequence
   const auto close = [&] {
     for (; begin + 1 < end; begin += T) {
       const auto targets = static_cast<std::uint32_t>(std::min(T, end - begin - 1));

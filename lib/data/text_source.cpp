@@ -58,8 +58,8 @@ struct TextSource::Text {
   bool any_bytes;
   std::optional<InputFile> file;  // set if the text is a file; otherwise stream is used
   Stream stream{nullptr, nullptr};
-  std::string first = {};      // of a stream: the bytes that beginning() has read
-  std::size_t first_used = 0;  // the number of these that read_on() has returned
+  std::string first = {};      // for a stream: the bytes that beginning() has read
+  std::size_t first_used = 0;  // the number of bytes of `first` that read_on() has returned
   std::size_t mark = 0;        // length of the byte-order mark
 
   std::uint64_t size() const { return file->size() - mark; }

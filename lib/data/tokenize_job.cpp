@@ -83,7 +83,7 @@ JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std:
                        ConversationReader conversations, bool skip_invalid)
     : records_(text, begin, end), field_(field), conversations_(std::move(conversations)), skip_invalid_(skip_invalid) {}
 
-/// The text of the record; nullopt if there is none, with the reason in `problem_`.
+/// Returns the text of the record. If there is none, returns nullopt and sets `problem_` to the reason.
 std::optional<std::string> JsonPieces::read(TextPiece& piece) {
   piece.replaced = 0;
   if (!conversations_) return read_json_field(records_.record(), field_, problem_, &piece.replaced);

@@ -30,8 +30,7 @@ std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std
   const Range mine = share(tokens.size(), parts, part);
   std::vector<std::uint32_t> piece(std::min(mine.size(), std::size_t{1} << 19));
   std::uint32_t largest = 0;
-  // If there are very many tokens, read only some pieces, spread over all. The other tokens are checked when training reads
-  // them.
+  // If there are very many tokens, read only some pieces, spread over all tokens. The rest is checked when training reads it.
   const std::size_t pieces_left_out = mine.size() >> 30, step = piece.size() * (1 + pieces_left_out);
   for (std::size_t begin = mine.begin; begin < mine.end; begin += step) {
     const auto here = std::span(piece).first(std::min(piece.size(), mine.end - begin));

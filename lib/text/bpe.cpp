@@ -81,9 +81,9 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>& ids) const {
 }
 
 std::size_t Bpe::end_of_part(std::string_view piece, std::size_t begin) const {
-  constexpr std::size_t short_piece = 24;  // for shorter pieces looking for a cut takes longer than it saves
+  constexpr std::size_t short_piece = 24;  // looking for a cut in a shorter piece takes longer than the cut saves
   if (piece.size() - begin <= short_piece) return piece.size();
-  // No cuts if adjacent unknown units become one token, or if unknown units are dropped, so that other units become adjacent.
+  // No cut is safe if adjacent unknown units become one token, or if unknown units are dropped (their neighbours may merge).
   if (!has_all_units_ && (!rules_.unknown || rules_.fuses_unknown)) return piece.size();
   std::size_t at = begin, left = begin;
   next_unit(piece, at);

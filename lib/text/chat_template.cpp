@@ -39,7 +39,8 @@ std::string as_in_program(std::string format) {
   return format;
 }
 
-/// The Jinja programs that write each message in the format of its role, and `ask` after the loop or in its last iteration.
+/// The Jinja programs that write each message in the format of its role. They write `ask` after the loop over the messages, or
+/// in the last iteration.
 std::vector<std::string> programs_by_role(const ChatFamily& family) {
   std::vector<std::string> programs;
   const std::string user = "message['role']=='user'%}" + as_in_program(family.user),
@@ -71,7 +72,7 @@ std::vector<ChatFamily> chatml_families() {
                     ask = "{%if add_generation_prompt%}<|im_start|>assistant\n{%endif%}";
   const std::string system = "<|im_start|>system\n{default}<|im_end|>\n{%endif%}";
   const std::string first = "{%if loop.first and messages[0]['role']!='system'%}" + system;
-  // Qwen2.5's template also handles tool calls. Without tools only this part of it has an effect.
+  // Qwen2.5's template also handles tool calls. Without tools only this part of the template has an effect.
   const std::string qwen =
       "{%if messages[0]['role']=='system'%}<|im_start|>system\n{messages[0]['content']}<|im_end|>\n{%else%}" + system + begin +
       "{%if (message['role']=='user')or(message['role']=='system'and not loop.first)or"
@@ -127,7 +128,7 @@ const std::vector<ChatFamily>& families() {
       all.push_back(std::move(family));
     };
     for (const char* const assistant : {"{content}{eos_token}", "{content}{eos_token} ", " {content}{eos_token}",
-                                        " {content|trim}{eos_token}"})  // versions of one template
+                                        " {content|trim}{eos_token}"})  // in versions of one template
       add_by_role({.name = "Mistral",
                    .begin = "{bos_token}",
                    .system = "",
@@ -219,8 +220,8 @@ const std::vector<ChatFamily>& families() {
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-/// Escapes text of a template with backslashes before braces and backslashes, so that program_of() can use unescaped braces for
-/// the program.
+/// Writes a backslash before each brace and backslash of a template's text, so that an unescaped brace in the result of
+/// program_of() always belongs to the program.
 std::string escaped(std::string_view text) {
   std::string all;
   for (const char c : text) {
@@ -230,9 +231,9 @@ std::string escaped(std::string_view text) {
   return all;
 }
 
-/// Reads the quoted text that begins at `at`, moves `at` after it, and returns the text escaped. Line feeds, quotes and
-/// backslashes may be escaped in it. Any other escape sequence keeps its single backslash, so that the program matches no known
-/// one.
+/// Reads the quoted text that begins at `at`, moves `at` behind the quote, and returns the text as escaped() does. The escape
+/// sequences of line feeds, quotes and backslashes are known. Any other one keeps its single backslash, so that the program
+/// equals no known program.
 std::string quoted(std::string_view expression, std::size_t& at) {
   const char quote = expression[at++];
   std::string text;
@@ -325,7 +326,8 @@ std::string format_of(std::string_view expression) {
   return format;
 }
 
-/// The position of `close`, the end of a tag. `at` is after the tag's beginning, such as "{%". npos if the tag is not closed.
+/// Returns the position of `close`, which ends a tag, or npos if the tag is not closed. `at` is after the tag's beginning, such
+/// as "{%".
 std::size_t end_of_tag(std::string_view jinja, std::size_t at, std::string_view close) {
   while (at < jinja.size() && !jinja.substr(at).starts_with(close)) {
     if (close != "#}" && (jinja[at] == '\'' || jinja[at] == '"'))
@@ -336,8 +338,8 @@ std::size_t end_of_tag(std::string_view jinja, std::size_t at, std::string_view 
   return at < jinja.size() ? at : std::string_view::npos;
 }
 
-/// Collects the parts of a program that can run without tools. Blocks with a condition about tools, their calls or their
-/// messages are left out, because the condition is never true here.
+/// Collects the parts of a program that can run without tools. A block is left out if its condition is about tools, tool calls
+/// or tool messages, because such a condition is never true here.
 class WithoutTools {
  public:
   void output(std::string_view text) {
@@ -390,7 +392,7 @@ class WithoutTools {
   bool is_known_ = true;  // all statements are known
 };
 
-/// Rewrites a template in a single spelling: its outputs as formats, its statements as {%if ..%}. Line breaks and spaces around
+/// Rewrites a template in a single spelling, with outputs as formats and statements as {%if ..%}. Line breaks and spaces around
 /// statements are removed as in transformers (trim_blocks, lstrip_blocks). Returns an empty text if the template is not
 /// understood.
 std::string program_of(std::string jinja) {
@@ -443,8 +445,8 @@ std::string program_of(std::string jinja) {
   return program.take();
 }
 
-/// Removes a program's own checks of the order of messages. For an alternating family add_messages() refuses the same
-/// conversations.
+/// Removes a program's own checks that user and assistant alternate. add_messages() refuses the same conversations if the
+/// family alternates.
 std::string without_checks(std::string program) {
   replace_all(program, "{%if (message['role']=='user')!=(loop.index0%2==0)%}{raise}{%endif%}", "");
   replace_all(program, "{%if messages[0]['role']=='system'%}{raise}{%endif%}", "");
@@ -645,7 +647,7 @@ const Keys keys_of_message = {.used = {"role", "content", "weight", "train"},
                               .refused = {"tool_calls", "function_call", "refusal", "prefix", "train_detail", "images", "image",
                                           "videos", "video", "audios", "audio"}};
 
-/// Returns false for null and empty values. Column-oriented data sets write these for keys that an entry does not have.
+/// Returns false for null and empty values. Column-oriented data sets write such a value for a key that an entry does not have.
 bool says_something(const nlohmann::json& value) { return !value.empty() && value != nlohmann::json(""); }
 
 /// Returns the first key that is refused, or an empty text. Adds unknown keys to `unused`, each followed by `behind`.
@@ -664,8 +666,8 @@ std::string look_at_keys(const nlohmann::json& object, const Keys& keys, const c
   return "";
 }
 
-/// Returns true if "weight" or "train" marks a message as one to learn, and false if it marks it as one not to learn; nullopt
-/// if both are missing.
+/// Returns true if the message's "weight" or "train" is 1 or true (train on this message), and false if it is 0 or false.
+/// Returns nullopt if the message has neither key.
 std::optional<bool> is_to_be_learned(const nlohmann::json& message, std::string& problem) {
   std::optional<bool> learned;
   for (const char* const key : {"weight", "train"}) {

@@ -120,7 +120,8 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
     const std::vector<Claim> claims = special.claims(kind);
     const std::vector<TokenId> all = union_of(claims);
     if (std::string_view(kind) == "eos") found.ids = all;
-    // If generation_config.json names tokens, transformers uses only these. So the files agree only if it names all tokens.
+    // If generation_config.json names tokens, transformers uses only these. So the files agree only if that file names all
+    // tokens.
     const auto is_generation = [](const Claim& claim) { return claim.file == generation_name; };
     const bool decides = std::any_of(claims.begin(), claims.end(), is_generation);
     const auto has_all = [&](const Claim& claim) {

@@ -18,12 +18,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t deepest = 1000;  // about Python's own limit
+constexpr std::size_t deepest = 1000;  // deepest nesting of brackets that is read; Python's limit is about the same
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_high(unsigned unit) { return unit >= 0xd800 && unit < 0xdc00; }
 bool is_low(unsigned unit) { return unit >= 0xdc00 && unit < 0xe000; }
-/// Returns true for a character that needs no escape in a string. Without branches, so that compilers vectorize it.
+/// Returns true for a character that needs no escape in a string. Has no branches, so that compilers vectorize its loop.
 bool is_plain(char c) { return (c != '"') & (c != '\\') & (static_cast<unsigned char>(c) >= 0x20); }
 
 /// Reads values, beginning at a position. Each function returns false if the text is not JSON or ends too early.
@@ -63,7 +63,7 @@ class Reader {
     }
   }
 
-  /// Reads an object; take(key) reads the value of each member. If `with_keys` is false, all keys are empty.
+  /// Reads an object. take(key) must read the value of each member. If `with_keys` is false, `key` is always empty.
   template <class Take>
   bool members(const Take& take, bool with_keys = true) {
     return nested('}', [&] {

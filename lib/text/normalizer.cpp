@@ -25,8 +25,8 @@ void check_icu(UErrorCode status, const char* what) {
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
-/// The characters that Hugging Face's tokenizers normalize: those of Unicode 9 (unicode-normalization-alignments). Other
-/// characters stay unchanged and in their places.
+/// The characters that Hugging Face's tokenizers normalize, which are those of Unicode 9 (unicode-normalization-alignments).
+/// All other characters stay unchanged and in their places.
 const icu::UnicodeSet& normalized_characters() {
   static const icu::UnicodeSet set = [] {
     UErrorCode status = U_ZERO_ERROR;
@@ -49,8 +49,8 @@ Normalizer::Step normal_form(NormalForm form) {
   return [normalizer](const std::string& text) {
     std::string out;
     out.reserve(text.size());
-    // ICU's indices have 32 bits, so a long text is normalized in pieces. A piece ends before a line feed: no normal form joins
-    // characters across it.
+    // ICU's indices have 32 bits, so a long text is normalized in pieces. A piece ends before a line feed, because no normal
+    // form joins a line feed with other characters.
     constexpr std::size_t most = std::size_t{1} << 28;
     for (std::size_t begin = 0; begin < text.size();) {
       std::size_t end = text.size();

@@ -50,8 +50,8 @@ EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
   return encoded;
 }
 
-/// The tokens of an answer begin where the tokens of the whole text first differ from those of only the text before the answer.
-/// They end with the token that ends the assistant's turn.
+/// The mask is 1 for the tokens of answers. The first token of an answer is the first one of the whole text that differs from
+/// the tokens of only the text before the answer. The last one is the token that ends the assistant's turn.
 std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std::vector<TokenId>& ids) const {
   std::vector<TokenId> mask(ids.size(), 0), part;
   const auto tokens_before = [&](std::size_t byte) {

@@ -15,8 +15,9 @@ namespace fsdp {
 
 namespace {
 
-// What \s and \w of Oniguruma match, in the form for brackets. PCRE2's own \s also matches U+180E, and its \w does not match
-// marks and connectors. Outside brackets Oniguruma's \w matches six more characters: Latin-1's numbers that are not digits.
+// The characters that \s and \w of Oniguruma match, written for use inside [ ]. PCRE2's own \s also matches U+180E, and its \w
+// does not match marks and connectors. Outside brackets Oniguruma's \w matches six more characters: Latin-1's numbers that are
+// not digits.
 constexpr std::string_view space_class =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 const std::string word_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
@@ -35,8 +36,8 @@ UserError refuse(std::string_view expression, std::string_view why) {
       format("the regular expression {} is not supported ({}); use a tokenizer without it", excerpt(expression), why));
 }
 
-/// Returns the newer characters, which PCRE2 does not know, of a property such as "L", "Lu", "Han", "Hani" or "word". They are
-/// in the form for brackets.
+/// Returns the characters of a property such as "L", "Lu", "Han", "Hani" or "word" that PCRE2 does not know, written for use
+/// inside [ ].
 std::string newer_of(std::string_view property) {
   constexpr std::pair<std::string_view, std::string_view> short_names[] = {{"arab", "Arabic"},
                                                                            {"bali", "Balinese"},
@@ -95,13 +96,13 @@ class Translation {
     } else if (c == '^' || c == '$') {
       throw wrong("it matches the beginning or end of a line");
     } else if (c == '}' && at_ + 1 < expression_.size() && expression_[at_ + 1] == '+') {
-      throw wrong("a repetition of a repetition");  // Oniguruma takes it as greedy, PCRE2 as possessive
+      throw wrong("a repetition of a repetition");  // {n}+ is greedy in Oniguruma, and possessive in PCRE2
     } else if (c == '{') {
       const std::string_view inside = expression_.substr(at_ + 1, expression_.find('}', at_) - at_ - 1);
-      if (inside.starts_with(',')) throw wrong("{,n}");  // PCRE2 does not take it as a repetition
+      if (inside.starts_with(',')) throw wrong("{,n}");  // not a repetition in PCRE2
       const bool is_number = !inside.empty() && inside.find_first_not_of("0123456789") == inside.npos;
       if (is_number && expression_.substr(at_ + inside.size() + 1).starts_with("}?"))
-        throw wrong("{n}?");  // Oniguruma: n times or not at all
+        throw wrong("{n}?");  // in Oniguruma: n times or not at all
     }
     out_ += expression_[at_++];
   }

@@ -27,8 +27,8 @@ Behavior behavior_of(const nlohmann::json& part) {
   throw unknown_part("behavior", name);
 }
 
-/// Divides `piece` into the matches and the text between them, joins or removes these parts as `behavior` requires, and appends
-/// them to `out`. If `invert` is true, matches and the text between them exchange their roles.
+/// Divides `piece` into the matches and the parts between matches, joins or removes parts as `behavior` requires, and appends
+/// the result to `out`. If `invert` is true, the parts between matches are treated as the matches, and the matches as the rest.
 void cut(const TextRange& piece, const std::vector<TextRange>& matches, bool invert, Behavior behavior,
          std::vector<TextRange>& out) {
   const std::size_t first = out.size();
@@ -145,7 +145,7 @@ Pieces PreTokenizer::operator()(std::string text, bool begins_text) const {
   return pieces;
 }
 
-/// An expression of DeepSeek's tokenizers.
+/// A regular expression that DeepSeek's tokenizers split with.
 constexpr std::string_view chinese_and_kana = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
 
 void PreTokenizer::note_cuts(const nlohmann::json& pattern, bool isolates, bool keeps_matches) {

@@ -60,7 +60,7 @@ class SentencePieceTokenizer : public Tokenizer {
       }
       end_bytes(text);
       std::string piece = processor_.IdToPiece(id);
-      if (processor_.IsUnknown(id)) piece = " \xE2\x81\x87 ";  // the text that SentencePiece's library decodes it to
+      if (processor_.IsUnknown(id)) piece = " \xE2\x81\x87 ";  // what SentencePiece's library writes for an unknown token
       constexpr std::string_view sign = "\xE2\x96\x81";
       for (std::size_t at = 0; (at = piece.find(sign, at)) != std::string::npos; ++at) piece.replace(at, sign.size(), " ");
       if (begins_ && piece.starts_with(' ')) piece.erase(0, 1);
@@ -92,7 +92,7 @@ class SentencePieceTokenizer : public Tokenizer {
       for (const char* const space : {" ", "\n", "\xE2\x96\x81"})
         if (reaches_across(processor_.IdToPiece(id), space, {})) return;
     cuts_.at_space = cuts_.at_line_end = true;
-    // No cut after a character without a token: it is joined with unknown characters next to it.
+    // No cut after a character without a token, because it is joined with unknown characters next to it.
     for (int c = 0; c < 128; ++c) {
       const char text = static_cast<char>(c);
       cuts_.not_after[static_cast<std::size_t>(c)] = processor_.IsUnknown(processor_.PieceToId(absl::string_view(&text, 1)));

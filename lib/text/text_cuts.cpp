@@ -35,8 +35,8 @@ bool ends_with_word(std::string_view text, std::size_t from, std::size_t at, con
   return begin == at && is_old_letter(c);
 }
 
-/// Alternatives of expressions whose matches always end at a cut. No match spans a cut, that is a letter or digit followed by a
-/// space or line feed; and the matches before a cut are the same as if the text ended there.
+/// Alternatives of regular expressions whose matches always end at a cut. A cut is between a letter or digit and a space or
+/// line feed. No match spans a cut, and the matches before a cut are the same as if the text ended there.
 constexpr std::string_view known_alternatives[] = {
     R"('s)",
     R"('t)",

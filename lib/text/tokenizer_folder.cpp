@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Ordered = nlohmann::ordered_json;  // used if the order of the keys determines the order of new tokens
+using Ordered = nlohmann::ordered_json;  // keeps the order of the keys, which may determine the order of new tokens
 
 /// A tokenizer class of transformers. Its normalizer, pre-tokenizer and decoder (parts_of()) replace those of tokenizer.json,
 /// except for `of_file`, which uses those of the file.
@@ -93,7 +93,7 @@ const Class* find_class(std::string_view name) {
   return found == std::end(classes) ? nullptr : found;
 }
 
-/// Named special tokens in the order in which transformers adds them.
+/// The names of special tokens, in the order in which transformers adds these tokens.
 constexpr const char* named_tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
 bool is_named(const std::string& key) {
@@ -190,7 +190,7 @@ struct Folder {
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : std::string(); }
 
-/// The tokenizer_class that tokenizer_config.json or otherwise config.json names.
+/// The tokenizer_class in tokenizer_config.json, or in config.json if the first has none.
 std::string class_said(const Json& config, const Json& model) {
   const std::string named = text_of(entry(config, "tokenizer_class"));
   return named.empty() ? text_of(entry(model, "tokenizer_class")) : named;
@@ -582,9 +582,9 @@ class Description {
       std::set<std::string> special;
       for (const char* const key : named_tokens)
         if (const auto one = named(key); one && (by_map(key) || !entry(folder_.config, key).is_object()))
-          special.insert(one->token.content);  // transformers ignores objects in tokenizer_config.json here
+          special.insert(one->token.content);  // here transformers ignores objects in tokenizer_config.json
       for (const Said& one : extra())
-        if (one.is_text) special.insert(one.token.content);  // and objects in these lists
+        if (one.is_text) special.insert(one.token.content);  // and here objects in the lists of extra tokens
       for (const auto& [content, number] : folder_.added.items()) {
         AddedToken token = special_token(content);
         token.special = special.contains(content);
@@ -610,8 +610,8 @@ class Description {
     if (replaces) at->second = token;
   }
 
-  /// The list additional_special_tokens, or extra_special_tokens as transformers 5 calls it. The files and keys that exist
-  /// determine which of the two lists counts.
+  /// The list additional_special_tokens, which transformers 5 calls extra_special_tokens. If both lists exist, the files and
+  /// keys determine which one counts.
   SaidTokens extra() const {
     constexpr const char *new_key = "extra_special_tokens", *old_key = "additional_special_tokens";
     std::optional<SaidTokens> by_new, by_old;
@@ -773,9 +773,9 @@ class Description {
   std::string text_;  // contents of tokenizer.json
   const Class* class_ = nullptr;
   std::vector<AddedToken> file_tokens_;  // added tokens of tokenizer.json
-  std::vector<AddedToken> backend_;      // tokens of tokenizer.json that have their ids before others are added
+  std::vector<AddedToken> backend_;      // tokens of tokenizer.json that get their ids before all others
   std::vector<AddedToken> to_add_;       // in the order of their ids
-  std::vector<AddedToken> pieces_;       // of tokenizer.model: control symbols and user-defined symbols
+  std::vector<AddedToken> pieces_;       // control symbols and user-defined symbols of tokenizer.model
   std::map<std::string, AddedToken> by_text_;
   std::map<std::string, std::string> defaults_;  // special tokens of tokenizer.model, by name
   bool matches_before_prefix_ = false;

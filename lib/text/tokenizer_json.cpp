@@ -26,11 +26,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The rules of a decoder: the text of each token, and changes to the joined text.
+/// What a decoder needs to write tokens as text: the text of each token, and what is removed from the joined text.
 struct Spelling {
   static constexpr std::int16_t is_text = -1, is_hidden = -2;
   std::vector<std::string> texts;      // by id
-  std::vector<std::int16_t> fallback;  // by id: the byte of a token such as <0x0A>; else `is_text` or `is_hidden`
+  std::vector<std::int16_t> fallback;  // by id: the byte that a token such as <0x0A> stands for, or `is_text` or `is_hidden`
   std::string first_loses,
       bytes_lose;  // removed once from the beginning of the whole text, and of each run of byte tokens
 };
@@ -262,7 +262,7 @@ class JsonTokenizer : public Tokenizer {
   }
 
   /// Gives added tokens their ids, as Hugging Face's tokenizers does: a token of the model, or one that was added before, keeps
-  /// its id. Any other gets the next id: the number of the model's tokens, or more if an earlier added token has that id.
+  /// its id. Any other token gets the id after all ids so far, which is at least the number of the model's tokens.
   void add_tokens(const TokenizerDescription& description) {
     const auto size = narrow<TokenId>(model_ids_.size());
     TokenId next = size;
@@ -341,7 +341,7 @@ class JsonTokenizer : public Tokenizer {
         if (reaches_across(token, " ", cuts_) || reaches_across(token, sign, cuts_)) cuts_.at_space = false;
         if (reaches_across(token, "\n", cuts_)) cuts_.at_line_end = false;
       }
-      // No cut after a character without a token: it is dropped, or joined with unknown characters next to it.
+      // No cut after a character without a token, because it is dropped, or joined with unknown characters next to it.
       for (int c = 0; c < 128; ++c)
         if (const std::string text(1, static_cast<char>(c));
             !std::visit([&](const auto& model) { return model.find(text); }, model_))

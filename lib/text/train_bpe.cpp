@@ -23,7 +23,7 @@ const nlohmann::json& words_of_gpt2() {
   return description;
 }
 
-/// The words as tokens, and how often each pair of tokens is adjacent.
+/// The words, each as a list of tokens, and how often each pair of tokens is adjacent in words.
 class Neighbours {
  public:
   using Pair = std::pair<TokenId, TokenId>;
@@ -38,8 +38,8 @@ class Neighbours {
     for (const auto& [pair, of_it] : pairs_) heap_.push({of_it.count, pair});
   }
 
-  /// The most frequent pair; of equally frequent pairs, the one with the lowest tokens. Returns nullopt if no pair occurs
-  /// twice.
+  /// Returns the most frequent pair, or the one with the lowest ids if several are equally frequent. Returns nullopt if no pair
+  /// occurs twice.
   std::optional<Pair> most_frequent() {
     while (!heap_.empty()) {
       const auto [count, pair] = heap_.top();

@@ -74,7 +74,7 @@ std::size_t without_open_end(std::string_view text) {
     if (lead < 0xc2 || lead > 0xf4) return text.size();
     const std::size_t needed = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
     if (back >= needed) return text.size();
-    // Incomplete only if these bytes are the valid beginning of one character.
+    // The character is incomplete only if its bytes here are a valid beginning.
     std::size_t at = text.size() - back;
     next(text, at);
     return at == text.size() ? text.size() - back : text.size();
