@@ -44,27 +44,29 @@ struct Progress {
 struct CheckpointHeader {
   StoredModel model;
   Progress progress;
-  std::string strategy;         // "full"
-  int world_size = 1;           // the number of ranks that wrote it; their files together hold every element exactly once
+  std::string strategy;         // the name of the sharding strategy, such as "full"
+  int world_size = 1;           // the number of ranks that wrote the checkpoint; their files together hold each element once
   int shards = 1;               // the size of the shard axis: the number of ranks that share a sharded unit
-  std::vector<UnitSpec> units;  // `units`, `shards` and `world_size` determine the layout
+  std::vector<UnitSpec> units;  // the FSDP units; with `shards` and `world_size` they determine the layout
   std::string optimizer;        // a name in optimizers(), such as "adamw"
   std::string options_json;     // all options of the run, for inspection
-  /// What computed the matrix products (a CPU library with its number of threads, or a GPU): another one may round differently.
-  /// Empty if unknown.
+  /// The CPU library and its number of threads, or the GPU, that computed the matrix products. A run that resumes with another
+  /// one may round differently. Empty if unknown.
   std::string arithmetic = {};
   std::string model_folder = {};  // the Hugging Face folder that the model came from; empty if none
-  /// Files that save_checkpoint() writes next to the tensors. Null after reading: the files are in the checkpoint's folder.
+  /// The tokenizer's files, which save_checkpoint() also writes. Null in a header that was read from a checkpoint: then the
+  /// files are in the step folder.
   std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files = {};
   std::string version;
 };
 
-/// Writes save_dir/step-NNNNNNNN under a temporary name: every rank writes its slices and rank 0 the index; fsync, barrier;
-/// rank 0 renames the folder and writes the marker last; barrier. Collective over world. Afterwards either the checkpoint is
-/// durable, or all ranks throw the same CollectiveError and the temporary folder is gone; earlier checkpoints are unchanged.
-/// Parameters that are not finite are also an error. Throws UserError if the step exists and is complete; an incomplete step is
-/// replaced. Removes temporary folders that earlier runs left. A rank's index on the shard axis is rank modulo header.shards;
-/// each replica of a shard writes a part of it. The first of `states` must be parameters_state. Returns the step folder.
+/// Writes the step folder save_dir/step-NNNNNNNN, at first under a temporary name. Every rank writes its slices, and rank 0
+/// also the index; fsync and a barrier follow. Then rank 0 renames the folder and writes the marker; a barrier follows.
+/// Collective over world. Afterwards either the checkpoint is durable, or all ranks throw the same CollectiveError and the
+/// temporary folder is gone; earlier checkpoints are unchanged. Parameters that are not finite are also an error. Throws
+/// UserError if the step exists and is complete; an incomplete step is replaced. Removes temporary folders that earlier runs
+/// left. A rank's index on the shard axis is rank modulo header.shards; each replica of a shard writes a part of the shard. The
+/// first of `states` must be parameters_state. Returns the step folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, std::span<const ShardState> states, Communicator& world,
                                       h5::Compression compression = h5::Compression::none);
@@ -75,7 +77,7 @@ class CheckpointSave {
   enum class Stage {
     working,
     done,  // this rank's file is on disk; on rank 0 also: the checkpoint is complete
-    stuck  // the save failed, or only finish() can complete it
+    stuck  // the save failed, or only finish() can complete the save
   };
   /// Begins a save as in save_checkpoint(). The data that this rank writes is copied into `snapshot`, whose size is
   /// snapshot_bytes(), and a thread writes it from there; `snapshot`, `layout` and `world` must outlive this object. Rank 0's
@@ -87,13 +89,13 @@ class CheckpointSave {
                  std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
                  h5::Compression compression = h5::Compression::none, std::function<void()> may_complete = nullptr);
   CheckpointSave(const CheckpointSave&) = delete;
-  /// Waits for this rank's thread. An incomplete checkpoint stays; the next save removes it.
+  /// Waits for this rank's thread. The folder of an incomplete checkpoint remains until the next save removes that folder.
   ~CheckpointSave();
 
   /// The stage of this rank's thread; `done` if there is no thread. Not collective.
   Stage stage() const;
-  /// The time until the checkpoint was complete, in seconds; negative before that. Rank 0 knows it at once, the others after
-  /// finish(). Not collective.
+  /// The time from the start of the save until the checkpoint was complete, in seconds; negative before that. Rank 0 knows the
+  /// time at once, the other ranks after finish(). Not collective.
   double took_s() const;
   /// The checkpoint's folder.
   const std::filesystem::path& folder() const;
@@ -114,26 +116,27 @@ std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int
 /// Long operations call this function regularly with the bytes done and the total.
 using ByteProgress = std::function<void(std::size_t, std::size_t)>;
 
-/// Reads any part of a complete checkpoint, for any layout. Opens files when they are needed; checks that all exist.
+/// Reads any range of any tensor of a complete checkpoint, so that a run with another layout can load the checkpoint. Opens a
+/// file when it is first needed; checks at once that all files exist.
 class CheckpointReader : public TensorSource {
  public:
-  /// `folder` is a step folder. Throws the errors of stored::read_complete(). Unless Verify::no, all later reads are compared
-  /// with checksums; a difference throws DamagedError.
+  /// `folder` is a step folder. Throws the errors of stored::read_complete(). With Verify::yes, all later reads are compared
+  /// with checksums, and a difference throws DamagedError.
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
-  /// The bytes of all files of the checkpoint.
+  /// The total size of the checkpoint's files, in bytes.
   virtual std::size_t file_bytes() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;
   /// The L2 norm of the tensor when it was saved; NaN if an element was not finite; empty if the checkpoint has no norm.
   virtual std::optional<double> norm(const std::string& state, const std::string& name) const = 0;
-  /// The elements that each rank's file has.
+  /// Says which elements are in which rank's file.
   virtual const StoredParts& parts() const = 0;
   /// Announces that these elements will be read soon, so that the disk can start reading. Does nothing if the checkpoint does
   /// not have this state of the parameter.
   virtual void prefetch_state(const std::string& state, const std::string& name, Range range) const = 0;
-  /// Verifies the checksums of every file i with i % parts == part, so that ranks can share the work; the index file comes
-  /// after the rank files. Throws RunError, which names the first bad file and the first bad tensor in it.
+  /// Verifies the checksums of all files i with i % parts == part, so that ranks can share the work. File i is that of rank i;
+  /// the last one is the index. Throws RunError, which names the first damaged file and the first damaged tensor in that file.
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
 };
 
@@ -141,12 +144,12 @@ class CheckpointReader : public TensorSource {
 /// zero, and so do the states of parameters that were not trained when the checkpoint was written. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
-/// Fills only the parameters, from any source. Parameters with `fresh` set become zero. If `fresh` is empty, throws UserError
-/// for tensors that do not fit, as find_mismatch() does.
+/// Fills only the parameters, from any source. A parameter p with fresh[p] becomes zero instead. If `fresh` is empty, all are
+/// loaded; then tensors that do not fit throw UserError, as in find_mismatch().
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                      const ShardState& state, const std::vector<bool>& fresh = {});
 
-/// Tensors that do not fit the model, but match a pattern by which the user allows that.
+/// The tensors that do not fit the model, if all of their names match patterns for which the user allows that.
 struct Mismatch {
   std::vector<bool> fresh;        // by parameter: true if it is not to be loaded from the source
   std::vector<std::string> said;  // messages: one for each of these tensors (also those that the model does not have), and one
@@ -164,13 +167,13 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& p
 struct ConsolidateOptions {
   const ModelFormat* format = &hdf5_format();
   DType type = DType::f32;  // of the written parameters, which are rounded from fp32 to the nearest value
-  /// The largest size of a file, for formats that split a model into files: a tensor that would exceed it begins a new file. 0:
-  /// all parameters are in one file.
+  /// The largest size of a file in bytes, for formats that split a model into files. A tensor for which the current file has
+  /// too little space begins a new file. 0 means that all parameters are in one file.
   std::size_t max_shard_bytes = 0;
   bool with_optimizer = false;  // also writes the optimizer's states, in fp32
 };
-/// The states that consolidate() writes: parameters_state, or all that `source` has. Throws UserError if options.with_optimizer
-/// and the checkpoint has no optimizer states.
+/// Returns the states that consolidate() writes: all states of `source` with options.with_optimizer, else only
+/// parameters_state. Throws UserError if optimizer states are requested and the checkpoint has none.
 std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
 struct Consolidated {
   std::vector<std::string> copied;    // the tokenizer's files

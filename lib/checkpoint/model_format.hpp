@@ -1,6 +1,7 @@
 // Formats of whole models: a table with one row (ModelFormat) per format. A row has functions that recognize a path of its
 // format, open the model, and lay out the files of a new model: which files there are, and the offset of each tensor in them.
-// consolidate() writes the tensor data and their checksums for all formats. docs/extending-format.md adds a row from outside.
+// consolidate() writes the tensor data and their checksums for all formats. In docs/extending-format.md a user's program adds a
+// row.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ struct WrittenTensor {
   Shape shape;
   DType type;
   std::size_t file = 0;      // index in WrittenModel::files
-  std::uint64_t offset = 0;  // of the first byte in the file; the elements are in row-major order, little-endian
+  std::uint64_t offset = 0;  // of the tensor's first byte in the file; the elements are row-major and little-endian
   /// The name in the file: "transformer.wte.weight" for a parameter, "exp_avg/transformer.wte.weight" for an optimizer state.
   std::string whole_name() const;
   std::size_t bytes() const { return numel(shape) * size_of(type); }
@@ -39,7 +40,7 @@ struct WrittenModel {
   std::filesystem::path path;          // a file, or a folder of files
   std::vector<std::string> files;      // relative to `path`; "" if the model is one file
   std::vector<std::uint64_t> bytes;    // the size of each complete file
-  std::vector<WrittenTensor> tensors;  // within a file, in the order of their offsets
+  std::vector<WrittenTensor> tensors;  // the tensors of one file are in the order of their offsets
   std::filesystem::path path_of(std::size_t file) const;
   /// Makes a file that begins with `head`, and assigns the bytes after `head` to the tensors, one after another.
   void add_file(const std::string& name, const std::string& head, const std::vector<WrittenTensor*>& tensors_of_it);
@@ -48,8 +49,8 @@ struct WrittenModel {
 struct ModelFormat {
   std::string_view name;   // the name by which users choose it: "safetensors"
   std::string_view what;   // "a Hugging Face folder", for messages
-  std::string_view about;  // what is written, for the help text
-  /// Returns true if an existing path is meant to be a model of this format. The row that was added last is asked first.
+  std::string_view about;  // describes the files that are written, for the help text
+  /// Returns true if an existing path is meant to be a model of this format. If several rows do, the last added one is used.
   bool (*is)(const std::filesystem::path& path);
   /// Throws UserError or DamagedError if the path is not a valid model.
   std::unique_ptr<TensorSource> (*open)(const std::filesystem::path& path, Verify verify);
@@ -79,10 +80,10 @@ void add_model_format(const ModelFormat& format);
 /// Returns a message if an existing path holds a model in a form that this program does not read, such as a GGUF file; empty if
 /// it recognizes no such form.
 std::optional<std::string> model_of_other_kind(const std::filesystem::path& path);
-/// Returns such a message for the files of an adapter (such as LoRA's), or a folder with them: transformers would apply the
-/// adapter to the model.
+/// Returns a message if `path` is a file of an adapter (such as LoRA's) or a folder with such files, else nothing. An adapter
+/// is no whole model: transformers would apply it to another model.
 std::optional<std::string> adapter_in(const std::filesystem::path& path);
-/// Returns such a message for a folder with files NAME-00001-of-00002.safetensors but without their index.
+/// Returns a message if the folder has files NAME-00001-of-00002.safetensors without their index, else nothing.
 std::optional<std::string> shards_without_index(const std::filesystem::path& folder, const std::string& name);
 
 /// Returns true if consolidate() uses this name in some format: for a file of a model, its checksums, or a temporary file.

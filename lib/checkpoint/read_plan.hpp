@@ -1,6 +1,6 @@
-// Computes which files a rank reads when it loads a checkpoint, and which elements, from the layout of the checkpoint and the
-// layout of the run that loads it. This opens no file and needs no communication. An optimizer state has one element for each
-// element, row or column of its parameter (Extent).
+// Computes which elements a rank reads from which files when it loads a checkpoint. The input is the layout of the checkpoint
+// and the layout of the run that loads the checkpoint. This opens no file and needs no communication. An optimizer state has
+// one element for each element, row or column of its parameter (Extent).
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-/// Consecutive elements of a parameter (or of an optimizer state of it), and the rank whose file has them.
+/// Consecutive elements of a parameter or of its optimizer state, and the rank whose file has these elements.
 struct StoredPart {
   Range range;
   int rank;
@@ -27,21 +27,21 @@ class StoredParts {
   /// For a checkpoint written by `world_size` ranks under `layout`.
   StoredParts(const std::vector<Parameter>& parameters, const Layout& layout, int world_size);
 
-  /// All parts of a parameter, or of its states with this extent, in order.
+  /// All parts of a parameter, or of its states with this extent, ordered by range.
   std::span<const StoredPart> of(const std::string& name, Extent extent = Extent::element) const;
   /// Only the parts that overlap `range`.
   std::span<const StoredPart> of(const std::string& name, Range range, Extent extent = Extent::element) const;
 
  private:
-  std::map<std::string, std::array<std::vector<StoredPart>, 3>> parts_;  // by extent
+  std::map<std::string, std::array<std::vector<StoredPart>, 3>> parts_;  // by name and extent
 };
 
-/// One range of one file.
+/// A read of consecutive elements from one file.
 struct PlannedRead {
   int rank;                     // the rank whose file is read
   std::size_t unit, parameter;  // indices in the layout into which the checkpoint is loaded
-  Range range;                  // elements of the parameter, or of its state by row or by column
-  std::size_t offset;           // where they go: an index in the reading rank's part of the unit
+  Range range;                  // elements of the parameter or of its optimizer state
+  std::size_t offset;           // destination of the first element: an index in the reading rank's part of the unit
 };
 
 /// Returns the reads that fill shard `shard` of `layout` with a state of this extent, ordered by file. The checkpoint must have

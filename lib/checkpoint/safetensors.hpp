@@ -17,13 +17,13 @@
 
 namespace fsdp {
 
-/// Convert between types and their names in the format: "F32", "BF16", "F16". Any other name gives nothing.
+/// Convert between types and their names in the format: "F32", "BF16", "F16". An unknown name gives nothing.
 std::string_view safetensors_name(DType type);
 std::optional<DType> type_of_safetensors(std::string_view name);
 
 struct StoredTensor {
   std::string name;
-  std::string dtype;  // "F32"
+  std::string dtype;  // the type's name in the format: "F32"
   Shape shape;
   std::uint64_t offset = 0, bytes = 0;  // from the start of the file
 };
@@ -37,7 +37,7 @@ class SafetensorsFile {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// Returns nullptr if there is no such tensor.
   const StoredTensor* find(const std::string& name) const;
-  /// Reads the elements [range) of an F32, BF16 or F16 tensor as fp32. Throws UserError for another type.
+  /// Reads a range of elements of an F32, BF16 or F16 tensor as fp32. Throws UserError for another type.
   void read(const StoredTensor& tensor, Range range, float* out) const;
   const std::filesystem::path& path() const { return file_.path(); }
 
@@ -49,8 +49,8 @@ class SafetensorsFile {
 /// Reads `count` consecutive elements of type f32, bf16 or f16, from `offset` in the file, as fp32.
 void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out);
 
-/// Returns the header of a file with these tensors, all of one type. The caller writes their data after it, in this order.
-/// `metadata` is added to the format's own metadata.
+/// Returns the header of a file with these tensors, all of one type. The caller writes the data after the header, in this
+/// order. `metadata` is added to the format's own metadata.
 std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>& tensors, DType type = DType::f32,
                                const std::map<std::string, std::string>& metadata = {});
 

@@ -10,8 +10,8 @@
 namespace fsdp {
 
 /// Returns the newest complete step, judged by marker and file sizes; `warnings` names newer steps that are incomplete. Throws
-/// UserError for a newer step that has an unknown format version or the name of another step, and CallError if the system
-/// cannot read the folder: that step may be complete.
+/// UserError for a newer step that has an unknown format version or the name of another step. Throws CallError if the system
+/// cannot read the folder of a newer step, since that step may be complete.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
                                                        std::vector<std::string>* warnings = nullptr);
 /// Returns the update of the latest complete step.
@@ -23,7 +23,7 @@ std::vector<std::filesystem::path> damaged_checkpoints(const std::filesystem::pa
 /// Returns a step newer than `update` that a save cannot replace, because its folder holds other files or is no folder; empty
 /// if there is none. Unfinished saves under temporary names count, too.
 std::optional<std::filesystem::path> step_in_the_way(const std::filesystem::path& save_dir, std::uint64_t update);
-/// Returns the message about that step.
+/// Returns the error message about a step that step_in_the_way() has returned.
 std::string text_of_step_in_the_way(const std::filesystem::path& step);
 
 /// Renames a damaged step, so that no run uses it and no file is lost. Returns its new name. Throws RunError.
@@ -33,9 +33,9 @@ std::filesystem::path set_aside(const std::filesystem::path& folder);
 std::vector<std::filesystem::path> steps_set_aside(const std::filesystem::path& save_dir);
 
 /// Removes complete steps, except the newest `keep_last` (at least 1), the newest with finite weights, and, if `keep_every` is
-/// not 0, every step whose update is a multiple of it. Renames a step folder before it removes the files; removes only files of
-/// a checkpoint. Returns a message about the steps that could not be removed, else an empty one. Called on one rank only; does
-/// not throw.
+/// not 0, every step whose update is a multiple of `keep_every`. Renames a step folder before it removes the files; removes
+/// only files of a checkpoint. Returns a message about the steps that could not be removed, else an empty one. Called on one
+/// rank only; does not throw.
 std::string remove_old_checkpoints(const std::filesystem::path& save_dir, std::size_t keep_last, std::uint64_t keep_every);
 
 }  // namespace fsdp

@@ -10,11 +10,13 @@
 
 namespace fsdp {
 
-/// Returns true if Slurm reports that this job of this cluster is over, false if it does not, or does not answer.
+/// Returns true if Slurm reports that the job with this number is over. Returns false if it reports otherwise or does not
+/// answer. The job must be of this cluster.
 bool slurm_job_is_over(const std::string& job);
 
 /// How to wait for an earlier start of the same Slurm job. If Slurm requeues a job because it wrongly took a node for dead, the
-/// earlier start may still run. It is asked to stop (SaveLock::is_wanted()), but may hang until a collective times out.
+/// earlier start may still run. The later one asks it to stop (SaveLock::is_wanted()), but it may hang until a collective times
+/// out.
 struct EarlierStart {
   double patience_s = 0;
   std::function<void(const std::string&)> say = nullptr;  // called with a message about the wait
@@ -27,9 +29,9 @@ struct EarlierStart {
 class SaveLock {
  public:
   /// Makes the folder if it is missing. Throws UserError if it cannot be made or written to, and RunError with the owner if
-  /// another run has the lock. A lock file from another host counts as a lock that is held, since not every file system has
-  /// locks across hosts, unless its owner is an earlier start of this Slurm job (SLURM_RESTART_COUNT), or a job that is over
-  /// according to squeue. Waits at most `patience_s` seconds for a run that is just ending.
+  /// another run has the lock. A lock file from another host counts as a held lock, since not every file system has locks
+  /// across hosts. It is ignored if its owner is an earlier start of this Slurm job (SLURM_RESTART_COUNT), or if squeue reports
+  /// that the owner's job is over. Waits at most `patience_s` seconds for a run that is just ending.
   explicit SaveLock(const std::filesystem::path& save_dir, double patience_s = 5, const EarlierStart& earlier_start = {});
   SaveLock(const SaveLock&) = delete;
   /// Releases the lock. Removes the folder if this object made it and it is empty.

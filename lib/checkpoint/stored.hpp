@@ -17,13 +17,13 @@ namespace fsdp::stored {
 inline constexpr std::uint64_t version = 1;
 inline constexpr const char* index_name = "checkpoint.h5";
 inline constexpr const char* marker_name = "complete.json";
-/// The value of the attribute "format" in the index, in a rank file and in a consolidated file.
+/// The values of the attribute "format" in the index, in a rank file and in a consolidated file.
 inline constexpr const char* index_kind = "fsdp checkpoint";
 inline constexpr const char* rank_kind = "fsdp checkpoint, part of one rank";
 inline constexpr const char* model_kind = "fsdp model";
 
 std::string step_name(std::uint64_t update);
-/// Returns nothing if `name` is not the name of a step.
+/// Returns 350 for "step-00000350"; nothing if `name` is not the name of a step.
 std::optional<std::uint64_t> update_of_step_name(const std::string& name);
 std::string rank_file_name(int rank, int world_size);
 /// A note: the small file by which a rank reports to rank 0 that its rank file is on disk. Removed when the checkpoint is
@@ -38,17 +38,17 @@ std::string whole_name(const std::string& state, const std::string& parameter);
 
 /// A part of a parameter that one rank writes.
 struct WrittenSlice {
-  std::size_t unit, parameter;  // indices
+  std::size_t unit, parameter;  // indices in the layout
   Range range;                  // elements of the parameter
   std::size_t offset;           // index of the first element in the rank's part of the unit
 };
-/// The slices that `rank` writes of a state with this extent; the parameters have Extent::element. The replicas of a shard
-/// write consecutive parts of it, so that every element is written once, and all ranks write about the same amount. States by
+/// Returns the slices that `rank` writes of a state with this extent (Extent::element for parameters). The replicas of a shard
+/// write consecutive parts of the shard, so that each element is written once and all ranks write about equally much. States by
 /// row or column are the same on all ranks: rank 0 writes them whole, and `range` is in elements of the state.
 std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int world_size, Extent extent = Extent::element);
 
 /// The extent of a state (parameters_state, "exp_avg", ...) of the unit's parameters; empty if the state is not saved. A unit
-/// has the optimizer states of its rule, and they are saved only if the unit is trained.
+/// has the optimizer states of its update rule, and these states are saved only if the unit is trained.
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state);
 /// The shape of a parameter's state, as in PyTorch: [rows, 1] for the extent `row`, and [1, columns] for `column`.
 Shape state_shape(const Shape& parameter, Extent extent);
@@ -56,10 +56,10 @@ Shape state_shape(const Shape& parameter, Extent extent);
 struct Index {
   CheckpointHeader header;
   std::vector<std::string> states;
-  std::uint64_t save_id = 0;  // random, the same in all files of one save: readers detect files of another save
+  std::uint64_t save_id = 0;  // random, the same in all files of one save, so that readers detect files of another save
 };
 void write_index_attributes(h5::Node& node, const Index& index);
-/// Throws UserError (another kind of file, another version) or CallError (an attribute is missing).
+/// Throws UserError for another kind of file or another format version. Throws CallError if an attribute is missing.
 Index read_index_attributes(const h5::Node& node, const std::string& name);
 
 void write_progress(h5::Node& node, const Progress& progress);
@@ -69,10 +69,10 @@ void write_states(h5::Node& node, const std::vector<std::string>& states);
 std::vector<std::string> read_states(const h5::Node& node);
 /// Throws UserError unless the file's attributes have this `kind` and the format version of this program.
 void check_kind(const h5::Node& node, const std::string& name, const std::string& kind);
-/// Throws UserError for another format version: the file may be intact, but this program cannot read it.
+/// Throws UserError if `found` is another format version: the file may be intact, but this program cannot read it.
 void check_version(std::uint64_t found, const std::string& name);
 
-/// complete.json: all files, with their sizes and checksums.
+/// The content of complete.json: all files of the checkpoint, with their sizes and checksums.
 struct Marker {
   struct File {
     std::string name;
@@ -80,13 +80,13 @@ struct Marker {
   };
   std::uint64_t update = 0, save_id = 0;
   std::vector<File> files;
-  std::map<std::string, double> norms = {};  // the L2 norm of each tensor when it was saved, by its name in the index
+  std::map<std::string, double> norms = {};  // the L2 norm of each tensor when it was saved, by the tensor's name in the index
 };
 std::string marker_text(const Marker& marker);
-/// Reads the marker of a complete checkpoint. Throws RunError with the reason if `folder` is not complete; it is a DamagedError
-/// if the folder was complete once (the marker is damaged, or a file is missing or has another size). Throws UserError for
-/// another format version, or if the folder's name is that of another step; throws CallError if the system cannot read the
-/// folder.
+/// Reads the marker of a complete checkpoint. Throws RunError with the reason if `folder` is not complete, and DamagedError, a
+/// kind of RunError, if the folder was complete once (the marker is damaged, or a file is missing or has another size). Throws
+/// UserError for another format version, or if the folder's name is that of another step; throws CallError if the system cannot
+/// read the folder.
 Marker read_complete(const std::filesystem::path& folder);
 
 }  // namespace fsdp::stored

@@ -27,7 +27,7 @@ class StoredModel {
   /// The parameters. If layers of a user's program were read from a file, only their names and shapes are known.
   std::vector<Parameter> parameters() const;
 
-  /// The attribute "config" of checkpoints and consolidated files, and the content of config.json. For layers it is
+  /// The attribute "config" of checkpoints and consolidated files, or the content of config.json. For a user's layers it is
   /// {"model_type": "fsdp-layers", "parameters": [{"name": ..., "shape": [...]}, ...]}. read() throws UserError.
   nlohmann::json to_json() const;
   static StoredModel read(const nlohmann::json& model, const std::string& what);

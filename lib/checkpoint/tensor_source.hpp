@@ -36,7 +36,7 @@ class TensorSource {
   virtual std::size_t bytes_read() const = 0;
   /// For messages: "Hugging Face folder models/gpt2", "checkpoint checkpoints/step-00000350 (4 ranks)".
   virtual std::string description() const = 0;
-  /// For messages: the file that holds a parameter, or description() if several may.
+  /// For messages: the file that holds a parameter, or description() if several files may hold it.
   virtual std::string holder_of(const std::string&) const { return description(); }
   /// Messages about parts of the files that are not used.
   virtual std::vector<std::string> warnings() const { return {}; }
@@ -44,7 +44,7 @@ class TensorSource {
   /// The configuration of a transformer; throws UserError if the source holds another model.
   TransformerConfig config() const { return model().transformer(description()); }
 
-  // The same functions for the parameter itself.
+  // has_state(), state_shape() and read_state() for the parameter itself.
   bool has(const std::string& name) const { return has_state(parameters_state, name); }
   Shape shape(const std::string& name) const { return state_shape(parameters_state, name); }
   void read(const std::string& name, Range range, float* out) const { read_state(parameters_state, name, range, out); }
@@ -54,9 +54,9 @@ class TensorSource {
 };
 
 /// Opens `path`, whatever it is: a Hugging Face folder, a step folder, a save folder (then its latest complete step), or a
-/// consolidated HDF5 file. Throws UserError, which names what was expected and what was found, also if a save folder contains
-/// files of a model, such as config.json, since either may be meant. All reads are compared with checksums if the source has
-/// any, unless Verify::no. `warnings` receives the names of incomplete steps and the warnings of the source.
+/// consolidated HDF5 file. Throws UserError, which names what was expected and what was found. A save folder that also contains
+/// files of a model, such as config.json, is such an error, since either may be meant. All reads are compared with checksums if
+/// the source has any, unless Verify::no. `warnings` receives the names of incomplete steps and the warnings of the source.
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path,
                                                  std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
 
