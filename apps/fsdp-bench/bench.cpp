@@ -120,7 +120,8 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   std::vector<double> seconds, fake_seconds;
   WorkTimes times;  // of this rank, in the updates that are counted
   for (std::size_t step = 1; step <= options.steps + 2; ++step) {
-    // Updates with and without transfers alternate, in alternating order, so that a machine that slows down slows both alike.
+    // Each step has an update with transfers and one without. Their order alternates, so that a machine that becomes slower
+    // slows both alike.
     const bool fake_first = options.exposed && step % 2 == 0;
     if (fake_first) fake_seconds.push_back(update(true));
     if (recorder && step > 1) executor.record(recorder->next(updates + 1));

@@ -18,18 +18,18 @@ namespace fsdp {
 struct BenchOptions {
   std::string what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer" or "checkpoint"
   std::string arch = "gpt2";
-  ConfigOverrides sizes;        // sizes that replace those of that model
+  ConfigOverrides sizes;        // sizes that replace those of the model of `arch` or `model`
   std::string changes;          // `sizes` as command-line options, for reports
   std::filesystem::path model;  // a Hugging Face folder with a config.json, used instead of `arch`; empty if `arch` is used
   ShardingOptions sharding = {.batch = {.B = 4, .T = 256}};  // of the measured updates
-  std::size_t steps = 5;                                     // the number of counted updates, after two that are not counted
+  std::size_t steps = 5;                                     // the number of measured updates, after two updates of warm-up
   bool fake_collectives = false, exposed = false;
   std::size_t memory_limit = 0;  // of a rank; 0 means the available memory
   bool every_strategy = true;    // for tuning: true unless the user requested one strategy
   TraceOptions trace;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
-  std::size_t largest_bytes = std::size_t{64} << 20;  // for collectives
+  std::size_t largest_bytes = std::size_t{64} << 20;  // the largest message of the measurement of collectives
   CommOptions comm = {.kind = "auto"};
   bool comm_thread = false;
   std::string optimizer;  // the only optimizer to measure; empty means all

@@ -370,7 +370,7 @@ class CheckpointBench {
   Communicator& world_;
   const fs::path program_;
   std::vector<ShardState> states_;
-  std::size_t numel_ = 0;          // of parameters in the model
+  std::size_t numel_ = 0;          // the number of elements of all parameters
   std::map<int, Layout> readers_;  // by number of ranks: the layout of a run on that many ranks, fully sharded
   Buffer snapshot_, loaded_;
   std::uint64_t updates_ = 0;

@@ -11,7 +11,7 @@ namespace fsdp {
 /// Returns the report, as text or as one JSON object. `comm` has all processes of the job. Collective over comm.
 std::string bench_collectives(std::size_t largest_bytes, bool json, Communicator& comm, Device& device, Stream& stream);
 
-/// The same for collectives on GPU memory. options.comm selects NCCL or transfers through host memory.
+/// As bench_collectives(), but for collectives on GPU memory. options.comm selects NCCL or transfers through host memory.
 std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator& world, Device& device);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// fsdp-bench optimizer: measures each optimizer on the parameters of a model, and compares its memory bandwidth with that of a
-// plain copy, which alternates with it in the same run.
+// fsdp-bench optimizer: measures each optimizer on the parameters of a model, and compares the optimizer's memory bandwidth
+// with that of a plain copy. Both are measured in turn, in the same run.
 #pragma once
 
 #include <string>

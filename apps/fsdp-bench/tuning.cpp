@@ -99,7 +99,7 @@ double measure(const BenchOptions& options, ShardedModel& sharded, BatchShape ba
     seconds.push_back(time_update(executor, random_tokens, update, tokens_of_update(options.sharding, batch, world), world));
   seconds.erase(seconds.begin());
   double result = median(seconds);
-  world.broadcast(&result, sizeof result, 0);  // all ranks must decide by the same value, and their clocks differ
+  world.broadcast(&result, sizeof result, 0);  // all ranks must decide by the same value, but measure different times
   return result;
 }
 
@@ -115,7 +115,7 @@ nlohmann::json to_json(const Setting& s) {
 }
 
 /// Describes what recomputation costs in time and saves in memory, for the largest batch that was measured with and without it.
-/// Returns an empty string if there is none.
+/// Returns an empty string if there is no such batch.
 std::string describe_recomputation(const std::vector<Setting>& settings) {
   const Setting *with = nullptr, *without = nullptr;
   for (const Setting& a : settings)

@@ -25,7 +25,7 @@ namespace fsdp {
 
 namespace {
 
-// Long, because MPI may start slowly on many nodes.
+// The time limit for the start of MPI. It is long, because MPI may start slowly on many nodes.
 constexpr double mpi_start_limit_s = 60;
 
 constexpr Check checks[] = {

@@ -21,7 +21,7 @@ OptionTable doctor_option_table(DoctorOptions& options);
 struct Check {
   std::string_view name;
   std::string_view about;  // what is checked, for messages about a rank that hangs: "writing and reading in the save folder"
-  /// Returns nothing if there is nothing to report. Only rank 0's finding is printed. Collective.
+  /// Runs the check. Returns nothing if there is nothing to report. Only rank 0's finding is printed. Collective.
   std::optional<Finding> (*run)(DoctorJob& job);
   bool is_local = false;  // true if the check is useful on a rank that is not connected to other ranks
 };

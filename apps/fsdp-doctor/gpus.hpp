@@ -16,12 +16,12 @@ struct RankGpus {
   std::string description = {};  // of the GPU that the rank uses
   std::string place = {};        // identifies that GPU on its node
 };
-/// Signs that a node without a usable GPU has a GPU. Empty if there is no such sign.
+/// Signs that a node without a usable GPU has a GPU. A text is empty if there is no such sign.
 struct GpuTraces {
   std::string device_file = {};
   std::string driver = {};  // the version of the kernel module, "550.54.15"
 };
-/// `gpus` is indexed by rank; `node_of` as in DoctorJob.
+/// `gpus` and `node_of` are indexed by rank; node_of[r] is an index in `nodes`.
 Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>& node_of, const std::vector<RankGpus>& gpus,
                    const GpuTraces& traces);
 /// `versions` and `problems` are indexed by node. A node has either the version of NCCL or a problem; the other is empty.

@@ -44,8 +44,8 @@ struct DoctorJob {
   std::unique_ptr<Communicator> world;  // all ranks, connected by MPI messages only
   std::unique_ptr<Communicator> node;   // the ranks of this node
   std::vector<std::string> nodes;       // the names of the nodes, ordered by their lowest ranks
-  std::vector<int> leaders;             // by node: its lowest rank
-  std::vector<int> node_of;             // by rank: its node
+  std::vector<int> leaders;             // the lowest rank of each node
+  std::vector<int> node_of;             // the node of each rank, as an index in `nodes`
   std::unique_ptr<Device> device;       // the device of the job; the CPU until a check has found a GPU
   std::unique_ptr<ProbeFolder> probe;   // set on all ranks by check_save_folder(); null if the folder cannot be used
 

@@ -23,13 +23,14 @@ struct NodeThreads {
 /// `on_gpu` is true if GPUs compute: idle processors are then normal.
 Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu);
 
-/// By node: `limits` is the number of bytes that a process may lock, or the value `unlimited`; `has_rdma` is true if the node's
-/// network needs locked memory.
+/// `limits` and `has_rdma` are indexed by node. `limits` has the number of bytes that a process may lock, or the value
+/// `unlimited`. `has_rdma` has true if the node's network needs locked memory.
 inline constexpr double unlimited = -1;
 Finding judge_locked_memory(const std::vector<std::string>& nodes, const std::vector<double>& limits,
                             const std::vector<bool>& has_rdma);
 
-/// By node: `free_bytes` is the free memory in /dev/shm, negative if there is no /dev/shm; `ranks` is the number of ranks.
+/// `free_bytes` has the free memory in /dev/shm of each node, negative if there is no /dev/shm; `ranks` has the number of ranks
+/// of each node.
 Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::vector<double>& free_bytes,
                             const std::vector<std::size_t>& ranks, bool on_gpu);
 

@@ -24,10 +24,10 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
                   const std::optional<std::string>& mpirun);
 
 struct SlurmFacts {
-  std::string job = {};                     // its number; empty if this is not a Slurm job
-  std::size_t nodes = 1, tasks = 1;         // allocated to the job
+  std::string job = {};                     // the job's number; empty if this is not a Slurm job
+  std::size_t nodes = 1, tasks = 1;         // the numbers that are allocated to the job
   std::optional<std::string> plugins = {};  // the output of `srun --mpi=list`; empty if there is no srun
-  bool is_over = false;                     // the job has ended, although this shell still has its variables
+  bool is_over = false;                     // true if the job has ended, although this shell still has its variables
 };
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes);
 

@@ -37,11 +37,11 @@ struct FolderUse {
   std::string write_problem = {};  // why the node cannot write a file; empty if it can
   bool is_seen = true;             // true if node 0 can read this node's file
 };
-/// `folder` is its full path; `file_system` is "nfs4" or similar; nodes[0] is node 0.
+/// `folder` is the full path of the save folder; `file_system` is "nfs4" or similar; nodes[0] is node 0.
 Finding judge_save_folder(const std::string& folder, const std::string& file_system, const std::vector<FolderUse>& nodes);
 
-/// `headers` and `library` are the versions of HDF5 with which fsdp was compiled and which it has loaded. `problems` is indexed
-/// by node; a text is empty if the node has written and read a file correctly.
+/// `headers` is the version of HDF5 that fsdp was compiled with; `library` is the version that it has loaded. `problems` is
+/// indexed by node; a text is empty if the node has written and read a file correctly.
 Finding judge_hdf5(const std::string& headers, const std::string& library, const std::vector<std::string>& nodes,
                    const std::vector<std::string>& problems);
 

@@ -10,10 +10,10 @@
 namespace fsdp {
 
 struct TrainingFigures {
-  std::vector<double> losses = {};  // of each update, on rank 0
+  std::vector<double> losses = {};  // the loss of each update, on rank 0
   bool agreed = true;               // true if all ranks have the same losses
   double update_s = 0;              // the time of the fastest update
-  std::string model = {};           // "0.12 M parameters"
+  std::string model = {};           // the size of the model: "0.12 M parameters"
   std::size_t ranks = 1;
   std::string backend = {};  // "MPI between 2 nodes, shared memory within"
 };

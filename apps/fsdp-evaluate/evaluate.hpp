@@ -16,9 +16,10 @@ namespace fsdp {
 
 struct EvaluateOptions {
   std::filesystem::path model;
-  std::string data;                       // measures the loss on these tokens; if empty, `multiple_choice` must be set
-  std::filesystem::path multiple_choice;  // a file of questions, which the model answers instead
-  std::string mask;  // files that mark the tokens of `data` that count; if empty, the mask in `data` decides, else all count
+  std::string data;                       // the tokens on which the loss is measured; if empty, `multiple_choice` must be set
+  std::filesystem::path multiple_choice;  // a file of questions that the model answers; not with `data`
+  std::string
+      mask;  // files of loss masks for `data`; if empty, the masks in `data` are used, and without those all tokens count
   BreakMode break_mode = BreakMode::none;
   bool document_attention = false;
   std::optional<std::size_t> end_of_document;
@@ -38,8 +39,8 @@ OptionTable evaluate_option_table(EvaluateOptions& options);
 /// Throws UserError unless MODEL is given, and either DATA or --multiple-choice.
 void require_complete(const EvaluateOptions& options);
 
-/// Returns the result, as text or as one JSON object; print that of rank 0. Every target or question counts once. Collective
-/// over world; each rank holds a shard of the model, and units are gathered only while they are used.
+/// Returns the result, as text or as one JSON object; only rank 0 should print it. Every target or question counts once.
+/// Collective over world; each rank holds a shard of the model, and units are gathered only while they are used.
 std::string evaluate(const EvaluateOptions& options, Communicator& world);
 
 }  // namespace fsdp

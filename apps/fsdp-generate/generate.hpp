@@ -23,7 +23,7 @@ struct GenerateOptions {
   std::string tokenizer;
   bool json = false;
   bool chat = false;
-  std::string system;                 // the system message; if empty, the chat template's own
+  std::string system;                 // the system message; if empty, the chat template uses its default message
   GenerationWishes wishes = {};       // the user's settings; missing ones come from generation_config.json
   GenerationOptions generation = {};  // the user sets only length and seed; `wishes` and the model give the rest
   std::size_t batch_size = 8;         // texts that a rank generates at a time
@@ -40,7 +40,8 @@ void require_complete(const GenerateOptions& options);
 
 /// Generates text and passes it to `out` on rank 0: for a single prompt each piece as soon as it is generated, otherwise whole
 /// texts. The same options give the same text. With `chat`, each line of standard input is a message of the user; on a terminal
-/// the prompt is "> ". Collective over world. Each rank holds a shard of the model, and whole units only while they are used.
+/// the prompt is "> ". Collective over world. Each rank holds a shard of the model, and units are gathered only while they are
+/// used.
 void generate(const GenerateOptions& options, Communicator& world, const std::function<void(std::string_view)>& out);
 
 }  // namespace fsdp

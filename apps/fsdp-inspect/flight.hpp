@@ -1,5 +1,6 @@
 // Compares the flight records of a job, in which each rank has recorded its last operations, and finds the rank that the others
-// waited for. An entry is a record of one operation. A lane is a sequence of entries that a rank begins in order.
+// waited for. An entry is a record of one operation. A lane is a sequence of entries that a rank begins in order: those of one
+// stream, or of the host.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +13,8 @@
 
 namespace fsdp {
 
-/// The records that can be read in a folder. `problems` describes damaged, foreign and repeated records.
+/// The records that can be read in a folder. `problems` describes damaged records, records of other jobs, and second records of
+/// a rank.
 struct FlightFolder {
   std::filesystem::path path;
   std::vector<FlightRecord> records;  // by rank

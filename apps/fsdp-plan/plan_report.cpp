@@ -393,8 +393,8 @@ nlohmann::json sharded_json(const Placement& placement) {
           {"optimizer_state", updates_a_part}};
 }
 
-/// Returns, for each kind, true if it is sharded between updates but also held whole for a time: parameters from forward to
-/// backward, gradients until they are reduced.
+/// Returns, for each kind of model state, true if it is sharded between updates but also held whole for a time: parameters from
+/// forward to backward, gradients until they are reduced.
 nlohmann::json kept_whole_json(const PlanRow& row) {
   const Placement& placement = *row.placement;
   return {{"parameters",
@@ -452,7 +452,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
   const auto bytes_of = [&](BufferId id) { return id < 0 ? 0 : plan.buffers[static_cast<std::size_t>(id)].bytes; };
   std::size_t states = 0;
   for (const BufferId id : plan.optimizer_state[u]) states += bytes_of(id);
-  // If the fp32 parameters are the parameters, there is one buffer, which is counted as parameters.
+  // If the optimizer updates the parameters without another copy, there is one buffer, which is counted as parameters.
   const bool copy = plan.master[u].buffer != plan.parameters[u].buffer;
   nlohmann::json json = {{"name", unit.name},
                          {"trained", unit.trainable},

@@ -32,7 +32,7 @@ OptionTable plan_option_table(PlanTableOptions& options);
 
 /// A strategy with or without recomputation of activations.
 struct PlanVariant {
-  MemoryAccount memory;                // of rank 0, which writes the most in a save; without the buffers of --trace
+  MemoryAccount memory;                // of rank 0, which has the largest snapshot for a save; without the buffers of --trace
   ClusterTraffic traffic;              // of one update
   StepPrediction step;                 // only with --gpu
   bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
@@ -90,9 +90,9 @@ struct RuleOfThumb {
 /// The rule of the FSDP tutorial's estimate_fsdp_memory(), which supports FULL_SHARD and SHARD_GRAD_OP; empty for other
 /// strategies. `mixed`, the tutorial's default, means 16-bit parameters and gradients without an fp32 copy.
 std::optional<RuleOfThumb> tutorial_estimate(double parameters, int world_size, bool mixed, const Placement& placement);
-/// The rule of the slides: 2 + 2 + 12 bytes per parameter (16-bit parameters, 16-bit gradients; and in fp32 a copy of the
-/// parameters, momentum and variance). A part that the strategy shards is divided by the number of ranks of the shard axis
-/// (Rajbhandari et al. 2020, "ZeRO", figure 1).
+/// The rule of the ZeRO paper (Rajbhandari et al. 2020, figure 1) and of many slides. A 16-bit parameter needs 2 bytes, its
+/// gradient 2 bytes, and its optimizer state 12 bytes: an fp32 copy of the parameter, momentum and variance. A part that the
+/// strategy shards is divided by the number of ranks of the shard axis.
 RuleOfThumb slides_breakdown(double parameters, MeshShape mesh, const Placement& placement);
 
 /// Returns the tables, at most 100 columns wide, and the conclusion.

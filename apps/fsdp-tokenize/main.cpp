@@ -317,7 +317,7 @@ int tokenize(const TokenizeOptions& options) {
   print_warnings(tokenizer->warnings());
 
   std::optional<ChatTemplate> chat;
-  std::set<std::string> unused;  // keys that are not used
+  std::set<std::string> unused;  // keys of the JSON records that are not used
   const auto template_of_tokenizer = [&]() -> const ChatTemplate& {
     if (!chat) chat = read_chat_template(folder_of_tokenizer(options.tokenizer), *tokenizer);
     return *chat;
