@@ -1,6 +1,6 @@
 // Makes one whole model from a sharded checkpoint, in any format (model_format.hpp). First the format makes files without
-// tensor data; then the tensor data ("numbers") is written through one buffer of fixed size; the checksums of all blocks come
-// last.
+// tensor data; then the tensor data (the "numbers") is written through one buffer of fixed size; the checksums of all blocks
+// come last.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t piece_elements = std::size_t{4} << 20;  // 16 MiB in fp32
 
-// --- what is written where ---
+// --- which tensors are written to which files ---
 
 std::vector<WrittenTensor> tensors_of(const TensorSource& source, const std::vector<std::string>& states, DType type) {
   std::vector<WrittenTensor> items;
@@ -38,7 +38,7 @@ std::vector<WrittenTensor> tensors_of(const TensorSource& source, const std::vec
 }
 
 struct Total {
-  std::size_t done = 0, all = 0;  // in bytes of fp32, also if another type is written
+  std::size_t done = 0, all = 0;  // in bytes, as if all elements were written in fp32
   explicit Total(const std::vector<WrittenTensor>& items) {
     for (const WrittenTensor& item : items) all += numel(item.shape) * sizeof(float);
   }
@@ -163,7 +163,7 @@ void write_numbers(const CheckpointReader& source, const WrittenModel& result, c
   for (std::size_t f = 0; f < result.files.size(); ++f) {
     OutputFile output(result.path_of(f), OutputFile::Open::existing);
     Sealer sealer(output, result.bytes[f]);
-    sealer.add(0, format.signature.data(), format.signature.size());  // the checksums are those of the finished file
+    sealer.add(0, format.signature.data(), format.signature.size());  // the file still has zeros in this place
     for (const WrittenTensor& item : result.tensors) {
       if (item.file != f) continue;
       in_pieces(item, total, progress, [&](Range range) {
@@ -207,7 +207,7 @@ Consolidated write_result(const CheckpointReader& source, const fs::path& target
   } catch (...) {
     try {
       work.remove_model();
-    } catch (const std::exception&) {  // the user sees the first error
+    } catch (const std::exception&) {  // the user sees the first error, not this one
     }
     throw;
   }
@@ -239,7 +239,7 @@ Consolidated consolidate(const CheckpointReader& source, const fs::path& out, co
     if (target.has_parent_path()) fs::create_directories(target.parent_path());
     const WorkFolder folder(work);
     const SaveLock lock(work, /*patience_s=*/0);
-    require_absent(target);  // another process may have made it in the meantime
+    require_absent(target);  // another process may have made the target in the meantime
     return write_result(source, target, folder, options, progress);
   } catch (const CallError& error) {
     throw could_not_write(target, error);

@@ -65,7 +65,7 @@ class ConsolidatedFile final : public TensorSource {
  private:
   struct Stored {
     Shape shape;
-    std::optional<DType> type;  // if the elements are a plain array at `offset`; empty if the HDF5 library must read them
+    std::optional<DType> type;  // of the elements, if they are a plain array at `offset`; empty if only HDF5 can read them
     std::uint64_t offset = 0;
   };
 

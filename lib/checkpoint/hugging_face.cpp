@@ -1,5 +1,5 @@
-// The format "safetensors": a Hugging Face folder. Names of tensors may lack the prefix of the model without its LM head
-// ("transformer."), as in GPT-2's folder on the Hub. Prefixes that PyTorch's wrappers add ("_orig_mod.") are removed. Buffers,
+// The format "safetensors": a Hugging Face folder. Names of tensors may lack the prefix "transformer." or "model.", as in
+// GPT-2's folder on the Hub. Prefixes that PyTorch's wrappers add ("_orig_mod.") are removed. Buffers,
 // which are computed and not learned, are skipped. All other tensors that the model does not have are listed by names(), so
 // that the caller can refuse them.
 #include <algorithm>
@@ -66,7 +66,7 @@ ModelFiles files_of_index(const fs::path& path) {
   const auto damaged = [&](const std::string& why) {
     throw UserError(format("{} is damaged ({}); download or copy it again", path.string(), why));
   };
-  // The parser keeps only weight_map, which maps tensors to files: 64 MB of other JSON could take 2 GB of memory.
+  // The parser keeps only weight_map, which maps tensors to files, because 64 MB of other JSON could take 2 GB of memory.
   bool in_map = false;
   std::string entry;
   const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
@@ -224,8 +224,8 @@ class HuggingFaceFolder final : public TensorSource {
                file->path().string(), head->name, find_family(config_.family).names.token_table));
   }
 
-  /// Compares a part of the embedding with the head in the files, if the model ties the two. Each rank compares the part that
-  /// it loads, so that together the ranks compare the whole tensor.
+  /// Compares a part of the embedding (`table`) with the LM head in the files, if the model ties the two. Each rank compares
+  /// the part that it loads, so that together the ranks compare the whole tensor.
   void compare_tied_head(Range range, const float* table) const {
     const auto& [file, head] = tied_head_;
     std::vector<float> piece(std::min(range.size(), std::size_t{1} << 16));
@@ -275,7 +275,7 @@ class HuggingFaceFolder final : public TensorSource {
   TransformerConfig config_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::pair<std::string, std::string>, Place> tensors_;  // by state and by the model's name of the parameter
-  Place tied_head_ = {};  // a head in the files, if the model ties its head to the embedding
+  Place tied_head_ = {};  // an LM head in the files, if the model ties the LM head to the embedding
   std::vector<std::string> states_ = {parameters_state}, warnings_;
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
@@ -380,7 +380,7 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
           format("its vocabulary has {} tokens, but this model's has {}", vocabulary, source.config().vocab_size));
   } catch (const UserError& other) {
     return copy_by_hand(other.what());
-  } catch (const CallError& failure) {  // the original folder may be on any file system
+  } catch (const CallError& failure) {  // reading the original folder failed; the model is complete without it
     return copy_by_hand(failure.what());
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
@@ -402,7 +402,7 @@ void write_end_tokens(const CheckpointReader& source, const fs::path& model, con
   std::unique_ptr<Tokenizer> tokenizer;
   try {
     if (has_tokenizer(model)) tokenizer = open_tokenizer(model.string());
-  } catch (const UserError&) {  // a kind of tokenizer that this program does not read
+  } catch (const UserError&) {  // this program does not read this kind of tokenizer
   }
   try {
     const EndTokens end = find_end_tokens(model, origin, tokenizer.get(), vocab_size);

@@ -83,8 +83,8 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
 
 namespace {
 
-/// Writes zeros to the elements of the rank's part of the unit outside `filled`: padding, and states of parameters that were
-/// not trained.
+/// Writes zeros to the elements of the rank's part of the unit that are not in `filled`: padding, and states of parameters that
+/// were not trained.
 void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> filled) {
   const MemoryView& all = state.units[unit];
   const std::size_t size = size_of(state.type);
@@ -97,8 +97,8 @@ void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> fi
   all.clear(at * size, all.bytes());
 }
 
-/// Fills `range` of a tensor by `read(range, out)`. `offset` is its first element's index in the rank's part of the unit. Reads
-/// directly into the state if it is fp32 in host memory, else through a host buffer.
+/// Fills `range` of a tensor by `read(range, out)`. `offset` is the index of the range's first element in the rank's part of
+/// the unit. Reads directly into a state that is fp32 and in host memory, else through a host buffer.
 template <class Read>
 void fill(const ShardState& state, std::size_t unit, std::size_t offset, Range range, const Read& read) {
   std::byte* const there = state.units[unit].host();
@@ -128,7 +128,7 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
   const auto is_stored = [&](const ShardState& state, const std::string& name) {
     if (state.name != parameters_state && !reader.was_trained(name)) return false;
     const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
-    return !is_known || reader.has_state(state.name, name);  // true for an unknown state: the read reports it
+    return !is_known || reader.has_state(state.name, name);  // true for an unknown state: the read then throws
   };
   for (const Extent extent : {Extent::element, Extent::row, Extent::column}) {
     if (std::none_of(states.begin(), states.end(), [&](const ShardState& state) { return state.extent == extent; })) continue;
@@ -170,7 +170,7 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
   for (std::size_t unit = 0; unit < state.units.size(); ++unit) {
     if (state.units[unit].empty()) continue;
     expect(state.numel(unit) == layout.shard_numel(unit), "the size of a state matches the rank's shard");
-    state.units[unit].clear(0, state.units[unit].bytes());  // padding
+    state.units[unit].clear(0, state.units[unit].bytes());  // so that padding is zero
     for (const Slice& slice : layout.slices(unit, shard))
       if (fresh.empty() || !fresh[slice.parameter])
         fill(state, unit, slice.shard_offset, slice.range, [&](Range range, float* out) {

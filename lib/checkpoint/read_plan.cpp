@@ -46,7 +46,7 @@ std::vector<PlannedRead> plan_reads(const StoredParts& stored, const std::vector
   if (extent == Extent::element)
     for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const Slice& slice : layout.slices(unit, shard)) add(unit, slice.parameter, slice.range, slice.shard_offset);
-  else  // every rank has the whole state; rank 0 wrote it
+  else  // a state by row or column: every rank has all of it, and rank 0 wrote it
     for (const stored::WrittenSlice& slice : stored::written_slices(layout, 0, layout.shards(), extent))
       add(slice.unit, slice.parameter, slice.range, slice.offset);
   std::stable_sort(plan.begin(), plan.end(), [](const PlannedRead& a, const PlannedRead& b) { return a.rank < b.rank; });

@@ -113,7 +113,7 @@ class ShardedCheckpoint final : public CheckpointReader {
           file.prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
       }
     } catch (const std::runtime_error&) {
-      // The read reports the error.
+      // The read that follows reports the error.
     }
   }
 
@@ -139,7 +139,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   struct Tensor {
     std::string name;
     Shape shape;
-    UnitSpec unit;  // the FSDP unit that contained it when the checkpoint was saved
+    UnitSpec unit;  // the FSDP unit that contained the tensor when the checkpoint was saved
   };
   struct OpenFile {
     int rank;

@@ -263,8 +263,8 @@ void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
   check_errno(std::rename(temporary.c_str(), path.c_str()) == 0, "rename " + temporary.string());
 }
 
-/// Reads a rank's note, appends the rank file's checksum to `sums`, and adds the rank's `squares`. Returns false if the note
-/// does not exist yet.
+/// Reads a rank's note, appends the rank file's checksum to `sums`, and adds the rank's sums of squares to `squares`. Returns
+/// false if the note does not exist yet.
 bool read_note(const fs::path& path, std::uint64_t save_id, std::vector<FileSum>& sums,
                std::vector<kernels::ExactSum>& squares) {
   // Opening the folder makes NFS ask its server; otherwise it may answer from its cache for a minute.
@@ -324,17 +324,17 @@ struct CheckpointSave::Job {
   Communicator& world;
   h5::Compression compression;
   std::function<void()> may_complete;
-  std::vector<kernels::ExactSum> squares = {};  // by Piece::tensor: sums over this rank's pieces, later over all ranks
+  std::vector<kernels::ExactSum> squares = {};  // the sum of each tensor: at first over this rank's pieces, later over all
   std::vector<Piece> pieces = {};               // of this rank
   std::uint64_t all_bytes = 0;                  // the size of all tensors
   FileSum sum = {};                             // of this rank's file, after it has been written
   FileSum index_sum = {};                       // of the index file, on rank 0
   Timer since_began = {};
-  std::atomic<double> took_s = -1;  // until the checkpoint was complete; negative if not complete, or not known to this rank
+  std::atomic<double> took_s = -1;  // time of the save; negative until the checkpoint is complete and this rank knows that
   std::atomic<Stage> stage = Stage::working;
   std::mutex mutex = {};
   std::condition_variable changed = {};
-  bool finishing = false;  // set in finish(), where the ranks exchange messages: rank 0's thread stops waiting for notes
+  bool finishing = false;  // set by finish(), which uses MPI instead of notes: rank 0's thread stops waiting for notes
 
   fs::path note_of(int rank) const { return names.temporary_folder / stored::note_name(rank, world.size()); }
 
@@ -353,14 +353,15 @@ struct CheckpointSave::Job {
           if (changed.wait_for(lock, pause, [&] { return finishing; })) return;
         }
       squares = std::move(all);
-    } catch (const std::exception&) {  // finish() completes the save: there the ranks exchange the same data by messages
+    } catch (const std::exception&) {  // finish() completes the save: it exchanges the same data by MPI
       stage = Stage::stuck;
       return;
     }
     require_permission();
     complete_step(sums);
   }
-  /// Writes this rank's files. Rank 0 also writes the index, which contains no values and so need not wait for other ranks.
+  /// Writes this rank's files. Rank 0 also writes the index, which contains no tensor data, so that it need not wait for other
+  /// ranks.
   void write() {
     const int rank = world.rank();
     const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
@@ -530,7 +531,7 @@ std::filesystem::path CheckpointSave::finish() {
         else
           job_->write();
       } catch (...) {
-        job_->require_permission();  // the cause may be that the folder was moved
+        job_->require_permission();  // the cause may be that the save folder was moved
         throw;
       }
       if (job_->took_s < 0) job_->require_permission();

@@ -23,7 +23,7 @@ namespace {
 struct Step {
   std::uint64_t update;
   fs::path folder;
-  bool finite = true;  // set after the marker has been read
+  bool finite = true;  // as is_finite() says; set after the marker has been read
   auto operator<=>(const Step&) const = default;
 };
 
@@ -160,7 +160,7 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     if (last_finite == steps.begin() + static_cast<std::ptrdiff_t>(i)) continue;
     std::error_code error;
     fs::path leaving = folder;
-    leaving += ".tmp";  // the next save removes what remains under this name
+    leaving += ".tmp";  // the next save removes files that remain under this name
     // A user can make a step folder read-only in order to keep it.
     if (::access(folder.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
     if (!error) fs::rename(folder, leaving, error);

@@ -208,7 +208,7 @@ SaveLock::~SaveLock() {
   bool ours = false;
   try {
     ours = is_file_at(fd_, path_);
-  } catch (const CallError&) {  // the file stays; without this process it locks nothing on this host
+  } catch (const CallError&) {  // the file remains; once this process has ended, it locks nothing on this host
   }
   if (ours) ::unlink(path_.c_str());
   ::close(fd_);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* layers_type = "fsdp-layers";  // not the name of any family of transformers
 
-/// Reads layers from the JSON of StoredModel::to_json(). Throws UserError if it is not valid.
+/// Reads layers from the JSON of StoredModel::to_json(). Throws UserError if the JSON is not valid.
 std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string& what) {
   const auto refuse = [&](const std::string& why) -> std::vector<Parameter> {
     throw UserError(format("{} describes no model ({}); use another file", what, why));
