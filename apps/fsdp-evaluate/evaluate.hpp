@@ -18,8 +18,7 @@ struct EvaluateOptions {
   std::filesystem::path model;
   std::string data;                       // the tokens on which the loss is measured; if empty, `multiple_choice` must be set
   std::filesystem::path multiple_choice;  // a file of questions that the model answers; not with `data`
-  std::string
-      mask;  // files of loss masks for `data`; if empty, the masks in `data` are used, and without those all tokens count
+  std::string mask;  // files of loss masks for `data`; if empty, the masks in `data` are used; without masks all tokens count
   BreakMode break_mode = BreakMode::none;
   bool document_attention = false;
   std::optional<std::size_t> end_of_document;
