@@ -136,7 +136,7 @@ std::vector<TensorDifference> compare_tensors(const TensorSource& a, const Tenso
           const double d = std::abs(double{x[i]} - double{y[i]});
           ++difference.elements;
           apart += d * d;
-          if (!(d <= difference.largest)) difference.largest = d;  // true also if d is NaN
+          if (d > difference.largest || std::isnan(d)) difference.largest = d;  // NaN stays
         }
         done += range.size() * sizeof(float);
         if (progress) progress(done, all);
