@@ -1,6 +1,7 @@
 #include "checkpoint/inspect.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <span>
