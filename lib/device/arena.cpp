@@ -1,4 +1,4 @@
-// Arena: one memory block in which the memory plan has given each buffer its offset. It counts the bytes in use.
+// Arena: one memory block in which the memory plan has given each buffer its offset. The arena counts the bytes in use.
 #include "base/error.hpp"
 #include "device/device.hpp"
 

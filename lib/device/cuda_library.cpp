@@ -19,7 +19,7 @@ std::string file_beside() {
   return std::filesystem::path(here.dli_fname).parent_path() / "libfsdp_cuda.so";
 }
 
-/// Opens libfsdp_cuda if it is not open, and returns its handle. On failure returns null and sets *why.
+/// Opens libfsdp_cuda if it is not open yet, and returns the library's handle. On failure returns null and sets *why.
 void* open_library(std::string* why) {
   std::string file;
   if (const char* named = std::getenv("FSDP_CUDA_LIBRARY"); named && *named) {

@@ -16,17 +16,17 @@ inline constexpr const char* least_compute_capability = "8.0 or later: an A100, 
 struct CudaLibrary {
   /// The version of fsdp with which libfsdp_cuda was built. libfsdp must have the same version, because the two share types.
   const char* version;
-  /// Returns the number of usable GPUs that this process sees. If it is 0, sets *why to CUDA's error message, or to a message
-  /// that names a GPU that is too old. Throws CallError.
+  /// Returns the number of usable GPUs that this process sees. If there is no usable GPU, sets *why to CUDA's error message, or
+  /// to a message that names a GPU that is too old. Throws CallError.
   int (*device_count)(std::string* why);
   /// Makes the device for usable GPU number `index` and sets that GPU as the current one of the calling thread. Only that
   /// thread may use the device. Throws CallError.
   std::unique_ptr<Device> (*make_device)(int index);
 };
 
-/// Loads libfsdp_cuda: the file that the environment variable FSDP_CUDA_LIBRARY names; if it is not set and a GPU driver is
-/// installed, libfsdp_cuda.so next to libfsdp. Returns null and sets *why if there is no driver, or if the library cannot be
-/// loaded or has another version. The library stays loaded.
+/// Loads libfsdp_cuda from the file that the environment variable FSDP_CUDA_LIBRARY names. If the variable is not set and a GPU
+/// driver is installed, loads libfsdp_cuda.so from the folder of libfsdp. Returns null and sets *why if there is no driver, or
+/// if the library cannot be loaded or has another version. The library stays loaded.
 const CudaLibrary* find_cuda_library(std::string* why);
 
 /// Returns a function of libfsdp_cuda by its name. Returns null and sets *why if the library cannot be loaded or has no such

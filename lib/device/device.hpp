@@ -64,15 +64,15 @@ struct Event {
   std::uint64_t number = 0;
 };
 
-/// A piece of work: the call run(context, index). It has only plain pointers, so that submit() allocates no memory. `context`
-/// must stay valid until the stream has done the work.
+/// A piece of work for a stream, the call run(context, index). A Work has only plain pointers, so that submit() allocates no
+/// memory. `context` must stay valid until the stream has done the work.
 struct Work {
   void (*run)(void* context, std::size_t index) = nullptr;
   void* context = nullptr;
   std::size_t index = 0;
 };
 
-/// Thrown by a wait for a stream whose work has failed. It is always a consequence of another error.
+/// Thrown by a wait for a stream whose work has failed. The cause is always another exception.
 struct StreamFailed : std::exception {
   const char* what() const noexcept override { return "an operation on another stream failed"; }
 };
@@ -80,9 +80,9 @@ struct StreamFailed : std::exception {
 /// A queue of work on one device. A stream does its work in submission order. Only waits for events order the work of different
 /// streams.
 ///
-/// There are three kinds. An inline stream, the default on a CPU, does the work before submit() returns. A queueing stream
-/// (QueueStream) has a thread that does the work later. A CUDA stream calls the work before submit() returns, but the kernels
-/// that the work launches run later. Code outside this folder does not depend on the kind.
+/// There are three kinds of streams. An inline stream, the default on a CPU, does the work before submit() returns. A queueing
+/// stream (QueueStream) has a thread that does the work later. A CUDA stream calls the work before submit() returns, but the
+/// kernels that the work launches run later. Code outside this folder does not depend on the kind.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -91,7 +91,7 @@ class Stream {
   virtual const kernels::DeviceKernels* kernels() const { return nullptr; }
   /// Calls `work` after all earlier work, on the calling thread or on the stream's own thread.
   virtual void submit(Work work) = 0;
-  /// Returns an event after all work submitted so far.
+  /// Returns an event that is reached when all work submitted so far is done.
   virtual Event record() = 0;
   /// Makes all later work wait for the event, which may belong to this stream or another one. An inline stream blocks the
   /// caller. Throws StreamFailed if the event can no longer be reached.
@@ -109,18 +109,18 @@ class Stream {
   /// now_ns(), at which the stream reached the mark.
   virtual std::int64_t mark() { return now_ns(); }
   virtual std::int64_t time_of(std::int64_t mark) const { return mark; }
-  /// Returns true if marks must be enabled by begin_marks(true) and can be read by time_of() only while the stream is idle.
-  /// This is so for a GPU, where marks cost time; without begin_marks(true) its marks are 0. Call begin_marks() while the
-  /// stream is idle.
+  /// Returns true if begin_marks(true) must enable marks, and if time_of() can read marks only while the stream is idle. A
+  /// GPU's stream returns true, because its marks cost time; until begin_marks(true) is called, they are 0. Call begin_marks()
+  /// only while the stream is idle.
   virtual bool marks_later() const { return false; }
   virtual void begin_marks(bool /*wanted*/) {}
 
-  /// The name, for messages, of the model part whose work is submitted next: "block 3". The text must live as long as the
-  /// stream. Null: no name.
+  /// The name of the model part whose work is submitted next, such as "block 3". Messages contain this name. The text must live
+  /// as long as the stream. Null: no name.
   const char* subject = nullptr;
   /// Kernels add their times here. Code that reads the times also resets them.
   KernelTimes times;
-  /// Seconds that the stream has waited for events. Code that reads this also resets it.
+  /// Seconds that the stream has waited for events. Code that reads this number also resets it.
   double waited_s = 0;
 };
 
@@ -131,10 +131,10 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  /// "CPU: AVX-512, 2 threads" or the GPU's name.
+  /// Returns a text for messages, such as "CPU: AVX-512, 2 threads". The text for a GPU begins with the GPU's name.
   virtual std::string description() const = 0;
-  /// The device's PCI address in its machine, "0000:3b:00"; empty for the CPU. Two ranks of a machine with the same address
-  /// share a device.
+  /// The device's PCI address in its machine, "0000:3b:00"; empty for the CPU. Two ranks of a machine share a device if their
+  /// devices have the same address.
   virtual std::string place() const { return {}; }
   /// Throws UserError if there is too little memory; the message has the requested and the existing bytes.
   virtual Buffer allocate(std::size_t bytes) = 0;
@@ -160,14 +160,14 @@ std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options = {});
 Buffer allocate_host(std::size_t bytes);
 std::shared_ptr<Stream> make_host_stream();
 
-/// One buffer, of which the memory plan gives pieces to different uses at different times. It records the peak of the bytes in
-/// use.
+/// One buffer for all memory that the memory plan assigns. The plan may assign the same bytes to several tensors that are used
+/// at different times. The arena records the peak of the bytes in use.
 class Arena {
  public:
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
   /// Returns the address of the piece [offset, offset + bytes).
   std::byte* at(std::size_t offset, std::size_t bytes) const;
-  /// Counts `bytes` as in use, until give_back().
+  /// Adds `bytes` to the number of bytes in use. give_back() subtracts them.
   void acquire(std::size_t bytes);
   void give_back(std::size_t bytes);
   std::size_t peak_bytes() const { return peak_; }

@@ -1,5 +1,5 @@
-// A view of device memory for code that does not run on a stream, such as saving. It reads and writes through copies. If the
-// host can access the memory directly (host() is not null), no copy is needed.
+// A view of device memory for code that does not run on a stream, such as saving. The view reads and writes through copies. If
+// the host can access the memory directly (host() is not null), no copy is needed.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ class MemoryView {
   /// Sets bytes [begin, end) to zero.
   void clear(std::size_t begin, std::size_t end) const;
 
-  /// Calls f(const T*, n) for the `count` numbers from byte `begin` on: once if the host can access them, else for each copied
-  /// piece.
+  /// Calls f(const T*, n) for the `count` numbers from byte `begin` on. If the host can access the numbers, f is called once;
+  /// otherwise f is called for each copied piece.
   template <class T, class F>
   void visit(std::size_t begin, std::size_t count, F&& f) const {
     if (const std::byte* const bytes = host()) return f(reinterpret_cast<const T*>(bytes + begin), count);

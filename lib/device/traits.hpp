@@ -14,16 +14,16 @@ struct Grain {
   /// The preferred number of rows, for work that can be divided anywhere.
   std::size_t rows;
   /// For sums over the rows of a matrix: the matrix is cut into at most `partitions` partitions of at least `partition_rows`
-  /// rows. Their sums are then added up in groups of `least_columns` to `most_columns` columns.
+  /// rows. The partitions' sums are then added up in groups of `least_columns` to `most_columns` columns.
   std::size_t partitions, partition_rows;
   std::size_t least_columns, most_columns;
-  /// For sums of squares: the number of blocks of 4,096 squares in a row.
+  /// For sums of squares: the number of blocks of 4,096 squares that make a "row".
   std::size_t square_blocks;
   /// For the gradient of an embedding: true if a row is a token, false if a row is a range of columns.
   bool row_for_each_token;
 };
 
-/// For GPUs: two rows for each of 188 multiprocessors, the most of any GPU of 2025 (RTX PRO 6000; an H100 has 132). A batch of
+/// A GPU gets two rows for each of 188 multiprocessors. No GPU of 2025 has more (RTX PRO 6000: 188, H100: 132). A batch of
 /// 4,096 rows makes 512 partitions. 8 columns are 32 bytes, the smallest read of a GPU.
 constexpr Grain grain_of(DeviceKind kind) {
   return is_host(kind) ? Grain{1, 32, 16, 512, 512, 8, false} : Grain{2 * 188, 512, 8, 1, 8, 2, true};
@@ -33,13 +33,13 @@ struct DeviceTraits {
   DeviceKind kind = DeviceKind::cpu;
   /// On a CPU: the number of threads of a rank. Each thread has its own scratch memory.
   std::size_t threads = 1;
-  /// The LM head computes the logits in pieces of this many bytes, counted as fp32, but of at least 64 rows. The backward pass
-  /// of each piece updates the whole gradient of the output projection, so a few large pieces are better.
+  /// The size in bytes, counted in fp32, of the pieces in which the LM head computes the logits. A piece has at least 64 rows.
+  /// The backward pass of each piece updates the whole gradient of the output projection, so a few large pieces are better.
   std::size_t logits_bytes = std::size_t{256} << 20;
   /// The approximate number of columns (tokens of the vocabulary) of logits in one matrix product. On a CPU, these logits are
   /// then still in cache when they are read.
   std::size_t logits_columns = 4096;
-  /// The workspace of the BLAS library on a GPU. 0 on a CPU, where it depends on the matrix products: see
+  /// The size of the BLAS library's workspace on a GPU. 0 on a CPU, where the workspace depends on the matrix products: see
   /// kernels::gemm_workspace_bytes().
   std::size_t gemm_bytes = 0;
   /// An estimate of device memory outside the plan: driver, libraries and NCCL's channels.

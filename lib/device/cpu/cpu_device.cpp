@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-/// Does its work immediately, on the calling thread.
+/// A stream that does its work immediately, on the calling thread.
 class CpuStream final : public Stream {
  public:
   DeviceKind kind() const override { return DeviceKind::cpu; }
@@ -69,7 +69,7 @@ Buffer allocate_host(std::size_t bytes) {
                "`recomputation of activations`",
                format_bytes(static_cast<double>(bytes)),
                format_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)))));
-  madvise(data, bytes, MADV_HUGEPAGE);  // with huge pages, first writes and TLB misses cost a third
+  madvise(data, bytes, MADV_HUGEPAGE);  // huge pages reduce the cost of first writes and TLB misses to a third
   return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t n) { munmap(p, n); });
 }
 

@@ -27,7 +27,7 @@ class QueueStream final : public Stream {
   ~QueueStream() override;
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
-  /// Blocks while `capacity` pieces of work and waits are in the queue.
+  /// Blocks while the queue is full, that is, while it has `capacity` pieces of work and waits.
   void submit(Work work) override { enqueue({work, {}}); }
   Event record() override { return {this, given_.load(std::memory_order_relaxed)}; }
   void wait(Event event) override;
@@ -39,8 +39,8 @@ class QueueStream final : public Stream {
 
  private:
   struct Entry {
-    Work work;    // or, if event.stream is not null:
-    Event event;  // the event to wait for
+    Work work;    // called if event.stream is null
+    Event event;  // the event to wait for if event.stream is not null
   };
   friend void block_until(Event event);
   void block_until_done(std::uint64_t number);
@@ -52,11 +52,11 @@ class QueueStream final : public Stream {
   // given_ > n and done_ <= n. Only one thread submits work.
   std::array<Entry, capacity> ring_;
   std::atomic<std::uint64_t> given_ = 0, done_ = 0;
-  std::atomic<bool> cancelled_ = false;  // the remaining entries are skipped
+  std::atomic<bool> cancelled_ = false;  // if true, the thread skips the remaining entries
   std::atomic<bool> closing_ = false;
   std::exception_ptr error_;  // the first exception of the work; read after cancelled_ is set and all work has ended
   const QueueStreamHooks hooks_;
-  std::thread thread_;  // the last member, because it uses the others
+  std::thread thread_;  // the last member, because the thread uses the other members
 };
 
 /// Blocks the caller until an event of a CPU stream is reached. Events of inline streams are always reached. Throws

@@ -50,11 +50,11 @@ class CudaStream final : public Stream {
   cudaStream_t handle_ = nullptr;
   const Buffer workspace_;
   const std::shared_ptr<const std::function<void()>> look_;
-  /// The events with numbers from `first_` on; earlier events are done. Events are created once and reused after each
-  /// synchronize().
+  /// The CUDA events that record() returned with numbers from `first_` on; earlier events are done. CUDA events are created
+  /// once and reused after each synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;
-  /// The events of mark(), which have times. The first one was recorded at the time began_ns_.
+  /// The CUDA events of mark(), which have time stamps. The first of them was recorded at the time began_ns_.
   std::vector<cudaEvent_t> marks_;
   std::size_t marked_ = 0;
   bool marking_ = false;
@@ -65,7 +65,7 @@ class CudaStream final : public Stream {
 inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
 /// Makes the device for GPU number `index` of those that the process sees, and sets that GPU as the current one of the calling
-/// thread. `libraries` names, for messages, the libraries that `kernels` use ("cuBLASLt 13.1.0").
+/// thread. `libraries` is a text for messages: it names the libraries that `kernels` uses, such as "cuBLASLt 13.1.0".
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
                                          std::string libraries);
 

@@ -1,6 +1,7 @@
 // launch_kernel() launches every kernel of this program. A kernel is a functor. nvcc compiles the launch to <<<>>>. Tests
 // without a GPU use a replacement of CUDA (tests/cuda_double), which runs the threads of a kernel as fibers on the CPU. Only
-// .cu files include this header. They are compiled with FSDP_GPU; for the replacement also with FSDP_CUDA_DOUBLE.
+// .cu files include this header. These files are compiled with FSDP_GPU, and for the replacement of CUDA also with
+// FSDP_CUDA_DOUBLE.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -44,7 +45,7 @@ cudaError_t launch_kernel(cudaStream_t stream, unsigned blocks, unsigned threads
 #if defined(FSDP_CUDA_DOUBLE)
   cuda_double::launch(stream, blocks, threads, shared, typeid(Kernel), [kernel] { kernel(); });
 #else
-  // CUDA requires this call before the first launch with more than 48 KiB. Repeating it costs little.
+  // CUDA requires this call before the first launch with more than 48 KiB of shared memory. Repeating it costs little.
   if (shared > std::size_t{48} * 1024) {
     const cudaError_t status =
         cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
