@@ -18,8 +18,8 @@ std::vector<Hyperslab> hyperslabs(const Shape& shape, Range range) {
   expect(range.begin <= range.end && range.end <= numel(shape), "a flat range must be inside its tensor");
   std::vector<Hyperslab> boxes;
   for (std::size_t at = range.begin; at < range.end;) {
-    // The largest box that starts at `at`. Its dimensions from `dim` on are whole: their volume, `inner`, must divide `at` and
-    // fit into the rest of the range.
+    // The largest box that starts at `at`. The box contains all indices of the dimensions from `dim` on. The volume of these
+    // dimensions, `inner`, must divide `at` and fit into the rest of the range.
     std::size_t inner = 1, dim = shape.size();
     while (dim > 1 && at % (inner * shape[dim - 1]) == 0 && inner * shape[dim - 1] <= range.end - at) inner *= shape[--dim];
     // Along dimension dim - 1, the box has as many volumes of `inner` elements as fit into the rest of the dimension and of the

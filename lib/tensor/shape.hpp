@@ -1,4 +1,5 @@
-// Shapes, ranges of elements, and how they are divided. Integers only: nothing here touches memory or communicates.
+// Shapes, ranges of elements, and the division of ranges. This code computes only with integers: it neither touches memory nor
+// communicates.
 #pragma once
 
 #include <algorithm>
@@ -32,15 +33,15 @@ inline Range intersect(Range a, Range b) {
 /// `n` rounded up to a multiple of `unit` (unit > 0).
 constexpr std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
 
-/// Part `i` of `n` elements divided into `parts` consecutive parts. Their sizes differ by at most one; the larger parts come
-/// first.
+/// Returns part `i` of `n` elements that are divided into `parts` consecutive parts. The parts' sizes differ by at most one;
+/// the larger parts come first.
 constexpr Range share(std::size_t n, std::size_t parts, std::size_t i) {
   const std::size_t small = n / parts, extra = n % parts;
   const std::size_t begin = i * small + std::min(i, extra);
   return {begin, begin + small + (i < extra ? 1 : 0)};
 }
 
-/// A box of a tensor: start and extent per dimension.
+/// A box of a tensor. `start` and `count` have one number per dimension: the first index and the number of indices.
 struct Hyperslab {
   Shape start, count;
   std::size_t offset = 0;  // the number of elements of the flat range before this box
