@@ -13,8 +13,8 @@ struct LossScalerOptions {
   double init_scale = 128;
   std::uint64_t scale_window = 1024;  // updates without overflow after which the scale doubles
   double tolerance = 0;     // the scale is halved if at least this share of the updates since its last change overflowed
-  double min_scale = 1e-4;  // training ends if the scale would fall to this or below
-  std::optional<double> threshold = {};  // the scale is not halved below this
+  double min_scale = 1e-4;  // training ends if the scale would fall to this value or below
+  std::optional<double> threshold = {};  // the scale is not halved below this value
 };
 
 /// The state in a checkpoint.
@@ -32,8 +32,8 @@ class LossScaler {
   explicit LossScaler(const LossScalerOptions& options) : options_(options) { state_.scale = options.init_scale; }
 
   double scale() const { return state_.scale; }
-  /// Call this after each update. Returns false if training must end: the scale would fall to its minimum, or too many updates
-  /// in a row have overflowed.
+  /// Call this after each update. Returns false if training must end, because the scale would fall to its minimum or because
+  /// too many updates in a row have overflowed.
   [[nodiscard]] bool update(bool finite);
 
   const LossScalerState& state() const { return state_; }

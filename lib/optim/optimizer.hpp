@@ -49,8 +49,8 @@ struct OptimizerOptions {
   std::vector<std::pair<std::string, double>> learning_rate_scales = {};
 };
 
-/// The size of a state. `element`: as the parameter, and sharded like the parameter. `row` or `column`: one element for each
-/// row or column of a matrix, and every rank has the whole state.
+/// The size of a state. `element`: the state has as many elements as the parameter, and is sharded like the parameter. `row` or
+/// `column`: the state has one element for each row or column of a matrix, and every rank has the whole state.
 enum class Extent { element, row, column };
 
 struct StateInfo {
@@ -58,16 +58,16 @@ struct StateInfo {
   Extent extent = Extent::element;
 };
 
-/// Some rules need sums over whole tensors, in one or two rounds; the second may use the results of the first. Each rank adds
-/// its part to integer words, which are summed over the ranks.
+/// Some rules need sums over whole tensors, in one or two rounds. The second round may use the sums of the first. Each rank
+/// adds its part to integer words, which are summed over the ranks.
 inline constexpr std::size_t most_rounds = 2;
 
 /// A parameter of an FSDP unit. A unit's parameters are listed even if this rank has no part of them.
 struct UnitTensor {
   bool is_matrix = false;
   std::size_t numel = 0, rows = 1, columns = 1;
-  std::size_t first_row = 0, first_column = 0;      // its first element in states of extent `row` and `column`
-  std::array<std::size_t, most_rounds> words = {};  // by round: its first word in UnitMemory::statistics
+  std::size_t first_row = 0, first_column = 0;      // the index of its first element in states of extent `row` and `column`
+  std::array<std::size_t, most_rounds> words = {};  // for each round, the index of its first word in UnitMemory::statistics
 };
 
 /// The part of a parameter that is in this rank's shard of a unit, with the parameter's settings.
@@ -88,12 +88,12 @@ struct UnitMemory {
   std::array<std::byte*, kernels::most_states> states = {};
   Halves copy = {};  // 16-bit copies of the parameters, if the computation uses them
   std::array<std::int64_t*, most_rounds> statistics = {};
-  float* directions = nullptr;  // for rules with whole matrices; as many as `parameters`
+  float* directions = nullptr;  // for rules with whole matrices; as many elements as `parameters`
 };
 
 /// One update; the values are the same on all ranks.
 struct OptimizerStep {
-  std::uint64_t number = 1;  // 1 for the first update after the states were zero; for bias corrections
+  std::uint64_t number = 1;  // 1 for the first update after the states were zero; used for bias corrections
   double learning_rate = 0;
   const kernels::GradientNorm* norm = nullptr;  // read by kernels; may be null, as in UpdateTarget
 };
@@ -101,21 +101,22 @@ struct OptimizerStep {
 using UpdateFunction = void (*)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&);
 
 /// The rounds of sums that a rule needs. words() returns the number of integer words of a tensor in a round. count() adds this
-/// rank's part to the round's words, which are zero before; the words of earlier rounds are then sums over all ranks. count()
-/// may also update states.
+/// rank's part to the words of the round, which are zero at first. When count() is called,
+/// the words of earlier rounds are already sums over all ranks. count() may also update states.
 struct Statistics {
   int rounds = 0;
   std::size_t (*words)(const Shape& shape, int round) = nullptr;
   void (*count)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&, int round) = nullptr;
 };
 
-/// A rule with update directions that need whole matrices. Each rank computes its part of the input (`prepare`, into
-/// UnitMemory::directions). For each matrix one rank then runs `work`, in place, and each rank receives its part of the result.
+/// The functions of a rule whose update directions depend on whole matrices. On each rank, `prepare` writes the rank's part of
+/// the matrices to UnitMemory::directions. For each matrix, one rank then runs `work` in place, and each rank receives its part
+/// of the result.
 struct WholeMatrices {
   UpdateFunction prepare = nullptr;
   void (*work)(Stream&, float* matrix, std::size_t rows, std::size_t columns, float* scratch) = nullptr;
-  std::size_t (*scratch)(std::size_t rows, std::size_t columns) = nullptr;  // floats
-  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // of `work`; only ratios matter
+  std::size_t (*scratch)(std::size_t rows, std::size_t columns) = nullptr;  // returns a number of floats
+  double (*cost)(std::size_t rows, std::size_t columns) = nullptr;          // the cost of `work`, in any unit
 };
 
 /// The memory traffic of an update, for predictions of its time: how many numbers are read and written per element of a
@@ -175,7 +176,7 @@ const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter)
 kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
                                 const OptimizerStep& step);
 /// Returns the i-th exact sum of a tensor in the words of a round; exact sums are stored before all other words. Only kernels
-/// can read its value.
+/// can read the value of the sum.
 kernels::ExactSum& sum_of(const UnitMemory& memory, const OptimizerSlice& slice, int round, std::size_t i);
 
 /// Returns the names of all states that these options need for a model, without duplicates.
