@@ -1,5 +1,5 @@
 // The kernels of a device other than the CPU. The library for the device implements this interface, and its streams return it
-// (Stream::kernels()). The functions of kernels.hpp, which all code calls, forward to it.
+// (Stream::kernels()). The functions of kernels.hpp, which all code calls, forward to this interface.
 #pragma once
 
 #include <cstddef>

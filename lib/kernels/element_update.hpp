@@ -77,8 +77,8 @@ struct RowFunctions {
 template <class Body>
 inline const RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Body>, typeid(Body)};
 
-/// Calls the function for this processor's level for rows [0, rows), each on one thread; denormal numbers count as 0. On a GPU
-/// it calls libfsdp_cuda's function for the body's type, and throws UserError if there is none.
+/// Calls the function for this processor's level for each row in [0, rows). One thread runs a row, and denormal numbers count
+/// as 0. On a GPU, calls libfsdp_cuda's function for the body's type, and throws UserError if there is none.
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows);
 
 /// For each element: parameter = rule(parameter, gradient scaled as `target` defines, states).

@@ -19,8 +19,8 @@ namespace fsdp::kernels {
 struct ExactSum {
   static constexpr std::size_t count = 19;
   std::array<std::int64_t, count> digits{};
-  /// carries[i] counts units of 2^32 of digits[i]. Carries are not added to digits[i + 1]: value() ignores low digits, and must
-  /// ignore their carries with them.
+  /// carries[i] counts units of 2^32 of digits[i]. Carries are not added to digits[i + 1]: when value() ignores a low digit, it
+  /// must also ignore the carries of that digit.
   std::array<std::int64_t, count> carries{};
   std::array<std::int64_t, count> tops{};  // tops[i]: the number of blocks of squares whose largest one is in digit i
   std::int64_t non_finite = 0;             // the number of infinities and NaNs; they are not in digits
@@ -46,8 +46,8 @@ struct ExactSum {
   }
 
   /// The sum of the highest digit that occurred and the two digits below it, rounded once to double. Lower digits may be
-  /// missing in some partitions, so they are always ignored: the relative error of n squares is below n * 2^-64. NaN if
-  /// non_finite > 0.
+  /// missing in some partitions, so value() always ignores them. The relative error of a sum of n squares is below n * 2^-64.
+  /// NaN if non_finite > 0.
   FSDP_INLINE_ANYWHERE double value() const {
     if (non_finite > 0) return std::numeric_limits<double>::quiet_NaN();
     std::size_t top = count;

@@ -4,7 +4,7 @@
 //   B sequences, T tokens per sequence, R = B*T rows, C width, H query heads, K key/value heads, D head size, F inner width,
 //   V vocabulary.
 // Each call runs, or is queued, on the device of `stream`. No function allocates memory, except gemm(), gemm_bias_gelu() and
-// gemm_gelu_backward(); gemm_workspace_bytes() in threads.hpp returns how much.
+// gemm_gelu_backward(); gemm_workspace_bytes() in threads.hpp returns how much these allocate.
 // Sums over rows (bias and gain gradients) have one fixed order that depends only on the sizes and the kind of device.
 #pragma once
 
@@ -20,12 +20,12 @@
 
 namespace fsdp::kernels {
 
-/// A pointer that may be null. The compiler does not deduce E from it, so that callers can pass nullptr.
+/// A pointer that may be null. The compiler does not deduce E from such an argument, so that callers can pass nullptr.
 template <class E>
 using Nullable = std::type_identity_t<const E*>;
 
-/// Selects whether a kernel replaces its output or adds to it: the first contribution to a gradient overwrites, later ones add.
-/// In the formulas below, `(=, +=)` means that this argument selects = or +=.
+/// Selects whether a kernel overwrites its output or adds to it. The first kernel that computes a part of a gradient overwrites
+/// the memory, and later kernels add to it. In the formulas below, `(=, +=)` means that this argument selects = or +=.
 enum class Write { overwrite, add };
 
 // --- gemm.cpp ----------------------------------------------------------------------------------------------------------
@@ -38,12 +38,13 @@ void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
 /// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
 enum class Gelu { tanh, erf };
-/// gemm() and bias_gelu_forward() in one: pre[m,n] = a[m,k] op(b)[k,n] + bias (unless null), out = gelu(pre). All matrices are
-/// dense and none overlap.
+/// gemm() and bias_gelu_forward() in one call: computes pre[m,n] = a[m,k] op(b)[k,n] + bias, and then out = gelu(pre). `bias`
+/// may be null. All matrices are dense and none overlap.
 template <class E>
 void gemm_bias_gelu(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                     const E* b, Nullable<E> bias, E* pre, E* out);
-/// gemm() and gelu_backward() in one: d_pre[m,n] = (a[m,k] op(b)[k,n]) * gelu'(pre). All matrices are dense and none overlap.
+/// gemm() and gelu_backward() in one call: d_pre[m,n] = (a[m,k] op(b)[k,n]) * gelu'(pre). All matrices are dense and none
+/// overlap.
 template <class E>
 void gemm_gelu_backward(Stream& stream, Gelu form, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
                         const E* b, const E* pre, E* d_pre);
@@ -55,8 +56,8 @@ std::string gemm_description();
 bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
-/// x[r,:] = scale * token_table[tokens[r],:], plus row p of position_table or of sinusoids if one of the two is given (not
-/// null). p, the position of the token, is positions[r], or r mod T if `positions` is null.
+/// x[r,:] = scale * token_table[tokens[r],:]. If `position_table` or `sinusoids` is not null, also adds row p of this table,
+/// where p is the token's position: positions[r], or r mod T if `positions` is null.
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
                        std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr, float scale = 1,
@@ -73,29 +74,30 @@ void position_backward(Stream& stream, float* d_position_table, const E* dx, std
                        std::size_t P, Write write);
 
 // --- norm.cpp ----------------------------------------------------------------------------------------------------------
-/// LayerNorm: y = (x - mean) * rstd * gain + bias. stats[R,2] = {mean, rstd}.
+/// LayerNorm: y = (x - mean) * rstd * gain + bias. stats[R,2] receives {mean, rstd} of each row.
 template <class E>
 void layer_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, const E* bias, std::size_t R,
                         std::size_t C, float eps);
-/// Computes the gradients dx[R,C], with `write_dx`, and d_gain[C] and d_bias[C], with `write_parameters`. `scratch` has
-/// column_sum_scratch(C, device) floats.
+/// Computes the gradients dx[R,C], d_gain[C] and d_bias[C]. `write_dx` is for dx, and `write_parameters` for d_gain and d_bias.
+/// `scratch` has column_sum_scratch(C, device) floats.
 template <class E>
 void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
                          const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,
                          float* scratch);
-/// RMSNorm (Zhang and Sennrich 2019): y = x * rstd * gain. stats[R] = {rstd}.
+/// RMSNorm (Zhang and Sennrich 2019): y = x * rstd * gain. stats[R] receives rstd of each row.
 template <class E>
 void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, std::size_t R, std::size_t C, float eps);
 template <class E>
 void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
                        const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch);
 /// RMSNorm of each head of queries or keys, in place. The heads are the first heads * D elements of each row of x; rows are
-/// `stride` elements apart. All heads share gain[D]. before[R,heads,D] receives the input, stats[R,heads] = {rstd}.
+/// `stride` elements apart. All heads share gain[D]. before[R,heads,D] receives the input, and stats[R,heads] receives rstd of
+/// each head.
 template <class E>
 void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
                        std::size_t D, std::size_t stride, float eps);
-/// dx has the layout of x. On entry it is the gradient of the output, on return the gradient of the input. d_gain[D] (=, +=).
-/// `scratch`: column_sum_scratch(D, device) floats.
+/// dx has the layout of x. On entry it is the gradient of the output, on return the gradient of the input. `write_gain` is for
+/// d_gain[D]. `scratch` has column_sum_scratch(D, device) floats.
 template <class E>
 void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
                         const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch);
@@ -103,10 +105,10 @@ void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, 
 std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 
 // --- dropout.cpp -------------------------------------------------------------------------------------------------------
-/// Selects the elements of a tensor that dropout keeps. The mask is a function of only (seed, site, update, global index):
-/// backward and recomputation generate it again, and it does not depend on how an update is divided into micro-batches and
-/// ranks. Row r of a call is position r mod T of the update's sequence first_sequence + r / T. The rate is rounded to a
-/// multiple of 2^-16.
+/// Selects the elements of a tensor that dropout keeps. The mask is a function of only (seed, site, update, global index): the
+/// backward pass and recomputation generate the same mask again, and the mask does not depend on how an update is divided into
+/// micro-batches and ranks. Row r of a call is position r mod T of the update's sequence first_sequence + r / T. The rate is
+/// rounded to a multiple of 2^-16.
 struct DropoutMask {
   std::uint32_t key[2] = {};         // a hash of (seed, site, update)
   std::uint32_t first_sequence = 0;  // the first sequence's index in the update, over all ranks and micro-batches
@@ -114,7 +116,7 @@ struct DropoutMask {
   float scale = 1;                   // the factor of kept elements: 65536 / (65536 - dropped)
   std::size_t T = 1;
 };
-/// `site` is a number that is unique to each dropout of the model.
+/// `site` is a number that is different for each place of the model where dropout is applied.
 DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std::uint64_t update, std::uint64_t first_sequence,
                          std::size_t T);
 /// y[R,C] = x with dropped elements 0 and kept elements scaled. The backward pass applies the same call to the gradient. y may
@@ -126,7 +128,8 @@ void dropout(Stream& stream, E* y, const E* x, std::size_t R, std::size_t C, con
 /// x[r,:] += bias, in place.
 template <class E>
 void add_bias(Stream& stream, E* x, const E* bias, std::size_t R, std::size_t C);
-/// d_bias[C] (=, +=) column sums of dy[R,C] (rows `stride` elements apart). `scratch`: column_sum_scratch(C, device) floats.
+/// d_bias[C] (=, +=) the column sums of dy[R,C], whose rows are `stride` elements apart. `scratch` has column_sum_scratch(C,
+/// device) floats.
 template <class E>
 void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, std::size_t C, std::size_t stride, Write write,
                    float* scratch);
@@ -134,32 +137,33 @@ void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, st
 template <class E>
 void add_residual(Stream& stream, E* y, const E* x, const E* branch, Nullable<E> bias, std::size_t R, std::size_t C,
                   const DropoutMask& mask = {});
-/// pre = pre + bias (unless null), stored back for the backward pass; out = gelu(pre).
+/// Computes pre += bias, unless `bias` is null, and then out = gelu(pre). The backward pass needs the new value of `pre`.
 template <class E>
 void bias_gelu_forward(Stream& stream, Gelu form, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 /// d_pre = d_out * gelu'(pre). d_pre may be d_out.
 template <class E>
 void gelu_backward(Stream& stream, Gelu form, E* d_pre, const E* d_out, const E* pre, std::size_t n);
-/// As bias_gelu_forward() and gelu_backward(), with relu(x) = max(x, 0), whose slope at 0 is 0.
+/// As bias_gelu_forward() and gelu_backward(), with relu(x) = max(x, 0), whose slope at 0 counts as 0.
 template <class E>
 void bias_relu_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 template <class E>
 void relu_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
-/// As the two functions above, with sigmoid(x) = 1 / (1 + e^-x).
+/// As bias_gelu_forward() and gelu_backward(), with sigmoid(x) = 1 / (1 + e^-x).
 template <class E>
 void bias_sigmoid_forward(Stream& stream, E* out, E* pre, Nullable<E> bias, std::size_t R, std::size_t F);
 template <class E>
 void sigmoid_backward(Stream& stream, E* d_pre, const E* d_out, const E* pre, std::size_t n);
-/// out = (+=) a * b, element by element. out may be a or b.
+/// out (=, +=) a * b, element by element. out may be a or b.
 template <class E>
 void multiply(Stream& stream, E* out, const E* a, const E* b, std::size_t n, Write write);
-/// SwiGLU (Shazeer 2020): out = silu(gate) * up; each [R,F].
+/// SwiGLU (Shazeer 2020): out = silu(gate) * up. Each of the three has n elements.
 template <class E>
 void swiglu_forward(Stream& stream, E* out, const E* gate, const E* up, std::size_t n);
-/// Computes d_gate and d_up from d_out; either may be d_out.
+/// Computes d_gate and d_up from d_out. One of d_gate and d_up may be d_out.
 template <class E>
 void swiglu_backward(Stream& stream, E* d_gate, E* d_up, const E* d_out, const E* gate, const E* up, std::size_t n);
-/// to = from on all threads, with stores that bypass the caches; measures the memory's speed. `to` is aligned to 64 bytes.
+/// to = from on all threads, with stores that bypass the caches; for measurements of the memory's bandwidth. `to` is aligned to
+/// 64 bytes.
 void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Sets x to zero.
 template <class E>
@@ -174,15 +178,15 @@ template <class To, class From>
 void convert(Stream& stream, To* to, const From* from, std::size_t n);
 
 // --- ranks.cpp ---------------------------------------------------------------------------------------------------------
-/// out[i] (=, +=) the sum of element i < n over `ranks` ranks, in canonical order (comm/tree_sum.hpp). `own` is the
-/// contribution of this rank, `me`. The other ranks' contributions are the rows of `received`, `stride` apart, in order of
-/// ranks. T and In are both float or both double, or T is float and In is bf16 or f16.
+/// out[i] (=, +=) the sum of element i < n over `ranks` ranks, in canonical order (comm/tree_sum.hpp). `me` is the number of
+/// this rank, and `own` has its elements. The rows of `received` have the elements of the other ranks, in order of ranks; rows
+/// are `stride` elements apart. T and In are both float or both double, or T is float and In is bf16 or f16.
 template <class T, class In>
 void sum_ranks(Stream& stream, T* out, const In* own, const In* received, std::size_t stride, int ranks, int me, std::size_t n,
                Write write);
 /// Copies elements [begin, begin + n) of each share of `whole`, rounded to type `In`. `whole` has `total` elements and is
-/// divided into one share per rank (tensor/shape.hpp: share). Share r is copied to row r of `out`; rows are `stride` apart.
-/// Elements after a share's end are not written.
+/// divided into one share per rank by share() of tensor/shape.hpp. Share r is copied to row r of `out`; rows are `stride`
+/// elements apart. Elements after a share's end are not written.
 template <class In>
 void round_shares(Stream& stream, In* out, const float* whole, std::size_t total, std::size_t begin, std::size_t n,
                   std::size_t stride, int ranks);
@@ -203,23 +207,23 @@ void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads,
 struct Keys {
   std::size_t begin, end;
 };
-/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. The strides q_stride of q[B,T,H,D], and
-/// kv_stride of k and v[B,T,K,D], are the numbers of elements from one token to the next, so that q, k and v may be parts of a
+/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. The strides q_stride (of q[B,T,H,D]) and
+/// kv_stride (of k and v[B,T,K,D]) are the numbers of elements from one token to the next, so that q, k and v may be parts of a
 /// fused matrix. lse[B,H,T] receives the log of each row's sum of exponentials. The kernels work in blocks of query rows and
-/// store no T x T matrix. scratch: attention_scratch(). `mask` drops probabilities after the softmax, by (sequence, head,
-/// query, key); backward takes the same mask.
+/// store no T x T matrix. `scratch` has attention_scratch() floats. `mask` drops probabilities after the softmax, by (sequence,
+/// head, query, key); backward takes the same mask.
 /// `past` is the number of earlier tokens, whose keys and values precede those of the queries' own tokens: k and v are
 /// [B,past+T,K,D]. Only attention_forward() supports `past` > 0.
-/// `positions`, [B,T] or null, divides sequences into documents: it has each token's position in its document, 0 at the first
-/// token and increasing by one. A token attends only to its own document, and the kernels skip other documents' keys. `past`
-/// must be 0 then.
+/// `positions`, if it is not null, divides sequences into documents. positions[B,T] are the tokens' positions in their
+/// documents: 0 at the first token of a document, and increasing by one. A token attends only to its own document, and the
+/// kernels skip other documents' keys. `past` must be 0 if `positions` is not null.
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
   const std::int32_t* positions = nullptr;
 
   /// Returns the keys that a query attends to. `own` is the index of the query's own key in the sequence, and `position` the
   /// query's position in its document. All kernels derive their bounds from this function. They assume only that a query
-  /// attends to its own key and to none after it, and that neither bound decreases from one query to the next.
+  /// attends to its own key and to no later key, and that neither bound decreases from one query to the next.
   [[gnu::always_inline]] constexpr Keys visible_keys(std::size_t own, std::size_t position) const {
     return {own - position, own + 1};
   }
@@ -239,15 +243,16 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
-/// The number of floats of scratch for the forward and the backward pass. On a CPU each thread has its own part. On a GPU the
-/// scratch holds the sum of d_out * out for each query and head (D in algorithm 2 of Dao 2023, "FlashAttention-2").
+/// The number of floats of scratch for the forward and the backward pass. On a CPU each thread has its own part of the scratch.
+/// On a GPU the scratch holds the sum of d_out * out for each query and head (D in algorithm 2 of Dao 2023,
+/// "FlashAttention-2").
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device);
 /// The number of floats of scratch for only attention_forward().
 std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device);
 
 // --- cached_attention.cpp ----------------------------------------------------------------------------------------------
-/// The shape of a key-value cache: [sequences, positions, 2, K, D]. Each position of a sequence holds its keys, then its
-/// values.
+/// The shape of a key-value cache: [sequences, positions, 2, K, D]. Each position of a sequence holds the keys of one token,
+/// then its values.
 struct CacheShape {
   std::size_t sequences = 0, positions = 0;  // 0 positions: no cache
   bool operator==(const CacheShape&) const = default;
@@ -257,9 +262,9 @@ struct CacheShape {
 template <class E>
 void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E* kv, std::size_t R, std::size_t n,
                      std::size_t stride, const std::int32_t* sequences, const std::int32_t* positions);
-/// Attention of single tokens, to out[R,H,D]: the query of row r attends to the cached keys of sequence sequences[r] up to
-/// positions[r], its own token included. q is [R,H,D]. `rows` describes R sequences of one token; its kv_stride is ignored.
-/// scratch: R * H * shape.positions floats.
+/// Attention of R single tokens, with the result in out[R,H,D]. The query of row r of q[R,H,D] attends to the cached keys of
+/// sequence sequences[r] up to position positions[r], that of the query's own token. `rows` describes R sequences of one token;
+/// its kv_stride is ignored. `scratch` has R * H * shape.positions floats.
 template <class E>
 void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const CacheShape& shape, const AttentionShape& rows,
                       const std::int32_t* sequences, const std::int32_t* positions, float* scratch);
@@ -279,12 +284,12 @@ struct Logits {
   const std::int32_t* targets;
   std::size_t R, V, piece;
 };
-/// Processes the piece that starts at column `begin`; called for each piece in order. The last call writes, for each row,
+/// Processes the piece that starts at column `begin`. Call this for each piece in order. The last call writes, for each row,
 /// loss[r] = log(sum(exp(logits[r,:]))) - logits[r,target], or 0 if target < 0 (the token is masked).
 template <class E>
 void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::size_t begin);
-/// After cross_entropy() of all pieces: overwrites this piece's logits with gradient_scale * (softmax - onehot), and with zeros
-/// in rows with target < 0.
+/// Call this after cross_entropy() of all pieces. Overwrites the logits of the piece that starts at column `begin` with
+/// gradient_scale * (softmax - onehot). Rows with target < 0 become zeros.
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
 
@@ -293,7 +298,7 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
 /// philox(counter = index/4, key = (seed, tensor)). So any part of a tensor can be filled independently.
 void fill_normal(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
                  float mean, float stddev);
-/// The same, uniform from -bound to bound: one word of philox for each element.
+/// As fill_normal(), with numbers that are uniform from -bound to bound. Each element uses one word of philox.
 void fill_uniform(Stream& stream, float* x, std::size_t n, std::size_t global_begin, std::uint32_t seed, std::uint32_t tensor,
                   float bound);
 void fill_constant(Stream& stream, float* x, std::size_t n, float value);

@@ -1,5 +1,5 @@
-// Runs a row body, that is, a kernel for one row (rows/lanes.hpp): on the CPU as an OpenMP loop over rows, compiled for this
-// machine's instruction set; on another device through the device's library. Private to kernels/.
+// Runs a row body, that is, a kernel for one row (rows/lanes.hpp). On the CPU this is an OpenMP loop over rows, compiled for
+// this machine's instruction set. On another device, the device's library runs the body. Private to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ bool has_tiles();
 template <int level, class Body>
 void run_rows(const Body& body, std::size_t rows);
 
-/// The same, with a separate part of the scratch for each thread; for the bodies of rows/attention.hpp.
+/// As run_rows(), with a separate part of the scratch for each thread; for the bodies of rows/attention.hpp.
 template <int level, class Body>
 void run_attention(const Body& body, std::size_t rows, float* scratch, std::size_t scratch_per_thread);
 

@@ -29,7 +29,8 @@
 
 namespace fsdp::kernels {
 
-/// a * b + c: one rounding if the instruction set has fused multiply-add, two in the x86-64-v2 variant.
+/// Returns a * b + c. The result is rounded once if the instruction set has fused multiply-add. In the x86-64-v2 variant,
+/// product and sum are rounded.
 FSDP_INLINE float multiply_add(float a, float b, float c) {
 #if defined(FSDP_GPU)
   return ::fmaf(a, b, c);
@@ -87,7 +88,7 @@ FSDP_INLINE ExpParts exp_parts(float x) {
   return {multiply_add(r * r, p, r), __builtin_bit_cast(std::int32_t, shifted)};
 }
 
-/// 2^(n-1), 0 for n <= -126; n as in ExpParts.
+/// 2^(n-1), or 0 for n <= -126. n is the n of ExpParts, in the low bits of `shifted`.
 FSDP_INLINE float half_power_of_two(std::int32_t shifted) {
   return __builtin_bit_cast(float, static_cast<std::int32_t>((static_cast<std::uint32_t>(shifted) << 23) + (126u << 23)));
 }
@@ -120,8 +121,8 @@ FSDP_INLINE float tanh(float x) {
 /// 1 / (1 + e^-x), error below 2.5 ulp for |x| <= 86.
 FSDP_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-/// The error function: 1 - e^(-a * P(a)) with a = |x|. The polynomial P is fitted to -log(erfc a) / a on [0, 4] (error 2.5e-8).
-/// Error below 3.1 ulp.
+/// The error function: its absolute value is 1 - e^(-a * P(a)) with a = |x|. The polynomial P is fitted to -log(erfc a) / a on
+/// [0, 4] (error 2.5e-8). Error below 3.1 ulp.
 FSDP_INLINE float erf(float x) {
   float a = x < 0 ? -x : x;
   a = a > 4.0f ? 4.0f : a;
@@ -140,8 +141,8 @@ FSDP_INLINE float erf(float x) {
   return x < 0 ? -t : t;
 }
 
-/// Natural logarithm of a positive normal number, error below 0.9 ulp, with plain products and sums (no fused ones): the same
-/// bits on every instruction set.
+/// Natural logarithm of a positive normal number, error below 0.9 ulp, from plain products and sums (not fused ones), so that
+/// all instruction sets give the same bits.
 FSDP_INLINE float log(float x) {
   // x = 2^n m with m in [sqrt 1/2, sqrt 2): subtracting the bits of sqrt 1/2 makes m's interval start there instead of at 1.
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x) - 0x3f3504f3u;
@@ -160,8 +161,8 @@ FSDP_INLINE float log(float x) {
   return (f + tail) + n * 0.693359375f;
 }
 
-/// Sine and cosine of 2 * pi * word / 2^32, absolute error below 1.1e-7. The argument is reduced exactly, in integers. No fused
-/// products, as in log().
+/// Sine and cosine of 2 * pi * word / 2^32, absolute error below 1.1e-7. The argument is reduced exactly, in integers. As in
+/// log(), no products and sums are fused.
 struct SinCos {
   float sin, cos;
 };

@@ -28,12 +28,12 @@ struct RoundingNoise {
 RoundingNoise rounding_noise(RandomSite site, std::uint32_t seed, std::uint64_t update, std::size_t parameter,
                              std::size_t first_element, std::uint32_t time = 0);
 
-/// Stochastic rounding: kept[n] (=, +=) wide[n], rounded up or down such that the expected value is exact; then wide = kept.
-/// Values that bf16 can represent are unchanged. Element i of these arrays has the index noise.first_element + i in its
-/// parameter.
+/// Stochastic rounding: kept[n] (=, +=) wide[n]. The result is rounded up or down such that its expected value is exact. Then
+/// wide = kept. Values that bf16 can represent are unchanged. Element i of these arrays has the index noise.first_element + i
+/// in its parameter.
 void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write);
 
-/// A rank's part of a parameter. All states have the type `state_type`, and the order given with each optimizer below. `copy`
+/// A rank's part of a parameter. All states have the type `state_type`. Their order is given with each optimizer below. `copy`
 /// receives the new parameters in 16 bits, rounded to nearest even; if null, there is no copy.
 struct UpdateTarget {
   float* parameter = nullptr;
@@ -56,25 +56,25 @@ struct LambStep {
   double learning_rate, beta1, beta2, eps, weight_decay;
   double bias_correction1, bias_correction2;
 };
-/// Updates m and v. Adds the squares of the weights p to `weights`. Adds the squares of the update directions (m / bc1) /
-/// (sqrt(v / bc2) + eps) + weight_decay * p to `directions`; bc1 and bc2 are the bias corrections.
+/// Updates m and v. Adds the squares of the weights p to `weights`, and the squares of the update directions to `directions`.
+/// The direction is (m / bc1) / (sqrt(v / bc2) + eps) + weight_decay * p, where bc1 and bc2 are the bias corrections.
 void lamb_statistics(Stream& stream, const UpdateTarget& target, const LambStep& step, ExactSum& weights, ExactSum& directions);
 /// p -= learning_rate * (|weights| / |directions|) * direction. `weights` and `directions` are the sums over the whole tensor.
 void lamb(Stream& stream, const UpdateTarget& target, const LambStep& step, const ExactSum& weights,
           const ExactSum& directions);
 
-/// The sum of the squared gradient of each row, and of each column, of a matrix [rows, columns]. Each sum is two integer words,
-/// so that ranks can add them exactly. factor_squares() computes the sums over a part of the matrix, and sets the words of
-/// other rows and columns to zero. `norm`, the norm of the update's whole gradient, bounds the sums and defines the words'
-/// units.
+/// The sums of the squared gradient over each row and over each column of a matrix [rows, columns]. Each sum is two integer
+/// words, so that ranks can add them exactly. factor_squares() computes the sums over a part of the matrix, and sets the words
+/// of other rows and columns to zero. `norm` is the norm of the update's whole gradient. It bounds the sums, and so defines the
+/// units of the words.
 struct FactorWords {
   std::int64_t *row = nullptr, *column = nullptr;  // 2 * rows and 2 * columns words
   static std::size_t count(std::size_t rows, std::size_t columns) { return 2 * (rows + columns); }
 };
 void factor_squares(Stream& stream, const float* gradient, std::size_t begin, std::size_t n, std::size_t rows,
                     std::size_t columns, const GradientNorm& norm, const FactorWords& words);
-/// Updates row_var[rows] and column_var[columns] of the whole matrix: factor += weight * (s - factor), with s the mean of
-/// (norm.scale * g)^2 over the row or column. Also writes `mean`, the mean of row_var, for the functions below.
+/// Updates row_var[rows] and column_var[columns] of the whole matrix: factor += weight * (s - factor), where s is the mean of
+/// (norm.scale * g)^2 over the factor's row or column. Also writes `mean`, the mean of row_var, for the functions below.
 void update_factors(Stream& stream, float* row_var, float* column_var, std::size_t rows, std::size_t columns,
                     const GradientNorm& norm, double weight, const FactorWords& words, std::int64_t* mean);
 /// The number of words of `mean`. If ranks with the same factors add their words, the result represents the same mean.
@@ -102,13 +102,14 @@ void adafactor_statistics(Stream& stream, const UpdateTarget& target, std::size_
                           ExactSum& directions);
 void adafactor(Stream& stream, const UpdateTarget& target, std::size_t begin, const AdafactorFactors& factors, double decay,
                const AdafactorScale& scale);
-/// The same for a vector. Its state v is updated by v += weight * (g^2 - v).
+/// As adafactor_statistics() and adafactor(), for a vector. The first function updates the state: v += weight * (g^2 - v).
 void adafactor_vector_statistics(Stream& stream, const UpdateTarget& target, double weight, ExactSum& directions);
 void adafactor_vector(Stream& stream, const UpdateTarget& target, double decay, const AdafactorScale& scale);
 
 // --- with whole matrices ------------------------------------------------------------------------------------------------
-/// Replaces x[rows, columns] by approximately the nearest matrix with all singular values equal to 1 (they lie between 0.5 and
-/// 1.5), by five steps of a Newton-Schulz iteration of degree five, in fp32. `scratch`: newton_schulz_scratch() floats.
+/// Replaces x[rows, columns] by an approximation of the nearest matrix whose singular values are all 1. Those of the result are
+/// between 0.5 and 1.5. Computed by five steps of a Newton-Schulz iteration of degree five, in fp32. `scratch` has
+/// newton_schulz_scratch() floats.
 void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t columns, float* scratch);
 std::size_t newton_schulz_scratch(std::size_t rows, std::size_t columns);
 double newton_schulz_flops(std::size_t rows, std::size_t columns);

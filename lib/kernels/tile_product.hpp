@@ -41,16 +41,17 @@ struct StoreGeluGradient {
   std::size_t n;
 };
 
-/// How a product is divided, so that its operands stay in the second-level cache: into blocks of at most `depth` along k,
-/// `left_numbers` elements of a and `columns` columns of b. The workspace has sums for `rows_of_sums` rows.
+/// The blocks into which a product is divided, so that its operands stay in the second-level cache. A block has at most `depth`
+/// elements along k, `left_numbers` elements of a and `columns` columns of b. The workspace has sums for `rows_of_sums` rows.
 struct TileBlocks {
   static constexpr std::size_t depth = 1024, left_numbers = 384 * 1024, columns = 1024, rows_of_sums = 1024;
-  /// Per thread.
+  /// The size of the workspace of one thread.
   static constexpr std::size_t workspace_bytes =
       sizeof(bf16) * (left_numbers + depth * columns) + sizeof(float) * rows_of_sums * columns;
 };
 
-/// Defined in rows/amx.cpp, for machines with has_tiles(). `workspace`: TileBlocks::workspace_bytes bytes, aligned to 64 bytes.
+/// Defined in rows/amx.cpp, for machines on which has_tiles() returns true. `workspace` has TileBlocks::workspace_bytes bytes,
+/// aligned to 64 bytes.
 template <int level, class End>
 void run_tile_product(const TileProduct<End>& product, std::byte* workspace);
 

@@ -1,5 +1,5 @@
-// The sums over an update's gradient and loss, and the gradient norm that the optimizer reads. During an update they stay in
-// device memory and only kernels access them: the device, not the host, decides whether the parameters change.
+// The sums over an update's gradient and loss, and the gradient norm that the optimizer reads. During an update these numbers
+// stay in device memory, and only kernels access them: the device, not the host, decides whether the parameters change.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace fsdp::kernels {
 
 /// The norm of an update's gradient, and the values derived from it.
 struct GradientNorm {
-  double norm = 0;          // of the stored gradient, which is multiplied by the loss scale
-  double scale = 1;         // optimizers multiply the gradient by it; includes clipping and the inverse loss scale
+  double norm = 0;          // the norm of the stored gradient, which is multiplied by the loss scale
+  double scale = 1;         // the factor by which optimizers multiply the gradient: clipping and the inverse loss scale
   std::int64_t finite = 1;  // 0: the update is skipped (values are not finite, or exceed a limit of UpdateRules)
 };
 
@@ -28,8 +28,8 @@ struct UpdateRules {
 };
 
 struct UpdateSums {
-  LossSum loss;       // of this rank's micro-batches; the caller adds all ranks' sums before gradient_norm()
-  ExactSum squares;   // of this rank's part of the gradient; the caller adds all ranks' sums before gradient_norm()
+  LossSum loss;       // the sum over this rank's micro-batches; the caller adds all ranks' sums before gradient_norm()
+  ExactSum squares;   // the sum over this rank's part of the gradient; the caller adds all ranks' sums before gradient_norm()
   GradientNorm norm;  // computed by gradient_norm()
 };
 
