@@ -1,7 +1,6 @@
 // torch.optim.Adafactor over shards. Round 0 of statistics sums the squares of the weights, and for matrices the squares of the
 // gradient by row and by column. From the sums over all ranks, every rank updates the same factors. Round 1 sums the squares of
-// the update directions, by which they are clipped, and for matrices computes the mean of the factors, which is the same on
-// every rank.
+// the update directions, for clipping. For matrices it also computes the mean of the factors, which is the same on every rank.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +11,7 @@ namespace fsdp {
 namespace {
 
 constexpr double second_moment_decay = -0.8;  // beta2 of update t is 1 - t^-0.8: Shazeer and Stern 2018, section 7.2
-constexpr double least_scale = 1e-3;          // the least scale of a tensor's weights: eps2 in the paper
+constexpr double least_scale = 1e-3;          // eps2 in the paper: the smallest scale of a tensor's weights
 constexpr double clipping_threshold = 1;      // d in the paper
 
 double weight_of(const OptimizerStep& step) { return std::pow(static_cast<double>(step.number), second_moment_decay); }
@@ -43,7 +42,7 @@ std::size_t words(const Shape& shape, int round) {
 }
 
 void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step, int round) {
-  if (round == 1)  // also for matrices without a slice on this rank, which may have one at another world size
+  if (round == 1)  // also for matrices without a slice on this rank: at another world size the rank may have one
     for (const UnitTensor& tensor : memory.tensors)
       if (tensor.is_matrix)
         kernels::update_factors(stream, factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column),

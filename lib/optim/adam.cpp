@@ -1,6 +1,6 @@
-// Adam and AdamW as in torch.optim: p -= lr * wd * p (AdamW; Adam adds wd * p to the gradient), then p -= (lr / bc1) * m /
-// (sqrt(v) / sqrt(bc2) + eps) with bc = 1 - beta^t (Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019, Algorithm 2).
-// With amsgrad, v is replaced by its maximum so far (Reddi et al. 2018, Algorithm 2).
+// Adam and AdamW as in torch.optim: AdamW first computes p -= lr * wd * p, while Adam adds wd * p to the gradient. Both then
+// compute p -= (lr / bc1) * m / (sqrt(v) / sqrt(bc2) + eps) with bc = 1 - beta^t (Kingma and Ba 2015, Algorithm 1; Loshchilov
+// and Hutter 2019, Algorithm 2). With amsgrad, v is replaced by its maximum so far (Reddi et al. 2018, Algorithm 2).
 #include <cmath>
 
 #include "kernels/element_update.hpp"

@@ -1,5 +1,5 @@
-// LAMB: You et al. 2020, "Large batch optimization for deep learning", Algorithm 2, with phi the identity. It needs the norms
-// of whole tensors of weights and of update directions: one round of sums.
+// LAMB: You et al. 2020, "Large batch optimization for deep learning", Algorithm 2, with phi the identity. LAMB needs the norms
+// of the weights and of the update directions over whole tensors, which takes one round of sums.
 #include <cmath>
 
 #include "optim/optimizer.hpp"

@@ -6,7 +6,7 @@ namespace fsdp {
 
 bool LossScaler::update(bool finite) {
   LossScalerState& s = state_;
-  constexpr std::int64_t hopeless = 200;  // overflows in a row; halving from 2^64 down to 2^-64 takes 128
+  constexpr std::int64_t hopeless = 200;  // training ends after so many overflows in a row; from 2^64 to 2^-64 are 128 halvings
   if (finite) {
     s.in_a_row = 0;
     if (static_cast<std::uint64_t>(s.updates - s.last_overflow) % options_.scale_window == 0) {

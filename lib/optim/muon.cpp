@@ -1,5 +1,5 @@
-// Muon as in torch.optim.Muon (Jordan et al. 2024): computes update directions from whole matrices, for the matrices inside
-// blocks; AdamW updates the other parameters.
+// Muon as in torch.optim.Muon (Jordan et al. 2024): for the matrices inside blocks, the update directions are computed from
+// whole matrices. AdamW updates the other parameters.
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +26,7 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
     const double lr = step.learning_rate * slice.learning_rate_scale;
-    // As PyTorch's adjust_lr_fn "original": with this factor, a tall orthogonal matrix has a root mean square of 1 /
+    // The factor of PyTorch's adjust_lr_fn "original". With it, the root mean square of a tall orthogonal matrix is 1 /
     // sqrt(columns).
     const double adjusted =
         lr * std::sqrt(std::max(1.0, static_cast<double>(tensor.rows) / static_cast<double>(tensor.columns)));

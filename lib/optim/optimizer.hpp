@@ -101,8 +101,8 @@ struct OptimizerStep {
 using UpdateFunction = void (*)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&);
 
 /// The rounds of sums that a rule needs. words() returns the number of integer words of a tensor in a round. count() adds this
-/// rank's part to the words of the round, which are zero at first. When count() is called,
-/// the words of earlier rounds are already sums over all ranks. count() may also update states.
+/// rank's part to the words of the round, which are zero at first. When count() is called, the words of earlier
+/// rounds are already sums over all ranks. count() may also update states.
 struct Statistics {
   int rounds = 0;
   std::size_t (*words)(const Shape& shape, int round) = nullptr;

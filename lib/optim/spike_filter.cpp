@@ -8,7 +8,7 @@ namespace fsdp {
 
 namespace {
 
-/// Adds a value: Finch 2009, "Incremental calculation of weighted mean and variance", section 9.
+/// Adds a value to the moments; see Finch 2009, "Incremental calculation of weighted mean and variance", section 9.
 void add(SpikeFilterState::Moments& moments, double value, double weight) {
   const double difference = value - moments.mean, step = weight * difference;
   moments.mean += step;
