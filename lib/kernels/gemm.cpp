@@ -1,8 +1,8 @@
 // GEMM on the CPU. bf16 products that are not small run on AMX's tiles (rows/tile_gemm.hpp) if the machine has AMX. Products of
-// a few rows, which occur in text generation, have our own kernel (rows/skinny.hpp). All others run on oneDNN: its gemm for
-// the type, or, for shapes where that is faster on one thread, a cached matmul primitive. The choice depends only on the shape
-// and on whether several threads share the product, so that a result does not depend on timing. Measured with oneDNN 2.6.3 on
-// one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s), in GFLOP/s, sgemm against matmul:
+// a few rows, which occur in text generation, have our own kernel (rows/skinny.hpp). All others run on oneDNN's gemm for
+// the type, or on a cached matmul primitive for shapes where matmul is faster on one thread. The choice depends only on the
+// shape and on whether several threads share the product, so that a result does not depend on timing. GFLOP/s of sgemm against
+// matmul, measured with oneDNN 2.6.3 on one AVX-512 core (Cascade Lake, peak about 150 GFLOP/s):
 //   out[1024,3072] = x[1024,768] w[768,3072]        101-119 against  45    plain right-hand sides of 2304 or 3072 columns
 //   out[1024,768] = x[1024,3072] w[768,3072]^T      123     against 120
 //   out[1024,256] = x[1024,1024] w[256,1024]^T       77     against 121    few columns, transposed right-hand side
@@ -51,10 +51,11 @@ namespace fsdp::kernels {
 namespace {
 
 /// Returns true if matmul is faster than sgemm, by the measurements above. Small products use sgemm, which has no look-up of
-/// primitives. So do products on several threads: for them matmul takes up to 60 MB of scratch, and its speed was not measured.
+/// primitives. Products on several threads also use sgemm: for them matmul takes up to 60 MB of scratch, and its speed was not
+/// measured.
 bool matmul_is_faster(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, std::size_t lda,
                       std::size_t ldb, std::size_t ldo) {
-  // matmul chooses a slow implementation if rows are further apart than their length.
+  // matmul chooses a slow implementation for matrices with gaps between their rows.
   const bool dense = lda == (trans_a == Trans::yes ? m : k) && ldb == (trans_b == Trans::yes ? k : n) && ldo == n;
   if (!dense || n < 128 || k < 128 || (!omp_in_parallel() && omp_get_max_threads() > 1)) return false;
   if (trans_a == Trans::no && trans_b == Trans::yes) return n <= 256 || m <= 512;
@@ -62,14 +63,14 @@ bool matmul_is_faster(Trans trans_a, Trans trans_b, std::size_t m, std::size_t n
   return false;
 }
 
-/// A matmul primitive and the layouts of its operands and scratchpad. Each thread has its own: a primitive with a scratchpad
-/// must not be executed twice at the same time, and ranks may be threads.
+/// A matmul primitive and the layouts of its operands and scratchpad. Each thread has its own primitive, because a primitive
+/// with a scratchpad must not be executed twice at the same time, and ranks may be threads.
 struct Matmul {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, out, scratchpad;
 };
 
-/// The key of a primitive in the cache: a product's types, shapes and strides.
+/// The key of a primitive in the cache is a product's types, shapes and strides.
 struct MatmulKey {
   DType type, out_type;
   Trans trans_a, trans_b;
@@ -83,7 +84,7 @@ dnnl::memory::data_type dnnl_type(DType type) {
 }
 
 struct MatmulCache {
-  static constexpr std::size_t most = 256;  // a model has about a dozen shapes; the limit is for callers with ever new shapes
+  static constexpr std::size_t most = 256;  // a model has about a dozen shapes; the limit is for callers with many more shapes
 
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -137,7 +138,7 @@ struct Operands {
   Write write;
 };
 
-/// The operands of a product of dense matrices that overwrites its result.
+/// The operands of a product of dense matrices that overwrites `out`.
 Operands dense(Trans trans_b, std::size_t m, std::size_t n, std::size_t k) {
   return {Trans::no, trans_b, m, n, k, k, trans_b == Trans::yes ? k : n, n, Write::overwrite};
 }
@@ -157,7 +158,7 @@ void multiply(const Operands& o, const float* a, const float* b, float* out) {
                "dnnl_sgemm");
 }
 
-/// Returns true if AMX is faster: for smaller products oneDNN is, because it packs less.
+/// Returns true if AMX is faster than oneDNN. For smaller products oneDNN is faster, because it packs less.
 bool worth_tiles(const Operands& o) { return o.m >= 64 && o.n >= 64 && o.k >= 64 && has_tiles(); }
 
 /// The packing workspaces of this rank's `threads` threads, one after another.
@@ -186,7 +187,7 @@ void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, const En
 template <class Out>
 void multiply(const Operands& o, const bf16* a, const bf16* b, Out* out) {
   if (worth_tiles(o)) return multiply_by_tiles(o, a, b, StoreSums<Out>{out, o.ldo, o.write});
-  // oneDNN's bf16 gemm, which can only write fp32, is faster than matmul if a is transposed or the result is added.
+  // oneDNN's bf16 gemm, which can only write fp32, is faster than matmul if `a` is transposed or the result is added to `out`.
   if constexpr (std::is_same_v<Out, float>)
     if (o.trans_a == Trans::yes || o.write == Write::add)
       return check_status(
@@ -227,7 +228,7 @@ void multiply_in_fp32(Stream& stream, Operands o, const E* a, const E* b, Out* o
 }
 
 /// Returns true if the product has so few rows that rows/skinny.hpp is faster than oneDNN, because reading b is most of the
-/// work. The most rows are:
+/// work. The largest number of rows is:
 ///   8 if 16-bit numbers are multiplied natively;
 ///   64 in fp32 with b transposed. On a core of an AMD EPYC with AVX-512 (peak 118 GFLOP/s) and b[1536,576] not in cache,
 ///     products of 12, 16, 32 and 64 rows reach 86, 85, 93 and 95 GFLOP/s; sgemm reaches 53, 30, 48 and 67, and is faster for

@@ -22,7 +22,7 @@ bool has_v3() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
       !__builtin_cpu_supports("bmi2"))
     return false;
-  constexpr unsigned movbe = 1u << 22, f16c = 1u << 29, lzcnt = 1u << 5;  // have no names in __builtin_cpu_supports()
+  constexpr unsigned movbe = 1u << 22, f16c = 1u << 29, lzcnt = 1u << 5;  // bits without names in __builtin_cpu_supports()
   unsigned eax, ebx, basic, extended, edx;
   return __get_cpuid(1, &eax, &ebx, &basic, &edx) && (basic & movbe) && (basic & f16c) &&
          __get_cpuid(0x80000001, &eax, &ebx, &extended, &edx) && (extended & lzcnt);
@@ -53,7 +53,7 @@ CpuLevel choose_level() {
 }  // namespace
 
 CpuLevel cpu_level() {
-  static const CpuLevel level = choose_level();  // computed once, even if ranks are threads of this process
+  static const CpuLevel level = choose_level();  // computed once for all ranks that are threads of this process
   return level;
 }
 

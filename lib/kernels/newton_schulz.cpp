@@ -33,7 +33,7 @@ double newton_schulz_flops(std::size_t rows, std::size_t columns) {
 }
 
 void newton_schulz(Stream& stream, float* x, std::size_t rows, std::size_t columns, float* scratch) {
-  const bool wide = rows <= columns;  // then x x^T is the smaller Gram matrix, else x^T x
+  const bool wide = rows <= columns;  // if true, x x^T is the smaller Gram matrix; if false, x^T x
   const std::size_t n = std::min(rows, columns), numel = rows * columns;
   ExactSum& sum = *reinterpret_cast<ExactSum*>(scratch);
   float *other = scratch + sum_floats, *gram = other + numel, *square = gram + n * n;

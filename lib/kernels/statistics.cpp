@@ -1,4 +1,4 @@
-// Launches the kernels of LAMB and Adafactor: sums over whole tensors, and the updates that use them.
+// Launches the kernels of LAMB and Adafactor: those for sums over whole tensors, and those for updates from these sums.
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,8 @@
 // Causal attention on CUDA cores, for types and head sizes that tensor_attention.hpp does not support. The forward pass is
 // FlashAttention's online softmax over tiles of 32 queries and 32 keys (Dao et al. 2022, Algorithm 1). The backward pass is
-// FlashAttention-2's, from lse and delta (Dao 2023, Algorithm 2). One kernel computes the gradients of keys and values and
-// another those of queries, so that blocks share no sums and the order of all sums is fixed.
+// that of FlashAttention-2, which computes the probabilities again from lse and uses delta (Dao 2023, Algorithm 2). One kernel
+// computes the gradients of keys and values and another those of queries, so that no two blocks add to the same sum and the
+// order of all sums is fixed.
 //
 // Tiles without a visible key are skipped (kernels.hpp: AttentionShape::visible_keys).
 //
@@ -49,8 +50,8 @@ struct Tile {
     for (std::size_t d = 0; d < D; ++d) sum = multiply_add(mine[d], other[d], sum);
     return sum;
   }
-  /// Copies from[(first + r) * step] times `factor` to row r; rows from `end` on become zero. Called by the whole block, which
-  /// must synchronise afterwards.
+  /// Copies the D numbers at from[(first + r) * step], times `factor`, to row r. Rows with first + r >= end become zero. Called
+  /// by the whole block, which must synchronise afterwards.
   template <class E>
   __device__ void load(const E* from, std::size_t step, std::size_t first, std::size_t end, std::size_t D,
                        float factor = 1) const {
@@ -69,7 +70,7 @@ template <int chunks>
 struct RowSums {
   float value[rows_of_warp][chunks] = {};
 
-  /// Row r += the sum over j of weights[r][j] rows[j].
+  /// Adds to row r the sum over j of weights[r][j] * rows[j].
   __device__ void add(const Tile& weights, const Tile& rows, std::size_t D) {
     const std::size_t first = first_row_of_warp();
     for (std::size_t j = 0; j < tile; ++j) {
@@ -162,7 +163,7 @@ struct Forward {
         const bool seen = j < keys_seen.end && j < all && j >= keys_seen.begin;
         const float score = seen ? keys.dot(lane, queries.row(row), s.D) : -__builtin_huge_valf();
         const float largest = warp_max(score), before = top[r];
-        // A query may see none of the first keys of the loop, if it sees only later ones.
+        // A query may see none of the first keys of the loop, and only later keys.
         const bool began = std::is_same_v<Documents, OneDocument> ? key > 0 : before > -__builtin_huge_valf();
         if (largest > top[r]) top[r] = largest;
         const float e = seen ? exp(score - top[r]) : 0.0f, shrink = began ? exp(before - top[r]) : 0.0f;
@@ -183,7 +184,7 @@ struct Forward {
   }
 };
 
-/// delta[b,h,t] = sum over d of d_out * out; a warp computes one sum.
+/// delta[b,h,t] = the sum of d_out * out over the D elements of a head. A warp computes one sum.
 template <class E>
 struct Delta {
   static constexpr unsigned most_threads = warp * warps;
@@ -207,8 +208,8 @@ struct Pair {
   float weight, slope;
 };
 
-/// The gradients of a tile of keys and values: sums over the queries from the tile's first token on, of all heads that share
-/// the keys.
+/// The gradients of a tile of keys and values. They are sums over the queries from the tile's first token on, in all query
+/// heads that share the keys.
 template <class E, int chunks, class Documents>
 struct KeyBackward {
   static constexpr unsigned most_threads = warp * warps;
@@ -263,7 +264,7 @@ struct KeyBackward {
   }
 };
 
-/// The gradients of a tile of queries: sums over the keys up to the tile's last token.
+/// The gradients of a tile of queries. They are sums over the keys up to the tile's last token.
 template <class E, int chunks, class Documents>
 struct QueryBackward {
   static constexpr unsigned most_threads = warp * warps;
@@ -313,7 +314,7 @@ struct QueryBackward {
   }
 };
 
-/// Calls f<chunks, Documents>() with the values for this shape.
+/// Calls f<chunks, Documents>() with the template arguments for this shape.
 template <class F>
 cudaError_t with_chunks(const AttentionShape& s, F f) {
   expect(s.D <= most_head_size_on_cuda, "the head size must be within the limit of the GPU kernels");

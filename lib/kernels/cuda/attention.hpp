@@ -1,4 +1,4 @@
-// Attention on a GPU, with the operands of kernels.hpp. Both functions queue their kernels.
+// Attention on a GPU, with the operands of kernels.hpp. Both functions return when their kernels are queued.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@ namespace fsdp::kernels {
 /// The largest head size.
 inline constexpr std::size_t most_head_size_on_cuda = 256;
 
-/// The factor of the scores.
+/// The factor by which the products q k^T are multiplied.
 inline float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<float>(shape.D)); }
 
 cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call);

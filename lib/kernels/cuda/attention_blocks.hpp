@@ -1,4 +1,5 @@
-// The number of blocks of attention's kernels on a GPU, as a function of type and shape that needs no GPU.
+// The number of thread blocks of attention's kernels on a GPU. It is a function of type and shape, and can be computed without
+// a GPU.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +8,10 @@
 
 namespace fsdp::kernels {
 
-/// Returns true if the kernels of tensor_attention.cu support heads of this type and shape. It depends on nothing else, so that
-/// a resumed run uses the same kernels as before. q, k, v, out and their gradients must then be aligned to 16 bytes. This holds
-/// in a model: these tensors are parts of buffers that are aligned to 64 bytes, at offsets within rows that are multiples of 8
-/// numbers.
+/// Returns true if the kernels of tensor_attention.cu support heads of this type and shape. The choice depends on nothing else,
+/// so that a resumed run uses the same kernels as before. q, k, v, out and their gradients must then be aligned to 16 bytes.
+/// This holds in a model: these tensors are parts of buffers that are aligned to 64 bytes, at offsets within rows that are
+/// multiples of 8 numbers.
 constexpr bool tensor_attention_takes(DType type, const AttentionShape& s) {
   return (type == DType::bf16 || type == DType::f16) && s.D % 8 == 0 && s.D <= 128 && s.q_stride % 8 == 0 &&
          s.kv_stride % 8 == 0;
@@ -23,7 +24,7 @@ struct AttentionTiles {
 };
 constexpr AttentionTiles tensor_tiles{128, 64, 64}, cuda_core_tiles{32, 32, 32};
 
-/// The number of blocks of these three kernels.
+/// The numbers of thread blocks of the forward kernel, the kernel for dk and dv, and the kernel for dq.
 struct AttentionBlocks {
   std::size_t forward, keys, queries;
 };

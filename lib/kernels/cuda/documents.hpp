@@ -1,5 +1,5 @@
 // AttentionShape::visible_keys() for both attention kernels on GPUs. The kernels are compiled twice: for sequences in which all
-// queries see the first key, and for others, such as those of several documents.
+// queries see the first key, and for other sequences, such as those with several documents.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,7 +26,8 @@ struct SeveralDocuments {
     return s.seen_by(b, t < s.T ? t : s.T - 1);
   }
 
-  /// Returns the first token after t that does not see token t. Tokens from there on see neither t nor any token before it.
+  /// Returns the first token after t that does not see token t. That token and all later ones see neither t nor any token
+  /// before t.
   static __device__ __forceinline__ std::size_t end_of_seers(const AttentionShape& s, std::size_t b, std::size_t t) {
     std::size_t low = t + 1, end = s.T;
     while (low < end) {

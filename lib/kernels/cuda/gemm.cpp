@@ -71,7 +71,8 @@ std::string CudaProducts::description() const {
   return format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-/// Row-major out = op(a) op(b) is column-major out^T = op(b)^T op(a)^T: the operands change places.
+/// Row-major out = op(a) op(b) is column-major out^T = op(b)^T op(a)^T, so `b` is the left operand of cuBLASLt and `a` the
+/// right one.
 const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t workspace_bytes) {
   if (const auto found = prepared_.find(s); found != prepared_.end()) return found->second;
   Prepared made{};
@@ -95,7 +96,8 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "setting a preference");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
-  // If cuBLASLt splits k, it must add the parts in fp32: by default it may round them to the type of the result first.
+  // If cuBLASLt splits k, it must add the partial sums in fp32. By default, cuBLASLt may first round them to the type of the
+  // result.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})

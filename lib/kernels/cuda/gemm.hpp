@@ -33,7 +33,7 @@ class CudaProducts {
     Trans trans_a, trans_b;
     std::size_t m, n, k, lda, ldb, ldo;
     Write write;
-    unsigned alignment;  // the smallest of the operands, in bytes, at most 256: some algorithms load 16 bytes at a time
+    unsigned alignment;  // the smallest alignment of the operands in bytes, at most 256; some algorithms load 16 bytes at once
     auto operator<=>(const Shape&) const = default;
   };
   struct Prepared;

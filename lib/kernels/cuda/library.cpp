@@ -40,10 +40,10 @@ class CudaKernels final : public kernels::DeviceKernels {
 
  private:
   const std::unordered_map<std::type_index, kernels::CudaRowFunction> rows_ = kernels::cuda_row_functions();
-  mutable kernels::CudaProducts products_;  // mutable, because it caches new shapes
+  mutable kernels::CudaProducts products_;  // mutable, because products of new shapes are added to its cache
 };
 
-/// Returns the indices of the visible GPUs that fsdp supports: asynchronous copies and bf16 products need compute capability
+/// Returns the indices of the visible GPUs that fsdp supports. Asynchronous copies and bf16 products need compute capability
 /// 8.0. If there are no such GPUs, sets *why.
 std::vector<int> find_usable(std::string* why) {
   int count = 0;

@@ -10,7 +10,7 @@
 
 namespace fsdp::kernels {
 
-/// Queues `body` for `rows` rows. Its type must be the one under which the function is in the table.
+/// Queues `body` for `rows` rows. The type of `body` must be the key of this function in the table.
 using CudaRowFunction = cudaError_t (*)(cudaStream_t stream, const void* body, std::size_t rows);
 
 /// The functions of all bodies in rows/bodies.hpp.

@@ -1,22 +1,23 @@
 // Causal attention on tensor cores, for 16-bit numbers: FlashAttention-2 (Dao 2023), Algorithm 1 forward and Algorithm 2
-// backward. As in attention.cu, one kernel computes the gradients of keys and values and another those of queries, so that
-// blocks share no sums and the order of all sums is fixed. The cost is that two of the five backward products are computed
-// twice.
+// backward. As in attention.cu, one kernel computes the gradients of keys and values and another those of queries, so that no
+// two blocks add to the same sum and the order of all sums is fixed. The cost is that two of the five backward products are
+// computed twice.
 //
-// A block has four warps. A warp owns strips of 16 rows: queries, or, in the kernel of the gradients of keys and values, keys,
-// with scores computed transposed. A warp's scores are in its registers as sums of mma. Rounded to 16 bits they are the left
-// operand of the next product, so that they never go through shared memory. The block's own rows are in shared memory. So are
-// the rows of the other side (keys and values for a block of queries, queries for a block of keys), in steps of 32 or 64. Steps
-// have two buffers: asynchronous copies fill one while the other is used.
+// A block has four warps. A warp owns strips of 16 rows. The rows are queries, except in the kernel for the gradients of keys
+// and values: there they are keys, and the scores are computed transposed. A warp's scores are in its registers as sums of mma.
+// Rounded to 16 bits they are the left operand of the next product, so that they never go through shared memory. The block's
+// own rows are in shared memory. The rows of the other side (keys and values for a block of queries, queries for a block of
+// keys) are copied there in steps of 32 or 64 rows. There are two buffers for steps: asynchronous copies fill one buffer while
+// the other is used.
 //
 // Expected performance on compute capability 8.0, where it was never measured: a multiprocessor runs one mma in two cycles, and
 // in this time shared memory delivers 256 bytes, that is, one right operand. The forward pass has two strips per warp, which
 // share each right operand (160 to 190 bytes per mma). In the backward pass two strips would need too many registers (290 to
-// 340 bytes, so at best 75 % to 88 % of the peak). 9.0 has similar limits; its faster instructions (wgmma) are not used. A
-// block takes 30 to 80 KiB of shared memory (heads of 32: 30, 64: 54, 80: 66, 96: 78, 128: 68, and up to 1 more for the
-// gradients of keys) and a thread at most 255 registers, so that at least two blocks fit on a multiprocessor. Rows in shared
-// memory are padded by 16 bytes, so that ldmatrix has no bank conflicts. Of a head's tiles, those with the longest sums start
-// first.
+// 340 bytes, so at best 75 % to 88 % of the peak). Compute capability 9.0 has similar limits; its faster instructions (wgmma)
+// are not used. A block takes 30 to 80 KiB of shared memory (heads of 32: 30, 64: 54, 80: 66, 96: 78, 128: 68, and up to 1 more
+// for the gradients of keys) and a thread at most 255 registers, so that at least two blocks fit on a multiprocessor. Rows in
+// shared memory are padded by 16 bytes, so that ldmatrix has no bank conflicts. Of a head's tiles, those with the longest sums
+// start first.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"
@@ -32,7 +33,8 @@ namespace {
 constexpr unsigned warp = 32, warps = 4, threads = warp * warps, strip = 16;
 constexpr float log2_of_e = 1.44269504f;
 
-/// The number of rows of the other side that a block processes per step. W is the padded head size.
+/// The number of rows of the other side (keys for queries, queries for keys) that a block processes per step. W is the padded
+/// head size.
 constexpr unsigned step_of(unsigned W) { return W <= 96 ? 64 : 32; }
 
 __device__ unsigned lane_of_warp() { return threadIdx.x % warp; }
@@ -52,8 +54,8 @@ struct SharedRows {
 
   __device__ SharedRows after(unsigned rows) const { return {data + rows * stride}; }
 
-  /// Starts copying from[(first + r) * step] to row r, for `count` rows. Rows from `end` on, and columns from D on, become
-  /// zero. Called by the whole block.
+  /// Starts copying from[(first + r) * step] to row r, for `count` rows. Rows with first + r >= end and columns from D on
+  /// become zero. The whole block calls this.
   template <unsigned count>
   __device__ void begin_copy(const E* from, std::size_t step, unsigned first, unsigned end, unsigned D) const {
     constexpr unsigned pieces = W / 8;
@@ -70,7 +72,7 @@ struct SharedRows {
     const FourParts p = ldmatrix(at(row, column));
     return {{p.part[0], p.part[1], p.part[2], p.part[3]}};
   }
-  /// The same numbers as two adjacent right operands: right() takes the 16 rows as the depth, right_transposed() the 16
+  /// Loads 16 x 16 numbers as two adjacent right operands. right() takes the 16 rows as the depth, right_transposed() the 16
   /// columns.
   struct Pair {
     RightFragment of[2];
@@ -237,7 +239,7 @@ __device__ __forceinline__ void column_factors(SumFragment& factors, const Dropo
 
 // --- The kernels. ---
 
-// The range of keys that query t of sequence b sees, in 32 bits.
+// The range of keys that query t of sequence b sees, as 32-bit numbers.
 template <class Documents>
 __device__ __forceinline__ unsigned begin_of_keys(const AttentionShape& s, std::size_t b, unsigned t) {
   return static_cast<unsigned>(Documents::seen_by(s, b, t).begin);
@@ -267,7 +269,7 @@ __device__ __forceinline__ void each_step(unsigned steps, Begin begin, Use use) 
   commit_copies();
   for (unsigned i = 0; i < steps; ++i) {
     wait_copies<0>();
-    __syncthreads();  // all lanes see the step's rows, and none still uses the rows of the step before
+    __syncthreads();  // now all lanes see the rows of this step, and no lane still uses the rows of the step before
     if (i + 1 < steps) {
       begin(i + 1, (i + 1) % 2);
       commit_copies();
@@ -276,7 +278,7 @@ __device__ __forceinline__ void each_step(unsigned steps, Begin begin, Use use) 
   }
 }
 
-/// The block's shared memory: 128 rows of its own, then two buffers for two matrices of `step` rows each.
+/// The block's shared memory: 128 rows of its own, then two buffers. Each buffer has two matrices of `step` rows.
 template <class E, unsigned W>
 struct Shared {
   static constexpr unsigned own_rows = 128, step = step_of(W);
@@ -363,7 +365,7 @@ struct TensorForward {
         largest = score > largest ? score : largest;
       }
       largest = max_of_row(largest);
-      const float seen = cut && largest == -__builtin_huge_valf() ? 0.0f : largest;  // the query may see none of these keys
+      const float seen = cut && largest == -__builtin_huge_valf() ? 0.0f : largest;  // 0 if the query sees none of these keys
       const float shrink = exp2_approximate((top[half] - seen) * scale2), down = -seen * scale2;
       top[half] = largest;
       total[half] *= shrink;
@@ -387,7 +389,8 @@ struct TensorForward {
   }
 };
 
-/// The gradients of 64 keys and values: sums over the queries from the tile's first token on, of all heads that share the keys.
+/// The gradients of 64 keys and values. They are sums over the queries from the tile's first token on, in all query heads that
+/// share the keys.
 template <class E, unsigned W, class Documents>
 struct TensorKeyBackward {
   static constexpr unsigned most_threads = threads;
@@ -472,7 +475,7 @@ struct TensorKeyBackward {
   }
 };
 
-/// The gradients of 64 queries: sums over the keys up to the tile's last token.
+/// The gradients of 64 queries. They are sums over the keys up to the tile's last token.
 template <class E, unsigned W, class Documents>
 struct TensorQueryBackward {
   static constexpr unsigned most_threads = threads;

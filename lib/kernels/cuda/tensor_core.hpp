@@ -1,6 +1,7 @@
-// The instructions for tensor cores and for asynchronous copies into shared memory, as one function each, all of compute
-// capability 8.0 and later. nvcc compiles them to PTX. In tests that emulate CUDA on the CPU, the lanes of a warp exchange
-// their fragments (tests/cuda_double/include/cuda_double_tensor_core.h). Only .cu files include this header.
+// Functions for the instructions of tensor cores and of asynchronous copies into shared memory, one function for each
+// instruction. All exist on compute capability 8.0 and later. nvcc compiles them to PTX. In tests that emulate CUDA on the CPU,
+// the lanes of a warp exchange their fragments (tests/cuda_double/include/cuda_double_tensor_core.h). Only .cu files include
+// this header.
 //
 // A whole warp computes a product together. With g = lane / 4 and t = lane % 4, a lane holds these numbers of the operands (PTX
 // ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"), two 16-bit numbers per register, the first one in its
@@ -108,7 +109,7 @@ __device__ __forceinline__ FourParts ldmatrix(const void* row) {
                : "memory");
   return p;
 }
-/// The same for the transposed matrices: part i receives rows 2t and 2t + 1 of column g.
+/// As ldmatrix(), with each matrix transposed: part i receives rows 2t and 2t + 1 of column g.
 __device__ __forceinline__ FourParts ldmatrix_transposed(const void* row) {
   FourParts p;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -118,8 +119,9 @@ __device__ __forceinline__ FourParts ldmatrix_transposed(const void* row) {
   return p;
 }
 
-/// Starts copying 4 or 16 bytes from device memory to shared memory, both aligned to this size; copies zeros if `there` is
-/// false. This lane sees the bytes after wait_copies(), and the other lanes of the block after the next barrier.
+/// Starts copying 4 or 16 bytes from device memory to shared memory. Both addresses are aligned to this size. If `there` is
+/// false, writes zeros instead. This lane sees the bytes after wait_copies(), and the other lanes of the block after the next
+/// barrier.
 template <unsigned bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
   static_assert(bytes == 4 || bytes == 16);
@@ -130,7 +132,7 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool ther
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
                  : "memory");
 }
-/// Makes a group of the copies that this lane has started since the last call.
+/// Makes a group of the copies that this lane has started since its last call of this function.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits for all of this lane's groups except the last `groups`.
 template <unsigned groups>

@@ -1,9 +1,9 @@
 // Causal attention on the CPU, one sequence and head (or key head) per "row". Queries are processed in blocks of 48, and their
-// scores are stored transposed, [key][query]. So the softmax needs no sums across a register, and only the block's queries are
-// transposed, not the keys. No product includes keys that no query of the block sees. In a sequence of several documents, each
-// document is processed like a sequence of its own. The backward pass recomputes the probabilities from the forward pass's lse
-// (Dao, "FlashAttention-2", 2023, section 3.1), with delta_i = sum(dO_i O_i), which also holds with dropout of the
-// probabilities.
+// scores are stored transposed, [key][query]. So the softmax needs no sums across the lanes of a register, and only the queries
+// of a block are transposed, not the keys. No product includes keys that no query of the block sees. In a sequence of several
+// documents, each document is processed like a sequence of its own. The backward pass recomputes the probabilities from the
+// forward pass's lse (Dao, "FlashAttention-2", 2023, section 3.1). It uses delta_i = sum(dO_i O_i), which is right even if
+// probabilities are dropped.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class ScratchArrays {
     end_ += n;
     return begin;
   }
-  /// The same for n 16-bit numbers; n is even.
+  /// As floats(), for n 16-bit numbers; n is even.
   FSDP_INLINE std::size_t halves(std::size_t n) { return floats(n / 2); }
   FSDP_INLINE std::size_t end() const { return end_; }
 
@@ -36,7 +36,7 @@ class ScratchArrays {
 /// The sizes of arrays for sequences of T tokens and heads of D. Rows of D floats are padded to whole registers, and arrays to
 /// whole tiles.
 struct AttentionSizes {
-  static constexpr std::size_t block = 48;     // queries per block: a multiple of every tile's rows and of 16
+  static constexpr std::size_t block = 48;     // queries per block: a multiple of 16 and of the rows of every tile
   static constexpr std::size_t overhang = 12;  // the most rows by which an array's last tile exceeds the array
   FSDP_INLINE static constexpr std::size_t aligned(std::size_t n) { return (n + 15) / 16 * 16; }
 
@@ -128,8 +128,8 @@ struct TileBackwardScratch : TileSizes {
   }
 };
 
-/// The number of floats of scratch per thread: for the forward pass over T keys, and for both passes. It is enough for every
-/// instruction set, so that memory plans do not depend on the machine.
+/// The number of floats of scratch per thread. The first function is for the forward pass over T keys, the second for both
+/// passes. The scratch is enough for every instruction set, so that memory plans do not depend on the machine.
 inline std::size_t attention_forward_scratch_of_thread(std::size_t T, std::size_t D) {
   return std::max(ForwardScratch({T, D}).end, TileForwardScratch(T, D).end);
 }
@@ -143,8 +143,8 @@ namespace attention_parts {
 
 constexpr std::size_t block = AttentionSizes::block;
 
-/// Prefetches row r + 12 of rows that are pages apart, which the hardware prefetcher does not predict; `write` is 1 if the row
-/// will be written. At most 64 of the D elements are prefetched.
+/// Prefetches row r + 12 of rows that are pages apart, which the hardware prefetcher does not predict; `write` is 1 if the
+/// caller will write the row. At most 64 of the D elements are prefetched.
 template <int write, class E>
 FSDP_INLINE void foresee(const E* rows, std::size_t stride, std::size_t r, std::size_t count, std::size_t D) {
   if (r + 12 >= count) return;
@@ -163,8 +163,8 @@ FSDP_INLINE void copy_row(To* to, const From* from, std::size_t D, float factor)
   for (; d < D; ++d) to[d] = To(from[d] * factor);
 }
 
-/// Copies `rows` rows of D elements into rows of `width` floats, padded with zeros. Rows up to `foreseen` are prefetched,
-/// because the caller will read them later.
+/// Copies `rows` rows of D elements into rows of `width` floats, padded with zeros. Rows up to row `foreseen` are prefetched,
+/// because the caller will read these rows later.
 template <class E>
 FSDP_INLINE void pack(float* to, std::size_t width, const E* from, std::size_t stride, std::size_t rows, std::size_t foreseen,
                       std::size_t D) {
@@ -201,8 +201,8 @@ FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std:
     }
 }
 
-/// Packs the rows of a block of queries, or of another matrix with a row per query. Appends rows of zeros up to `columns` rows,
-/// and also stores the transpose.
+/// Packs the rows of a block of queries, or of another matrix with a row per query. Rows of zeros are appended until there are
+/// `columns` rows. Also stores the transpose in `transposed`.
 template <class E>
 FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, const E* from, std::size_t stride,
                             std::size_t rows, std::size_t columns, std::size_t foreseen, std::size_t D, float scale) {
@@ -215,8 +215,8 @@ FSDP_INLINE void pack_block(float* to, float* transposed, std::size_t width, con
 struct Seen {
   std::int32_t begin[block], end[block];
 
-  /// For the block of queries from t on. `run_end` is the end of their run (see each_run()); queries from there on count as the
-  /// run's last query.
+  /// For the block of queries from t on. `run_end` is the end of the run of these queries (see each_run()). Queries from
+  /// `run_end` on count as the run's last query.
   FSDP_INLINE Seen(const AttentionShape& s, std::size_t b, std::size_t t, std::size_t run_end, std::size_t first_key) {
     for (std::size_t j = 0; j < block; ++j) {
       const Keys keys = s.seen_by(b, t + j < run_end ? t + j : run_end - 1);
@@ -231,8 +231,8 @@ struct Seen {
   FSDP_INLINE bool by_all(std::size_t j, std::int32_t key) const { return begin[j + 15] <= key && key < end[j]; }
 };
 
-/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and `queries` queries. From the first query's own key
-/// on, groups of 16 queries that see none of the next keys are skipped.
+/// out[key][query] = left[key, :] . right[:, query] for keys [first, end) and `queries` queries. For keys from the first
+/// query's own key on, groups of 16 queries that see none of the keys are skipped.
 template <int level>
 FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const float* right, std::size_t D, std::size_t first,
                         std::size_t end, const Seen& seen, std::size_t queries) {
@@ -248,8 +248,8 @@ FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const 
   }
 }
 
-/// Replaces scores by exp(score - top), or 0 if the query does not see the key, for the 16 queries from j on and keys [from,
-/// end). scores[key][query] has rows of `block`. Sets `top` to each query's largest score, and `total` to its sum of
+/// For the 16 queries from j on and keys [from, end), replaces scores by exp(score - top), or by 0 if the query does not see
+/// the key. scores[key][query] has rows of `block`. Sets `top` to each query's largest score, and `total` to its sum of
 /// exponentials.
 FSDP_INLINE void softmax(float* scores, const Seen& seen, std::size_t j, std::size_t from, std::size_t end, float* top,
                          float* total) {
@@ -329,7 +329,7 @@ FSDP_INLINE void softmax_backward(float* scores, float* gradients, const Seen& s
 }
 
 /// Computes dropout's factors[key][16] for 16 queries from `query` on and up to 48 keys [from, from + count). Returns a pointer
-/// to the first in `memory`, which has space for 8 more keys because factors are computed in groups of eight.
+/// to the first in `memory`, which has space for 8 more keys, because factors are computed for eight keys at a time.
 template <class Lanes>
 FSDP_INLINE const float* dropout_factors(Lanes lanes, float (&memory)[(block + 8) * 16], DropoutMask mask, std::size_t b,
                                          std::size_t h, std::size_t query, std::size_t from, std::size_t count) {
@@ -364,7 +364,8 @@ FSDP_INLINE void each_run(const AttentionShape& s, std::size_t b, Each each) {
 
 }  // namespace attention_parts
 
-/// The forward pass. Row (b, h) of B * H. `scratch`: attention_scratch_of_thread() floats for this thread.
+/// The forward pass. Row (b, h) of B * H processes one sequence and query head. `scratch` has attention_scratch_of_thread()
+/// floats for this thread.
 template <class E>
 struct AttentionForward {
   E* out;

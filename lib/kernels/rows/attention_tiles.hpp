@@ -1,6 +1,6 @@
-// Causal attention in bf16 on AMX's tiles: the algorithm of rows/attention.hpp with blocks of 32 queries. Products take
-// probabilities and score gradients rounded to bf16; the softmax and all sums are in fp32. The gradients of keys and values are
-// summed transposed, dk^T = q^T ds, so that probabilities need no transposition.
+// Causal attention in bf16 on AMX's tiles, by the algorithm of rows/attention.hpp with blocks of 32 queries. In products,
+// probabilities and gradients of scores are rounded to bf16; the softmax and all sums are in fp32. The gradients of keys and
+// values are summed as transposed matrices, dk^T = q^T ds, so that probabilities need no transposition.
 #pragma once
 
 #include "kernels/rows/attention.hpp"
@@ -14,8 +14,8 @@ using namespace tiles;
 
 FSDP_INLINE bf16* halves_at(float* scratch, std::size_t offset) { return reinterpret_cast<bf16*>(scratch + offset); }
 
-/// pack() for any number of lanes (rows of a left operand, columns of a right one): stores one panel after another.
-/// `lane_stride`: the number of elements from one lane to the next.
+/// Like pack(), for any number of lanes (rows of a left operand, columns of a right operand). The panels are stored one after
+/// another. `lane_stride` is the number of elements from one lane to the next.
 template <Operand operand, Trans trans>
 FSDP_INLINE void pack_all(bf16* to, const bf16* from, std::size_t stride, std::size_t lane_stride, std::size_t lanes,
                           std::size_t depth) {
@@ -79,8 +79,8 @@ FSDP_INLINE const float* dropout_factors(Lanes lanes, float* memory, DropoutMask
   return memory + before;
 }
 
-/// to[lanes, depth] = the transpose of from[depth, lanes], rounded. Rows of `from` are `from_stride` floats apart, and its
-/// memory is padded to whole blocks of 32.
+/// to[lanes, depth] = the transpose of from[depth, lanes], rounded. Rows of `from` are `from_stride` floats apart, and the
+/// memory of `from` is padded to whole blocks of 32.
 FSDP_INLINE void store_transposed(bf16* to, std::size_t stride, const float* from, std::size_t from_stride, std::size_t lanes,
                                   std::size_t depth) {
   for (std::size_t lane = 0; lane < lanes; lane += 16)
@@ -99,7 +99,7 @@ FSDP_INLINE void store_transposed(bf16* to, std::size_t stride, const float* fro
 
 }  // namespace tile_parts
 
-/// The forward pass, row (b, h) of B * H.
+/// The forward pass. Row (b, h) of B * H processes one sequence and query head.
 struct TileAttentionForward {
   AttentionForward<bf16> call;
 

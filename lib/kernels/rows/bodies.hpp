@@ -16,8 +16,8 @@
 #include "kernels/rows/squares.hpp"
 #include "kernels/rows/statistics.hpp"
 
-/// Optimizer updates of single elements. Only CUDA uses this list: on the CPU, each call of update_elements() compiles its
-/// rule.
+/// Optimizer updates of single elements. Only CUDA uses this list: on the CPU, each call of update_elements() compiles the loop
+/// for its rule.
 #define FSDP_ELEMENT_UPDATES(X) \
   FSDP_ELEMENT_UPDATES_OF(X, float) FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>)
 #define FSDP_ELEMENT_UPDATES_OF(X, State)      \

@@ -7,7 +7,7 @@
 
 namespace fsdp::kernels {
 
-/// Row r of R: copies its keys and values to their place in the cache.
+/// Row r of R: copies the keys and values of row r of kv to their place in the cache.
 template <class E>
 struct AppendToCache {
   E* cache;
@@ -23,7 +23,7 @@ struct AppendToCache {
   }
 };
 
-/// Row (r, h) of R * H. The softmax makes three passes over the scores, which are in scratch.
+/// Row (r, h) of R * H processes query head h of token r. The softmax makes three passes over the scores, which are in scratch.
 template <class E>
 struct CachedAttention {
   E* out;

@@ -1,7 +1,7 @@
-// The row kernels of one instruction set, compiled once each for x86-64-v2, -v3 and -v4 with FSDP_CPU_LEVEL 2, 3 and 4. The
-// level is part of every name that is instantiated here, and all other functions are forced inline. If a function of another
-// header were compiled out of line here, the linker could use this copy for the whole program, and a machine without AVX-512
-// would stop with an illegal instruction. The test kernels.levels looks for such functions.
+// The row kernels of one instruction set. This file is compiled three times, for x86-64-v2, -v3 and -v4, with FSDP_CPU_LEVEL 2,
+// 3 and 4. The level is part of every name that is instantiated here, and all other functions are forced inline. If a function
+// of another header were compiled out of line here, the linker could use the copy of this file for the whole program, and a
+// machine without AVX-512 would stop with an illegal instruction. The test kernels.levels looks for such functions.
 #include <immintrin.h>
 #include <omp.h>
 
@@ -17,7 +17,7 @@ namespace {
 template <class Body>
 concept FlushesDenormals = Body::flush_denormals;
 
-/// While it exists, denormal results and operands count as 0 in this thread.
+/// While an object of this class exists, denormal results and operands count as 0 in this thread.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }

@@ -47,7 +47,7 @@ struct CrossEntropy {
   }
 };
 
-/// Row r: replaces its logits by their gradients.
+/// Row r: replaces the logits of row r by their gradients.
 template <class E>
 struct LogitGradient {
   E* logits;

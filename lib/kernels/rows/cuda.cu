@@ -1,4 +1,4 @@
-// Launches row kernels on GPUs: one block per row.
+// Launches row kernels on GPUs, with one thread block per row.
 #include "kernels/rows/cuda.hpp"
 
 #include "device/cuda/launch.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t most_blocks = std::size_t{1} << 20;
 #if defined(FSDP_CUDA_DOUBLE)
-constexpr unsigned threads = 64;  // the emulation takes time for each thread, and two warps test the same as eight
+constexpr unsigned threads = 64;  // in the emulation each thread takes time, and two warps test the same code as eight
 #else
 constexpr unsigned threads = 256;
 #endif

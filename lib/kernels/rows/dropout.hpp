@@ -1,6 +1,6 @@
-// Dropout (Srivastava et al. 2014) with masks that are never stored: a Philox counter decides eight elements of a row, with 16
-// bits each. The masks are computed in integers, and each element takes one multiplication, so every instruction set and CUDA
-// give the same bits.
+// Dropout (Srivastava et al. 2014) with masks that are never stored: one Philox counter decides for eight elements of a row,
+// with 16 random bits for each. The masks are computed in integers, and each element is multiplied once, so that every
+// instruction set and CUDA give the same bits.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ struct DropoutFactors {
   }
 };
 
-/// Calls f(c, factor) for every element c of row r. Counter g decides elements g, g + groups, ..., g + 7 groups, so that
+/// Calls f(c, factor) for every element c of row r. Counter g decides for elements g, g + groups, ..., g + 7 groups, so that
 /// adjacent lanes access adjacent elements.
 template <class Lanes, class F>
 FSDP_INLINE void each_with_dropout(Lanes lanes, const DropoutMask& of_rows, std::size_t r, std::size_t C, F f) {

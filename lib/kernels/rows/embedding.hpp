@@ -7,7 +7,7 @@
 
 namespace fsdp::kernels {
 
-/// Row r of R. Its token's position is positions[r], or r mod T if `positions` is null. At most one of position_table and
+/// Row r of R. The position of token r is positions[r], or r mod T if `positions` is null. At most one of position_table and
 /// sinusoids is given.
 template <class E>
 struct EmbeddingForward {
@@ -36,8 +36,8 @@ struct EmbeddingForward {
   }
 };
 
-/// d_table += scale dx. A "row" of this body is a block of columns; it adds all R rows of dx in order. So no two blocks write
-/// the same element, and each sum has the order of r.
+/// d_table += scale dx. A "row" of this body is a block of columns, and adds these columns of all R rows of dx in order. So no
+/// two blocks write the same element, and each sum is in the order of r.
 template <class E>
 struct EmbeddingBackward {
   static constexpr std::size_t block = 256;
@@ -46,7 +46,7 @@ struct EmbeddingBackward {
   const std::int32_t* tokens;
   std::size_t R, C;
   float scale = 1;
-  std::int32_t skipped = -1;  // rows of this token are left out
+  std::int32_t skipped = -1;  // the rows of dx for this token are not added
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
@@ -64,8 +64,9 @@ struct EmbeddingBackward {
   }
 };
 
-/// The same sums in the same order, for a device that runs many rows at once. Row r adds all rows with its token if r is the
-/// first of them, and otherwise returns at once. So the most frequent token determines the run time.
+/// The same sums in the same order as EmbeddingBackward, for a device that runs many rows at once. If r is the first row of its
+/// token, row r adds all rows of dx with that token; otherwise it returns at once. So the most frequent token determines the
+/// run time.
 template <class E>
 struct EmbeddingBackwardByToken {
   float* d_table;
@@ -89,7 +90,7 @@ struct EmbeddingBackwardByToken {
   }
 };
 
-/// Row t of the position table: the sum over the sequences, in order.
+/// Row t of the position table: sums dx at position t over the sequences, in order.
 template <class E>
 struct PositionBackward {
   float* d_table;

@@ -1,6 +1,6 @@
-// Row bodies that fill initial weights with numbers computed from Philox words; normal numbers by Box and Muller (1958). The
-// computations use only plain products and sums, which give the same bits on every instruction set, so that a model does not
-// depend on the machine that initialised it.
+// Row bodies that fill initial weights with numbers computed from Philox words. Normal numbers are computed by the method of
+// Box and Muller (1958). The computations use only plain products and sums, which give the same bits on every instruction set,
+// so that a model does not depend on the machine that initialised it.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ struct RandomFill {
     const std::size_t global_end = global_begin + n, last = (global_end + 3) / 4;
     const std::size_t begin = global_begin / 4 + b * block, end = last - begin < block ? last : begin + block;
     const RandomFill k = *this;
-    // Counters with four needed elements. Only the first and the last counter may have fewer.
+    // Counters of which all four elements are in the range. Only the first and the last counter may have fewer.
     const std::size_t whole_begin = 4 * begin < global_begin ? begin + 1 : begin;
     const std::size_t whole_end = 4 * end > global_end ? end - 1 : end;
     if (whole_begin < whole_end) {

@@ -45,7 +45,7 @@ struct Several {
   T value[count];
 };
 
-/// An array whose elements a function writes without reading them.
+/// An array whose elements a function writes and does not read.
 template <class T>
 struct Writes {
   T* data;
@@ -93,11 +93,11 @@ FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
 
 #if !defined(FSDP_GPU)
 
-/// The lanes of a CPU. `level` is 2, 3, 4 for x86-64-v2, -v3, -v4, or 5 for AMX. It is part of the names of all instantiations,
-/// so that the linker never merges code of two instruction sets.
+/// The lanes of a CPU. `level` is 2, 3 or 4 for x86-64-v2, -v3 or -v4, and 5 for AMX. The level is part of the names of all
+/// instantiations, so that the linker never merges code of two instruction sets.
 template <int level>
 struct CpuLanes {
-  // The number of independent partial sums: enough for two AVX-512 registers, and equal on every level, so that the order of
+  // The number of independent partial sums. It fills two AVX-512 registers, and is equal on every level, so that the order of
   // sums is the same.
   static constexpr std::size_t width = 32;
 
@@ -218,7 +218,7 @@ struct CpuLanes {
     return part[0];
   }
 
-  /// The stores bypass the caches, so that the CPU does not read `to` first.
+  /// The stores bypass the caches, so that the CPU does not read the memory of `to` first.
   FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
     std::size_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -245,12 +245,12 @@ struct CpuLanes {
 
 #else
 
-/// The unit of loads and stores.
+/// The unit of loads and stores, 16 bytes.
 struct alignas(16) Bytes16 {
   std::uint32_t words[4];
 };
 
-/// `count` elements of an array, in registers. The array is aligned to 16 bytes.
+/// `count` elements of an array, in registers. The array's first element is aligned to 16 bytes.
 template <class A, std::size_t count>
 class Pack {
  public:
@@ -427,11 +427,12 @@ struct CudaLanes {
   FSDP_INLINE static void sync() { __syncthreads(); }
 
  private:
-  /// Calls f for this lane's share of [0, n). If there is an index at which all arrays are aligned to 16 bytes, f runs on packs
-  /// from there on, and one by one on the elements before and after.
+  /// Calls f for this lane's share of [0, n). If there is an index at which all arrays are aligned to 16 bytes, the elements
+  /// from that index on are processed in packs. The elements before it, and those that do not fill a pack, are processed one by
+  /// one.
   template <class F, Array... A>
   FSDP_INLINE static void walk(std::size_t n, F f, A... arrays) {
-    std::size_t lead = 0, packed = 0;  // elements
+    std::size_t lead = 0, packed = 0;  // numbers of elements
     if constexpr (sizeof...(A) > 0) {
       constexpr std::size_t count = pack_of<A...>;
       lead = before_16(arrays...);

@@ -14,7 +14,7 @@ namespace fsdp::kernels {
 /// unchanged, and finite numbers stay finite.
 FSDP_INLINE std::uint16_t round_to_bf16(float value, std::uint32_t noise) {
   const std::uint32_t bits = element_parts::bits_of(value);
-  const bool down = (bits & 0x7fff0000u) >= 0x7f7f0000u;  // the largest finite number and all above
+  const bool down = (bits & 0x7fff0000u) >= 0x7f7f0000u;  // true for the largest finite number and all numbers above it
   const std::uint32_t nan = (bits & 0x7fffffffu) > 0x7f800000u ? 0x40u : 0u;
   return static_cast<std::uint16_t>(((bits + (down ? 0u : noise)) >> 16) | nan);
 }

@@ -6,7 +6,7 @@
 
 namespace fsdp::kernels {
 
-/// Row r of the square matrices: x2 = a * I + b * x + c * x2.
+/// Row r of the square matrices I, x and x2: x2 = a * I + b * x + c * x2.
 struct SquarePolynomial {
   float* x2;
   const float* x;

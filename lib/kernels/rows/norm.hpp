@@ -1,4 +1,4 @@
-// Row bodies of the norms and of sums over rows. Sums over rows have two steps: partition p of P adds its share of the rows to
+// Row bodies of the norms and of sums over rows. A sum over rows has two steps: partition p of P adds its share of the rows to
 // a row of scratch, then ColumnFinish adds the P rows. P depends only on R and the kind of device, so the result does not
 // depend on the number of threads.
 #pragma once
@@ -65,8 +65,8 @@ struct RmsNormForward {
   }
 };
 
-/// Partition p: computes dx of its rows, and in scratch[p][2][C] the sums over its rows of dy * xhat (for d_gain) and of dy
-/// (for d_bias). xhat is the normalized x.
+/// Partition p: computes dx for the rows of the partition. Stores the sums over these rows of dy * xhat (for d_gain) and of dy
+/// (for d_bias) in scratch[p][2][C]. xhat is the normalized x.
 template <class E>
 struct LayerNormBackward {
   E* dx;
@@ -162,7 +162,7 @@ struct HeadNormForward {
     E *row = x + r / heads * stride + r % heads * D, *kept = before + r * D;
     float* stat = stats + r;
     const E* g = gain;
-    const E* in = row;  // const, because the sum only reads
+    const E* in = row;  // a pointer to const, because sum() only reads
     const float mean_square = lanes.sum(
                                   D, [](float x_c) FSDP_LANE { return x_c * x_c; }, in) /
                               static_cast<float>(D);
@@ -201,7 +201,7 @@ struct HeadNormBackward {
       const E* in = before + r * D;
       E* d = dx + r / heads * stride + r % heads * D;
       const float rstd = stats[r];
-      const E* d_in = d;  // const, because the sum only reads
+      const E* d_in = d;  // a pointer to const, because sum() only reads
       const float b = lanes.sum(
                           D, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * (x_c * rstd); }, d_in, g, in) *
                       inverse;
@@ -217,7 +217,7 @@ struct HeadNormBackward {
   }
 };
 
-/// Partition p: stores the sum of its rows of dy[R,C] in scratch[p][C]. Adds four rows at a time.
+/// Partition p: stores the sum of the partition's rows of dy[R,C] in scratch[p][C]. Adds four rows at a time.
 template <class E>
 struct ColumnSum {
   float* scratch;
@@ -247,7 +247,7 @@ struct ColumnSum {
   }
 };
 
-/// A "row" is a block of columns: out[c] (=, +=) sum over p of scratch[p * stride + c].
+/// A "row" is a block of columns. out[c] (=, +=) the sum over p of scratch[p * stride + c].
 struct ColumnFinish {
   float* out;
   const float* scratch;

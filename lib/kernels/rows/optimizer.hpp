@@ -1,6 +1,6 @@
 // Row bodies of optimizers that work element by element, in one pass over a rank's part of a parameter. A rule is the
-// arithmetic of one element: it defines its number of states, and computes the new parameter from the old one, the gradient and
-// the states. ElementUpdate applies the rule to memory: it reads and writes states in fp32 or bf16, and writes a 16-bit copy of
+// arithmetic of one element. It defines the number of states, and computes the new parameter from the old one, the gradient and
+// the states. ElementUpdate applies the rule to memory. It reads and writes states in fp32 or bf16, and writes a 16-bit copy of
 // the new parameters if requested. On the CPU, update_elements() compiles any rule. The library's rules are in this header
 // because nvcc must see them.
 #pragma once
@@ -70,8 +70,8 @@ struct LionRule {
   }
 };
 
-/// Updates the momentum and returns its Nesterov form, the update direction. ElementUpdate then writes it to `parameter`. As in
-/// torch.optim.Muon, momentum and gradient are interpolated, not added.
+/// Updates the momentum and returns the update direction, which is the Nesterov form of the momentum. ElementUpdate then writes
+/// the direction to `parameter`. As in torch.optim.Muon, momentum and gradient are interpolated, not added.
 struct MuonMomentumRule {
   static constexpr int states = 1;
   float momentum, one_minus_momentum;
@@ -102,7 +102,7 @@ struct ElementMemory {
   const GradientNorm* norm;  // null: the gradient is finite and needs no scaling
   bool scales;               // true if the gradient must still be multiplied by norm->scale
   RoundingNoise noise;
-  Halves copy;  // for the new parameters
+  Halves copy;  // the 16-bit copy of the new parameters
 
   template <std::size_t>
   using StateOf = State;
@@ -111,8 +111,8 @@ struct ElementMemory {
   FSDP_INLINE bool applies() const { return !norm || norm->finite; }
   FSDP_INLINE float gradient_scale() const { return norm && scales ? static_cast<float>(norm->scale) : 1.0f; }
 
-  /// The number of elements of the first block that are before this part. With bf16 states, blocks are those of the whole
-  /// parameter, because the random bits are drawn by block.
+  /// The number of elements of the first block that are before this part. With bf16 states, the blocks are those of the whole
+  /// parameter, because random bits are drawn for whole blocks.
   FSDP_INLINE std::size_t lead() const { return sizeof(State) == 2 ? noise.first_element % block : 0; }
   /// The elements of row b: [begin(b), end(b)).
   FSDP_INLINE std::size_t begin(std::size_t b) const { return b == 0 ? 0 : b * block - lead(); }
@@ -127,11 +127,11 @@ struct ElementMemory {
     else
       return element_parts::float_of(static_cast<std::uint32_t>(state) << 16);
   }
-  /// State k of the elements of row b, for reading; value_of() converts each.
+  /// State k of the elements of row b, for reading. value_of() converts each number to float.
   FSDP_INLINE const State* state_of_row(int k, std::size_t b) const { return state[k] + begin(b); }
 
-  /// Calls f(s, x...) for the elements x of row b of `arrays`, which are as long as the part. s has the element's states and
-  /// receives the new ones.
+  /// Calls f(s, x...) for each element of row b, where x... are the elements of `arrays`. Each array is as long as the part. s
+  /// has the element's states and receives the new states.
   template <class Lanes, class F, Array... A>
   FSDP_INLINE void each(Lanes lanes, std::size_t b, F f, A... arrays) const {
     const std::size_t first = begin(b);

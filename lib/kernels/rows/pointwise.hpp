@@ -1,4 +1,4 @@
-// Row bodies without sums. A flat array is divided into "rows" of flat_block elements; the last one may be shorter.
+// Row bodies without sums. A flat array is divided into "rows" of flat_block elements; the last row may be shorter.
 #pragma once
 
 #include "base/element.hpp"
@@ -14,13 +14,13 @@ inline constexpr std::size_t flat_block = 4096;
 /// The number of "rows" of an array of n elements.
 FSDP_INLINE_ANYWHERE constexpr std::size_t flat_blocks(std::size_t n) { return (n + flat_block - 1) / flat_block; }
 
-/// Calls f(i) for the elements i of "row" b of an array of n.
+/// Calls f(i) for the elements i of "row" b of an array of n elements.
 template <class Lanes, class F>
 FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f) {
   const std::size_t begin = b * flat_block;
   lanes.each(n - begin < flat_block ? n - begin : flat_block, [=](std::size_t i) FSDP_LANE { f(begin + i); });
 }
-/// Calls f(x[i], ...) for the elements of "row" b of arrays of n.
+/// Calls f(x[i], ...) for the elements of "row" b of arrays of n elements.
 template <class Lanes, class F, Array... A>
 FSDP_INLINE void each_of_block(Lanes lanes, std::size_t b, std::size_t n, F f, A... arrays) {
   const std::size_t begin = b * flat_block;
@@ -104,7 +104,8 @@ FSDP_INLINE float gelu_slope(float x) {
   }
 }
 
-/// An activation: value() computes it, and backward() the gradient of its input from that of its result.
+/// An activation function. value() computes it, and backward() computes the gradient of the input from the gradient of the
+/// result.
 template <Gelu form>
 struct GeluActivation {
   FSDP_INLINE static float value(float x) { return gelu<form>(x); }
@@ -195,7 +196,7 @@ struct SwigluBackward {
   }
 };
 
-/// out = (+=) a b.
+/// out (=, +=) a * b.
 template <class E>
 struct Multiply {
   E* out;

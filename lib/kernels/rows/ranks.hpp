@@ -7,7 +7,7 @@
 namespace fsdp::kernels {
 
 /// out[i] (=, +=) the sum of element i over ranks; adjacent ranks are paired at strides 1, 2, 4, ... as defined in
-/// comm/tree_sum.hpp. The other ranks' numbers are rows of `received`, `stride` apart, in order of ranks.
+/// comm/tree_sum.hpp. The other ranks' numbers are rows of `received`, `stride` apart, in the order of the ranks.
 template <class T, class In>
 struct SumRanks {
   T* out;
@@ -24,8 +24,8 @@ struct SumRanks {
     });
   }
 
-  /// `part` has the sums of subtrees whose right neighbours have not been added yet: after rank r, one for each 1 in the binary
-  /// digits of r + 1.
+  /// `part` has the sums of subtrees whose right neighbours have not been added yet: after rank r, `part` has one sum for each
+  /// 1 in the binary digits of r + 1.
   FSDP_INLINE T sum_of(std::size_t i) const {
     T part[24];  // ranks are below 2^24
     int parts = 0;

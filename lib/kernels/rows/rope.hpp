@@ -6,7 +6,7 @@
 
 namespace fsdp::kernels {
 
-/// Row r = (b, t). Its token's position is positions[r], or t if `positions` is null.
+/// Row r = (b, t) is token t of sequence b. The token's position is positions[r], or t if `positions` is null.
 template <class E>
 struct RopeBody {
   E* x;

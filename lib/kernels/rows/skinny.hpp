@@ -1,7 +1,7 @@
-// Products with a left matrix of few rows, as when a model processes one token of each of several sequences. Their run time is
-// about the time to read the right matrix. So that matrix is read once and is not packed, in contrast to oneDNN's gemm, and
-// each thread reads a part that is contiguous or has long rows. The order of an element's sum depends only on the right
-// matrix's size, so that a row's result does not depend on the number of rows.
+// Products with a left matrix of few rows, as when a model processes one token of each of several sequences. The run time of
+// such a product is about the time to read the right matrix. So the right matrix is read once and, unlike in oneDNN's gemm, is
+// not packed. Each thread reads a part that is contiguous or has long rows. The order of an element's sum depends only on the
+// right matrix's size, so that a row's result does not depend on the number of rows.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace fsdp::kernels {
 
 namespace skinny_parts {
 
-/// Loads numbers from p into one register of floats.
+/// Loads numbers from p, converted to floats, into one register.
 template <int level, class E>
 FSDP_INLINE typename Simd<level>::Vector upcast(const E* p) {
   using S = Simd<level>;
@@ -80,7 +80,7 @@ FSDP_INLINE void fold(const V (&x)[4], float (&sums)[4]) {
 /// `transposed`, else [k,n].
 template <class E, class Out, bool transposed>
 struct FewRowsProduct {
-  static constexpr std::size_t most_columns = transposed ? 4 : 256;  // of a block
+  static constexpr std::size_t most_columns = transposed ? 4 : 256;  // the largest number of columns of a block
   const float* a;
   std::size_t m, n, k;
   const E* b;
@@ -107,7 +107,7 @@ struct FewRowsProduct {
   }
 
  private:
-  static constexpr int nearest_cache = 3, next_cache = 2;  // of __builtin_prefetch
+  static constexpr int nearest_cache = 3, next_cache = 2;  // values of the third argument of __builtin_prefetch
 
   FSDP_INLINE void put(std::size_t row, std::size_t column, float sum) const {
     Out& to = out[row * ldo + column];
@@ -115,9 +115,10 @@ struct FewRowsProduct {
   }
 
   /// The columns of a whole block. The block's part of b is read from memory once and then stays in a near cache while all rows
-  /// of a are processed in tiles. Meanwhile each tile prefetches a share of the next blocks in memory order, which is fastest.
-  /// Tiles of up to three rows only wait for memory, so they prefetch into the nearest cache. This cache supports few open
-  /// requests, which would delay larger tiles; so larger tiles prefetch into the next cache.
+  /// of a are processed in tiles. Meanwhile each tile prefetches a share of the next blocks. Prefetches are in memory order,
+  /// because that is fastest. Tiles of up to three rows only wait for memory, so they prefetch into the nearest cache. The
+  /// nearest cache supports only few open requests, which would delay larger tiles; so larger tiles prefetch into the next
+  /// cache.
   template <int level>
   FSDP_INLINE void dots(std::size_t column) const {
     constexpr std::size_t most_rows = level == 4 ? 6 : 3;  // the number of rows whose sums fit into registers
@@ -199,7 +200,7 @@ struct FewRowsProduct {
       }
   }
 
-  /// One element, for columns that do not fill a block.
+  /// Computes one element. Used for columns that do not fill a block.
   template <int level>
   FSDP_INLINE float dot(std::size_t row, std::size_t column) const {
     using S = Simd<level>;
@@ -211,7 +212,7 @@ struct FewRowsProduct {
     return with_rest(skinny_parts::fold<level>(total), l, row, column);
   }
 
-  /// Adds the products from l on, which do not fill a register, to `sum`.
+  /// Adds the products from index l to k, which do not fill a register, to `sum`.
   FSDP_INLINE float with_rest(float sum, std::size_t l, std::size_t row, std::size_t column) const {
     for (; l < k; ++l) sum += a[row * k + l] * static_cast<float>(b[column * ldb + l]);
     return sum;

@@ -1,5 +1,5 @@
-// Products of small packed matrices in the cache, for attention on the CPU. oneDNN's sgemm reaches only half of the peak on
-// them, because each call packs its operands again. One tile of the result is held in registers.
+// Products of small packed matrices in the cache, for attention on the CPU. On such products, oneDNN's sgemm reaches only half
+// of the peak, because each call packs its operands again. One tile of the result is held in registers.
 #pragma once
 
 #include <cstddef>
@@ -71,13 +71,13 @@ FSDP_INLINE void gemm_tile(std::size_t depth, LeftOperand a, const float* b, std
       S::store(out + static_cast<std::size_t>(r) * ldo + static_cast<std::size_t>(v * S::width), total[r][v]);
 }
 
-/// The number of rows of a tile: it leaves registers for the right operand and one broadcast. All divide 48.
+/// The number of rows of a tile. It leaves registers for the right operand and one broadcast. All these numbers divide 48.
 template <int level, int vectors>
 inline constexpr int tile_rows = Simd<level>::registers == 32 ? (vectors == 4   ? 6
                                                                  : vectors == 3 ? 8
                                                                                 : 12)
                                                               : (vectors == 1 ? 12 : 6);
-/// The most columns of a tile, in registers.
+/// The largest width of a tile, in registers.
 template <int level>
 inline constexpr int most_vectors = Simd<level>::registers == 32 ? 4 : 2;
 
@@ -90,8 +90,9 @@ FSDP_INLINE void gemm_strip(std::size_t m, std::size_t depth, LeftOperand a, con
     gemm_tile<level, rows, vectors>(depth, {a.data + i * a.row, a.row, a.step}, b, ldb, out + i * ldo, ldo, add);
 }
 
-/// out[m, n] (=, +=) a[m, depth] b[depth, n]. m is rounded up to whole tiles, of at most 12 rows, and n to whole registers, of
-/// at most 16 floats. The memory of a, b and out must be padded to this; the padding affects only padding.
+/// out[m, n] (=, +=) a[m, depth] b[depth, n]. m is rounded up to whole tiles (of at most 12 rows), and n to whole registers (of
+/// at most 16 floats). The memory of a, b and out must be padded to these sizes. The padding of a and b affects only the
+/// padding of `out`.
 template <int level>
 __attribute__((noinline)) void small_gemm(std::size_t m, std::size_t n, std::size_t depth, LeftOperand a, const float* b,
                                           std::size_t ldb, float* out, std::size_t ldo, bool add) {

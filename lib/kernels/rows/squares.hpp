@@ -10,8 +10,8 @@
 
 namespace fsdp::kernels {
 
-/// Sums of squares for one digit and the two below it that have not been added to the ExactSum yet. One lane collects them
-/// while the digit stays the same, and then adds them all at once.
+/// Sums of squares that have not been added to the ExactSum yet, for one digit and the two digits below it. One lane collects
+/// the sums while the digit stays the same, and then adds all of them at once.
 class PendingSquares {
  public:
   FSDP_INLINE explicit PendingSquares(ExactSum* to) : to_(to) {}
@@ -48,7 +48,7 @@ class PendingSquares {
   std::int64_t digit_ = 0, blocks_ = 0, first_ = 0, second_ = 0, third_ = 0;
 };
 
-/// Row r adds its blocks to `sum`; several rows may run at the same time.
+/// Row r adds the squares of its blocks to `sum`; several rows may run at the same time.
 struct Squares {
   static constexpr std::size_t block = 4096;
   /// A digit is an integer of 63 bits, and each square adds up to 32 bits to it.
@@ -78,7 +78,7 @@ struct Squares {
     FSDP_INLINE float operator()(float x) const { return x; }
   };
 
-  /// The bits without the sign, which have the same order as |x|.
+  /// The bits of a float without the sign. As integers they have the same order as |x|.
   FSDP_INLINE static std::int32_t magnitude(float value) { return __builtin_bit_cast(std::int32_t, value) & 0x7fffffff; }
 
   /// Adds the squares of the numbers that value_of() returns for `count` elements of the arrays, or, without arrays, for 0 to
@@ -107,7 +107,7 @@ struct Squares {
     // The exponent of largest^2, from the double's bits; the square is at least 2^-298, so it is normal.
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, largest * largest) >> 52) - 1023;
     const std::int64_t digit = (exponent + 320) / 32;
-    const double scale = power_of_two(320 - 32 * digit);  // 1 / unit of that digit
+    const double scale = power_of_two(320 - 32 * digit);  // 1 / the unit of that digit
     // The first three digits of a square. At most 4096 numbers below 2^32 are added, which is exact in double.
     auto first = [=](auto... x) FSDP_LANE {
       const float x_i = value_of(x...);

@@ -1,5 +1,6 @@
 // Row bodies of the optimizers that need sums over whole tensors: LAMB and Adafactor. All sums are exact or sums of integers,
-// so that no partition over threads and ranks changes a bit, and every rank computes the same values from them.
+// so that they have the same bits for every partition over threads and ranks, and every rank computes the same values from
+// them.
 #pragma once
 
 #include "kernels/rows/optimizer.hpp"
@@ -7,7 +8,7 @@
 
 namespace fsdp::kernels {
 
-/// The direction of LAMB's update: You et al. 2020, "Large batch optimization for deep learning", Algorithm 2.
+/// The direction of LAMB's update; see You et al. 2020, "Large batch optimization for deep learning", Algorithm 2.
 struct LambDirection {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_correction1, inverse_sqrt_correction2, eps, weight_decay;
   FSDP_INLINE float operator()(float p, float m, float v) const {
@@ -15,7 +16,8 @@ struct LambDirection {
   }
 };
 
-/// Block b: updates the moments, and adds the squares of the weights and of the directions.
+/// Block b: updates the moments of the block's elements, and adds the squares of the weights and of the directions to their
+/// sums.
 template <class State>
 struct LambStatistics {
   static constexpr bool flush_denormals = true;
@@ -47,8 +49,8 @@ struct LambStatistics {
   }
 };
 
-/// p -= learning_rate * (|weights| / |directions|) * direction. The norms are of the whole tensor; if one is 0, their ratio
-/// counts as 1.
+/// p -= learning_rate * (|weights| / |directions|) * direction. The norms are those of the whole tensor. If one norm is 0, the
+/// ratio counts as 1.
 template <class State>
 struct LambUpdate {
   static constexpr bool flush_denormals = true;
@@ -102,8 +104,8 @@ struct SquareDigits {
   FSDP_INLINE static double low(double s) { return floor((s - floor(s)) * 0x1p32); }
 };
 
-/// Row i of the part, row r of the matrix: stores the sums of the high and of the low integers of its squares in words[2 * r]
-/// and words[2 * r + 1].
+/// Row i of the part is row r of the matrix. Stores the sums of the high and of the low integers of the row's squares in
+/// words[2 * r] and words[2 * r + 1].
 struct RowSquares {
   const GradientNorm* norm;
   MatrixPart part;
@@ -128,8 +130,8 @@ struct RowSquares {
   }
 };
 
-/// Strip s of the columns, all rows: the sums of high integers go to words[c], those of low ones to words[columns + c]. While
-/// rows are added, the words hold the bits of doubles. For CPUs, which are fastest along rows.
+/// Strip s of the columns, over all rows: stores the sum of column c's high integers in words[c], and that of the low integers
+/// in words[columns + c]. While rows are added, the words hold the bits of doubles. For CPUs, which read fastest along rows.
 struct ColumnSquares {
   static constexpr std::size_t strip = 512;
   const GradientNorm* norm;
@@ -164,9 +166,9 @@ struct ColumnSquares {
   }
 };
 
-/// The same sums for a device with many blocks, added to words that are zero. Block b has strip b % strips of the columns and
-/// partition b / strips of the rows. A lane adds a column's sums to the words only at the end; integers may be added in any
-/// order.
+/// The same sums as ColumnSquares, for a device with many blocks. They are added to words that are zero at first. Block b has
+/// strip b % strips of the columns and partition b / strips of the rows. A lane adds a column's sums to the words only at the
+/// end; integers may be added in any order.
 struct ColumnSquaresOfRows {
   static constexpr std::size_t strip = 256;
   const GradientNorm* norm;
@@ -259,7 +261,7 @@ struct FactoredDirection {
   }
 };
 
-/// Pointers to the numbers of a FactoredDirection, which read() loads.
+/// Pointers to the numbers of a FactoredDirection, which read() loads from device memory.
 struct FactoredNumbers {
   const float *row, *column;
   const std::int64_t* inverse_mean;
@@ -337,7 +339,7 @@ struct VarianceDirection {
   FSDP_INLINE float operator()(float g, float v) const { return g / square_root(v > least ? v : least); }
 };
 
-/// Block b: updates its second moment, and adds the squares of the directions.
+/// Block b: updates the second moments of the block's elements, and adds the squares of the directions to `sum`.
 template <class State>
 struct VarianceStatistics {
   static constexpr bool flush_denormals = true;
@@ -367,7 +369,7 @@ struct VarianceStatistics {
   }
 };
 
-/// Updates the parameter. The state is unchanged; storing it in bf16 again does not change it, either.
+/// Updates the parameter. The state is unchanged: rounding a bf16 number to bf16 again does not change it.
 struct VarianceRule {
   static constexpr int states = 1;
   VarianceDirection direction;
@@ -375,7 +377,7 @@ struct VarianceRule {
   FSDP_INLINE float operator()(float p, float g, const float* s) const { return p * decay - step_size * direction(g, s[0]); }
 };
 
-/// The same with a step size that the device computes from `scale`.
+/// As VarianceRule, with a step size that the device computes from `scale`.
 struct AdafactorVectorRule {
   static constexpr int states = 1;
   VarianceDirection direction;

@@ -1,6 +1,6 @@
 // Large products of bf16 matrices on AMX's tiles, by one thread. As in Goto and van de Geijn, "Anatomy of High-Performance
-// Matrix Multiplication" (2008), both operands are packed block by block. The innermost product has 32 rows and 32 columns over
-// a stretch of the depth: its right operand is in the first-level cache and its left one in the second-level cache.
+// Matrix Multiplication" (2008), both operands are packed block by block. The innermost product has 32 rows and 32 columns,
+// over a stretch of the depth. Its right operand is in the first-level cache, and its left operand in the second-level cache.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tile_parts {
 
 using namespace tiles;
 
-/// A block of an operand: panels of 32 lanes (rows of a left operand, columns of a right one), cut along the depth into
+/// A block of an operand: panels of 32 lanes (rows of a left operand, columns of a right operand), cut along the depth into
 /// stretches of `stretch` steps. For each stretch, the parts of all panels are stored one after another.
 struct PackedBlock {
   bf16* data;
@@ -30,7 +30,7 @@ struct PackedBlock {
     return data + (first_step * panels + panel * length(first_step)) * step;
   }
 
-  /// Packs lanes [0, lanes) of op(from), along a depth of `depth`. Stored rows are read along their length.
+  /// Packs lanes [0, lanes) of op(from), along a depth of `depth`. Rows of `from` are read along their length.
   template <Operand operand, Trans trans>
   FSDP_INLINE void fill(const bf16* from, std::size_t stride, std::size_t lanes, std::size_t depth) const {
     constexpr bool rows_are_lanes = (operand == Operand::left) == (trans == Trans::no);
@@ -73,8 +73,8 @@ FSDP_INLINE Row load(const bf16* from, std::size_t columns) {
 }
 FSDP_INLINE Row operator+(Row a, Row b) { return {_mm512_add_ps(a.left, b.left), _mm512_add_ps(a.right, b.right)}; }
 
-/// Returns true if rows of 32 columns are whole cache lines. Such rows are written with stores that bypass the caches, so that
-/// they are not read first. A product's result is too large to stay in the caches.
+/// Returns true if rows of 32 columns are whole cache lines. Stores that bypass the caches write such rows, so that the CPU
+/// does not read the lines first. A product's result is too large to stay in the caches.
 template <class Out>
 FSDP_INLINE bool whole_lines(const Out* to, std::size_t stride, std::size_t columns) {
   return columns >= side && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && stride * sizeof(Out) % 64 == 0;
@@ -147,7 +147,7 @@ FSDP_INLINE void finish(const StoreGelu<form>& to, std::size_t row, std::size_t 
   const bool past_caches = whole_lines(out, to.n, columns) && whole_lines(pre, to.n, columns);
   const Row bias = to.bias ? load(to.bias + column, columns) : Row{};
   for (std::size_t r = 0; r < rows; ++r, out += to.n, pre += to.n, sums += side) {
-    // Rounded as stored, so that the backward pass and recomputation use the same value.
+    // Rounded as stored, because the backward pass and recomputation use the rounded value.
     const Row x = each(load(sums, side) + bias, [](float value) FSDP_LANE { return static_cast<float>(bf16(value)); });
     store(pre, x, columns, past_caches);
     store(out, each(x, [](float value) FSDP_LANE { return gelu<form>(value); }), columns, past_caches);

@@ -1,6 +1,6 @@
 // Products of bf16 matrices on AMX's tiles (Intel 64 and IA-32 manual, volume 1, chapter "Programming with Intel AMX"): the
 // building blocks that gemm() and attention share. A tile is 16 rows of 64 bytes. One instruction adds to a tile of 16 x 16
-// floats the product of a tile of 16 x 32 numbers and one of 32 x 16, which is stored as 16 rows of pairs.
+// floats the product of a tile of 16 x 32 numbers and a tile of 32 x 16 numbers. The second tile is stored as 16 rows of pairs.
 //
 // Operands are packed: 32 rows of a left operand, or 32 columns of a right one, make a panel, which is cut along the depth into
 // steps of 32. A step is two tiles, one after the other. Elements outside the matrix are 0.
@@ -21,7 +21,7 @@ inline constexpr std::size_t step = side * side;  // numbers per step of a panel
 inline constexpr std::size_t tile = step / 2;
 inline constexpr std::size_t aligned(std::size_t n) { return (n + side - 1) / side * side; }
 
-/// Configures this thread's tile registers, all of 16 x 64 bytes, while it exists.
+/// While an object of this class exists, this thread's tile registers are configured, each for 16 x 64 bytes.
 class Registers {
  public:
   FSDP_INLINE Registers() {
@@ -79,8 +79,8 @@ FSDP_INLINE void pair_up(__m512i upper, __m512i lower, __m512i& left, __m512i& r
 
 enum class Operand { left, right };
 
-/// Packs one panel of a left operand [lanes, depth] or of a right one [depth, lanes]; `lanes` is at most 32. Stored rows are
-/// `stride` elements apart; `trans` as in gemm().
+/// Packs one panel of a left operand [lanes, depth] or of a right operand [depth, lanes]; `lanes` is at most 32. Stored rows
+/// are `stride` elements apart; `trans` as in gemm().
 template <Operand operand, Trans trans>
 FSDP_INLINE void pack(bf16* to, const bf16* from, std::size_t stride, std::size_t lanes, std::size_t depth) {
   constexpr bool rows_are_lanes = (operand == Operand::left) == (trans == Trans::no);
@@ -113,7 +113,7 @@ FSDP_INLINE void pack(bf16* to, const bf16* from, std::size_t stride, std::size_
   }
 }
 
-/// Rounds 32 rows of floats to a panel of the left operand; depth is a multiple of 32.
+/// Rounds 32 rows of floats and stores them as a panel of the left operand; depth is a multiple of 32.
 FSDP_INLINE void round_left(bf16* to, const float* from, std::size_t stride, std::size_t depth) {
   for (std::size_t row = 0; row < side; ++row)
     for (std::size_t l = 0; l < depth; l += side) {
@@ -123,7 +123,7 @@ FSDP_INLINE void round_left(bf16* to, const float* from, std::size_t stride, std
     }
 }
 
-/// Rounds a right operand [32, columns] to panels of one step each; columns is a multiple of 32.
+/// Rounds a right operand [32, columns] and stores it as panels of one step each; columns is a multiple of 32.
 FSDP_INLINE void round_right(bf16* to, const float* from, std::size_t stride, std::size_t columns) {
   const __m512i in_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
                                             20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
