@@ -22,8 +22,8 @@ Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
 }
 
-/// Runs `work`. If it throws a UserError, or an exception that is not the library's, puts the name of the layer or loss before
-/// its message.
+/// Runs `work`. If `work` throws a UserError, or an exception that is not the library's, puts the name of the layer or loss
+/// before the message.
 template <class Work>
 void naming(const char* what, const std::string& name, Work&& work) {
   try {

@@ -1,6 +1,6 @@
-// Makes a Model (nn/model.hpp) of a user's layers and loss. A Model computes in stages: the first stage (the embedding of a
-// transformer) prepares the input here, the layers after it are the blocks, and the loss is the head. Internal; users describe
-// models by Sequential.
+// Makes a Model (nn/model.hpp) of a user's layers and loss. The stages of a Model are named after those of a transformer.
+// Here, the stage "embedding" prepares the input, each layer after it is a "block", and the loss is the "head". Internal;
+// users describe models by Sequential.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class Chain final : public Model {
   void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
                  float* losses) const override;
 
-  /// The number of values per row of the input (1 for tokens), and whether these are tokens.
+  /// The number of values per row of the input (1 for tokens), and whether the input is tokens.
   std::size_t input_width() const { return input_width_; }
   bool takes_tokens() const { return first_.layer != nullptr; }
   const Loss& loss() const { return *loss_; }
@@ -54,7 +54,7 @@ class Chain final : public Model {
   bool works_in(DType type) const;
 
  private:
-  /// A layer or the loss, with its parameters. `begin` is the index, among all parameters of the model, of the first one.
+  /// A layer or the loss, with its parameters. `begin` is the index of its first parameter among all parameters of the model.
   struct Stage {
     std::string name;
     LayerPtr layer;
@@ -77,7 +77,7 @@ class Chain final : public Model {
   std::vector<Parameter> parameters_;
   Stage first_;
   std::vector<Stage> blocks_;
-  Stage head_;  // its layer is null
+  Stage head_;  // the loss; its `layer` is null
   LossPtr loss_;
   std::size_t input_width_ = 1, widest_ = 1, most_scratch_ = 0, most_columns_ = 1;
 };

@@ -26,8 +26,8 @@ struct DeviceTraits;
 class ModelDescription {
  public:
   virtual ~ModelDescription() = default;
-  /// These two are for the library. build() makes the model. text() describes it, so that ranks can detect that their models
-  /// differ.
+  /// The library calls build() and text(). build() makes the model. text() describes the model, so that ranks can detect that
+  /// their models differ.
   virtual std::shared_ptr<const Model> build(const DeviceTraits& device) const = 0;
   virtual std::string text() const = 0;
 };
@@ -48,7 +48,7 @@ class Sequential final : public ModelDescription {
 };
 
 /// A transformer. `arch` is the name of an architecture that fsdp-train lists, such as "gpt2" or "llama-3.2-1b". The functions
-/// change its sizes; 0 keeps the size of the architecture.
+/// below set sizes of the model; 0 means the size that the architecture has.
 class TransformerDescription final : public ModelDescription {
  public:
   explicit TransformerDescription(std::string arch);
@@ -80,13 +80,13 @@ struct FsdpOptions {
   bool forward_prefetch = true;
   std::size_t limit_all_gathers = 2;  // the largest number of units that are gathered at a time
 
-  std::string param_dtype = "fp32";   // the type of gathered parameters and of computation; or "bf16", "fp16"
+  std::string param_dtype = "fp32";   // the type of gathered parameters and of computation: "fp32", "bf16" or "fp16"
   std::string reduce_dtype = "fp32";  // the type in which gradients are sent; the same choices
   bool activation_checkpointing = false;
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
 
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train
-  /// If empty, the default of the optimizer. It is an error to set a value that the optimizer does not use.
+  /// An empty value means the optimizer's default. It is an error to set a value that the optimizer does not use.
   std::optional<double> beta1 = {}, beta2 = {}, eps = {}, weight_decay = {}, momentum = {};
   double clip_norm = 0;                  // 0: no clipping
   std::vector<std::string> freeze = {};  // shell globs: parameters whose names match are not trained
@@ -102,9 +102,9 @@ class Batch {
   /// The number of the micro-batch within the update: 0, 1, ...
   std::size_t micro_batch() const { return micro_batch_; }
   std::span<std::int32_t> tokens() const;  // [R], if the model takes tokens
-  std::span<float> inputs() const;         // [R, inputs() of the first layer], otherwise
-  std::span<std::int32_t> labels() const;  // [R, targets() of the loss], if it takes labels; negative: not counted
-  std::span<float> targets() const;        // [R, targets() of the loss], otherwise
+  std::span<float> inputs() const;         // [R, inputs() of the first layer], if it takes numbers
+  std::span<std::int32_t> labels() const;  // [R, targets() of the loss], if it takes labels; negative labels do not count
+  std::span<float> targets() const;        // [R, targets() of the loss], if it takes numbers
 
  private:
   std::size_t micro_batch_;

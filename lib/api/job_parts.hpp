@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-/// A Job and all objects made with it share ownership of this, so that it is destroyed last.
+/// A Job and all objects made with it share ownership of its Parts, so that the Parts are destroyed last.
 struct Job::Parts {
   /// `there` is the existing MPI session, which must outlive this object. If it is null, this object starts MPI.
   Parts(const JobOptions& options, MpiSession* there);
@@ -23,7 +23,7 @@ struct Job::Parts {
   /// if MPI has been finalized. Collective.
   void together(const std::function<void()>& work);
 
-  std::optional<MpiSession> own_session;  // destroyed last, because the others use it
+  std::optional<MpiSession> own_session;  // null if `there` is used; destroyed last, because the others use it
   MpiSession& session;
   std::unique_ptr<Communicator> world;
   CommOptions comm;

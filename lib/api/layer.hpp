@@ -83,16 +83,17 @@ class Layer {
   /// Returns true if the input of the layer is the batch's tokens; then inputs() must be 1. Only the first layer of a model may
   /// take tokens, and its saved() and saved_floats() must be 0.
   virtual bool takes_tokens() const { return false; }
-  /// For a layer that takes tokens: a batch with a token that is not below this is refused. 0: no limit.
+  /// For a layer that takes tokens: a batch is refused if one of its tokens is not below this number. 0: no limit.
   virtual std::size_t vocabulary() const { return 0; }
-  /// The numbers of values per row that forward saves for backward besides x: in the type of the pass, and in fp32.
+  /// The numbers of values per row that forward saves for backward besides x. saved() counts those in the type of the pass,
+  /// saved_floats() those in fp32.
   virtual std::size_t saved() const { return 0; }
   virtual std::size_t saved_floats() const { return 0; }
   /// The number of values per row that a pass needs as scratch.
   virtual std::size_t scratch() const { return 0; }
-  /// These return true if the passes support `type`, and GPUs. Passes that use only the operations of ops.hpp support all
-  /// types, and GPUs. Loops over Tensor::get() and set() support all types on CPUs; loops over row() and floats() support fp32
-  /// only.
+  /// works_in() returns true if the passes support `type`, works_on_gpu() if they support GPUs. Passes that use only the
+  /// operations of ops.hpp support all types, and GPUs. Loops over Tensor::get() and set() support all types on CPUs; loops
+  /// over row() and floats() support fp32 only.
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
 
@@ -106,8 +107,8 @@ class Layer {
 struct LossPass : Pass {
   const std::int32_t* labels = {};  // [R, targets()], if the loss takes labels
   Tensor targets;                   // [R, targets()] in fp32, if it takes numbers
-  float* losses = nullptr;          // [R]: write all; rows that do not count have loss 0
-  Tensor dx;                        // [R, inputs()]: write all; none in an evaluation
+  float* losses = nullptr;          // [R]: the pass writes the loss of each row, 0 for rows that do not count
+  Tensor dx;                        // [R, inputs()]: the pass writes the gradient of x; none in an evaluation
   float scale = 1;
   Tensor gradient(std::size_t i) const;  // add to it; none if the parameter is not trained or in an evaluation
 
@@ -123,7 +124,7 @@ class Loss {
   virtual std::size_t inputs() const = 0;
   /// Returns true if the loss takes integers (labels), false if it takes numbers (targets).
   virtual bool takes_labels() const = 0;
-  /// A batch with a label that is not below this is refused. 0: no limit.
+  /// A batch is refused if one of its labels is not below this number. 0: no limit.
   virtual std::size_t classes() const { return 0; }
   virtual std::size_t targets() const { return 1; }
   virtual std::size_t scratch() const { return 0; }

@@ -53,7 +53,7 @@ E* in(const Tensor& tensor) {
 
 bool same_size(const Tensor& a, const Tensor& b) { return a.rows == b.rows && a.columns == b.columns; }
 
-/// A tensor, with its name in ops.hpp.
+/// An argument of an operation: the tensor, and the parameter's name in ops.hpp.
 struct Operand {
   const char* name;
   const Tensor& tensor;
@@ -78,7 +78,7 @@ void require_alike(const char* operation, std::initializer_list<Operand> given) 
   require(std::all_of(given.begin(), given.end(), is_like_first), operation, "dense tensors of one size and type", given);
 }
 
-/// Returns true for a vector [1, columns of x].
+/// Returns true if `vector` is a tensor [1, columns of x] of type `type`.
 bool is_vector(const Tensor& vector, const Tensor& x, DType type) {
   return vector && vector.rows == 1 && vector.columns == x.columns && vector.type == type;
 }
@@ -93,10 +93,10 @@ void require_room_for_sums(const Pass& pass, const char* operation, const Tensor
                operation, x.columns, pass.most_columns));
 }
 
-/// Returns true for an fp32 vector [1, columns of x], or for none.
+/// Returns true if `gradient` is an fp32 tensor [1, columns of x], or none.
 bool is_gradient(const Tensor& gradient, const Tensor& x) { return !gradient || is_vector(gradient, x, DType::f32); }
 
-/// Returns true for the statistics of a norm: `of_row` fp32 numbers for each row of x.
+/// Returns true if `stats` has the form of the statistics of a norm: `of_row` fp32 numbers for each row of x.
 bool is_stats(const Tensor& stats, const Tensor& x, std::size_t of_row) {
   return stats && stats.is_dense() && stats.type == DType::f32 && stats.numel() == of_row * x.rows;
 }

@@ -12,18 +12,18 @@ enum class Transpose { no, yes };
 enum class Out { overwrite, add };
 
 /// Computes the product op(a) op(b), where op(a) is [m,k] and op(b) is [k,n], and overwrites out[m,n] with it or adds it
-/// (`write`). op transposes or not. a and b have the same type; `out` has that type or fp32. Products of 16-bit types are
-/// summed in fp32.
+/// (`write`). op transposes the matrix or leaves it as it is, as `transpose_a` and `transpose_b` say. a and b have the same
+/// type; `out` has that type or fp32. Products of 16-bit types are summed in fp32.
 void matmul(const Pass& pass, const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& out,
             Out write = Out::overwrite);
 /// y[R,out] = x[R,in] weight[out,in]^T (+ bias[1,out], if given).
 void linear(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
-/// Computes dx from dy, and overwrites or adds to `dx` (`write_dx`). Always adds to d_weight and d_bias. Results whose tensor
-/// is none are skipped.
+/// Computes the gradients of the three operands of linear() from dy. Overwrites dx or adds to dx (`write_dx`). Always adds to
+/// d_weight and d_bias. Results whose tensor is none are skipped.
 void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                      const Tensor& d_weight, const Tensor& d_bias, Out write_dx = Out::overwrite);
-/// to = from. Both are dense and have the same size. copy() requires the same type. With convert() the types may differ if one
-/// of them is fp32; 16-bit results are rounded to nearest.
+/// to = from. Both tensors are dense and have the same size. copy() requires the same type. With convert() the types may
+/// differ if one of them is fp32; 16-bit results are rounded to nearest.
 void copy(const Pass& pass, const Tensor& to, const Tensor& from);
 void convert(const Pass& pass, const Tensor& to, const Tensor& from);
 /// Element by element: add() sets y = a + b; multiply() overwrites y with a * b or adds a * b to y (`write`). All are dense and
@@ -36,7 +36,7 @@ void relu(const Pass& pass, const Tensor& x, const Tensor& y);
 void relu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void gelu(const Pass& pass, const Tensor& x, const Tensor& y);
 void gelu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
-/// f(x) = 1 / (1 + exp(-x))
+/// y = 1 / (1 + exp(-x)), under the same rules as relu() and gelu().
 void sigmoid(const Pass& pass, const Tensor& x, const Tensor& y);
 void sigmoid_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
 /// SwiGLU (Shazeer 2020), element by element: y = gate * sigmoid(gate) * up. d_gate or d_up may be dy.

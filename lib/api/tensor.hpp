@@ -19,8 +19,8 @@ struct Tensor {
   std::size_t numel() const { return rows * columns; }
   bool is_dense() const { return stride == columns || rows <= 1; }
 
-  // These throw UserError if the tensor does not fit the request, for example because of its type. The message describes the
-  // tensor; the library adds the name of the layer.
+  // The functions below throw UserError if the tensor does not fit the request, for example because of its type. The message
+  // describes the tensor; the library adds the name of the layer.
 
   /// The first number of a dense fp32 tensor.
   float* floats() const;

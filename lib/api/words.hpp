@@ -10,11 +10,12 @@
 
 namespace fsdp {
 
-/// Messages of the library name quantities between backquotes, because a program and the API have different names for them.
-/// Replaces these by the API's names: "lower `micro-batch`" becomes "lower batch_size".
+/// Messages of the library name quantities between backquotes, because fsdp-train and the API have different names for them.
+/// Replaces these quantities by the names of the API: "lower `micro-batch`" becomes "lower batch_size".
 std::string in_words_of_api(std::string message);
 
-/// A field of an options struct (`name`), the corresponding option of fsdp-train, and the value; empty: the option is not set.
+/// A field of an options struct (`name`), the corresponding option of fsdp-train (`option`), and its value. An empty value
+/// means that the option is not set.
 struct Field {
   std::string option, name;
   std::optional<std::string> value;

@@ -15,8 +15,8 @@ namespace fsdp {
 
 namespace {
 
-// Returns a group of the same ranks, all of one node, that shares memory. If they cannot share memory: throws if `required` is
-// true, else returns `group`. The outcome is the same on all ranks.
+// Returns a group of the same ranks that communicates through shared memory. All ranks must be on one node. If they cannot
+// share memory, throws if `required` is true, else returns `group`. The outcome is the same on all ranks.
 std::unique_ptr<Communicator> share_node(std::unique_ptr<MessageGroup> group, bool required) {
   try {
     return share_memory(*group,
@@ -35,7 +35,7 @@ std::unique_ptr<Communicator> share_nodes(std::unique_ptr<MessageGroup> group, b
   if (of_each <= 1) return group;
   auto intra_node_by_messages = group->split_messages(group->rank() / of_each, group->rank());
   auto inter_node = group->split_messages(group->rank() % of_each, group->rank());
-  // This can fail on one node only.
+  // share_node() can fail on one node only.
   auto intra_node = agree(*group, [&] { return share_node(std::move(intra_node_by_messages), required); });
   return std::make_unique<NodesCommunicator>(std::move(group), std::move(intra_node), std::move(inter_node));
 }

@@ -17,8 +17,8 @@ struct Variable {
   bool is_rank;  // true: the number of this process, from 0; false: the number of processes
 };
 
-// In this order, set by: Open MPI's mpirun; mpiexec of MPICH and its derivatives, and srun with PMI-2; srun; PMIx, which has
-// only the rank of the process, not the number of ranks.
+// In this order, these variables are set by: Open MPI's mpirun; mpiexec of MPICH and its derivatives, and srun with PMI-2; any
+// srun; PMIx, which sets only the rank of the process, not the number of ranks.
 constexpr Variable variables[] = {
     {"OMPI_COMM_WORLD_SIZE", false}, {"PMI_SIZE", false}, {"SLURM_STEP_NUM_TASKS", false}, {"PMIX_RANK", true}};
 

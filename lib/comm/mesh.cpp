@@ -22,7 +22,8 @@ constexpr std::size_t gathers = 3;  // the index in `data` of the collectives of
 /// Returns why the backend cannot connect these ranks; empty if it can. The result is the same on all ranks. Collective.
 std::string problem_of(const DeviceBackend& backend, Communicator& world, const Device& device, const DeviceLibrary* library,
                        const std::string& why) {
-  // A device is identified by a machine and an address (Device::place()). The number of a machine is the lowest rank on it.
+  // A device is identified by the number of its machine and its address there (Device::place()). The number of a machine is
+  // the lowest rank that runs on it.
   std::int64_t machine = world.rank();
   world.split_by_node()->broadcast(&machine, sizeof machine, 0);
   const auto places = world.gather(format("{} {}", machine, device.place()));

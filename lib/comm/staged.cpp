@@ -58,7 +58,7 @@ class Staged final : public Collectives {
     return staging_.data();
   }
 
-  /// Returns an inline stream, on which the collective in host memory runs; its `subject` is that of `stream`.
+  /// Returns an inline stream, on which the collective in host memory runs; its `subject` is set to that of `stream`.
   Stream& at_once(const Stream& stream) {
     at_once_->subject = stream.subject;
     return *at_once_;

@@ -12,7 +12,8 @@ namespace fsdp {
 
 namespace {
 
-// The number of elements that are added at a time. With it, the partial sums of all levels of the tree fit into the L1 cache.
+// The number of elements that are added at a time. With this number, the partial sums of all levels of the tree fit into the
+// L1 cache.
 constexpr std::size_t block = 512;
 
 template <class T>
@@ -22,8 +23,8 @@ void add(const T* a, const T* b, T* out, std::size_t n) {
 }
 
 // Returns the sum over `inputs` of elements [begin, begin + n), n <= block. The result is in `scratch`, or in the input itself
-// if there is only one. The size of the left subtree is the largest power of two below the number of inputs; this gives the
-// canonical order.
+// if there is only one input. The size of the left subtree is the largest power of two below the number of inputs; this gives
+// the canonical order.
 template <class T, class In>
 const T* block_sum(std::span<const void* const> inputs, std::size_t begin, std::size_t n, T* scratch) {
   if (inputs.size() == 1) {

@@ -227,7 +227,7 @@ const CheckedFile::Block& CheckedFile::kept_block(std::uint64_t block) const {
   auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Block& b) { return b.index == block && !b.bytes.empty(); });
   if (found == kept_.end()) {
     found = kept_.end() - 1;
-    found->bytes.clear();  // if the new block is damaged, no block must be stored here
+    found->bytes.clear();  // if the new block is damaged, this entry must hold no block
     std::vector<char> bytes(bytes_of(block));
     file_.read(block * block_bytes_, bytes.data(), bytes.size());
     check_block(block, bytes.data());

@@ -29,8 +29,8 @@ std::recursive_mutex& library_mutex() {
   return mutex;
 }
 
-/// Locks HDF5 for this thread, and turns off its printing of errors. That setting belongs to the thread, as does HDF5's error
-/// stack.
+/// Locks HDF5 for this thread, and turns off HDF5's printing of errors. HDF5 has such a setting, and an error stack, for each
+/// thread.
 class Lock {
  public:
   Lock() : lock_(library_mutex()) {
@@ -56,8 +56,8 @@ std::string error_stack() {
   return all.size() == 1 ? all.front() : format("{}: {}", all.front(), all.back());
 }
 
-/// Returns the result of an HDF5 call, unless it is negative: the call has failed. Then throws CallError or, if our file driver
-/// (driver.hpp) has failed to read, rethrows the driver's exception.
+/// Returns the result of an HDF5 call. If the result is negative, the call has failed: then throws CallError or, if our file
+/// driver (driver.hpp) has failed to read, rethrows the driver's exception.
 template <class Result>
 Result check_h5(Result result, std::string_view call, std::string_view object,
                 std::source_location where = std::source_location::current()) {
@@ -110,7 +110,7 @@ void write_attribute(std::int64_t node, const std::string& name, std::int64_t fi
 
 constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // in elements
 
-/// An open attribute with exactly one element, of the type class `kind` of open_scalar(). `what` names it in messages.
+/// An open attribute with exactly one element, whose type class open_scalar() has checked. `what` names it in messages.
 struct OpenAttribute {
   Handle attribute;
   std::string what;
@@ -373,8 +373,8 @@ Handle file_type(DType type, const std::string& what) {
 }
 
 constexpr std::size_t chunk_elements = std::size_t{1} << 16;  // as fp32, a quarter of HDF5's chunk cache
-constexpr std::size_t fewest_compressed = 4096;  // in elements: smaller ones gain nothing, as the chunk index takes 2 KiB
-constexpr unsigned deflate_level = 1;            // mantissas hardly compress: level 4 saves 1 % more and is slower
+constexpr std::size_t fewest_compressed = 4096;               // in elements; a chunk index takes 2 KiB, so less gains nothing
+constexpr unsigned deflate_level = 1;                         // mantissas hardly compress: level 4 saves 1 % more and is slower
 
 Handle dataset_creation(const std::string& what) {
   Handle creation = property_list(H5P_DATASET_CREATE);

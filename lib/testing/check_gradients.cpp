@@ -47,7 +47,7 @@ void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> m
       throw UserError(format("{} has changed {}, which it must only read", what, tensors[i].first));
 }
 
-/// Wraps a user's layer: before each pass, fills the memory that the layer must write with NaN.
+/// Wraps a user's layer. Before each pass, it fills with NaN the memory that the layer must write.
 class PoisonedLayer final : public Layer {
  public:
   explicit PoisonedLayer(const Layer& layer) : layer_(layer) {}
@@ -141,8 +141,8 @@ class Trial {
     return sum.value();
   }
 
-  /// Runs forward and backward `times` times; all runs but the first add to the gradients. Gradients of parameters in `frozen`
-  /// are not computed. Gradients are those of `scale` times the loss.
+  /// Runs forward and backward `times` times; all runs but the first add to the gradients. If frozen[i] is true, the gradient
+  /// of parameter i is not computed. Gradients are those of `scale` times the loss.
   Results run(const std::vector<bool>& frozen = {}, int times = 1, float scale = 1) {
     d_weights_.clear();
     for (std::size_t p = 0; p < gradients_.size(); ++p)

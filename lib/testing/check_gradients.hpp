@@ -13,10 +13,10 @@ namespace fsdp {
 struct GradientCheckOptions {
   std::size_t B = 2, T = 5;         // the size of the batch
   std::size_t most_elements = 64;   // at most this many elements of each tensor are checked, evenly spread
-  double step = 1e-2;               // an element is changed by this in each direction
+  double step = 1e-2;               // central differences add this to an element and subtract it
   double tolerance = 2e-2;          // relative to the tensor's largest derivative; fp32 is not precise enough for less
-  double tolerance_16_bits = 6e-2;  // the same between a 16-bit type and fp32: bf16 has 8 bits of precision
-  std::uint32_t seed = 1;           // of the inputs and parameters
+  double tolerance_16_bits = 6e-2;  // for 16-bit types compared with fp32; bf16 has 8 bits of precision
+  std::uint32_t seed = 1;           // of the random inputs and parameters
 };
 
 struct GradientCheck {
@@ -31,8 +31,9 @@ struct GradientCheck {
 /// 2. backward, called twice, adds to the gradients of parameters twice. The results of backward are proportional to dy, and
 /// those of a loss to its `scale`.
 /// 3. in fp32, backward gives the same derivatives, with respect to x and each parameter, as central differences of forward.
-/// The function is a random weighted sum of y; for a loss, the sum of the losses of all rows. If the left and right differences
-/// disagree, because a point without a derivative is within `step`, any value between the two is accepted.
+/// The differentiated function is a random weighted sum of y; for a loss, it is the sum of the losses of all rows. If the left
+/// and right differences disagree, because a point without a derivative is within `step`, any value between the two is
+/// accepted.
 /// 4. if some or all parameters are not trained, so that their gradients are none, all other results are the same.
 /// 5. in each 16-bit type that works_in() supports, forward and backward give the same results as in fp32 up to rounding.
 /// Returns the first check that fails. Not collective.

@@ -17,8 +17,8 @@ namespace fsdp {
 
 namespace {
 
-// The bytes of a rank's staging buffer, for any number of ranks until pieces would be shorter than 4 KiB; and the longest
-// piece, because longer pieces are no faster.
+// The size of a rank's staging buffer. It is larger if there are so many ranks that pieces would be shorter than 4 KiB. Below
+// it, the longest piece of a reduction; longer pieces are no faster.
 constexpr std::size_t staging_budget = std::size_t{4} << 20;
 constexpr std::size_t longest_staged_piece = std::size_t{256} << 10;
 constexpr std::size_t broadcast_piece = std::size_t{1} << 20;
@@ -229,8 +229,8 @@ void MpiCommunicator::post_piece(const T* data, std::size_t total, std::size_t p
   }
 }
 
-// Computes the canonical sum over ranks of this rank's share of `data`, and overwrites `result` with it or adds it to `result`,
-// which may be that share itself.
+// Computes the canonical sum over ranks of this rank's share of `data`, and overwrites `result` with this sum or adds it to
+// `result`. `result` may be that share itself.
 template <class In, class T>
 void MpiCommunicator::reduce_shares(T* data, std::size_t total, T* result, Into into) {
   pack_shares<In>(data, total, ranks());

@@ -7,7 +7,7 @@
 // `library`: NCCL's own reductions, of fp32 numbers that were first rounded to `reduce_dtype`. Their order depends on
 // the algorithm that NCCL chooses, and so on its version, the number of ranks, their connections and the number of elements.
 //
-// With either, sums of integers use NCCL's all-reduce, because they are exact in any order; sums of doubles are always
+// With either order, sums of integers use NCCL's all-reduce, because they are exact in any order; sums of doubles are always
 // canonical.
 //
 // NCCL's communicators are non-blocking: ncclCommGetAsyncError reports when a call is complete. While the host waits for a
@@ -60,7 +60,7 @@ std::string version() {
 
 // --- Memory ---
 
-/// The communicators with which a block of ncclMemAlloc() memory is registered, and NCCL's handles.
+/// The communicators with which a block of ncclMemAlloc() memory is registered, and NCCL's handle of each registration.
 struct Registered {
   std::vector<std::pair<ncclComm_t, void*>> with;
   void end() {
@@ -154,8 +154,8 @@ class Groups final : public DeviceGroups {
     return buffer;
   }
 
-  /// Destroys a communicator and sets `comm` to null. Without an error, all ranks finalize it together; after an error, this
-  /// rank aborts it.
+  /// Destroys a communicator and sets `comm` to null. Without an error, all ranks finalize the communicator together; after an
+  /// error, this rank aborts it.
   void end(ncclComm_t& comm) {
     if (!comm) return;
     if (failed_) return static_cast<void>(comm = nullptr);  // give_up() has ended it
@@ -295,7 +295,7 @@ class Groups final : public DeviceGroups {
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> parts_;
   std::vector<std::weak_ptr<Registered>> registered_;
-  std::list<Started> open_, spare_;  // open: in progress, in the order of their work; spare: not in use
+  std::list<Started> open_, spare_;  // open_: in progress, in the order of issue; spare_: to be reused
   std::uint64_t begun_ = 0;
   WaitTimer clock_;
   double next_look_s_ = 0;
@@ -402,7 +402,7 @@ class NcclCollectives final : public Collectives {
   }
 
   /// Overwrites `result` with the canonical sum over ranks of this rank's share of `data`, or adds that sum to it.
-  /// Contributions are rounded to In. `result` may be that share.
+  /// Contributions are rounded to In. `result` may be that share of `data`.
   template <class In, class T>
   void reduce_shares(Stream& stream, T* data, std::size_t total, T* result, kernels::Write write) {
     constexpr bool rounds = !std::is_same_v<In, T>;

@@ -95,10 +95,10 @@ class ShmCommunicator final : public GroupMember {
 
   std::shared_ptr<MeetingPlace> place_, job_;
   std::vector<WindowOwner> windows_;  // by Shown::window; null after this rank has dropped it
-  // The two halves of the staging area are used alternately, and so are the two Shown of a rank. Between two uses of the same
-  // one there is a barrier for the other one, after which no rank still reads the first.
+  // The two halves of the staging area are used alternately, and so are the two Shown of a rank. Before one of the two is used
+  // again, all ranks pass a barrier with the other one; after that, no rank reads the old contents.
   std::size_t half_ = 0, turn_ = 0;
-  std::vector<Shown> seen_;  // by rank, as read at the last enter()
+  std::vector<Shown> seen_;  // by rank: what each rank shows in the current collective
   bool some_in_place_ = false, all_in_place_ = false;
   std::vector<const void*> inputs_;
 };
@@ -207,7 +207,8 @@ void ShmCommunicator::gather_small(const Called& call, const void* mine, std::by
   for (std::size_t r = 0; r < ranks(); ++r) copy_bytes(whole + r * bytes, staged(r), bytes);
 }
 
-// Copies all other shares of `data`, the buffer passed to enter(), from the ranks that own them.
+// Copies all other shares of `data` from the ranks that own them. `data` is the buffer that this rank shows in the current
+// collective.
 void ShmCommunicator::gather_shares(const Called& call, std::byte* data, std::size_t total, std::size_t element_bytes) {
   const auto bytes_of = [&](std::size_t rank) {
     const Range range = share_of(total, rank);
@@ -241,7 +242,7 @@ void ShmCommunicator::sum_staged(std::size_t total, std::size_t rank, T* result,
 }
 
 // Overwrites `result` with the canonical sum over ranks of this rank's share of `data`, or adds that sum to it. `data` is
-// packed and was passed to enter(). `result` may be that share itself.
+// packed, and is the buffer that this rank shows in the current collective. `result` may be that share itself.
 template <class T, class In>
 void ShmCommunicator::reduce_shares(const Called& call, const T* data, std::size_t total, T* result, Into into) {
   const Range mine = share_of(total, me());
