@@ -261,8 +261,8 @@ struct FullyShardedDataParallel::Parts {
     });
   }
 
-  /// Every public function runs its work through this. Throws UserError if it is called within another call, or if not all
-  /// ranks call the same function. Collective.
+  /// Every public function passes its work to this function, which runs it. Throws UserError if a public function is called
+  /// within another one, or if not all ranks call the same function. Collective.
   void call(Function function, const std::function<void()>& work) {
     if (under_way)
       throw UserError(format("{}() is called during {}() (it would change that function's data); call it before or after",
@@ -300,8 +300,8 @@ struct FullyShardedDataParallel::Parts {
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
   std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
 
-  /// Calls `fill` for `count` micro-batches. Returns the number of rows of all ranks that count in the loss. Checks that
-  /// `learning_rate` is the same on all ranks. Collective.
+  /// Calls `fill` for `count` micro-batches. Returns the number of rows that count in the loss, summed over all ranks. Checks
+  /// that `learning_rate` is the same on all ranks. Collective.
   double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0) {
     std::int64_t counted = 0;
     agree(world, [&] {

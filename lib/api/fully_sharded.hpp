@@ -65,7 +65,7 @@ class TransformerDescription final : public ModelDescription {
   std::size_t layers_ = 0, width_ = 0, heads_ = 0, vocabulary_ = 0, longest_sequence_ = 0;
 };
 
-/// Options that PyTorch's FSDP has too have the same names and meanings. docs/api.md explains each option.
+/// Options that also exist in PyTorch's FSDP have the same names and meanings as there. docs/api.md explains each option.
 struct FsdpOptions {
   std::size_t batch_size = 1;                   // sequences (or examples) per micro-batch and rank
   std::size_t sequence_length = 1;              // positions per sequence
@@ -103,7 +103,7 @@ class Batch {
   std::size_t micro_batch() const { return micro_batch_; }
   std::span<std::int32_t> tokens() const;  // [R], if the model takes tokens
   std::span<float> inputs() const;         // [R, inputs() of the first layer], if it takes numbers
-  std::span<std::int32_t> labels() const;  // [R, targets() of the loss], if it takes labels; negative labels do not count
+  std::span<std::int32_t> labels() const;  // [R, targets() of the loss], if it takes labels; negative: row not counted
   std::span<float> targets() const;        // [R, targets() of the loss], if it takes numbers
 
  private:

@@ -23,7 +23,7 @@ struct Job::Parts {
   /// if MPI has been finalized. Collective.
   void together(const std::function<void()>& work);
 
-  std::optional<MpiSession> own_session;  // null if `there` is used; destroyed last, because the others use it
+  std::optional<MpiSession> own_session;  // empty if `there` is used; destroyed last, because the others use it
   MpiSession& session;
   std::unique_ptr<Communicator> world;
   CommOptions comm;

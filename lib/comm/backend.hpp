@@ -18,16 +18,17 @@ namespace fsdp {
 struct CommOptions {
   std::string kind = "mpi";                        // the name of a row (Backend::name)
   double timeout_s = 600;                          // the longest wait for a rank; 0: no limit
-  SumOrder sum_order = SumOrder::canonical;        // in collectives of GPUs (NCCL)
+  SumOrder sum_order = SumOrder::canonical;        // the order of sums in collectives of GPUs (NCCL)
   std::size_t piece_bytes = std::size_t{1} << 30;  // the longest message, below 2^31
-  int ranks_per_node = 0;                          // for tests: consecutive ranks that count as one node; 0: real nodes
+  int ranks_per_node = 0;                          // for tests: this many consecutive ranks count as one node; 0: real nodes
 };
 
-/// A group of processes that exchange messages, also between nodes. The start of the job makes one, and each backend makes its
-/// communicator from it. It also has the facts that backends need.
+/// A group of processes that exchange messages, also between nodes. When a job starts, a MessageGroup of all its processes is
+/// made, and the selected backend makes its own communicator from that group. The functions of this class return the options,
+/// nodes and hosts that backends need.
 class MessageGroup : public GroupMember {
  public:
-  /// The same as split(), but the result is a MessageGroup, too.
+  /// Like split(), but returns a MessageGroup.
   virtual std::unique_ptr<MessageGroup> split_messages(int color, int key) = 0;
   virtual const CommOptions& options() const = 0;
   /// The number of each rank's node, indexed by rank. Ranks with the same number share a node.
@@ -57,12 +58,12 @@ class DeviceGroups {
   virtual std::unique_ptr<Collectives> make(Communicator& group) = 0;
 };
 
-/// The functions of a device backend, if its library was found.
+/// The functions of a device backend. DeviceBackend::find returns them if the library of the backend was found.
 struct DeviceLibrary {
   /// The version of the library: "2.28.9".
   std::string (*version)();
-  /// Connects the ranks of `world`; `device` is this rank's device, which no other rank uses. Both must outlive the result.
-  /// Collective; throws on all ranks or on none.
+  /// Connects the ranks of `world`; `device` is this rank's device, which no other rank uses. `world` and `device` must
+  /// outlive the result. Collective; throws on all ranks or on none.
   std::unique_ptr<DeviceGroups> (*connect)(Communicator& world, Device& device, const DeviceCommOptions& options);
 };
 
@@ -79,20 +80,21 @@ struct DeviceBackend {
 struct Backend {
   std::string_view name;   // the name that users give
   std::string_view about;  // its description in the help text: "only MPI"
-  /// Returns a communicator for the same ranks. split() of the result must connect its parts in the same way. Collective; fails
-  /// on all ranks or on none.
+  /// Returns a communicator for the same ranks. split() of the result must connect the ranks of the new groups in the same
+  /// way. Collective; fails on all ranks or on none.
   std::unique_ptr<Communicator> (*connect)(std::unique_ptr<MessageGroup> group);
-  /// Returns what staging_bytes() of the communicator would be; memory plans use this function, because they have no
-  /// communicator. `nodes` has each rank's node.
+  /// Returns the value that staging_bytes() of a group's communicator would have. `nodes` has the node of each rank of the
+  /// group. Memory plans use this function, because they have no communicator.
   std::size_t (*staging_bytes)(std::span<const int> nodes);
-  /// How groups that span nodes communicate. Plans use it to predict the sent bytes.
+  /// How groups that span nodes communicate. Plans use this value to predict the sent bytes.
   Between between = Between::ranks;
-  /// Moves device memory if each rank has its own device. Otherwise, or if this is null, it is copied through host memory.
+  /// Moves device memory if each rank has its own device. If several ranks share a device, or if this pointer is null, device
+  /// memory is copied through host memory.
   const DeviceBackend* device_backend = nullptr;
-  bool device_backend_is_required = false;  // true: an error if it cannot connect the ranks
+  bool device_backend_is_required = false;  // true: it is an error if device_backend cannot connect the ranks
 };
 
-/// The row "auto". The rows of device backends copy its functions for host memory.
+/// The row "auto". The rows of device backends copy the functions of this row for host memory.
 extern const Backend automatic_backend;
 /// All rows: those of the library, then those of add_backend().
 const std::vector<const Backend*>& backends();

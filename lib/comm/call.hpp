@@ -18,7 +18,7 @@ struct Called {
   Call call;
   const char* subject;
 };
-/// Returns a name for messages: "reduce-scatter", "all-gather of block 3".
+/// Returns a name for messages, such as "reduce-scatter" or "all-gather of block 3".
 std::string name_of(const Called& called);
 
 /// Returns "rank 3 on node7", "ranks 1 and 3 on node7" or "ranks 1, 2, 3 and 12 more on node7 and node8". `hosts` has the host
@@ -30,8 +30,8 @@ std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::str
 CollectiveTimeout not_arrived(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s);
 /// The same, but the message adds that `ranks` may themselves wait for other ranks.
 CollectiveTimeout not_passed_on(const std::string& who, const std::vector<int>& ranks, std::string_view what, double timeout_s);
-/// Sleeps; called before not_passed_on(). A rank that waits for a missing rank directly then reports first, and its message
-/// names the right rank.
+/// Sleeps for a while; call this before not_passed_on(). So a rank that waits directly for the missing rank reports first, and
+/// the first message names the rank that is really missing.
 void let_others_report_first(double timeout_s);
 
 }  // namespace fsdp

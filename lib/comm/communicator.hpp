@@ -4,14 +4,16 @@
 // `nccl/` implements only Collectives, for GPUs. Code outside this folder does not depend on the backend.
 //
 // Order of sums. Every reduction adds the contributions of the ranks in the "canonical" order, a binary tree that depends only
-// on the number of ranks; seven ranks give ((0+1)+(2+3))+((4+5)+6). So all-reduce and reduce-scatter give the same bits with
-// any backend, chunk size and timing. The only exception is NCCL's own order, if the user selects it (SumOrder::library).
+// on the number of ranks; seven ranks give ((0+1)+(2+3))+((4+5)+6). So all-reduce and reduce-scatter give the same bits,
+// whatever the backend, chunk size and timing. The only exception is NCCL's own order, if the user selects it
+// (SumOrder::library).
 //
-// Errors. A rank that throws in or between collectives must not leave the others waiting: it calls abort() and then ends. Then
-// collectives throw GroupAborted, also those that already wait: with `threads/` and `shm/` the collectives of all ranks, with
-// `nodes/` those of the ranks of the same node, with `mpi/` only those of the rank itself. main() prints the error and calls
-// MpiSession::abort_job, which ends the other processes. If a process does not arrive at a collective within
-// CommOptions::timeout_s, the ranks that wait for that process throw CollectiveTimeout, which names it.
+// Errors. A rank that throws in or between collectives must not leave the others waiting: it calls abort() and then ends. From
+// then on, collectives throw GroupAborted, also collectives that are already waiting. With `threads/` and `shm/`, this applies
+// to the collectives of all ranks; with `nodes/`, to those of all ranks of the same node; with `mpi/`, only to those of the
+// rank that called abort(). main() prints the error and calls MpiSession::abort_job, which ends the other processes. If a
+// process does not arrive at a collective within CommOptions::timeout_s, the ranks that wait for that process throw
+// CollectiveTimeout, which names it.
 #pragma once
 
 #include <array>
@@ -64,9 +66,8 @@ struct Traffic {
   }
 };
 
-/// A group of ranks that exchanges values in host memory. All functions except rank(),
-/// size(), description() and abort() are collective over the group: every rank calls them in the same order, with the same
-/// number of values.
+/// A group of ranks that exchanges values in host memory. All functions except rank(), size(), description() and abort() are
+/// collective over the group: every rank calls them in the same order, with the same number of values.
 class Group {
  public:
   virtual ~Group() = default;
@@ -82,8 +83,8 @@ class Group {
   /// Replaces each value by its maximum over the ranks. Values must be below 2^63.
   void max(std::span<std::size_t> values);
   std::size_t max(std::size_t mine) { return max(std::span(&mine, 1)), mine; }
-  /// Returns the values of all ranks, ordered by rank: those of rank r begin at index r * mine.size(). All ranks must pass the
-  /// same number of values.
+  /// Returns the values of all ranks, ordered by rank: the values of rank r begin at index r * mine.size(). All ranks must
+  /// pass the same number of values.
   std::vector<std::int64_t> gather(std::span<const std::int64_t> mine);
   std::vector<double> gather(double mine);
   std::vector<std::string> gather(const std::string& mine);
@@ -94,26 +95,27 @@ class Group {
   std::string broadcast(std::string text, int root);
   virtual void barrier() = 0;
 
-  /// Makes collectives of the other ranks throw instead of wait (see "Errors" above), and also a collective that another thread
-  /// of this rank is executing. Never throws itself. Not collective.
+  /// Makes collectives of the other ranks throw instead of wait (see "Errors" above). If another thread of this rank is
+  /// executing a collective, that collective throws, too. abort() itself never throws. Not collective.
   virtual void abort() noexcept = 0;
 };
 
-/// A group's collectives on device memory. Each is work of the given stream and runs after all earlier work of that stream; on
-/// an inline stream (device.hpp) it is complete on return. All ranks of the group must call them in the same order with the
-/// same counts. Counts are in elements and have no upper limit: transfers are cut into pieces below 2^31 bytes.
+/// A group's collectives on device memory. Each collective is queued on the given stream and runs after all work that was
+/// queued there before. On an inline stream (device.hpp), the collective is complete when the function returns. All ranks of
+/// the group must call them in the same order with the same counts. Counts are in elements and have no upper limit: transfers
+/// are cut into pieces below 2^31 bytes.
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  /// whole = the shards of all ranks, concatenated by rank; `whole` holds size() * shard_count elements. In place if `shard` is
-  /// whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
+  /// whole = the shards of all ranks, concatenated in the order of ranks; `whole` holds size() * shard_count elements. In
+  /// place if `shard` is whole + rank() * shard_count. Sends (size-1) * shard_count elements per rank.
   virtual void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) = 0;
   /// Sums `whole` over the ranks in canonical order. Each rank gets the shard_count elements of the sum that begin at index
-  /// rank() * shard_count, and overwrites `shard` with it or adds it to `shard` (`into`). The contents of `whole` are
-  /// unspecified afterwards. `shard` must not overlap `whole`; only with Into::overwrite it may be whole + rank() *
-  /// shard_count. Sends (size-1) * shard_count elements of type `reduce_dtype` per rank. Each rank's contribution, also the
-  /// caller's, is rounded once to `reduce_dtype`; sums are fp32. With `nodes/`, the sum of one node is sent to other nodes as
-  /// fp32.
+  /// rank() * shard_count, and overwrites `shard` with them or adds them to `shard` (`into`). The contents of `whole` are
+  /// unspecified afterwards. `shard` must not overlap `whole`, with one exception: with Into::overwrite, `shard` may be whole
+  /// + rank() * shard_count. Sends (size-1) * shard_count elements of type `reduce_dtype` per rank. Each rank's contribution,
+  /// also the caller's, is rounded once to `reduce_dtype`; sums are fp32. With `nodes/`, the sum over the ranks of a node is
+  /// sent to other nodes as fp32.
   virtual void reduce_scatter(Stream& stream, float* whole, float* shard, std::size_t shard_count, Into into,
                               DType reduce_dtype) = 0;
   /// Replaces `data`, on every rank, by its canonical sum over the ranks. Contributions are rounded to `reduce_dtype`; sums are
@@ -123,12 +125,12 @@ class Collectives {
   virtual void all_reduce(Stream& stream, double* data, std::size_t count) = 0;
   /// Sums of integers are exact modulo 2^64.
   virtual void all_reduce(Stream& stream, std::int64_t* data, std::size_t count) = 0;
-  /// Calls the all_reduce() above for `type`; only fp32 uses `reduce_dtype`.
+  /// Calls the all_reduce() above for elements of `type`. `reduce_dtype` is used only if `type` is fp32.
   void all_reduce(Stream& stream, void* data, std::size_t count, DType type, DType reduce_dtype);
 
   /// Returns zeroed memory for gathered parameters or gradients. Collectives accept any memory, but are fastest if all ranks
-  /// pass memory that this function returned. Collective; fails on all ranks or on none. If a later step can fail on some ranks
-  /// only, use agree(). The buffer may outlive this object.
+  /// pass memory that this function returned. Collective; fails on all ranks or on none. If a step after this call can fail on
+  /// some ranks only, run that step by agree(). The buffer may outlive this object.
   virtual Buffer allocate(Device& device, std::size_t bytes) = 0;
   /// The bytes of this object's staging buffers. They are part of the memory plan.
   virtual std::size_t staging_bytes() const = 0;

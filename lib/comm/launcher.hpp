@@ -1,5 +1,5 @@
 // Detects which launcher (mpirun, srun) started this process. If the launcher belongs to another MPI than the program, each
-// process becomes a job of one rank: all of them do the whole work and write into the same folder.
+// process becomes a job of one rank: every process then does the whole work, and all write into the same folder.
 #pragma once
 
 #include <functional>
@@ -7,24 +7,26 @@
 
 namespace fsdp {
 
-/// Returns the value of an environment variable, or null if it is not set. Tests replace std::getenv by their own function.
+/// A function that returns the value of an environment variable, or null if the variable is not set. It is std::getenv, except
+/// in tests.
 using Environment = std::function<const char*(const char*)>;
 
-/// The number of ranks that the launcher has started, according to an environment variable that it sets.
+/// The number of ranks that the launcher has started, according to an environment variable that the launcher sets.
 struct LaunchedRanks {
   std::string variable;  // the variable's name; empty: no known launcher
   int count = 1;
 };
 
-/// Call this before MPI_Init, which may set these variables itself.
+/// Returns the number of ranks that the innermost launcher has started. Call this before MPI_Init, which may itself set the
+/// environment variables of a launcher.
 ///
-/// Returns the count of the innermost launcher. If mpirun runs inside srun, or inside a shell of another job, its processes
-/// also inherit the variables of the outer launcher. So if any variable is 1, the count is 1.
+/// If mpirun runs inside srun, or inside a shell of another job, its processes also inherit the variables of the outer
+/// launcher. So if any of the variables gives 1 process, the count is 1.
 LaunchedRanks launched_ranks(const Environment& get);
 
-/// Returns true if the launcher has started several ranks that MPI cannot connect. MPI_Init would then end them with pages of
-/// its own messages, or make each rank a job of its own. `library` is MPI's version text; `knows_pmi` is true if MPI supports
-/// PMI-1 or PMI-2 besides PMIx.
+/// Returns true if the launcher has started several ranks that MPI cannot connect. MPI_Init would then end these ranks with
+/// pages of its own messages, or make each rank a job of its own. `library` is MPI's version text; `knows_pmi` is true if MPI
+/// supports PMI-1 or PMI-2 besides PMIx.
 bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool knows_pmi, const Environment& get);
 
 /// Throws UserError if the launcher has started several ranks, but MPI (version `library`) has connected only one.

@@ -11,9 +11,9 @@
 
 namespace fsdp {
 
-/// The binomial tree of a broadcast. Ranks are counted from the root: relative_rank = (rank - root) mod size. These return the
-/// parent of `relative_rank`, and the number of its children below `size`, which are relative_rank + 2^k for k = 0, ...,
-/// children-1.
+/// The binomial tree of a broadcast. Ranks are counted from the root: relative_rank = (rank - root) mod size. tree_parent()
+/// returns the parent of `relative_rank`. tree_children() returns the number of children; they are relative_rank + 2^k for k =
+/// 0, ..., children-1, and all are below `size`.
 inline int tree_parent(int relative_rank) { return relative_rank & (relative_rank - 1); }
 inline int tree_children(int relative_rank, int size) {
   int children = 0;
@@ -21,7 +21,8 @@ inline int tree_children(int relative_rank, int size) {
   return children;
 }
 
-/// Piece number `piece` of `whole`, which is cut into pieces of `length` elements; empty past the end.
+/// Cuts `whole` into pieces of `length` elements, and returns piece number `piece`, from 0. Pieces after the end of `whole`
+/// are empty.
 inline Range piece_of(Range whole, std::size_t piece, std::size_t length) {
   const std::size_t begin = std::min(whole.end, whole.begin + piece * length);
   return {begin, std::min(whole.end, begin + length)};
@@ -42,8 +43,8 @@ class GroupMember : public Communicator {
 
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
   std::size_t me() const { return static_cast<std::size_t>(rank_); }
-  /// The share of `rank`: the range of the `total` elements that a reduction of this group sums on that rank. All shares are
-  /// equal if size() divides `total`.
+  /// Returns the share of `rank`: in a reduction of `total` elements, the range of elements that this rank adds up. All shares
+  /// are equal if size() divides `total`.
   Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks(), rank); }
 
   void count(Collective kind, std::size_t bytes) { traffic_.count(kind, bytes); }

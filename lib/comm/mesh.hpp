@@ -16,24 +16,27 @@ struct Mesh {
   std::unique_ptr<Communicator> shard;      // the ranks that together have one copy of the model
   std::unique_ptr<Communicator> replicate;  // the ranks that have the same shard
   Communicator* world = nullptr;            // all ranks
-  /// A second group of the ranks of `shard`, so that all-gathers can run during reductions; null if the two never overlap.
+  /// A second group of the ranks of `shard`, so that all-gathers can run during reductions; null if all-gathers and reductions
+  /// never overlap.
   std::unique_ptr<Communicator> gather = nullptr;
   Communicator& along(GroupAxis axis) const;
 
-  /// The collectives on device memory: the groups themselves if the host can access that memory, else those in `data`.
+  /// Return the collectives on device memory. If the host can access that memory, they are the groups above, otherwise the
+  /// members of `data`.
   Collectives& data_along(GroupAxis axis) const;
   Collectives& data_of_gathers() const;
   /// Prepares the groups for memory of `device`, which must outlive the mesh. If the host cannot access that memory and every
-  /// rank has its own device, the device backend of options.kind (such as NCCL) moves the data; else the data is copied through
-  /// host memory. Throws CollectiveError if options require a device backend, or its order of sums, and it is not available.
-  /// Collective over world.
+  /// rank has its own device, the device backend of options.kind (such as NCCL) moves the data; else the data is copied
+  /// through host memory. Throws CollectiveError if options require a device backend, or the order of sums of its library, and
+  /// the backend is not available. Collective over world.
   void use_device(Device& device, const CommOptions& options = {});
 
   /// How GPU memory is moved: "NCCL 2.28.9, sums in canonical order". Empty if the host can access the device's memory.
   std::string data_description = {};
   /// The data that the communicators of the device backend share; null without a device backend. Outlives `data`.
   std::unique_ptr<DeviceGroups> device_groups = nullptr;
-  /// The collectives on device memory: by GroupAxis, and last those of `gather`. All null if the host can access the memory.
+  /// The collectives on device memory: first one for each GroupAxis, then one for `gather`. All are null if the host can
+  /// access device memory.
   std::array<std::unique_ptr<Collectives>, 4> data = {};
 };
 

@@ -12,7 +12,7 @@ namespace fsdp {
 /// Initializes MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
 /// the job. If the program has already initialized MPI, the program also finalizes it, and the error handler of MPI_COMM_WORLD
 /// is not changed. Throws UserError if the launcher belongs to another MPI (comm/launcher.hpp); with Open MPI it throws before
-/// MPI_Init if the environment variables show it.
+/// MPI_Init if the environment variables show that.
 ///
 /// The destructor finalizes MPI, except during the unwinding of an exception: other ranks may then never call MPI_Finalize, so
 /// main() ends the job with abort_job() instead. There can be only one session per process, because MPI's state belongs to the
@@ -24,8 +24,8 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   ~MpiSession();
 
-  /// Returns the group of all processes of the job. The session must outlive the group and its splits. With options.kind "shm",
-  /// all ranks throw if the ranks of a node cannot share memory. Collective.
+  /// Returns the group of all processes of the job. The session must outlive the group and all groups that are split from it.
+  /// With options.kind "shm", all ranks throw if the ranks of a node cannot share memory. Collective.
   std::unique_ptr<Communicator> world(const CommOptions& options = {});
   int rank() const { return rank_; }
   int size() const { return size_; }

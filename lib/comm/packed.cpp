@@ -12,7 +12,8 @@ namespace fsdp {
 
 namespace {
 
-// Rounds the last elements first, so that the output never overwrites elements that are still to be read.
+// Rounds the last elements first, so that the output, which is in the same memory, never overwrites elements that are still to
+// be read.
 template <class In>
 void pack(float* share, std::size_t numel) {
   constexpr std::size_t block = 512;

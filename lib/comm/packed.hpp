@@ -1,6 +1,7 @@
-// The form in which a rank's contribution to a sum is sent: unchanged (In = T), or rounded from fp32 to a 16-bit type (In) and
-// "packed", that is, stored in the upper half of the share's own memory. Packing needs no other memory, and the fp32 sum can be
-// written over the share from its start while the packed numbers are still being read.
+// The form in which a rank sends its numbers for a sum. T is the type of the numbers in memory, In the type that is sent. If
+// In = T, the numbers are sent unchanged. Otherwise T is fp32 and In is a 16-bit type: the numbers of each share are rounded
+// to In and "packed", that is, stored in the second half of the memory of the same share. Packing needs no other memory, and
+// the fp32 sum can be written over the share from its start while the packed numbers are still being read.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// How the ranks of a group are distributed over nodes, and how `nodes/` splits a sum into one within nodes and one between
-// them. These are pure functions, because both the communicators and the plans, which have no communicator, use them.
+// How the ranks of a group are distributed over nodes, and how `nodes/` splits a sum into a sum within nodes and a sum between
+// nodes. These are pure functions, because both the communicators and the plans, which have no communicator, use them.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ enum class Between { nodes, ranks };
 /// number of each rank's node.
 int ranks_of_each_node(std::span<const int> nodes);
 
-/// Returns true if `ranks_of_node` consecutive ranks are a whole subtree of the canonical order of sums (communicator.hpp).
+/// Returns true if the canonical order of sums (communicator.hpp) first adds up the `ranks_of_node` ranks of each node, as a
+/// whole subtree of its binary tree.
 bool is_subtree(std::size_t ranks_of_node);
 
 /// Returns how many elements of an all-reduce by `nodes/` are cut into equal parts, one for each rank of a node. Elements that

@@ -11,8 +11,8 @@ namespace fsdp {
 
 /// Overwrites out[i] with the sum over r of inputs[r][i], or adds that sum to out[i] (`into`), for 0 <= i < count. Adjacent
 /// inputs are added in pairs, then adjacent pairs, and so on; seven inputs give ((0+1)+(2+3)) + ((4+5)+6). The inputs are
-/// arrays of In. Exists for T = In = float, double and std::uint64_t, where `out` may be one of the inputs, and for T = float
-/// with In = bf16 and f16, where `out` may be the memory of a packed input (packed.hpp).
+/// arrays of In. With In = T (float, double or std::uint64_t), `out` may be one of the inputs. With T = float and In = bf16 or
+/// f16, `out` may be the memory of a packed input (packed.hpp).
 template <class T, class In = T>
 void tree_sum(std::span<const void* const> inputs, std::size_t count, T* out, Into into);
 

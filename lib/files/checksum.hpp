@@ -15,7 +15,7 @@ struct XXH3_state_s;
 namespace fsdp {
 
 std::uint64_t checksum(const void* data, std::size_t bytes);
-/// "0123456789abcdef"
+/// Returns the checksum as 16 hexadecimal digits, such as "0123456789abcdef".
 std::string checksum_text(std::uint64_t checksum);
 
 /// The checksum of bytes that are added piece by piece.

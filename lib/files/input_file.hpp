@@ -12,8 +12,8 @@
 namespace fsdp {
 
 enum class PathKind { missing, file, folder, other };
-/// Returns the kind of file at `path`; follows links. Throws UserError if its folder may not be entered, and CallError for any
-/// other error of the system.
+/// Returns the kind of file at `path`; follows links. Throws UserError if this user may not enter the folder of `path`, and
+/// CallError for any other error of the system.
 PathKind kind_of(const std::filesystem::path& path);
 
 /// Returns the size of a plain file; nullopt if there is no plain file at `path`. Throws CallError for any other error of the

@@ -12,7 +12,7 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t deepest = 64;
-constexpr std::string_view seal_key = ",\n \"xxh3_64\": \"";  // one space: entries of nested objects have deeper indents
+constexpr std::string_view seal_key = ",\n \"xxh3_64\": \"";  // indent of one space: nested entries have more
 constexpr std::string_view seal_end = "\"\n}\n";
 
 /// Returns how deeply brackets are nested outside of strings. The result is correct for every text that the parser accepts.

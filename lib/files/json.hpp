@@ -14,10 +14,10 @@
 
 namespace fsdp {
 
-/// Parses `text`. If it is not JSON or is nested deeper than 64, is_discarded() of the result is true. `watch` is the library's
-/// parser callback.
+/// Parses `text`. If it is not JSON or is nested deeper than 64, is_discarded() of the result is true. `watch` is passed to
+/// the library as its parser callback.
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch = nullptr);
-/// The same, but keeps the keys of each object in the order of the text.
+/// Like parse_json(), but keeps the keys of each object in the order of the text.
 nlohmann::ordered_json parse_ordered_json(std::string_view text);
 /// Parses a whole file by parse_json(). Throws the errors of read_text_file().
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
@@ -30,7 +30,7 @@ std::string json_excerpt(const nlohmann::json& value);
 /// Returns an object as text, one entry per line, and adds a last entry, "xxh3_64": the checksum of all text before it.
 std::string seal_json(const nlohmann::ordered_json& object);
 enum class Seal { right, broken, none };
-/// Checks the entry "xxh3_64" of the first object in `text`, which seal_json() has written, without parsing the object. Sets
+/// Checks the entry "xxh3_64" that seal_json() has written into the first object of `text`. The object is not parsed. Sets
 /// *end to the end of the object.
 Seal check_seal(std::string_view text, std::size_t* end = nullptr);
 

@@ -79,8 +79,8 @@ void OutputFile::write_cached(std::uint64_t offset, const char* from, std::size_
     if (n < 0 && errno == EINTR) continue;
     check_errno(n >= 0,
                 format("write {} at byte {}, {} left", path_.string(), offset, format_bytes(static_cast<double>(bytes))));
-    // Makes the disk write this piece while the next one is copied, instead of at fsync(). It is only a hint, so errors are
-    // ignored.
+    // Makes the disk write this piece while the next one is copied, instead of at fsync(). The call is only a hint, so errors
+    // are ignored.
     if (n >= ssize_t{1} << 20) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     from += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }

@@ -19,7 +19,7 @@ namespace fsdp {
 bool is_ours(const struct stat& info);
 
 /// A file that is being written. Large writes bypass the page cache (O_DIRECT) if the file system allows that, because copies
-/// into the cache take memory and the time of a core that trains while a save is running.
+/// into the cache take memory, and they take time from cores that run the training step during a save.
 class OutputFile {
  public:
   enum class Open { create, existing };
@@ -48,7 +48,7 @@ class OutputFile {
   std::size_t write_direct(std::uint64_t offset, const char* data, std::size_t bytes);
 
   std::filesystem::path path_;
-  int fd_, direct_fd_ = -1;  // the same file, opened with O_DIRECT
+  int fd_, direct_fd_ = -1;  // direct_fd_: the same file, opened with O_DIRECT
   bool direct_refused_ = false;
   std::unique_ptr<char, void (*)(void*)> direct_piece_;  // an aligned copy of the bytes that are written next
   std::uint64_t size_ = 0;
@@ -71,7 +71,8 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
 /// Throws UserError if `path` is a symbolic link that was made by another user except root. Called before appending to a file.
 void require_no_foreign_link(const std::filesystem::path& path);
 
-/// Throws UserError if `folder` exists and is not a folder, or is a link, even to a folder: files would be written elsewhere.
+/// Throws UserError if `folder` exists and is not a folder, or is a link, even to a folder: files would then be written
+/// elsewhere.
 void require_no_link(const std::filesystem::path& folder);
 /// Returns why a file could not be opened: "Permission denied; it belongs to another user and has mode 644". `error` is errno.
 std::string why_not_opened(const std::filesystem::path& path, int error);
@@ -79,7 +80,7 @@ std::string why_not_opened(const std::filesystem::path& path, int error);
 /// Returns true if `path` is still the open file `fd`, false if that file was moved, removed or replaced. Throws CallError.
 bool is_file_at(int fd, const std::filesystem::path& path);
 
-/// Returns true if `folder` is a folder, not a link, and `is_ours` returns true for all names in it: then remove_our_files()
+/// Returns true if `folder` is a folder, not a link, and `is_ours` returns true for all names in it. If so, remove_our_files()
 /// removes the whole folder. Throws CallError.
 bool holds_only_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours);
 /// Removes the files of a folder for whose names `is_ours` returns true, then the folder if it is empty. A link to a folder is

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t smallest_block = std::size_t{4} << 10, largest_block = std::size_t{1} << 20;
 constexpr std::uint64_t most_blocks = 65536;                // for contents below 64 GiB
-constexpr std::size_t read_bytes = std::size_t{256} << 10;  // bytes per read: still in the cache when they are summed
+constexpr std::size_t read_bytes = std::size_t{256} << 10;  // bytes per read, so few that the cache holds them
 constexpr char magic[8] = {'f', 's', 'd', 'p', 's', 'e', 'a', 'l'};
 
 struct Footer {

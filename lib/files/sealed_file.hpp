@@ -4,13 +4,13 @@
 //
 //   contents                       any bytes, for example an HDF5 file; HDF5's tools ignore the bytes after it
 //   u64 sums[]                     XXH3-64 of each block of the contents; the last block may be shorter
-//   char parts[]                   JSON: [name, offset, bytes, "XXH3-64"] of parts (tensors), to name damaged ones in messages
+//   char parts[]                   JSON: [name, offset, bytes, "XXH3-64"] of each part (tensor): messages name damaged parts
 //   u64 content_bytes, block_bytes, part_bytes
 //   u64 sum                        XXH3-64 of all bytes between the contents and this number
 //   char magic[8]                  "fsdpseal"
 //
 // Numbers are little-endian. docs/checkpoint-format.md describes the format for users. If a format allows no bytes after the
-// contents, the seal is a separate file next to it: model.safetensors.xxh3.
+// contents, the seal is a separate file next to the file, such as model.safetensors.xxh3.
 #pragma once
 
 #include <array>
@@ -44,8 +44,8 @@ struct SealedPart {
 class BlockSums {
  public:
   explicit BlockSums(std::size_t block_bytes) : block_bytes_(block_bytes) {}
-  /// Returns the block size for contents of this length. Small blocks are better, because to read a part, few bytes around it
-  /// must be read; but the number of blocks is limited.
+  /// Returns the block size for contents of this length. Small blocks are better: only whole blocks can be compared, so to
+  /// read a part of a file, fewer bytes around that part must be read. But the number of blocks is limited.
   static std::size_t block_bytes_for(std::uint64_t content_bytes);
 
   /// Adds the next bytes of the contents.
@@ -73,7 +73,7 @@ class Sealer {
   void add(std::uint64_t offset, const void* data, std::size_t bytes);
   /// Lists a part in the seal; part.checksum must be set.
   void name(SealedPart part) { parts_.push_back(std::move(part)); }
-  /// The same, but computes part.checksum from the file.
+  /// Like name(), but computes part.checksum from the bytes in the file.
   void name_and_sum(SealedPart part);
   /// Writes the seal after the contents. Returns the size and checksum of the whole file, including the seal.
   FileSum finish();
@@ -106,12 +106,13 @@ class CheckedFile {
   std::uint64_t size() const { return content_bytes_; }
   /// Returns true if the file has checksums, or no contents.
   bool is_checked() const { return !sums_.empty() || content_bytes_ == 0; }
-  /// Reads bytes of the contents and compares them with their checksums. `numbers` is true if they are elements of a tensor,
-  /// and not bytes that are parsed. With Verify::no, elements are not compared if they are within a part, or if the seal
-  /// lists no parts. Throws DamagedError, which names the damaged bytes, or CallError. Only one thread may call this at a time.
+  /// Reads bytes of the contents and compares them with their checksums. `numbers` is true if the bytes are elements of a
+  /// tensor, false if they will be parsed. With Verify::no, elements are not compared if they are within a part, or if the
+  /// seal lists no parts. Throws DamagedError, which names the damaged bytes, or CallError. Only one thread may call this at a
+  /// time.
   void read(std::uint64_t offset, void* out, std::size_t bytes, bool numbers = true) const;
   void prefetch(std::uint64_t offset, std::size_t bytes) const { file_.prefetch(offset, bytes); }
-  /// Returns the name of the first damaged part that contains some of these bytes. Empty if there is no such part.
+  /// Returns the name of the first damaged part that contains some of these bytes. The name is empty if there is no such part.
   std::string damaged_part(std::uint64_t offset, std::uint64_t bytes) const;
 
  private:
@@ -133,7 +134,7 @@ class CheckedFile {
   std::uint64_t content_bytes_;
   std::size_t block_bytes_ = 0;
   std::vector<std::uint64_t> sums_;
-  std::string parts_;  // the JSON text in the seal
+  std::string parts_;  // the list of parts in the seal, as JSON text
   std::vector<std::pair<std::uint64_t, std::uint64_t>>
       part_ranges_;                      // only with Verify::no: begin and end of each part, sorted
   mutable std::array<Block, 4> kept_{};  // the last blocks that were read in part, the latest first

@@ -52,7 +52,7 @@ OutputFile& WrittenStorage::file() {
 
 namespace {
 
-/// The driver's part of a file access property list. HDF5 copies it.
+/// The driver's part of a file access property list. HDF5 copies this struct.
 struct Info {
   Storage* storage;
 };

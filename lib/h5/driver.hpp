@@ -1,11 +1,13 @@
-// Our HDF5 file driver, through which HDF5 reads and writes the bytes of a file. A file is one of two kinds of Storage.
+// Our HDF5 file driver, through which HDF5 reads and writes the bytes of a file. There are two kinds of Storage, which provide
+// the bytes.
 //
-// WrittenStorage: a file that is written. HDF5 1.10 loops or crashes after a failed write (a full disk): objects that it cannot
-// flush stay open and are closed again. So the driver does not report the failure to HDF5: the storage keeps the first error
-// and drops all later writes. The owner of the file must call check() or file(), which throw that error.
+// WrittenStorage: a file that is written. HDF5 1.10 loops or crashes after a failed write (a full disk), because objects that
+// it cannot flush stay open, and it tries to close them again. So the driver does not report the failure to HDF5. Instead, the
+// storage keeps the first error and drops all later writes. The owner of the file must call check() or file(), which throw
+// that error.
 //
 // ReadStorage: a file that is read. HDF5 1.10 may also crash on damaged bytes. If the file has checksums, HDF5 gets only bytes
-// that match them; otherwise the read fails.
+// that match their checksum; the read of any other bytes fails.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +74,7 @@ class ReadStorage final : public Storage {
   CheckedFile file_;
 };
 
-/// Makes HDF5 read and write a file through `storage` if it opens the file with this file access property list.
+/// Makes HDF5 read and write a file through `storage` if HDF5 opens the file with the file access property list `access_list`.
 void use_storage(std::int64_t access_list, Storage& storage);
 /// Returns the first exception that ReadStorage has thrown in this thread since the last call of this function, or null. HDF5
 /// itself only reports that a read failed.

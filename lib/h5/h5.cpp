@@ -108,7 +108,7 @@ void write_attribute(std::int64_t node, const std::string& name, std::int64_t fi
   check_h5(H5Awrite(attribute.id(), memory_type, value), "H5Awrite", format("{} of {}", name, what));
 }
 
-constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // in elements
+constexpr hsize_t most_of_a_chunk = hsize_t{64} << 20;  // the largest accepted chunk, in elements
 
 /// An open attribute with exactly one element, whose type class open_scalar() has checked. `what` names it in messages.
 struct OpenAttribute {

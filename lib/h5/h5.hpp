@@ -2,8 +2,8 @@
 // No header of this folder includes hdf5.h.
 //
 // Errors. A failed call throws CallError with the name of the call, the name of the file or dataset, and HDF5's error stack;
-// HDF5 itself prints nothing. Destructors never throw. So after writing, call File::close(), which throws: HDF5 may write
-// buffered bytes only when it closes the file.
+// HDF5 itself prints nothing. Destructors never throw. So call File::close() after writing: HDF5 may write buffered bytes only
+// when the file is closed, and close() throws if that fails.
 //
 // Threads. HDF5 is thread-safe only if it was built with that option, and ranks can be threads of one process. So every
 // function here locks one mutex of the process. Any thread may use an object, but only one at a time.
@@ -76,7 +76,7 @@ class Node {
 
   bool has_attribute(const std::string& name) const;
   std::vector<std::string> attribute_names() const;
-  /// These two throw CallError if there is no attribute `name`, or if it has another type.
+  /// read_text() and read_integer() throw CallError if there is no attribute `name`, or if it has another type.
   std::string read_text(const std::string& name) const;
   std::uint64_t read_integer(const std::string& name) const;
 
@@ -102,17 +102,18 @@ class Dataset : public Node {
   /// Throws DamagedError if some elements were never written, or if the index of the chunks is damaged. Without this check HDF5
   /// would read these elements as zeros. Elements may be missing if the dataset has a user-defined fill value.
   void require_whole() const;
-  /// Returns the ranges of bytes in the file that contain the elements, compressed or not.
+  /// A range of bytes in the file.
   struct StoredRange {
     std::uint64_t offset, bytes;
   };
+  /// Returns the ranges of bytes in the file that contain the elements, compressed or not.
   std::vector<StoredRange> stored_ranges() const;
 
  private:
   friend class File;
   Dataset(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output);
   Shape shape_;
-  std::shared_ptr<WrittenStorage> output_;  // of a file that is written
+  std::shared_ptr<WrittenStorage> output_;  // the storage of a file that is written, else null
 };
 
 /// A dataset of integers with one or more dimensions.
@@ -136,7 +137,7 @@ class Integers : public Node {
   Shape shape_;
   std::size_t bytes_ = 0;
   bool is_signed_ = false;
-  std::shared_ptr<WrittenStorage> output_;  // of a file that is written
+  std::shared_ptr<WrittenStorage> output_;  // the storage of a file that is written, else null
 };
 
 /// A dataset of a file that is to be sealed. If its bytes are still in memory, `bytes` points to them and part.checksum is
@@ -166,8 +167,8 @@ class File : public Node {
   /// Returns true if the file begins with the signature of HDF5. Throws the errors of InputFile.
   static bool looks_like_hdf5(const std::filesystem::path& path);
 
-  /// Creates an fp32 dataset, whose elements are written later. It is contiguous. With Compression::gzip it must have one
-  /// dimension; it then has chunks of 64 Ki elements unless it is small.
+  /// Creates an fp32 dataset, whose elements are written later. Without compression it is contiguous. With Compression::gzip
+  /// it must have one dimension, and it has chunks of 64 Ki elements unless it is small.
   Dataset create_dataset(const std::string& name, const Shape& shape, Compression compression = Compression::none);
   /// Creates a contiguous dataset of `type`, and returns the offset in the file of its first element. Other code writes the
   /// elements after the file is closed. HDF5 stores no creation time, so that equal contents give equal files.
@@ -177,7 +178,8 @@ class File : public Node {
   /// Creates an empty 1-D dataset of unsigned integers with `bytes` bytes (2 or 4) each, in chunks of 64 Ki elements.
   Integers create_integers(const std::string& name, std::size_t bytes, Compression compression);
   bool has(const std::string& name) const;
-  /// Open a dataset. They throw UserError if its elements are not stored in this file, or not in a supported form.
+  /// dataset() and integers() open a dataset. They throw UserError if the elements of that dataset are not stored in this
+  /// file, or are stored in a form that is not supported.
   Dataset dataset(const std::string& name) const;
   Integers integers(const std::string& name) const;
   /// Returns the names of the datasets directly in a group ("/" is the root), sorted by HDF5.
@@ -200,14 +202,14 @@ class File : public Node {
        std::shared_ptr<const ReadStorage> input)
       : Node(std::move(handle), path.string()), output_(std::move(output)), input_(std::move(input)) {}
   Handle open_dataset(const std::string& name, bool of_integers, const std::string& what) const;
-  std::shared_ptr<WrittenStorage> output_;    // of a file that is written, else null
-  std::shared_ptr<const ReadStorage> input_;  // of a file that is read, else null
+  std::shared_ptr<WrittenStorage> output_;    // the storage of a file that is written, else null
+  std::shared_ptr<const ReadStorage> input_;  // the storage of a file that is read, else null
 };
 
 /// The version of the HDF5 library that is loaded: "1.10.8".
 std::string library_version();
-/// The version of the HDF5 headers with which this program was compiled. If it is not library_version(), HDF5 ends the process
-/// when it is first used.
+/// The version of the HDF5 headers with which this program was compiled. If this version differs from library_version(), HDF5
+/// ends the process at the first call of HDF5.
 std::string header_version();
 
 }  // namespace fsdp::h5

@@ -1,4 +1,4 @@
-// Launches the embedding of tokens and positions, and their gradients.
+// Launches the embedding of tokens and positions, and the gradients of both tables.
 #include "device/traits.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"

@@ -1,4 +1,4 @@
-// Launches stochastic rounding, and the row functions of element_update.hpp on any device.
+// Launches stochastic rounding and, on any device, the row functions of element_update.hpp.
 #include <xmmintrin.h>
 
 #include "kernels/element_update.hpp"

@@ -304,7 +304,7 @@ class Check {
   std::string frozen() {
     const std::size_t count = trial_.parameters.size();
     for (std::size_t one = 0; one <= count && count > 0; ++one) {
-      std::vector<bool> frozen(count, one == count);  // in the last pass of the loop, all are frozen
+      std::vector<bool> frozen(count, one == count);  // in the last pass of the loop, all parameters are frozen
       if (one < count) frozen[one] = true;
       const std::string where = one < count ? parameter(one).name + " is" : "all parameters are";
       Results results;
@@ -436,7 +436,7 @@ class Check {
   GradientCheck result_;
 };
 
-/// The loss of a row is the sum of its numbers times weights; the targets are the weights.
+/// A loss whose value for a row is a weighted sum of the numbers in that row. The targets are the weights.
 class WeightedSum final : public Loss {
  public:
   explicit WeightedSum(std::size_t width) : width_(width) {}

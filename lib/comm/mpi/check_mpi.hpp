@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// Throws CallError with MPI's text for `code` unless it is MPI_SUCCESS. `call` is the call's text.
+/// Throws CallError with MPI's text for `code` unless it is MPI_SUCCESS. `call` is the source text of the MPI call.
 void check_mpi(int code, const char* call, std::source_location where = std::source_location::current());
 
 }  // namespace fsdp

@@ -187,7 +187,7 @@ void MpiCommunicator::receive(void* data, std::size_t bytes, int from, Requests&
 void MpiCommunicator::wait(Requests& requests, Awaited awaited) {
   const double timeout_s = job_->options.timeout_s;
   if (requests.used > 0 && !wait_all({requests.all.data(), requests.used}, timeout_s, broken_)) {
-    std::vector<int> missing;  // stays empty if the last message has just arrived
+    std::vector<int> missing;  // empty if the last message arrived after the time limit
     for (std::size_t i = 0; i < requests.used; ++i) {
       int done = 0;
       FSDP_CHECK_MPI(MPI_Test(&requests.all[i], &done, MPI_STATUS_IGNORE));

@@ -24,8 +24,8 @@ namespace fsdp {
 /// The data that all groups of a job share.
 struct MpiJob {
   CommOptions options;
-  std::vector<int> nodes;          // by rank of the job: ranks with the same number share a node
-  std::vector<std::string> hosts;  // by rank of the job
+  std::vector<int> nodes;          // the node of each rank of the job: ranks with the same number share a node
+  std::vector<std::string> hosts;  // the host of each rank of the job
 };
 
 class MpiCommunicator final : public MessageGroup {
@@ -59,7 +59,7 @@ class MpiCommunicator final : public MessageGroup {
   void abort() noexcept override { broken_ = true; }
 
  private:
-  // Messages in flight. The array is never reallocated.
+  // The messages in flight. The array `all` is never reallocated.
   struct Requests {
     std::vector<MPI_Request> all;
     std::vector<int> peers;  // the other rank of each message
@@ -90,20 +90,21 @@ class MpiCommunicator final : public MessageGroup {
 
   MPI_Comm comm_;
   std::shared_ptr<const MpiJob> job_;
-  std::vector<int> world_ranks_;    // by rank
-  std::vector<int> nodes_;          // by rank
+  std::vector<int> world_ranks_;    // for each rank of this group, its rank in the job
+  std::vector<int> nodes_;          // for each rank of this group, the number of its node
   Called called_ = Call::barrier;   // the collective in progress
   std::size_t piece_bytes_;         // the longest message
   std::size_t staged_piece_bytes_;  // the longest message of a reduction; a multiple of 8
   std::atomic<bool> broken_ = false;
   int uncaught_at_start_;
   std::size_t sent_ = 0;  // bytes sent by the collective in progress
-  Buffer staging_;        // two sets, each with room for a piece from every other rank
+  Buffer staging_;        // two sets of pieces, each with room for one piece from every other rank
   std::array<Requests, 2> requests_;
   std::vector<const void*> inputs_;
 };
 
-/// Returns staging_bytes() of a group of `ranks` ranks, unless CommOptions::piece_bytes is smaller than the usual piece.
+/// Returns the value of staging_bytes() for a group of `ranks` ranks. It may be smaller if CommOptions::piece_bytes is smaller
+/// than the usual piece.
 std::size_t staging_of_messages(std::size_t ranks);
 
 }  // namespace fsdp

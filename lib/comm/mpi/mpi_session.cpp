@@ -96,7 +96,7 @@ void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
 
 std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   expect(options.piece_bytes > 0 && options.piece_bytes < std::size_t{1} << 31, "MPI counts bytes of a message in int");
-  // This barrier has a time limit; the calls below have none.
+  // wait_all() gives this barrier a time limit. The MPI calls below have none.
   MPI_Request all_here = MPI_REQUEST_NULL;
   FSDP_CHECK_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &all_here));
   if (!wait_all({&all_here, 1}, options.timeout_s, /*given_up=*/std::atomic(false)))

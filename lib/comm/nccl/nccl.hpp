@@ -9,7 +9,7 @@ namespace fsdp {
 extern const DeviceBackend nccl_device_backend;
 extern const Backend nccl_backend;
 
-/// The function of libfsdp_cuda that returns its DeviceLibrary.
+/// The type and the name of the function of libfsdp_cuda that returns its DeviceLibrary.
 using NcclLibraryEntry = const DeviceLibrary* (*)();
 inline constexpr const char* nccl_library_entry = "fsdp_nccl_library";
 

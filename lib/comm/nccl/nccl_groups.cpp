@@ -96,7 +96,7 @@ void release(std::byte* data, std::size_t) {
 struct Started {
   Called called = Call::all_reduce;
   std::uint64_t number = 0;  // the sequence number of the collective; all ranks issue the same sequence
-  double seen_s = -1;        // when the host first saw it running; negative: not yet
+  double seen_s = -1;        // when the host first saw the collective running; negative: not yet
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
@@ -150,7 +150,7 @@ class Groups final : public DeviceGroups {
     }
     registered_.push_back(registered);
     check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for cudaMemset
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // because other streams do not wait for cudaMemset
     return buffer;
   }
 
@@ -172,7 +172,7 @@ class Groups final : public DeviceGroups {
     if (comm) ncclCommAbort(std::exchange(comm, nullptr));
   }
 
-  /// Runs one collective of a group: `body` queues its work on `stream`.
+  /// Runs one collective of a group: `body` queues the work of the collective on `stream`.
   template <class Body>
   void run(Stream& stream, Call call, const Body& body) {
     if (failed_) throw GroupAborted();
@@ -191,7 +191,7 @@ class Groups final : public DeviceGroups {
     check_cuda(cudaEventRecord(started.end, handle), "cudaEventRecord");
   }
 
-  /// Returns when a call of NCCL within a collective is complete. Throws the same errors as a wait for the collective.
+  /// Returns when a call of NCCL within a collective is complete. Throws the same errors as a wait for the whole collective.
   void finish(ncclResult_t status, ncclComm_t comm, std::string_view call) {
     if (status == ncclInProgress) {
       WaitTimer waited;

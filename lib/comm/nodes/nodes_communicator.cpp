@@ -158,7 +158,7 @@ void NodesCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   count(Collective::broadcast, sent_by_parts() - before);
 }
 
-// Waits for all ranks of this node, then for one rank of every other node, which has waited for its own node before.
+// Waits for all ranks of this node, then for one rank of every other node. Each of these has waited for its own node before.
 void NodesCommunicator::barrier() {
   by_nodes(
       Call::barrier, [&] { intra_node_->barrier(); }, [&] { inter_node_->barrier(); });
@@ -188,8 +188,8 @@ void NodesCommunicator::throw_if_broken() const {
   if (broken_) throw GroupAborted();
 }
 
-// Runs a collective in two steps. `within` communicates only within the node and waits for all of its ranks; `across` does the
-// rest.
+// Runs a collective in two steps. `within` communicates only within the node and waits for all ranks of the node; `across`
+// does the rest of the collective.
 template <class Within, class Across>
 void NodesCommunicator::by_nodes(const Called& called, const Within& within, const Across& across) {
   throw_if_broken();

@@ -51,7 +51,7 @@ class NodesCommunicator final : public GroupMember {
   std::unique_ptr<Communicator> split_by_node() override;
   void abort() noexcept override;
 
-  /// The three groups; this object's traffic() is the sum of theirs.
+  /// The three groups; traffic() of this object is the sum of their traffic().
   const Communicator& intra_node() const { return *intra_node_; }
   const Communicator& inter_node() const { return *inter_node_; }
   const Communicator& flat() const { return *flat_; }

@@ -51,7 +51,7 @@ struct alignas(64) MeetingPlace::Head {
 
 struct alignas(64) MeetingPlace::Place {
   SharedWord arrived;  // the number of the last round at which this rank arrived, plus one
-  bool is_missed;      // only in the meeting place of the whole job, after it has ended
+  bool is_missed;      // only in the meeting place of the whole job, after that job has ended
   std::array<Shown, 2> shown;
 };
 
@@ -96,7 +96,7 @@ std::shared_ptr<MeetingPlace> MeetingPlace::make(const Exchange& exchange, const
     for (std::size_t r = 0; r < members.size(); ++r) new (&made->place(r)) Place{};
     note.segment = made->segment_.handle();
   });
-  // 2. The others open it; every rank reserves its own part.
+  // 2. The other members open that memory; every rank reserves its own part of it.
   agree_on_notes(exchange, note, options.host, [&] {
     if (rank != 0) made->segment_ = Segment::open(makers[members[0]].segment);
     made->segment_.reserve(head_bytes + rank * staging_bytes, staging_bytes);
@@ -145,7 +145,8 @@ void MeetingPlace::abort() noexcept {
   wake_all(head().round);
 }
 
-// Called when this rank has exceeded the time limit in `round`. Ends the job for all ranks, unless the round has just ended.
+// Called when this rank has exceeded the time limit in `round`. Ends the job for all ranks, unless the last rank has arrived
+// in the meantime.
 void MeetingPlace::give_up(std::uint32_t round, const Called& called) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < ranks_; ++r)

@@ -22,11 +22,11 @@ namespace fsdp {
 /// What the other ranks can read about one rank's call of a collective.
 struct Shown {
   Call call;
-  std::int32_t window;   // the shared memory of the buffer: the number of its allocate(), or a constant below
-  std::uint64_t offset;  // of the buffer, from the start of that shared memory
+  std::int32_t window;   // the number of the allocate() call that made the buffer, or a constant below
+  std::uint64_t offset;  // where the buffer begins in the memory of that allocate() call
   std::uint64_t count;
 };
-/// The buffer is not in shared memory; the group has only one rank.
+/// Values of Shown::window: `not_shared` if the buffer is not in shared memory, `nobody_else_reads` if the group has one rank.
 inline constexpr std::int32_t not_shared = -1, nobody_else_reads = -2;
 
 /// The data that each rank sends to the others while shared memory is set up.
@@ -34,7 +34,7 @@ struct Note {
   SegmentHandle segment;
   std::uint64_t bytes = 0;
   std::int32_t color = 0, key = 0, world_rank = 0;
-  std::array<char, 92> problem{};  // empty: no problem
+  std::array<char, 92> problem{};  // why a step failed on this rank; empty: it did not
 };
 /// Sends every rank's note to every rank; collective.
 using Exchange = std::function<std::vector<Note>(const Note& mine)>;
@@ -57,21 +57,22 @@ struct MeetingOptions {
 
 class MeetingPlace {
  public:
-  /// Makes the meeting place of a group. `members` are its ranks as numbered in `exchange`; the caller is members[rank]. `job`
-  /// is the meeting place of the whole job, or null if this group is the whole job: abort() and timeouts always end the whole
-  /// job. If any rank fails, all ranks of the exchange throw. Collective over the exchange.
+  /// Makes the meeting place of a group. `members` are the ranks of that group, as numbered in `exchange`; the caller is
+  /// members[rank]. `job` is the meeting place of the whole job, or null if this group is the whole job: abort() and timeouts
+  /// always end the whole job. If any rank fails, all ranks of the exchange throw. Collective over the exchange.
   static std::shared_ptr<MeetingPlace> make(const Exchange& exchange, const std::vector<std::size_t>& members, std::size_t rank,
                                             int world_rank, const MeetingOptions& options, std::shared_ptr<MeetingPlace> job);
 
   /// Returns after all ranks have arrived; memory that they wrote before is then visible. Throws GroupAborted after abort(),
-  /// and CollectiveTimeout after any rank has waited too long: from then on, every call throws.
+  /// and CollectiveTimeout after any rank has waited for longer than the time limit. From then on, every call throws.
   void meet(const Called& called);
   void abort() noexcept;
 
-  /// Each rank has two of these and uses them alternately (`turn` is 0 or 1): it can write one while other ranks still read the
-  /// other.
+  /// Returns Shown number `turn` (0 or 1) of `rank`. Each rank uses its two Shown alternately, so that it can write one while
+  /// other ranks still read the other.
   Shown& shown(std::size_t rank, std::size_t turn);
-  /// A half (0 or 1) of the staging area of `rank`, of staging_half_bytes() bytes. A group of one rank has no staging area.
+  /// Returns half number `half` (0 or 1) of the staging area of `rank`. A half has staging_half_bytes() bytes. A group of one
+  /// rank has no staging area.
   std::byte* staging(std::size_t rank, std::size_t half);
   std::size_t staging_half_bytes() const { return staging_half_bytes_; }
   /// The size of the shared memory, divided by the number of ranks.

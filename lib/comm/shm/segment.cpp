@@ -67,7 +67,7 @@ void Segment::map() {
 }
 
 void Segment::reserve(std::size_t offset, std::size_t bytes) {
-  constexpr std::size_t piece = std::size_t{64} << 20;  // a signal interrupts only one piece
+  constexpr std::size_t piece = std::size_t{64} << 20;  // in pieces, so that a signal interrupts only one
   for (std::size_t done = 0; done < bytes; done += piece) {
     int code;
     do {

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-/// With this, another process can open a segment until the process that created it calls close_file().
+/// Another process can open a segment with this handle, until the process that created the segment calls close_file().
 struct SegmentHandle {
   std::int64_t pid = -1, fd = -1;
   std::uint64_t device = 0, inode = 0, bytes = 0;

@@ -94,7 +94,7 @@ class ShmCommunicator final : public GroupMember {
   void sum_everywhere(Stream& stream, T* data, std::size_t n);
 
   std::shared_ptr<MeetingPlace> place_, job_;
-  std::vector<WindowOwner> windows_;  // by Shown::window; null after this rank has dropped it
+  std::vector<WindowOwner> windows_;  // indexed by Shown::window; null after this rank has dropped the window
   // The two halves of the staging area are used alternately, and so are the two Shown of a rank. Before one of the two is used
   // again, all ranks pass a barrier with the other one; after that, no rank reads the old contents.
   std::size_t half_ = 0, turn_ = 0;

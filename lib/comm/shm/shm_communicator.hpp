@@ -20,8 +20,9 @@ struct ShmOptions {
   std::vector<int> world_ranks;  // by rank, for messages
 };
 
-/// Returns the same ranks as a group that shares memory. `comm` may be any group of processes of one machine; only this call
-/// uses it. Throws SharedMemoryUnavailable (meeting_place.hpp), on all ranks or on none. Collective over comm.
+/// Returns a group of the same ranks that communicates through shared memory. `comm` may be any group of processes of one
+/// machine; it is used only during this call. Throws SharedMemoryUnavailable (meeting_place.hpp), on all ranks or on none.
+/// Collective over comm.
 std::unique_ptr<Communicator> share_memory(Communicator& comm, const ShmOptions& options);
 
 }  // namespace fsdp

@@ -18,17 +18,17 @@ namespace fsdp {
 
 namespace {
 
-// Shared by all ranks of one run_ranks() and by all groups split from them, so that abort() ends all of them.
+// Shared by all ranks of one call of run_ranks() and by all groups split from them, so that abort() ends all of them.
 struct Job {
   std::mutex mutex;
   std::condition_variable changed;
   bool aborted = false;
 };
 
-// The data that the ranks of one group share. They read each other's memory; Traffic counts the bytes that the MPI backend
-// would send.
+// The data that the ranks of one group share. The ranks read each other's memory; Traffic counts the bytes that the MPI
+// backend would send.
 struct SharedGroup {
-  // The data that one rank shows to the others during one collective.
+  // The data that one rank shows to the other ranks during one collective.
   struct Slot {
     const void* data = nullptr;
     std::size_t count = 0;

@@ -12,7 +12,7 @@ namespace fsdp {
 
 void check_cuda(cudaError_t status, std::string_view call, std::source_location where) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, which is reported here
+  cudaGetLastError();  // clears the error, because the exception reports it
   throw CallError(call, cudaGetErrorString(status), where);
 }
 
@@ -64,7 +64,7 @@ void look_until_done(const std::function<void()>& look, std::string_view call, c
 
 }  // namespace
 
-/// The query avoids cudaStreamSynchronize() if all work is already done.
+/// First queries the stream, so that cudaStreamSynchronize() is not called if all work is already done.
 void CudaStream::synchronize() {
   const auto query = [this] { return cudaStreamQuery(handle_); };
   if (*look_) {

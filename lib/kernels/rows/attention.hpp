@@ -37,16 +37,16 @@ class ScratchArrays {
 /// whole tiles.
 struct AttentionSizes {
   static constexpr std::size_t block = 48;     // queries per block: a multiple of 16 and of the rows of every tile
-  static constexpr std::size_t overhang = 12;  // the most rows by which an array's last tile exceeds the array
+  static constexpr std::size_t overhang = 12;  // the largest number of rows by which an array's last tile exceeds the array
   FSDP_INLINE static constexpr std::size_t aligned(std::size_t n) { return (n + 15) / 16 * 16; }
 
   std::size_t T, D;
   FSDP_INLINE std::size_t width() const { return aligned(D); }
-  FSDP_INLINE std::size_t rows() const { return (T + overhang) * width(); }  // an array of T rows
+  FSDP_INLINE std::size_t rows() const { return (T + overhang) * width(); }  // the size of an array of T rows
   FSDP_INLINE std::size_t block_rows() const {
     return (block + overhang) * width();
-  }  // an array of one row per query of a block
-  FSDP_INLINE std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the transpose of block_rows()
+  }  // the size of an array of one row per query of a block
+  FSDP_INLINE std::size_t block_columns() const { return aligned((D + overhang) * block); }  // the transpose of that array
   FSDP_INLINE std::size_t scores() const { return (T + overhang) * block; }
   FSDP_INLINE std::size_t panel() const { return (block + overhang) * block; }
 };
@@ -249,8 +249,8 @@ FSDP_INLINE void scores(float* out, const float* left, std::size_t width, const 
 }
 
 /// For the 16 queries from j on and keys [from, end), replaces scores by exp(score - top), or by 0 if the query does not see
-/// the key. scores[key][query] has rows of `block`. Sets `top` to each query's largest score, and `total` to its sum of
-/// exponentials.
+/// the key. scores[key][query] has rows of `block` floats. Sets `top` to each query's largest score, and `total` to each
+/// query's sum of exponentials.
 FSDP_INLINE void softmax(float* scores, const Seen& seen, std::size_t j, std::size_t from, std::size_t end, float* top,
                          float* total) {
   const auto first = static_cast<std::int32_t>(from), begin = seen.begin[j], last = seen.end[j + 15];

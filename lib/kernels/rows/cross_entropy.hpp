@@ -10,8 +10,8 @@
 
 namespace fsdp::kernels {
 
-/// Row r: updates the row's statistics with the piece (Milakov and Gimelshein 2018, "Online normalizer calculation for
-/// softmax"). The last piece writes loss[r].
+/// Row r: updates the statistics of row r with the logits of the piece (Milakov and Gimelshein 2018, "Online normalizer
+/// calculation for softmax"). The last piece writes loss[r].
 template <class E>
 struct CrossEntropy {
   float* loss;

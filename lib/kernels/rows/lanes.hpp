@@ -13,9 +13,9 @@
 //   grid(rows, n, f, x, ...)  calls f(x.row(r)[i], ...) for r in [0, rows) and i in [0, n), in any order; x is RowsOf{array,
 //               stride}. CUDA accesses 16 bytes of a row at a time if all rows' lengths and addresses are multiples of 16
 //               bytes;
-//   rows(rows, n, f, g)  calls g(r, sum) with the sum of f(r, i) over i in [0, n), for r in [0, rows); the order of each sum
+//   rows(rows, n, f, g)  calls g(r, sum) for r in [0, rows), with the sum of f(r, i) over i in [0, n); the order of each sum
 //               depends on n;
-//   columns(n, rows, f, g)  calls g(c, sum) with the sum of f(r, c) over r in [0, rows), for c in [0, n): the CPU adds in the
+//   columns(n, rows, f, g)  calls g(c, sum) for c in [0, n), with the sum of f(r, c) over r in [0, rows). The CPU adds in the
 //               order of r, CUDA in an order that depends only on n and rows;
 //   find(begin, end, f)  returns the first i in [begin, end) for which f(i) is true, or `end`;
 //   copy(n, to, from)  copies n floats; `to` is aligned to 64 bytes;

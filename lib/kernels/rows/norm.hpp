@@ -233,7 +233,7 @@ struct ColumnSum {
     std::size_t r = p * R / partitions;
     const std::size_t end = (p + 1) * R / partitions;
     for (; r + 4 <= end;
-         r += 4) {  // no sync(): four adjacent rows are all aligned only if every row is, so each lane keeps its elements
+         r += 4) {  // no sync(): if four adjacent rows are aligned, all rows are, so a lane always adds to the same elements
       const E *d0 = dy + r * stride, *d1 = d0 + stride, *d2 = d1 + stride, *d3 = d2 + stride;
       lanes.each(
           C, [](float& sum, float a, float b, float c, float d) FSDP_LANE { sum += (a + b) + (c + d); }, total, d0, d1, d2, d3);

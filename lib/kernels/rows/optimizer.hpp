@@ -81,7 +81,7 @@ struct MuonMomentumRule {
   }
 };
 
-/// Stores the number in `parameter` as the state, or adds it to the state.
+/// Stores the number in `parameter` as the state, or, if `add` is true, adds it to the state.
 struct KeepRule {
   static constexpr int states = 1;
   bool add;
@@ -158,7 +158,7 @@ struct ElementMemory {
 
   /// Philox counter j of a block gives the random bits of the four elements j, j + quarter, j + 2 * quarter and j + 3 *
   /// quarter: one word per element, with 16 bits for each of two states. Adjacent lanes process adjacent elements, one at a
-  /// time: a lane that processed 16 bytes of an array at once would have to keep the random bits of several counters.
+  /// time: if a lane processed 16 bytes of an array at once, it would have to keep the random bits of several counters.
   template <bool whole, class Lanes, class F, Array... A>
   FSDP_INLINE void each_rounded(Lanes lanes, std::size_t b, F f, A... arrays) const {
     constexpr std::size_t quarter = block / 4;
@@ -188,7 +188,8 @@ struct ElementMemory {
     });
   }
 
-  /// Writes the 16-bit copy of row b. Called after an update of the row, while its parameters are in the first-level cache.
+  /// Writes the 16-bit copy of row b. Called after an update of the row, while the row's parameters are still in the
+  /// first-level cache.
   template <class Lanes>
   FSDP_INLINE void write_copy(Lanes lanes, std::size_t b) const {
     if (!copy.data) return;

@@ -1,5 +1,5 @@
 // Row bodies of the exact sum of squares (exact_sum.hpp) and of an update's norm and loss (update_sums.hpp). The arithmetic of
-// the sums is exact, so that neither the order nor the instruction set matters.
+// the sums is exact, so that the result depends neither on the order nor on the instruction set.
 #pragma once
 
 #include <cstdint>

@@ -94,7 +94,7 @@ struct SquareDigits {
   double scale;  // 2^52 / whole
 
   FSDP_INLINE explicit SquareDigits(double norm) : scale(0x1p52 / whole(norm)) {}
-  /// A power of two that is at least twice norm^2, because the norm is rounded; 1 if the norm is not positive.
+  /// A power of two that is at least twice norm^2 (twice, because the norm is rounded), or 1 if the norm is not positive.
   FSDP_INLINE static double whole(double norm) {
     if (!(norm > 0)) return 1;
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, norm) >> 52) - 1022;  // norm < 2^exponent, and is normal
@@ -226,7 +226,8 @@ struct FactorUpdate {
 };
 
 /// One row: stores 1 / max(mean of the row factors, least) as two words. The first has the bits of the float, the second is 1.
-/// If ranks with the same factors add their words, the second counts ranks, and read() still returns the same value.
+/// If ranks with the same factors add their words, the second word becomes the number of ranks, and read() still returns the
+/// same value.
 struct InverseMean {
   const float* row_var;
   std::size_t rows;

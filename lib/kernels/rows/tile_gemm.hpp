@@ -17,7 +17,7 @@ namespace tile_parts {
 using namespace tiles;
 
 /// A block of an operand: panels of 32 lanes (rows of a left operand, columns of a right operand), cut along the depth into
-/// stretches of `stretch` steps. For each stretch, the parts of all panels are stored one after another.
+/// stretches of `stretch` steps. For each stretch, the parts of all panels in this stretch are stored one after another.
 struct PackedBlock {
   bf16* data;
   std::size_t panels, steps, stretch;

@@ -3,7 +3,7 @@
 // floats the product of a tile of 16 x 32 numbers and a tile of 32 x 16 numbers. The second tile is stored as 16 rows of pairs.
 //
 // Operands are packed: 32 rows of a left operand, or 32 columns of a right one, make a panel, which is cut along the depth into
-// steps of 32. A step is two tiles, one after the other. Elements outside the matrix are 0.
+// steps of 32. A step consists of two tiles, stored one after the other. Elements outside the matrix are 0.
 #pragma once
 
 #include <immintrin.h>
@@ -86,7 +86,7 @@ FSDP_INLINE void pack(bf16* to, const bf16* from, std::size_t stride, std::size_
   constexpr bool rows_are_lanes = (operand == Operand::left) == (trans == Trans::no);
   const __m512i zero = _mm512_setzero_si512();
   for (std::size_t begin = 0; begin < depth; begin += side, to += step) {
-    __m512i upper[16], lower[16];  // the tiles
+    __m512i upper[16], lower[16];  // the rows of the two tiles
     if constexpr (rows_are_lanes) {
       const __mmask32 there = first(depth - begin);
       const bf16* row = from + begin;
