@@ -253,6 +253,51 @@ BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
   BOOST_CHECK_EXCEPTION(describe(Threads::one, "nccl"), UserError, says("it transfers only GPU memory"));
 }
 
+namespace {
+
+/// Rank 0 gathers, queues `launches` kernels and a reduction that wait for the gather, and waits for them: CUDA blocks a host
+/// that has queued about 1,024 launches, so the rank must see before that the gather hangs; and no communicator can be aborted
+/// alone. Rank 1 comes after two seconds, or only throws then. Returns how many ranks have given up.
+int ranks_that_give_up(int launches, bool comes) {
+  std::atomic<int> given_up = 0;
+  const auto rank = [&](Communicator& host) {
+    const auto device = make_device(Threads::of_own_gpu, static_cast<std::uint64_t>(host.rank()));
+    const auto second = host.split(0, host.rank());
+    const auto gathers = device->make_stream(StreamUse::communication),
+               reductions = device->make_stream(StreamUse::communication), compute = device->make_stream(StreamUse::compute);
+    const auto groups = library().connect(host, *device, {.sum_order = SumOrder::library, .timeout_s = 0.3});
+    const auto of_reductions = groups->make(host), of_gathers = groups->make(*second);
+    const Buffer gathered = of_gathers->allocate(*device, 8), reduced = of_reductions->allocate(*device, 512);
+    auto* const x = reinterpret_cast<float*>(gathered.data());
+    auto* const y = reinterpret_cast<float*>(reduced.data());
+    if (host.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
+    if (host.rank() == 1 && !comes) throw UserError("rank 1 stops");
+    try {
+      of_gathers->all_gather(*gathers, x + host.rank(), x, 1, DType::f32);
+      compute->wait(gathers->record());
+      reductions->wait(gathers->record());
+      of_reductions->reduce_scatter(*reductions, y, y + 64, 4, Into::overwrite, DType::f32);
+      for (int i = 0; i < launches; ++i) kernels::fill_zero(*compute, y + 100, 16);
+      compute->synchronize();
+    } catch (const std::exception&) {
+      ++given_up;
+    }
+  };
+  try {
+    run_ranks(2, rank);
+  } catch (const UserError&) {  // of rank 1
+  }
+  return given_up;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_hanging_collective_is_given_up_under_any_number_of_launches) {
+  for (const int launches : {10, 900, 1500, 5000}) BOOST_TEST(ranks_that_give_up(launches, true) == 2, launches << " launches");
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_never_comes_does_not_hold_up_an_abort) { BOOST_TEST(ranks_that_give_up(1500, false) == 1); }
+
 // Rank 0 aborts the collective; then rank 1 also aborts, because rank 0 no longer takes part.
 BOOST_AUTO_TEST_CASE(a_rank_that_comes_too_late_is_not_waited_for) {
   std::atomic<int> given_up = 0;

@@ -148,6 +148,40 @@ BOOST_AUTO_TEST_CASE(a_rank_that_does_not_come_is_waited_for_until_the_others_gi
   });
 }
 
+// As NCCL's, it waits for the communicator's last operation, here behind one of a communicator that is not aborted yet.
+BOOST_AUTO_TEST_CASE(an_abort_waits_for_the_last_operation_unless_all_are_in_a_group) {
+  std::atomic<bool> given_up = false;
+  on_ranks(2, [&](int rank, ncclComm_t& comm) {
+    ncclComm_t other = nullptr;
+    check(ncclCommSplit(comm, 0, rank, &other, nullptr));
+    if (rank == 1) {
+      while (!given_up) std::this_thread::yield();
+      check(ncclCommAbort(other));
+      return;
+    }
+    const TestStream first, second;
+    const DeviceArray<float> x(10), y(10);
+    check(ncclAllReduce(x.data(), x.data(), 10, ncclFloat32, ncclSum, comm, first));
+    cudaEvent_t event = nullptr;
+    test::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    test::check(cudaEventRecord(event, first));
+    test::check(cudaStreamWaitEvent(second, event, 0));
+    check(ncclAllReduce(y.data(), y.data(), 10, ncclFloat32, ncclSum, other, second));
+    std::atomic<bool> aborted = false;
+    std::thread alone([&] {
+      check(ncclCommAbort(other));
+      aborted = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    require(!aborted);
+    check(ncclCommAbort(std::exchange(comm, nullptr)));
+    alone.join();
+    second.wait();
+    test::check(cudaEventDestroy(event));
+    given_up = true;
+  });
+}
+
 // --- What ends a process. The cases of this suite run in children. ---
 
 BOOST_AUTO_TEST_SUITE(child, *boost::unit_test::disabled())
@@ -178,6 +212,29 @@ BOOST_AUTO_TEST_CASE(different_lengths_of_a_message) {
       check(ncclSend(x.data(), 10, ncclFloat32, 1, comm, nullptr));
     else
       check(ncclRecv(x.data(), 9, ncclFloat32, 0, comm, nullptr));
+    test::check(cudaDeviceSynchronize());
+  });
+}
+
+BOOST_AUTO_TEST_CASE(another_operator) {
+  on_ranks(1, [](int, ncclComm_t comm) {
+    const DeviceArray<float> x(10);
+    check(ncclReduceScatter(x.data(), x.data(), 10, ncclFloat32, ncclMax, comm, nullptr));
+  });
+}
+
+BOOST_AUTO_TEST_CASE(different_orders_of_two_communicators) {
+  on_ranks(2, [](int rank, ncclComm_t comm) {
+    ncclComm_t other = nullptr;
+    check(ncclCommSplit(comm, 0, rank, &other, nullptr));
+    const TestStream first, second;
+    const DeviceArray<float> x(10), y(10);
+    const auto sum = [&](const DeviceArray<float>& of, ncclComm_t with, cudaStream_t stream) {
+      check(ncclAllReduce(of.data(), of.data(), 10, ncclFloat32, ncclSum, with, stream));
+    };
+    if (rank == 0) sum(x, comm, first);
+    sum(y, other, second);
+    if (rank == 1) sum(x, comm, first);
     test::check(cudaDeviceSynchronize());
   });
 }
@@ -215,6 +272,8 @@ BOOST_AUTO_TEST_CASE(wrong_use_ends_the_process) {
       {"different_counts", {"ranks do different things", "ncclAllReduce of 10", "ncclAllReduce of 9", "rank 0", "rank 1"}},
       {"different_operations", {"ranks do different things", "ncclAllReduce of 10", "ncclAllGather of 10"}},
       {"different_lengths_of_a_message", {"rank 0 sends 40 bytes to rank 1, which expects 36"}},
+      {"another_operator", {"another operator than the sum"}},
+      {"different_orders_of_two_communicators", {"ranks use two communicators in different orders"}},
       {"memory_of_the_host", {"ncclAllReduce is given memory that is not the device's"}},
       {"freed_while_registered", {"still registered"}},
       {"called_while_in_progress", {"is called while the call before is in progress"}}};

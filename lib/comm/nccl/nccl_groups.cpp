@@ -18,6 +18,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <list>
@@ -52,10 +53,23 @@ ncclConfig_t non_blocking() {
   return config;
 }
 
-std::string version() {
+int version_code() {
   int code = 0;
   check_nccl(ncclGetVersion(&code), "ncclGetVersion");
+  return code;
+}
+std::string version() {
+  const int code = version_code();
   return format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+/// NCCL 2.22 can abort several communicators in one group, which abort_all() needs.
+void require_group_aborts() {
+  if (version_code() < 22200)
+    throw UserError(
+        format("NCCL {} is too old (2.22 or newer is needed, to end all collectives of a rank after an error); load "
+               "a newer one, or give `communication by messages`",
+               version()));
 }
 
 // --- Memory ---
@@ -106,6 +120,7 @@ class Groups final : public DeviceGroups {
       : options_(options), device_(device), rank_(world.rank()), size_(world.size()), hosts_(world.split(0, world.rank())) {
     ncclUniqueId id{};
     agree(world, [&] {
+      require_group_aborts();
       if (rank_ == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
     });
     world.broadcast(&id, sizeof id, 0);
@@ -155,21 +170,24 @@ class Groups final : public DeviceGroups {
   }
 
   /// Destroys a communicator and sets `comm` to null. Without an error, all ranks finalize the communicator together; after an
-  /// error, this rank aborts it.
+  /// error, this rank aborts all its communicators.
   void end(ncclComm_t& comm) {
     if (!comm) return;
-    if (failed_) return static_cast<void>(comm = nullptr);  // give_up() has ended it
-    end_registrations();
-    std::erase(parts_, comm);
+    if (failed_) return static_cast<void>(comm = nullptr);  // abort_all() has ended it
     try {
       if (std::uncaught_exceptions() == 0) {
+        end_registrations();
         wait_until_made(ncclCommFinalize(comm), comm, "ncclCommFinalize");
-        ncclCommDestroy(std::exchange(comm, nullptr));
+        ncclCommDestroy(comm);
+        std::erase(parts_, comm);
+        comm = nullptr;
+        return;
       }
     } catch (const std::exception&) {
       // aborted below
     }
-    if (comm) ncclCommAbort(std::exchange(comm, nullptr));
+    abort_all();
+    comm = nullptr;
   }
 
   /// Runs one collective of a group: `body` queues the work of the collective on `stream`.
@@ -185,10 +203,10 @@ class Groups final : public DeviceGroups {
     open_.splice(open_.end(), spare_, spare_.begin());
     Started& started = open_.back();
     started = {{call, stream.subject}, ++begun_, -1, started.begin, started.end};
-    cudaStream_t const handle = cuda_stream(stream).handle();
-    check_cuda(cudaEventRecord(started.begin, handle), "cudaEventRecord");
+    CudaStream& on = cuda_stream(stream);
+    check_cuda(cudaEventRecord(started.begin, on.next_call()), "cudaEventRecord");
     body();
-    check_cuda(cudaEventRecord(started.end, handle), "cudaEventRecord");
+    check_cuda(cudaEventRecord(started.end, on.next_call()), "cudaEventRecord");
   }
 
   /// Returns when a call of NCCL within a collective is complete. Throws the same errors as a wait for the whole collective.
@@ -238,6 +256,21 @@ class Groups final : public DeviceGroups {
     cudaGetLastError();  // clears cudaErrorNotReady, which is no error here
   }
 
+  /// Aborts all communicators in one group: an abort waits for the communicator's last operation, which may wait for one of a
+  /// communicator that is not aborted yet. The memory stays registered, because ending a registration needs the other ranks.
+  void abort_all() {
+    failed_ = true;
+    for (const auto& weak : registered_)
+      if (const auto registered = weak.lock()) registered->with.clear();
+    registered_.clear();
+    ncclGroupStart();
+    for (ncclComm_t comm : parts_) ncclCommAbort(comm);
+    if (world_) ncclCommAbort(world_);
+    ncclGroupEnd();
+    parts_.clear();
+    world_ = nullptr;
+  }
+
   /// Called by a host that waits for a stream: checks the collectives in progress.
   void look() {
     constexpr double between_looks_s = 1e-3;
@@ -261,12 +294,8 @@ class Groups final : public DeviceGroups {
   /// Aborts all communicators of this rank, exchanges sequence numbers with the other hosts to find the rank that is furthest
   /// behind, and throws CollectiveTimeout. All ranks that wait for a missing rank call this at about the same time.
   [[noreturn]] void give_up(const Started& missed, const std::string& said) {
-    failed_ = true;
     const std::string what = name_of(missed.called);
-    end_registrations();
-    for (ncclComm_t comm : parts_) ncclCommAbort(comm);
-    parts_.clear();
-    if (world_) ncclCommAbort(std::exchange(world_, nullptr));
+    abort_all();
     std::vector<std::int64_t> places(static_cast<std::size_t>(size_), 0);
     places[static_cast<std::size_t>(rank_)] = static_cast<std::int64_t>(missed.number);
     try {
@@ -370,7 +399,7 @@ class NcclCollectives final : public Collectives {
   const Traffic& traffic() const override { return traffic_; }
 
  private:
-  static cudaStream_t handle(Stream& stream) { return cuda_stream(stream).handle(); }
+  static cudaStream_t handle(Stream& stream) { return cuda_stream(stream).next_call(); }
   static kernels::Write write_of(Into into) { return into == Into::add ? kernels::Write::add : kernels::Write::overwrite; }
   Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks_, rank); }
 
@@ -423,9 +452,9 @@ class NcclCollectives final : public Collectives {
         else
           return data + share_of(total, rank).begin + begin;
       };
-      exchange([&](std::size_t rank, std::size_t place) {
-        send(stream, contribution(rank), length_of(share_of(total, rank)) * sizeof(In), rank);
-        receive(stream, received + place * length, length_of(mine) * sizeof(In), rank);
+      exchange(stream, [&](cudaStream_t on, std::size_t rank, std::size_t place) {
+        send(on, contribution(rank), length_of(share_of(total, rank)) * sizeof(In), rank);
+        receive(on, received + place * length, length_of(mine) * sizeof(In), rank);
       });
       if (length_of(mine) > 0)
         kernels::sum_ranks<T, In>(stream, result + begin, contribution(me_), received, length, static_cast<int>(ranks_),
@@ -438,32 +467,33 @@ class NcclCollectives final : public Collectives {
     const Range mine = share_of(n, me_);
     reduce_shares<In>(stream, data, n, data + mine.begin, kernels::Write::overwrite);
     if (n == 0) return;
-    exchange([&](std::size_t rank, std::size_t) {
+    exchange(stream, [&](cudaStream_t on, std::size_t rank, std::size_t) {
       const Range theirs = share_of(n, rank);
-      send(stream, data + mine.begin, mine.size() * sizeof(T), rank);
-      receive(stream, data + theirs.begin, theirs.size() * sizeof(T), rank);
+      send(on, data + mine.begin, mine.size() * sizeof(T), rank);
+      receive(on, data + theirs.begin, theirs.size() * sizeof(T), rank);
     });
   }
 
-  /// Runs a group of messages: calls with(rank, place) for each other rank. `place` is the index of that rank among the other
-  /// ranks.
+  /// Runs a group of messages, which is one call of the stream: calls with(on, rank, place) for each other rank. `place` is the
+  /// index of that rank among the other ranks.
   template <class With>
-  void exchange(const With& with) {
+  void exchange(Stream& stream, const With& with) {
+    cudaStream_t const on = handle(stream);
     check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
     for (std::size_t step = 1; step < ranks_; ++step) {
       const std::size_t rank = (me_ + step) % ranks_;
-      with(rank, rank < me_ ? rank : rank - 1);
+      with(on, rank, rank < me_ ? rank : rank - 1);
     }
     finish(ncclGroupEnd(), "ncclGroupEnd");
   }
-  void send(Stream& stream, const void* data, std::size_t bytes, std::size_t to) {
+  void send(cudaStream_t on, const void* data, std::size_t bytes, std::size_t to) {
     if (bytes == 0) return;
-    check_nccl(ncclSend(data, bytes, ncclUint8, static_cast<int>(to), comm_, handle(stream)), "ncclSend", comm_);
+    check_nccl(ncclSend(data, bytes, ncclUint8, static_cast<int>(to), comm_, on), "ncclSend", comm_);
     sent_ += bytes;
   }
-  void receive(Stream& stream, void* data, std::size_t bytes, std::size_t from) {
+  void receive(cudaStream_t on, void* data, std::size_t bytes, std::size_t from) {
     if (bytes == 0) return;
-    check_nccl(ncclRecv(data, bytes, ncclUint8, static_cast<int>(from), comm_, handle(stream)), "ncclRecv", comm_);
+    check_nccl(ncclRecv(data, bytes, ncclUint8, static_cast<int>(from), comm_, on), "ncclRecv", comm_);
   }
 
   Groups& groups_;
@@ -504,6 +534,12 @@ std::unique_ptr<DeviceGroups> connect_gpus(Communicator& world, Device& device, 
 }  // namespace fsdp
 
 extern "C" [[gnu::visibility("default")]] const fsdp::DeviceLibrary* fsdp_nccl_library() {
-  static const fsdp::DeviceLibrary library = {fsdp::version, fsdp::connect_gpus};
+  // Gathers and reductions are on two communicators and run at the same time. With this variable, NCCL 2.26 and newer start
+  // their kernels in the order of the host's calls, so that two ranks cannot wait for each other ("Using multiple NCCL
+  // communicators concurrently" in NCCL's user guide). NCCL reads it when it is first called, which is later.
+  static const fsdp::DeviceLibrary library = [] {
+    ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    return fsdp::DeviceLibrary{fsdp::version, fsdp::connect_gpus};
+  }();
   return &library;
 }

@@ -20,31 +20,16 @@ CudaStream::CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, in
                        std::shared_ptr<const std::function<void()>> look)
     : kernels_(std::move(kernels)), workspace_(std::move(workspace)), look_(std::move(look)) {
   check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority");
+  for (cudaEvent_t& half : halves_)
+    check_cuda(cudaEventCreateWithFlags(&half, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
 
 CudaStream::~CudaStream() {
   cudaStreamSynchronize(handle_);
   for (const auto* events : {&events_, &marks_})
     for (cudaEvent_t event : *events) cudaEventDestroy(event);
+  for (cudaEvent_t half : halves_) cudaEventDestroy(half);
   cudaStreamDestroy(handle_);
-}
-
-Event CudaStream::record() {
-  const std::size_t index = next_ - first_;
-  if (index == events_.size()) {
-    cudaEvent_t event = nullptr;
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    events_.push_back(event);
-  }
-  check_cuda(cudaEventRecord(events_[index], handle_), "cudaEventRecord");
-  return {this, next_++};
-}
-
-void CudaStream::wait(Event event) {
-  if (event.stream == this) return;
-  const CudaStream& other = cuda_stream(*event.stream);
-  if (event.number < other.first_) return;
-  check_cuda(cudaStreamWaitEvent(handle_, other.events_[event.number - other.first_], 0), "cudaStreamWaitEvent");
 }
 
 namespace {
@@ -56,13 +41,41 @@ void look_until_done(const std::function<void()>& look, std::string_view call, c
   cudaError_t status = query();
   for (; status == cudaErrorNotReady; status = query()) {
     cudaGetLastError();  // CUDA also stores "not ready" as an error, which the next launch would report
-    look();
+    if (look) look();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   check_cuda(status, call);
 }
 
 }  // namespace
+
+cudaStream_t CudaStream::next_call() {
+  constexpr std::uint64_t half_of_them = most_pending / 2;
+  if (++calls_ % half_of_them == 0) {
+    cudaEvent_t const half = halves_[calls_ / half_of_them % 2];  // recorded `most_pending` calls ago, or never
+    look_until_done(*look_, "cudaEventQuery", [half] { return cudaEventQuery(half); });
+    check_cuda(cudaEventRecord(half, handle_), "cudaEventRecord");
+  }
+  return handle_;
+}
+
+Event CudaStream::record() {
+  const std::size_t index = next_ - first_;
+  if (index == events_.size()) {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    events_.push_back(event);
+  }
+  check_cuda(cudaEventRecord(events_[index], next_call()), "cudaEventRecord");
+  return {this, next_++};
+}
+
+void CudaStream::wait(Event event) {
+  if (event.stream == this) return;
+  const CudaStream& other = cuda_stream(*event.stream);
+  if (event.number < other.first_) return;
+  check_cuda(cudaStreamWaitEvent(next_call(), other.events_[event.number - other.first_], 0), "cudaStreamWaitEvent");
+}
 
 /// First queries the stream, so that cudaStreamSynchronize() is not called if all work is already done.
 void CudaStream::synchronize() {
@@ -77,7 +90,7 @@ void CudaStream::synchronize() {
 }
 
 void CudaStream::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_), "cudaMemcpyAsync");
+  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, next_call()), "cudaMemcpyAsync");
 }
 
 std::int64_t CudaStream::mark() {
@@ -87,7 +100,7 @@ std::int64_t CudaStream::mark() {
     check_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
     marks_.push_back(event);
   }
-  check_cuda(cudaEventRecord(marks_[marked_], handle_), "cudaEventRecord");
+  check_cuda(cudaEventRecord(marks_[marked_], next_call()), "cudaEventRecord");
   return static_cast<std::int64_t>(marked_++);
 }
 

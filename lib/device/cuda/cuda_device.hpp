@@ -41,7 +41,10 @@ class CudaStream final : public Stream {
   bool marks_later() const override { return true; }
   void begin_marks(bool wanted) override;
 
-  cudaStream_t handle() const { return handle_; }
+  /// Returns the handle for one more call that queues work. CUDA blocks the host in such a call while about 1,024 calls of a
+  /// stream are pending, and a blocked host cannot see that a collective hangs. So while `most_pending` calls are pending, this
+  /// waits and calls *look repeatedly.
+  cudaStream_t next_call();
   /// The workspace of cuBLASLt for the matrix products of this stream.
   const Buffer& workspace() const { return workspace_; }
 
@@ -50,6 +53,10 @@ class CudaStream final : public Stream {
   cudaStream_t handle_ = nullptr;
   const Buffer workspace_;
   const std::shared_ptr<const std::function<void()>> look_;
+  static constexpr std::uint64_t most_pending = 512;
+  std::uint64_t calls_ = 0;
+  /// Recorded in turn, after each most_pending / 2 calls.
+  cudaEvent_t halves_[2] = {};
   /// The CUDA events that record() returned with numbers from `first_` on; earlier events are done. CUDA events are created
   /// once and reused after each synchronize().
   std::vector<cudaEvent_t> events_;

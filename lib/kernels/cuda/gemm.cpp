@@ -50,9 +50,10 @@ Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t 
 }
 
 unsigned alignment_of(const void* pointer) {
-  constexpr unsigned most = 256;  // the alignment of cudaMalloc
+  // No kernel loads more at once, and the choice of kernels must not depend on where a strategy places an operand.
+  constexpr unsigned most = 16;
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  return address == 0 ? most : std::min(most, 1u << std::min(8, std::countr_zero(address)));
+  return address == 0 ? most : std::min(most, 1u << std::min(4, std::countr_zero(address)));
 }
 
 }  // namespace

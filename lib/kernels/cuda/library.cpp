@@ -21,20 +21,20 @@ class CudaKernels final : public kernels::DeviceKernels {
       throw UserError(
           "an optimizer that was added to this program has no GPU kernels (lib/kernels/rows/bodies.hpp does not list its "
           "rule); train on the CPU");
-    check_cuda(found->second(cuda_stream(stream).handle(), body, rows), "launching a row kernel");
+    check_cuda(found->second(cuda_stream(stream).next_call(), body, rows), "launching a row kernel");
   }
   void gemm(Stream& stream, const kernels::Product& product) const override {
-    const CudaStream& on = cuda_stream(stream);
-    products_.multiply(on.handle(), product, on.workspace().data(), on.workspace().bytes());
+    CudaStream& on = cuda_stream(stream);
+    products_.multiply(on.next_call(), product, on.workspace().data(), on.workspace().bytes());
   }
   void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
     if (call.shape.D > kernels::most_head_size_on_cuda)
       throw UserError(format("a head size of {} is too large for the GPU kernels (at most {}); train on the CPU", call.shape.D,
                              kernels::most_head_size_on_cuda));
-    check_cuda(kernels::attention_forward_cuda(cuda_stream(stream).handle(), call), "launching attention");
+    check_cuda(kernels::attention_forward_cuda(cuda_stream(stream).next_call(), call), "launching attention");
   }
   void attention_backward(Stream& stream, const kernels::AttentionBackwardCall& call) const override {
-    check_cuda(kernels::attention_backward_cuda(cuda_stream(stream).handle(), call), "launching attention's backward pass");
+    check_cuda(kernels::attention_backward_cuda(cuda_stream(stream).next_call(), call), "launching attention's backward pass");
   }
   std::string gemm_description() const override { return products_.description(); }
 

@@ -46,7 +46,7 @@ typedef enum {
   ncclInProgress = 7
 } ncclResult_t;
 
-typedef enum { ncclSum = 0 } ncclRedOp_t;
+typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 } ncclRedOp_t;
 
 typedef enum {
   ncclUint8 = 1,

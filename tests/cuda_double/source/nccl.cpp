@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/element.hpp"
@@ -25,9 +26,17 @@ namespace {
 
 constexpr std::size_t most_ranks = 16, piece_bytes = std::size_t{16} << 10;
 
+/// How many operations a device had started with a communicator.
+struct Before {
+  std::uint64_t communicator;
+  std::uint64_t operations;
+};
+constexpr std::size_t most_others = 8;
+
 /// A rank's part in an operation.
 struct Order {
   std::uint64_t number;                           // of this communicator's operations
+  std::array<Before, most_others> others;         // the device's other communicators when the host started the operation
   std::array<char, 120> what;                     // the same on all ranks
   std::array<std::uint64_t, most_ranks> sends;    // bytes to each rank
   std::array<std::uint64_t, most_ranks> expects;  // bytes from each rank
@@ -38,6 +47,7 @@ struct Id {
   pid_t pid;
   int file;
   ino_t inode;
+  std::uint64_t serial;  // of all communicators; an inode's number is used again
 };
 static_assert(sizeof(Id) <= NCCL_UNIQUE_ID_BYTES);
 constexpr std::uint64_t id_mark = 0x6e63636c2d6964;
@@ -60,7 +70,8 @@ Id make_board() {
   const int file = ::memfd_create("nccl-double", MFD_CLOEXEC);
   struct stat status {};
   if (file < 0 || ::ftruncate(file, sizeof(Board)) != 0 || ::fstat(file, &status) != 0) die("shared memory could not be made");
-  return {id_mark, ::getpid(), file, status.st_ino};
+  static std::atomic<std::uint64_t> made = 0;
+  return {id_mark, ::getpid(), file, status.st_ino, (static_cast<std::uint64_t>(::getpid()) << 32) + ++made};
 }
 
 Board* open_board(const Id& id) {
@@ -105,10 +116,13 @@ struct Member {
   Board* board = nullptr;
   std::atomic<bool> given_up = false;
   std::atomic<ncclResult_t> status = ncclInProgress;
-  std::string error;                        // written before `status`
-  std::uint64_t given = 0;                  // operations, by the host
-  std::atomic<std::uint64_t> done = 0;      // operations
-  std::vector<std::function<void()>> late;  // what ncclCommGetAsyncError queues
+  std::string error;                         // written before `status`
+  std::uint64_t id = 0;                      // the serial number of the communicator
+  std::uint64_t given = 0;                   // operations, by the host
+  std::shared_ptr<CUstream_st> last_stream;  // of the last operation
+  std::uint64_t last_number = 0;             // its number there
+  std::atomic<std::uint64_t> done = 0;       // operations
+  std::vector<std::function<void()>> late;   // what ncclCommGetAsyncError queues
   std::minstd_rand dice;
 };
 
@@ -120,6 +134,7 @@ void fail(Member& member, ncclResult_t status, const std::string& error) {
 /// Joins the board.
 void join(Member& member, const Id& id) {
   member.board = open_board(id);
+  member.id = id.serial;
   if (!member.board) return fail(member, ncclSystemError, "the unique id is of no process that lives");
   Seat& seat = member.board->seats[member.me()];
   seat.ranks = member.size;
@@ -137,14 +152,40 @@ void join(Member& member, const Id& id) {
   member.status = ncclSuccess;
 }
 
-std::shared_ptr<Member> make_member(int rank, int size, bool blocks) {
+/// The communicators of each device, in the order in which they were made.
+struct Living {
+  std::mutex mutex;
+  std::map<int, std::vector<std::weak_ptr<Member>>> by_device;
+};
+Living& living() {
+  static Living& all = *new Living;
+  return all;
+}
+
+/// What the device has started with its other communicators.
+std::array<Before, most_others> others_of(const Member& member) {
+  std::array<Before, most_others> found{};
+  std::size_t count = 0;
+  const std::lock_guard lock(living().mutex);
+  for (const auto& weak : living().by_device[member.device])
+    if (const auto other = weak.lock(); other && other.get() != &member && other->id != 0) {
+      if (count == most_others) die("a device has too many communicators for the double");
+      found[count++] = {other->id, other->given};
+    }
+  return found;
+}
+
+std::shared_ptr<Member> make_member(int rank, int size, int device, bool blocks) {
   const auto member = std::make_shared<Member>();
   member->rank = rank;
   member->size = size;
-  member->device = current_device();
+  member->device = device;
   member->blocks = blocks;
   member->dice.seed(static_cast<unsigned>(environment_number("FSDP_CUDA_DOUBLE_SEED", 0)) * 64 + static_cast<unsigned>(rank) +
                     1);
+  const std::lock_guard lock(living().mutex);
+  std::erase_if(living().by_device[member->device], [](const auto& other) { return other.expired(); });
+  living().by_device[member->device].push_back(member);
   return member;
 }
 
@@ -243,8 +284,10 @@ void sum_along_ring(T* to, const Pieces& pieces, std::size_t i, std::size_t rank
 /// An operation: one collective, or a group of sends and receives.
 class Exchange {
  public:
-  Exchange(std::vector<Call> calls, std::uint64_t number) : calls_(std::move(calls)), member_(*calls_[0].member) {
+  Exchange(std::vector<Call> calls, std::uint64_t number, const std::array<Before, most_others>& others)
+      : calls_(std::move(calls)), member_(*calls_[0].member) {
     order_.number = number;
+    order_.others = others;
     const Call& call = calls_[0];
     const std::size_t bytes = call.count * bytes_of(call.type);
     if (is_group()) {
@@ -276,6 +319,12 @@ class Exchange {
     while (member_.done.load() != order_.number - 1) {  // another stream has the one before
       if (member_.given_up) throw GivenUp();
       std::this_thread::yield();
+    }
+    static const std::uint64_t failing = environment_number("FSDP_CUDA_DOUBLE_NCCL_ERROR", 0);
+    if (order_.number == failing) {
+      fail(member_, ncclRemoteError, "a peer has closed its connection (made for a test)");
+      while (!member_.given_up) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      throw GivenUp();
     }
     Board& board = *member_.board;
     board.seats[member_.me()].order = order_;
@@ -317,6 +366,12 @@ class Exchange {
       const Order& theirs = member_.board->seats[r].order;
       if (theirs.number != order_.number || theirs.what != order_.what)
         die("ranks do different things: " + describe(member_.me(), order_) + ", and " + describe(r, theirs));
+      for (const Before& mine : order_.others)
+        for (const Before& other : theirs.others)
+          if (mine.communicator != 0 && mine.communicator == other.communicator && mine.operations != other.operations)
+            die("ranks use two communicators in different orders: before " + describe(member_.me(), order_) + ", it does " +
+                std::to_string(mine.operations) + " operations with the other communicator, and rank " + std::to_string(r) +
+                " does " + std::to_string(other.operations));
       if (theirs.sends[member_.me()] != order_.expects[r])
         die("rank " + std::to_string(r) + " sends " + std::to_string(theirs.sends[member_.me()]) + " bytes to rank " +
             std::to_string(member_.rank) + ", which expects " + std::to_string(order_.expects[r]));
@@ -350,10 +405,12 @@ class Exchange {
   std::array<std::byte*, most_ranks> to_{};
 };
 
-void queue_now(const std::vector<Call>& calls, std::uint64_t number) {
-  give(calls[0].stream, [calls, number](std::minstd_rand&) {
+void queue_now(const std::vector<Call>& calls, std::uint64_t number, const std::array<Before, most_others>& others) {
+  Member& member = *calls[0].member;
+  member.last_stream = calls[0].stream;
+  member.last_number = give(calls[0].stream, [calls, number, others](std::minstd_rand&) {
     try {
-      Exchange(calls, number).run();
+      Exchange(calls, number, others).run();
     } catch (const GivenUp&) {  // the stream continues with useless data
     }
   });
@@ -362,18 +419,25 @@ void queue_now(const std::vector<Call>& calls, std::uint64_t number) {
 /// Queues calls of one communicator as one operation.
 ncclResult_t queue(const std::vector<Call>& calls) {
   Member& member = *calls[0].member;
+  const auto others = others_of(member);
   const std::uint64_t number = ++member.given;
   if (!member.blocks && (!member.late.empty() || member.dice() % 4 == 0)) {
-    member.late.push_back([calls, number] { queue_now(calls, number); });
+    member.late.push_back([calls, number, others] { queue_now(calls, number, others); });
     member.status = ncclInProgress;
     return ncclInProgress;
   }
-  queue_now(calls, number);
+  queue_now(calls, number, others);
   return ncclSuccess;
 }
 
 constinit thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
+thread_local std::vector<std::shared_ptr<Member>> aborted;  // in the group
+
+/// Ending a communicator waits for its last operation, which may wait for one of another communicator.
+void wait_for_last(const Member& member) {
+  if (member.last_stream) wait(*member.last_stream, member.last_number);
+}
 
 ncclResult_t end_group() {
   const std::vector<Call> calls = std::move(group);
@@ -412,11 +476,27 @@ struct ncclComm {
 
 namespace {
 
-std::map<const void*, int>& registered() {
-  static auto& all = *new std::map<const void*, int>;
+/// The communicators with which memory is registered.
+std::multimap<const void*, const Member*>& registered() {
+  static auto& all = *new std::multimap<const void*, const Member*>;
   return all;
 }
 std::mutex registered_mutex;
+
+void forget_registrations(const Member& member) {
+  const std::lock_guard lock(registered_mutex);
+  std::erase_if(registered(), [&](const auto& entry) { return entry.second == &member; });
+}
+
+/// Takes an ended communicator out of living().
+void forget(const std::shared_ptr<Member>& member) {
+  const std::lock_guard lock(living().mutex);
+  std::erase_if(living().by_device[member->device], [&](const auto& other) { return other.lock() == member; });
+}
+
+void require_sum(ncclRedOp_t op) {
+  if (op != ncclSum) die("a reduction has another operator than the sum");
+}
 const std::string no_error;
 
 ncclResult_t add(Kind kind, const void* from, void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -473,7 +553,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config) {
   if (!comm || nranks < 1 || rank < 0 || rank >= nranks || nranks > static_cast<int>(most_ranks)) return ncclInvalidArgument;
-  const std::shared_ptr<Member> member = make_member(rank, nranks, blocks(config));
+  const std::shared_ptr<Member> member = make_member(rank, nranks, current_device(), blocks(config));
   Id id;
   std::memcpy(&id, commId.internal, sizeof id);
   *comm = new ncclComm{member};
@@ -500,8 +580,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
     std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
     if (color != NCCL_SPLIT_NOCOLOR) {
       const int place = static_cast<int>(std::find(members.begin(), members.end(), parent->rank) - members.begin());
-      const auto part = make_member(place, static_cast<int>(members.size()), part_blocks);
-      part->device = device;
+      const auto part = make_member(place, static_cast<int>(members.size()), device, part_blocks);
       join(*part, parent->board->seats[static_cast<std::size_t>(members[0])].part);
       *newcomm = new ncclComm{part};
       if (place != 0) ::close(seat.part.file);
@@ -524,14 +603,23 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   if (comm->member->status == ncclInProgress) die("ncclCommDestroy is called while the call before is in progress");
+  wait_for_last(*comm->member);
+  forget(comm->member);
   delete comm;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
-  comm->member->given_up = true;
+  const std::shared_ptr<Member> member = std::move(comm->member);
+  member->given_up = true;  // at once, also in a group
   delete comm;
+  forget_registrations(*member);
+  forget(member);
+  if (group_depth > 0)
+    aborted.push_back(member);
+  else
+    wait_for_last(*member);
   return ncclSuccess;
 }
 
@@ -554,7 +642,9 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   if (group_depth == 0) return ncclInvalidUsage;
-  return --group_depth == 0 ? end_group() : ncclSuccess;
+  if (--group_depth > 0) return ncclSuccess;
+  for (const auto& member : std::exchange(aborted, {})) wait_for_last(*member);
+  return end_group();
 }
 
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, std::size_t sendcount, ncclDataType_t datatype,
@@ -562,11 +652,13 @@ ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, std::size_t sen
   return add(Kind::all_gather, sendbuff, recvbuff, sendcount, datatype, 0, comm, stream);
 }
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, std::size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  require_sum(op);
   return add(Kind::reduce_scatter, sendbuff, recvbuff, recvcount, datatype, 0, comm, stream);
 }
-ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, ncclRedOp_t,
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
+  require_sum(op);
   return add(Kind::all_reduce, sendbuff, recvbuff, count, datatype, 0, comm, stream);
 }
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, int root,
@@ -589,7 +681,7 @@ ncclResult_t ncclMemAlloc(void** ptr, std::size_t size) {
 ncclResult_t ncclMemFree(void* ptr) {
   {
     const std::lock_guard lock(registered_mutex);
-    if (registered()[ptr] != 0) die("memory is freed that is still registered with a communicator");
+    if (registered().contains(ptr)) die("memory is freed that is still registered with a communicator");
   }
   return cudaFree(ptr) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -597,7 +689,7 @@ ncclResult_t ncclMemFree(void* ptr) {
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, std::size_t size, void** handle) {
   if (!comm || !handle || place_of(buff, size) != Place::device) return ncclInvalidArgument;
   const std::lock_guard lock(registered_mutex);
-  ++registered()[buff];
+  registered().emplace(buff, comm->member.get());
   *handle = buff;
   return ncclSuccess;
 }
@@ -605,6 +697,9 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, std::size_t siz
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   if (!comm) return ncclInvalidArgument;
   const std::lock_guard lock(registered_mutex);
-  if (registered()[handle]-- <= 0) die("memory is deregistered that is not registered");
+  const auto [first, last] = registered().equal_range(handle);
+  const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second == comm->member.get(); });
+  if (found == last) die("memory is deregistered that is not registered");
+  registered().erase(found);
   return ncclSuccess;
 }
