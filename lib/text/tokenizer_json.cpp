@@ -91,8 +91,9 @@ class JsonTokenizer : public Tokenizer {
         pre_tokenizer_(value(file, "pre_tokenizer")),
         model_(read_model(value(file, "model"))) {
     if (pre_tokenizer_.marks_beginning() && !normalizer_.keeps_beginning())
-      throw unknown_part("pre-tokenizer",
-                         "Metaspace with prepend_scheme first after a normalizer that may change the beginning of the text");
+      throw unknown_part(
+          "pre-tokenizer",
+          "Metaspace with prepend_scheme \"first\" after a normalizer that may change the beginning of the text");
     special_tokens_ = description.special_tokens;
     warnings_ = description.warnings;
     add_tokens(description);
