@@ -189,8 +189,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     const double fake_s = median(fake_seconds), exposed_s = step_s - fake_s;
     text += format(
         "without transfers, in alternation with the above: {:.1f} ms per update; exposed communication: {:.1f} ms, {:.1f}% of "
-        "an "
-        "update\n",
+        "an update\n",
         1e3 * fake_s, 1e3 * exposed_s, 100 * exposed_s / step_s);
     json["fake_ms"] = 1e3 * fake_s;
     json["exposed_ms"] = 1e3 * exposed_s;

@@ -77,8 +77,7 @@ void require_complete(const EvaluateOptions& options) {
   if (options.end_of_document && !by_documents)
     throw UserError(
         "--eos-token-id changes nothing (it is only for --break-mode complete, --break-mode eos and --document-attention); "
-        "give one of "
-        "these, or leave it out");
+        "give one of these, or leave it out");
 }
 
 namespace {

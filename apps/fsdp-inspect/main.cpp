@@ -38,15 +38,14 @@ OptionTable inspect_option_table(Command& o) {
   table.group("What");
   table
       .path("checkpoint", "CHECKPOINT", o.checkpoint,
-            "A step folder, a save folder (then its latest complete step), a file made by "
-            "fsdp-consolidate, or a Hugging Face folder.")
+            "A step folder, a save folder (then its latest complete step), a file made by fsdp-consolidate, or a Hugging Face "
+            "folder.")
       .positional()
       .unset("required, except with --flight");
   table
       .path("other", "OTHER", o.other,
             "Compare CHECKPOINT with this one, which may have any of these forms and any number of ranks. The exit code is 1 "
-            "if the "
-            "two differ.")
+            "if the two differ.")
       .positional()
       .unset("no comparison");
   table

@@ -290,8 +290,7 @@ int tokenize(const TokenizeOptions& options) {
     if (*tail < 2 || text.size() - *tail < 2)
       throw UserError(
           format("a text of {} bytes cannot be divided into a part of {:g} and the rest (each needs at least two tokens); use "
-                 "more text or "
-                 "another --valid-fraction",
+                 "more text or another --valid-fraction",
                  text.size(), options.valid_fraction));
   }
 

@@ -458,17 +458,18 @@ bool is_hugging_face(const fs::path& path) {
   return std::any_of(files.begin(), files.end(), [&](const char* name) { return kind_of(path / name) != PathKind::missing; });
 }
 
-constexpr ModelFormat safetensors_row = {.name = "safetensors",
-                                         .what = "a Hugging Face folder",
-                                         .about =
-                                             "a Hugging Face folder with config.json, model.safetensors and the tokenizer's "
-                                             "files, which come from the checkpoint or "
-                                             "from the folder that the model came from",
-                                         .is = is_hugging_face,
-                                         .open = open_hugging_face,
-                                         .lay_out = lay_out_safetensors,
-                                         .finish = finish,
-                                         .is_file = is_file};
+constexpr ModelFormat safetensors_row = {
+    .name = "safetensors",
+    .what = "a Hugging Face folder",
+    .about =
+        "a Hugging Face folder with config.json, model.safetensors and the tokenizer's files, which come from the checkpoint "
+        "or from the folder that the model came from",
+    .is = is_hugging_face,
+    .open = open_hugging_face,
+    .lay_out = lay_out_safetensors,
+    .finish = finish,
+    .is_file = is_file,
+};
 
 }  // namespace
 

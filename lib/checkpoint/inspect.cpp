@@ -71,8 +71,7 @@ std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::
       if (!found.has_norm(*saved))
         throw RunError(
             format("{} of {} has norm {} and {} elements that are not finite (its norm was {} when it was saved); restore the "
-                   "checkpoint "
-                   "from a copy, or use another step",
+                   "checkpoint from a copy, or use another step",
                    stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
       ++compared;
       done += numel(reader.state_shape(state, name)) * sizeof(float);

@@ -101,8 +101,8 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
   fs::create_directories(save_dir);
   if (is_complete(names.final_folder))
     throw UserError(
-        format("{} is a complete checkpoint already (it is not overwritten); resume from it with "
-               "`restoring the latest`, choose another `save folder`, or remove it",
+        format("{} is a complete checkpoint already (it is not overwritten); resume from it with `restoring the latest`, "
+               "choose another `save folder`, or remove it",
                names.final_folder.string()));
   if (kind_of(names.final_folder / stored::marker_name) != PathKind::missing)
     throw RunError(format(

@@ -104,8 +104,7 @@ int open_lock(const fs::path& folder, const fs::path& path) {
   if (fd >= 0) ::close(fd);
   throw UserError(
       format("{} is in the way (a run that saves here needs a lock file of this name, but this is {}); move it away, or choose "
-             "another "
-             "folder",
+             "another folder",
              path.string(), plain ? "not a lock file" : "a link, or not a plain file"));
 }
 
