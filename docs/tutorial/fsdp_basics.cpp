@@ -24,7 +24,7 @@ void spirals(const fsdp::Batch& batch, int rank, std::uint64_t step) {
 
 int main(int argc, char** argv) {
   return fsdp::run(argc, argv, [](fsdp::Job& job) {
-    // 1. A model: layers one behind the other, and a loss. Nothing takes memory yet.
+    // 1. A model: layers one after the other, and a loss. Nothing takes memory yet.
     fsdp::Sequential model;
     model.add("hidden", fsdp::linear(16, 256)).add("gelu", fsdp::gelu(256)).add("out", fsdp::linear(256, 3));
     model.loss(fsdp::cross_entropy(3));

@@ -1,6 +1,6 @@
 // Checkpoints: sharded state for going on, at any number of ranks, and full state, of rank 0, for everything else.
 //   mpirun -np 4 fsdp_checkpoint FOLDER      trains 20 steps and saves
-//   mpirun -np 2 fsdp_checkpoint FOLDER      goes on from there with 2 ranks, and so on
+//   mpirun -np 2 fsdp_checkpoint FOLDER      resumes from there with 2 ranks, and so on
 #include <fsdp/fsdp.hpp>
 
 #include <cmath>
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
     // Go on, if there is something to go on with. The number of ranks and the strategy may be others than those that saved.
     if (fsdp::FullyShardedDataParallel::can_load(folder)) sharded.load(folder);
     if (job.rank() == 0)
-      std::printf("%s with %d ranks at update %llu\n", sharded.updates() > 0 ? "goes on" : "begins", job.size(),
+      std::printf("%s with %d ranks at update %llu\n", sharded.updates() > 0 ? "resumes" : "begins", job.size(),
                   static_cast<unsigned long long>(sharded.updates()));
 
     double loss = 0;

@@ -33,7 +33,7 @@ class Mixture {
   std::uint64_t tokens() const;
 
   /// Where a sequence of the mixture comes from: it is the n-th sequence taken from `ingredient`. In later passes over the
-  /// ingredient n goes on, and does not start again at 0.
+  /// ingredient, n continues to count and does not start again at 0.
   struct Source {
     std::size_t ingredient;
     std::uint64_t n;

@@ -1,6 +1,6 @@
 // Training on text files. Each data set of text is tokenized into one token file, with the code of fsdp-tokenize, and the run
-// then reads the token file. One rank makes this file once, and all ranks read it. If the job was killed, the next one goes on
-// with the file. It is made anew only if the text, the tokenizer or the settings for reading the text have changed.
+// then reads the token file. One rank makes this file once, and all ranks read it. If the job was killed, the next one resumes
+// the file. It is made anew only if the text, the tokenizer or the settings for reading the text have changed.
 #pragma once
 
 #include <cstddef>

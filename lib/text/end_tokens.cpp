@@ -136,8 +136,8 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
     found.contradiction = format(
         "files of the model name different special tokens ({}); a text ends at each token that is named as eos", differences);
   if (!found.ids.empty() || !tokenizer) return found;
-  if (!tokenizer->behind_text().empty())
-    found.ids = {tokenizer->behind_text().back()};
+  if (!tokenizer->after_text().empty())
+    found.ids = {tokenizer->after_text().back()};
   else if (const auto id = find_end_of_text(*tokenizer))
     found.ids = {*id};
   return found;

@@ -44,7 +44,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
   const CutRules& cuts() const override { return cuts_; }
   const std::vector<TokenId>& before_text() const override { return before_; }
-  const std::vector<TokenId>& behind_text() const override { return behind_; }
+  const std::vector<TokenId>& after_text() const override { return after_; }
   std::string description() const override { return format("SentencePiece of {} tokens", vocab_size()); }
 
  private:
@@ -100,7 +100,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   sp::SentencePieceProcessor processor_;
-  std::vector<TokenId> before_, behind_;
+  std::vector<TokenId> before_, after_;
   CutRules cuts_;
 };
 

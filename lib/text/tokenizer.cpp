@@ -30,7 +30,7 @@ class ByteTokenizer : public Tokenizer {
     return token.size() == 1 ? std::optional<TokenId>(static_cast<unsigned char>(token[0])) : std::nullopt;
   }
   const std::vector<TokenId>& before_text() const override { return none_; }
-  const std::vector<TokenId>& behind_text() const override { return none_; }
+  const std::vector<TokenId>& after_text() const override { return none_; }
   const CutRules& cuts() const override { return cuts_; }
   std::string description() const override { return "bytes"; }
 

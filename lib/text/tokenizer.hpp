@@ -50,7 +50,7 @@ class Tokenizer {
   virtual std::string spelling(TokenId) const { return {}; }
   /// The tokens that the model expects before and after a text, such as "<s>".
   virtual const std::vector<TokenId>& before_text() const = 0;
-  virtual const std::vector<TokenId>& behind_text() const = 0;
+  virtual const std::vector<TokenId>& after_text() const = 0;
   /// A short description: "byte-level BPE of 49152 tokens".
   virtual std::string description() const = 0;
 

@@ -752,7 +752,7 @@ class Description {
     // A tokenizer.model without tokenizer_config.json puts <s> before texts, as users of SentencePiece expect.
     const bool is_alone = matches_before_prefix_ && folder_.config.empty();
     if (part_flag(folder_.config, "add_bos_token", is_alone)) add(made_.before_text, "bos_token");
-    if (part_flag(folder_.config, "add_eos_token", false)) add(made_.behind_text, "eos_token");
+    if (part_flag(folder_.config, "add_eos_token", false)) add(made_.after_text, "eos_token");
   }
 
   void warn_of_keys() {

@@ -25,10 +25,9 @@ struct TokenizerDescription {
   nlohmann::json json;            // model, normalizer, pre_tokenizer, post_processor, decoder
   std::vector<AddedToken> added;  // in the order in which their ids are given; id -1: the token gets the next free id
   std::map<std::string, std::string> special_tokens;  // texts by name, such as "eos_token"
-  std::vector<std::string> before_text,
-      behind_text;                 // tokens put before and after a text, besides those of the post-processor
-  bool splits_special = false;     // if true, special tokens are not looked for in texts
-  std::vector<TokenClaim> claims;  // a claim is checked, and causes a warning if the token has another id
+  std::vector<std::string> before_text, after_text;   // tokens next to a text, besides those of the post-processor
+  bool splits_special = false;                        // if true, special tokens are not looked for in texts
+  std::vector<TokenClaim> claims;                     // a claim is checked, and causes a warning if the token has another id
   std::vector<std::string> warnings;
 };
 

@@ -100,7 +100,7 @@ class JsonTokenizer : public Tokenizer {
     find_cuts();
     read_post_processor(value(file, "post_processor"));
     for (const auto& [texts, ids] :
-         {std::pair(&description.before_text, &before_), std::pair(&description.behind_text, &behind_)})
+         {std::pair(&description.before_text, &before_), std::pair(&description.after_text, &after_)})
       for (const std::string& text : *texts) ids->push_back(find(text).value());
     check_claims(description);
     read_decoder(value(file, "decoder"));
@@ -132,7 +132,7 @@ class JsonTokenizer : public Tokenizer {
     return id < 0 || static_cast<std::size_t>(id) >= names_.size() ? "" : names_[static_cast<std::size_t>(id)];
   }
   const std::vector<TokenId>& before_text() const override { return before_; }
-  const std::vector<TokenId>& behind_text() const override { return behind_; }
+  const std::vector<TokenId>& after_text() const override { return after_; }
   std::string description() const override {
     if (std::holds_alternative<Unigram>(model_)) return format("Unigram of {} tokens", vocab_size());
     return format("{} BPE of {} tokens", pre_tokenizer_.to_bytes() ? "byte-level" : "character-level", vocab_size());
@@ -364,13 +364,13 @@ class JsonTokenizer : public Tokenizer {
         } else if (piece.is_object() && piece.contains("SpecialToken")) {
           const std::string token = part_text(piece["SpecialToken"], "id");
           const Json& known = value(value(part, "special_tokens"), token.c_str());
-          for (const Json& id : part_list(known, "ids")) (before ? before_ : behind_).push_back(part_id(id, token));
+          for (const Json& id : part_list(known, "ids")) (before ? before_ : after_).push_back(part_id(id, token));
         } else {
           throw unknown_part("piece of a template", json_excerpt(piece));
         }
       }
     } else if (type == "RobertaProcessing" || type == "BertProcessing") {
-      for (const auto& [key, ids] : {std::pair("cls", &before_), std::pair("sep", &behind_)}) {
+      for (const auto& [key, ids] : {std::pair("cls", &before_), std::pair("sep", &after_)}) {
         const Json& token = part_list(part, key);
         if (token.size() != 2) throw unknown_part("post-processor", type);
         ids->push_back(part_id(token[1], key));
@@ -449,7 +449,7 @@ class JsonTokenizer : public Tokenizer {
   const Model model_;
   std::vector<AddedToken> added_;
   AddedTokens as_they_are_, when_normalized_;
-  std::vector<TokenId> before_, behind_;
+  std::vector<TokenId> before_, after_;
   Spelling spelling_;
   bool is_fused_ = false;  // the decoders that follow get all tokens joined to one text
   CutRules cuts_;

@@ -46,7 +46,7 @@ inline void check_tokenizer_folders(const std::filesystem::path& file, const std
                    boost::test_tools::per_element());
       std::vector<TokenId> around = tokenizer->before_text();
       tokenizer->encode("x", around);
-      around.insert(around.end(), tokenizer->behind_text().begin(), tokenizer->behind_text().end());
+      around.insert(around.end(), tokenizer->after_text().begin(), tokenizer->after_text().end());
       BOOST_TEST(around == one["x"].get<std::vector<TokenId>>(), boost::test_tools::per_element());
       BOOST_TEST(tokenizer->vocab_size() == one["size"].get<std::size_t>());
       for (const auto& [key, text] : one["special"].items())

@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(ids_and_texts_are_those_of_hugging_face) {
 
       std::vector<TokenId> around = tokenizer->before_text();
       tokenizer->encode("x", around);
-      around.insert(around.end(), tokenizer->behind_text().begin(), tokenizer->behind_text().end());
+      around.insert(around.end(), tokenizer->after_text().begin(), tokenizer->after_text().end());
       BOOST_TEST(around == of_it["x"].get<std::vector<TokenId>>(), boost::test_tools::per_element());
     }
   }

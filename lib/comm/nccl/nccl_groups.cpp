@@ -40,11 +40,15 @@ namespace fsdp {
 
 namespace {
 
+/// Returns NCCL's text for an error, and what its last error adds to it. `comm` may be null.
+std::string describe(ncclResult_t status, ncclComm_t comm) {
+  const char* const more = ncclGetLastError(comm);
+  return format("{}{}{}", ncclGetErrorString(status), more && *more ? ": " : "", more ? more : "");
+}
+
 void check_nccl(ncclResult_t status, std::string_view call, ncclComm_t comm = nullptr,
                 std::source_location where = std::source_location::current()) {
-  if (status == ncclSuccess || status == ncclInProgress) return;
-  const char* const more = ncclGetLastError(comm);
-  throw CallError(call, format("{}{}{}", ncclGetErrorString(status), more && *more ? ": " : "", more ? more : ""), where);
+  if (status != ncclSuccess && status != ncclInProgress) throw CallError(call, describe(status, comm), where);
 }
 
 ncclConfig_t non_blocking() {
@@ -219,7 +223,7 @@ class Groups final : public DeviceGroups {
         if (status == ncclInProgress) std::this_thread::yield();
       }
     }
-    if (status != ncclSuccess) give_up(open_.back(), format("{} reports: {}", call, ncclGetErrorString(status)));
+    if (status != ncclSuccess) give_up(open_.back(), format("{} reports: {}", call, describe(status, comm)));
   }
 
   Device& device() const { return device_; }
@@ -285,7 +289,7 @@ class Groups final : public DeviceGroups {
         ncclResult_t status = ncclSuccess;
         check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
         if (status != ncclSuccess && status != ncclInProgress)
-          give_up(started, format("NCCL reports: {} {}", ncclGetErrorString(status), ncclGetLastError(comm)));
+          give_up(started, format("NCCL reports: {}", describe(status, comm)));
       }
     }
     cudaGetLastError();
