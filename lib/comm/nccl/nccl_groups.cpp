@@ -484,9 +484,14 @@ class NcclCollectives final : public Collectives {
   void exchange(Stream& stream, const With& with) {
     cudaStream_t const on = handle(stream);
     check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
-    for (std::size_t step = 1; step < ranks_; ++step) {
-      const std::size_t rank = (me_ + step) % ranks_;
-      with(on, rank, rank < me_ ? rank : rank - 1);
+    try {
+      for (std::size_t step = 1; step < ranks_; ++step) {
+        const std::size_t rank = (me_ + step) % ranks_;
+        with(on, rank, rank < me_ ? rank : rank - 1);
+      }
+    } catch (...) {
+      ncclGroupEnd();  // in an open group, abort_all() would do nothing
+      throw;
     }
     finish(ncclGroupEnd(), "ncclGroupEnd");
   }
