@@ -185,6 +185,39 @@ BOOST_AUTO_TEST_CASE(a_found_algorithm_runs) {
   BOOST_TEST(static_cast<float>(small.memory.fetch()[512]) == 16.0f);
 }
 
+BOOST_AUTO_TEST_CASE(unaligned_rows_may_have_no_algorithm) {
+  ::setenv("FSDP_CUDA_DOUBLE_ALIGNED", "1", 1);
+  const Library library;
+  const auto count_of = [&](cudaDataType_t type, std::size_t padding) {
+    const Matrix a(type, 8, 8, false), d(type, 8, 8, true, padding);
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = -1;
+    check(cublasLtMatmulAlgoGetHeuristic(library.handle, library.product, a.layout, a.layout, d.layout, d.layout, library.preference,
+                                         1, &found, &count));
+    return count;
+  };
+  BOOST_TEST(count_of(CUDA_R_16BF, 0) == 1);
+  BOOST_TEST(count_of(CUDA_R_16BF, 1) == 0);
+  BOOST_TEST(count_of(CUDA_R_16F, 4) == 0);
+  BOOST_TEST(count_of(CUDA_R_16F, 8) == 1);
+  BOOST_TEST(count_of(CUDA_R_32F, 1) == 1);
+  ::unsetenv("FSDP_CUDA_DOUBLE_ALIGNED");
+}
+
+BOOST_AUTO_TEST_CASE(a_handle_takes_memory) {
+  const auto free_memory = [] {
+    std::size_t free = 0, total = 0;
+    test::check(cudaMemGetInfo(&free, &total));
+    return free;
+  };
+  const std::size_t before = free_memory();
+  {
+    const Library library;
+    BOOST_TEST(free_memory() == before - (std::size_t{1} << 20));
+  }
+  BOOST_TEST(free_memory() == before);
+}
+
 BOOST_AUTO_TEST_CASE(c_is_not_read_without_beta) {
   Small small;
   const DeviceArray<bf16> d(64);  // NaN

@@ -12,12 +12,13 @@ using namespace fsdp::test;
 
 namespace {
 
-constexpr std::size_t memory_of_device = std::size_t{64} << 20;
+constexpr std::size_t memory_of_device = std::size_t{64} << 20, context = std::size_t{2} << 20;
 
 /// Before anything reads it.
 struct Environment {
   Environment() {
-    ::setenv("FSDP_CUDA_DOUBLE_MEMORY", std::to_string(memory_of_device).c_str(), 1);
+    ::setenv("FSDP_CUDA_DOUBLE_MEMORY", std::to_string(context + memory_of_device).c_str(), 1);
+    ::setenv("FSDP_CUDA_DOUBLE_CONTEXT_MEMORY", std::to_string(context).c_str(), 1);
     ::setenv("FSDP_CUDA_DOUBLE_DEVICES", "2", 1);
   }
 } environment;
@@ -218,19 +219,20 @@ BOOST_AUTO_TEST_CASE(new_memory_is_not_zero) {
 BOOST_AUTO_TEST_CASE(memory_has_an_end) {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total));
-  BOOST_TEST(total == memory_of_device);
-  BOOST_TEST(free == total);
+  BOOST_TEST(total == context + memory_of_device);
+  BOOST_TEST(free == memory_of_device);
+  constexpr std::size_t half = memory_of_device / 2;
   char *first = nullptr, *second = nullptr;
-  check(cudaMalloc(&first, total / 2));
+  check(cudaMalloc(&first, half));
   check(cudaMemGetInfo(&free, &total));
-  BOOST_TEST(free == total / 2);
-  BOOST_TEST(cudaMalloc(&second, total / 2 + 1) == cudaErrorMemoryAllocation);
+  BOOST_TEST(free == half);
+  BOOST_TEST(cudaMalloc(&second, half + 1) == cudaErrorMemoryAllocation);
   BOOST_TEST(!second);
   BOOST_TEST(cudaMalloc(&second, ~std::size_t{0} - 100) == cudaErrorMemoryAllocation);
   BOOST_TEST(cudaPeekAtLastError() == cudaErrorMemoryAllocation);
   BOOST_TEST(cudaGetLastError() == cudaErrorMemoryAllocation);
   BOOST_TEST(cudaGetLastError() == cudaSuccess);
-  check(cudaMalloc(&second, total / 2));
+  check(cudaMalloc(&second, half));
   check(cudaFree(first));
   check(cudaFree(second));
   check(cudaFree(nullptr));
@@ -238,7 +240,7 @@ BOOST_AUTO_TEST_CASE(memory_has_an_end) {
   BOOST_TEST(cudaFree(&first) == cudaErrorInvalidValue);
   cudaGetLastError();
   check(cudaMemGetInfo(&free, &total));
-  BOOST_TEST(free == total);
+  BOOST_TEST(free == memory_of_device);
 }
 
 BOOST_AUTO_TEST_CASE(free_waits_for_the_device) {
@@ -326,17 +328,43 @@ BOOST_AUTO_TEST_CASE(two_devices) {
     const DeviceArray<char> x(memory_of_device / 2);
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total));
-    BOOST_TEST(free == total / 2);
+    BOOST_TEST(free == memory_of_device / 2);
     check(cudaSetDevice(0));
     check(cudaMemGetInfo(&free, &total));
-    BOOST_TEST(free == total);
+    BOOST_TEST(free == memory_of_device);
   }
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 1));
   BOOST_TEST(std::strlen(properties.name) > 0);
-  BOOST_TEST(properties.totalGlobalMem == memory_of_device);
-  BOOST_TEST(properties.sharedMemPerBlockOptin > properties.sharedMemPerBlock);
+  BOOST_TEST(properties.totalGlobalMem == context + memory_of_device);
   cudaGetLastError();
+}
+
+BOOST_AUTO_TEST_CASE(shared_memory_is_that_of_the_compute_capability) {
+  for (const auto& [capability, kib] : {std::pair{"80", 163u}, {"86", 99u}, {"89", 99u}, {"90", 227u}, {"100", 227u}, {"120", 99u}}) {
+    ::setenv("FSDP_CUDA_DOUBLE_CAPABILITIES", capability, 1);
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    BOOST_TEST(properties.sharedMemPerBlockOptin == kib * 1024);
+    BOOST_TEST(launch_kernel(nullptr, 1, 1, kib * 1024, Nothing{}) == cudaSuccess);
+    BOOST_TEST(launch_kernel(nullptr, 1, 1, kib * 1024 + 1, Nothing{}) == cudaErrorInvalidValue);
+  }
+  ::unsetenv("FSDP_CUDA_DOUBLE_CAPABILITIES");
+}
+
+BOOST_AUTO_TEST_CASE(streams_and_events_are_counted) {
+  BOOST_TEST(cuda_double::live_streams().empty());
+  BOOST_TEST(cuda_double::live_events() == 0u);
+  {
+    const TestStream first, second(0, cudaStreamDefault);
+    const TestEvent event;
+    const auto found = cuda_double::live_streams();
+    BOOST_REQUIRE(found.size() == 2u);
+    BOOST_TEST((!found[0].blocking && found[1].blocking));
+    BOOST_TEST(cuda_double::live_events() == 1u);
+  }
+  BOOST_TEST(cuda_double::live_streams().empty());
+  BOOST_TEST(cuda_double::live_events() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(errors_have_names) {
@@ -348,6 +376,20 @@ BOOST_AUTO_TEST_CASE(errors_have_names) {
 // --- What ends a process. The cases of the first suite run in children. ---
 
 BOOST_AUTO_TEST_SUITE(child, *boost::unit_test::disabled())
+
+BOOST_AUTO_TEST_CASE(second_launch_is_bad) {
+  const TestStream stream;
+  const DeviceArray<std::uint64_t> x({1});
+  launch_one(stream, Append{x.data(), 1});
+  check(cudaStreamSynchronize(stream));
+  launch_one(stream, Nothing{});
+  BOOST_TEST(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
+  for (int i = 0; i < 2; ++i) BOOST_TEST(cudaGetLastError() == cudaErrorIllegalAddress);
+  void* memory = nullptr;
+  BOOST_TEST(cudaMalloc(&memory, 1) == cudaErrorIllegalAddress);
+  BOOST_TEST(launch_kernel(stream, 1, 1, 0, Nothing{}) == cudaErrorIllegalAddress);
+  BOOST_TEST(cudaStreamQuery(stream) == cudaErrorIllegalAddress);
+}
 
 BOOST_AUTO_TEST_CASE(host_reads) {
   const DeviceArray<char> x(100);
@@ -389,6 +431,13 @@ BOOST_AUTO_TEST_CASE(kernel_uses_freed_memory) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_CASE(a_bad_address_fails_every_later_call) {
+  ::setenv("FSDP_CUDA_DOUBLE_STICKY", "2", 1);
+  const Ended ended = run_child("child/second_launch_is_bad");
+  ::unsetenv("FSDP_CUDA_DOUBLE_STICKY");
+  BOOST_TEST(ended.status == 0, ended.text);
+}
 
 BOOST_AUTO_TEST_CASE(host_code_cannot_touch_device_memory) {
   if (!cuda_double::guards_memory()) {

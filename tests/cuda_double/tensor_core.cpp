@@ -105,6 +105,12 @@ struct FillAgain {
   }
 };
 
+/// Reads four equal matrices whose rows begin `step` bytes apart.
+struct LoadRows {
+  unsigned step;
+  __device__ void operator()() const { ldmatrix(dynamic_shared() + threadIdx.x % 8 * step); }
+};
+
 // Blocks that are wrong.
 struct LaneMissesProduct {
   __device__ void operator()() const {
@@ -183,6 +189,15 @@ BOOST_AUTO_TEST_CASE(matrices_are_loaded) {
       BOOST_REQUIRE_EQUAL(p[part * 32 + lane], at(g, two) | at(g, two + 1) << 16);
       BOOST_REQUIRE_EQUAL(t[part * 32 + lane], at(two, g) | at(two + 1, g) << 16);
     }
+}
+
+BOOST_AUTO_TEST_CASE(bank_conflicts_are_counted) {
+  for (const auto& [step, matrices] : {std::pair{0u, 0u}, {16u, 0u}, {32u, 4u}, {128u, 4u}, {144u, 0u}}) {
+    const std::uint64_t before = cuda_double::bank_conflicts();
+    check(launch_kernel(nullptr, 1, 32, 2048, LoadRows{step}));
+    check(cudaDeviceSynchronize());
+    BOOST_TEST(cuda_double::bank_conflicts() - before == matrices, step << " bytes");
+  }
 }
 
 namespace {

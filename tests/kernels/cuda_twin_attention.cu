@@ -8,6 +8,9 @@
 #include <cstring>
 #include <limits>
 
+#ifdef FSDP_CUDA_DOUBLE
+#include "cuda_double_tensor_core.h"
+#endif
 #include "documents.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/tensor_attention.hpp"
@@ -193,8 +196,10 @@ constexpr bool sanitized = false;
 #endif
 #ifdef FSDP_CUDA_DOUBLE
 constexpr bool on_double = true;
+std::uint64_t bank_conflicts() { return cuda_double::bank_conflicts(); }
 #else
 constexpr bool on_double = false;
+std::uint64_t bank_conflicts() { return 0; }  // a GPU does not count them
 #endif
 
 /// Numbers of tokens around the sizes of tiles. `few`: those cases that reach every barrier.
@@ -242,5 +247,9 @@ int main() {
   compare<bf16>("bf16", {1, 65, 4, 2, 64, 0.2f, 4});  // heads that do not begin on multiples of 16 bytes
   compare_all<bf16>("bf16", sanitized);
   if (!sanitized) compare_all<f16>("fp16", on_double);  // the double rounds to it, and is otherwise the same
+  if (bank_conflicts() > 0) {
+    std::printf("%llu bank conflicts of ldmatrix  FAILED\n", static_cast<unsigned long long>(bank_conflicts()));
+    count_failure();
+  }
   return failures > 0;
 }

@@ -20,6 +20,8 @@ enum class Half { bf16, f16 };
 void mma(Half type, float (&sum)[4], const std::uint32_t (&left)[4], const std::uint32_t (&right)[2], Where where);
 /// ldmatrix.sync.aligned.m8n8.x4, with .trans if `transposed`.
 void ldmatrix(std::uint32_t (&parts)[4], const void* row, bool transposed, Where where);
+/// Returns how many 8 x 8 matrices of ldmatrix had rows that share banks of shared memory, which a GPU reads one after another.
+std::uint64_t bank_conflicts();
 
 /// cp.async, with a source of no bytes unless they are `there`; cp.async.commit_group; cp.async.wait_group.
 void copy_async(void* to, const void* from, unsigned bytes, bool there);

@@ -36,18 +36,27 @@
 // not show it (ThreadSanitizer does: every lane is a fiber of its own to it), blocks that race with each other, and anything of
 // speed.
 //
-// Environment: FSDP_CUDA_DOUBLE_SEED   number for all random choices of the streams that are made from then on, default 0
-//              FSDP_CUDA_DOUBLE_MEMORY bytes of memory of each device, default 4 GiB; read once
-//              FSDP_CUDA_DOUBLE_DEVICES number of devices, 0 to 8, default 1; read once
-//              FSDP_CUDA_DOUBLE_CAPABILITIES compute capabilities of the devices, the last one of all further ones too, as
-//              75,80; default 80 FSDP_CUDA_DOUBLE_LANES_IN_ORDER 1: to ThreadSanitizer the lanes of a block are one thread,
-//              which makes it many times faster; then it finds what nothing keeps in order between streams and the host, and no
-//              missing barrier; read once FSDP_CUDA_DOUBLE_NAME   what devices are called, for what depends on that; default
-//              "GPU made of threads"
+// Environment (FSDP_CUDA_DOUBLE_*; those but SEED, CAPABILITIES and ALIGNED are read once):
+//
+// - SEED            number for all random choices of the streams that are made from then on, default 0
+// - DEVICES         number of devices, 0 to 8, default 1
+// - NAME            the devices' name, default "GPU made of threads"
+// - CAPABILITIES    compute capabilities of the devices, the last one for all further ones, as 75,80; default 80. They decide how
+//                   much shared memory a block may have
+// - MEMORY          bytes of memory of each device, default 4 GiB. The context takes CONTEXT_MEMORY of them, each handle of
+//                   cuBLASLt CUBLASLT_MEMORY, and each communicator of NCCL NCCL_MEMORY for each other rank, from its first
+//                   operation on. The default of all three is 1 MiB; the libraries take much more
+// - LANES_IN_ORDER  1: to ThreadSanitizer the lanes of a block are one thread, which makes it many times faster; then it finds
+//                   what nothing keeps in order between streams and the host, and no missing barrier
+// - STICKY          number of the launch that fails as a bad address does on a GPU: nothing that is queued then or later runs, and
+//                   every later call of the process returns cudaErrorIllegalAddress, cudaGetLastError too
+// - ALIGNED         1: cuBLASLt has no algorithm for 16-bit matrices whose rows (or columns) do not begin at multiples of 16 bytes
+// - NCCL_VERSION, NCCL_ERROR, BARRIERS, WITHOUT   see source/nccl.cpp and source/barriers.cpp
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #define CUDART_VERSION 13000
 
@@ -151,5 +160,14 @@ std::uint64_t host_waits();
 /// Returns how many times the calling thread began to poll a stream: cudaStreamQuery() returned that it is busy, and the
 /// previous call for this stream had not.
 std::uint64_t streams_found_busy();
+
+struct StreamKind {
+  bool blocking;  // made without cudaStreamNonBlocking
+  int priority;
+};
+/// Returns the streams that were made and not destroyed, in this order; not null streams.
+std::vector<StreamKind> live_streams();
+/// Returns the number of events that were made and not destroyed.
+std::uint64_t live_events();
 
 }  // namespace fsdp::cuda_double

@@ -220,7 +220,7 @@ Fiber* Runner::take_fiber() {
 void Runner::run(const Launch& launch, std::minstd_rand& dice) {
   launch_ = &launch;
   if (launch.shared > 0) {
-    if (!shared_pages_.mapping) shared_pages_ = map_guarded(shared_bytes_at_most);
+    if (!shared_pages_.mapping) shared_pages_ = map_guarded(std::size_t{227} * 1024);  // the most of any device
     shared_ = shared_pages_.end - (launch.shared + 127) / 128 * 128;
   }
   if (watches_lanes()) thread_.tsan = __tsan_get_current_fiber();

@@ -11,6 +11,7 @@
 
 struct cublasLtContext {
   std::uint64_t mark;
+  int device;
 };
 
 namespace fsdp::cuda_double {
@@ -20,6 +21,8 @@ namespace {
 constexpr std::uint64_t context_mark = 0x636f6e74657874;
 constexpr std::size_t workspace_of_algorithm = std::size_t{64} * 1024;
 constexpr std::uint32_t default_alignment = 256;
+
+std::size_t library_memory() { return environment_number("FSDP_CUDA_DOUBLE_CUBLASLT_MEMORY", std::size_t{1} << 20); }
 
 struct Layout {
   cudaDataType_t type;
@@ -35,6 +38,8 @@ struct Layout {
            stride >= 0 && (order == CUBLASLT_ORDER_COL || order == CUBLASLT_ORDER_ROW);
   }
   std::size_t element_bytes() const { return type == CUDA_R_32F ? 4 : 2; }
+  /// Whether tensor cores take it: its columns (or rows) begin at multiples of 16 bytes.
+  bool is_aligned() const { return type == CUDA_R_32F || static_cast<std::size_t>(ld) * element_bytes() % 16 == 0; }
   std::size_t index(std::size_t row, std::size_t column) const {
     return by_row() ? row * static_cast<std::size_t>(ld) + column : column * static_cast<std::size_t>(ld) + row;
   }
@@ -250,13 +255,15 @@ std::size_t cublasLtGetVersion() { return 130000; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
   if (device_count() == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *handle = new cublasLtContext{context_mark};
+  if (has_failed || !take_memory(current_device(), library_memory())) return CUBLAS_STATUS_ALLOC_FAILED;
+  *handle = new cublasLtContext{context_mark, current_device()};
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   if (!is_handle(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   handle->mark = 0;
+  return_memory(handle->device, library_memory());
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -353,6 +360,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *count = 0;
   const Problem problem{open(product), open(a), open(b), open(c), open(d)};
   if (const cublasStatus_t status = problem.check(); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (environment_number("FSDP_CUDA_DOUBLE_ALIGNED", 0) != 0)
+    for (const Layout* layout : {&problem.a, &problem.b, &problem.c, &problem.d})
+      if (!layout->is_aligned()) return CUBLAS_STATUS_SUCCESS;
   const Algorithm algorithm{.problem = problem.fingerprint(),
                             .workspace = std::min<std::uint64_t>(open(preference).workspace, workspace_of_algorithm),
                             .alignment = open(preference).alignment};
@@ -371,7 +381,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               const cublasLtMatmulAlgo_t* opaque_algorithm, void* workspace, std::size_t workspace_bytes,
                               cudaStream_t handle_of_stream) {
   if (!is_handle(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (in_host_function) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (in_host_function || has_failed) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!product || !a_layout || !b_layout || !c_layout || !d_layout || !alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
   const Problem problem{open(product), open(a_layout), open(b_layout), open(c_layout), open(d_layout)};
   if (const cublasStatus_t status = problem.check(); status != CUBLAS_STATUS_SUCCESS) return status;

@@ -30,20 +30,25 @@ extern constinit thread_local bool in_host_function;
 cudaError_t remember(cudaError_t status);
 
 int device_count();
+/// The most shared memory of a block, by the device's compute capability.
+std::size_t shared_bytes_at_most(int device);
 /// Of the calling thread.
 int current_device();
+
+/// Set when launch FSDP_CUDA_DOUBLE_STICKY of this process has run: as after a bad address on CUDA, every later call fails, and
+/// what is queued is dropped.
+extern constinit std::atomic<bool> has_failed;
 
 /// Runs the body of a call, where calls are allowed.
 template <class F>
 cudaError_t call(F body) {
   if (in_host_function) return remember(cudaErrorNotPermitted);
   if (device_count() == 0) return remember(cudaErrorNoDevice);
-  return remember(body());
+  const cudaError_t status = has_failed ? cudaErrorIllegalAddress : body();
+  return remember(has_failed ? cudaErrorIllegalAddress : status);  // also for a body that waited for the bad launch
 }
 
 // --- Memory (memory.cpp) ---
-
-inline constexpr std::size_t shared_bytes_at_most = std::size_t{163} * 1024;  // as a GPU of compute capability 8.0
 
 /// Sets whether the calling thread may access device memory.
 void allow_device_memory(bool allowed);
@@ -53,6 +58,9 @@ enum class Place { pageable, pinned, device, broken };
 Place place_of(const void* begin, std::size_t bytes);
 
 std::size_t total_memory();
+/// Takes memory of a device for a library; returns false if there is too little.
+bool take_memory(int device, std::size_t bytes);
+void return_memory(int device, std::size_t bytes);
 
 /// Readable and writable pages that end at `end`, with an inaccessible page before and after them. They exist as long as the
 /// process unless they are released.

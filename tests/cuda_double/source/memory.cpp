@@ -44,14 +44,20 @@ Memory& memory() {
   return all;
 }
 
+/// Of a device. `memory().mutex` is held. The context's memory is always taken.
+std::size_t free_memory(int device) {
+  static const std::size_t context = environment_number("FSDP_CUDA_DOUBLE_CONTEXT_MEMORY", std::size_t{1} << 20);
+  const std::size_t used = memory().used[static_cast<std::size_t>(device)] + context;
+  return used < total_memory() ? total_memory() - used : 0;
+}
+
 cudaError_t allocate(void** to, std::size_t bytes, Place place) {
   if (!to) return cudaErrorInvalidValue;
   *to = nullptr;
   if (bytes == 0) return cudaSuccess;
   const int device = current_device();
   const std::unique_lock lock(memory().mutex);
-  std::size_t& used = memory().used[static_cast<std::size_t>(device)];
-  if (place == Place::device && (bytes > total_memory() || round_up(bytes, alignment) > total_memory() - used))
+  if (place == Place::device && (bytes > total_memory() || round_up(bytes, alignment) > free_memory(device)))
     return cudaErrorMemoryAllocation;
   GuardedPages pages;
   try {
@@ -65,7 +71,7 @@ cudaError_t allocate(void** to, std::size_t bytes, Place place) {
   if (place == Place::device) {
     if (guards_memory() && ::pkey_mprotect(readable, readable_bytes, PROT_READ | PROT_WRITE, memory_key()) != 0)
       die("memory could not be guarded (pkey_mprotect fails)");
-    used += round_up(bytes, alignment);
+    memory().used[static_cast<std::size_t>(device)] += round_up(bytes, alignment);
   }
   memory().allocations.emplace(pages.begin, Allocation{pages, bytes, place, device});
   *to = pages.begin;
@@ -165,6 +171,18 @@ std::size_t total_memory() {
   return total;
 }
 
+bool take_memory(int device, std::size_t bytes) {
+  const std::unique_lock lock(memory().mutex);
+  if (bytes > free_memory(device)) return false;
+  memory().used[static_cast<std::size_t>(device)] += bytes;
+  return true;
+}
+
+void return_memory(int device, std::size_t bytes) {
+  const std::unique_lock lock(memory().mutex);
+  memory().used[static_cast<std::size_t>(device)] -= bytes;
+}
+
 Place place_of(const void* begin, std::size_t bytes) {
   const auto* first = static_cast<const std::byte*>(begin);
   const std::shared_lock lock(memory().mutex);
@@ -207,7 +225,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return call([=] {
     const std::shared_lock lock(memory().mutex);
     *total = total_memory();
-    *free = *total - memory().used[static_cast<std::size_t>(current_device())];
+    *free = free_memory(current_device());
     return cudaSuccess;
   });
 }

@@ -92,7 +92,21 @@ struct GivenUp {};
 /// A rank's part of a communicator. Running operations keep it alive.
 struct Member {
   ~Member() {
+    return_memory(device, connected);
     if (board) ::munmap(board, sizeof(Board));
+  }
+
+  /// Returns true if operations must end.
+  bool is_given_up() const { return given_up || has_failed; }
+
+  /// Takes memory for connections to the other ranks, at the first operation.
+  bool connect() {
+    static const std::size_t of_connection = environment_number("FSDP_CUDA_DOUBLE_NCCL_MEMORY", std::size_t{1} << 20);
+    if (connected > 0) return true;
+    const std::size_t bytes = (ranks() - 1) * of_connection;
+    if (!take_memory(device, bytes)) return false;
+    connected = bytes;
+    return true;
   }
 
   /// Returns once the hosts, or streams, of all ranks have arrived the same number of times.
@@ -101,7 +115,7 @@ struct Member {
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t r = 0; r < ranks(); ++r)
       while ((board->seats[r].*who).load() < round) {
-        if (given_up) throw GivenUp();
+        if (is_given_up()) throw GivenUp();
         if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(2))
           std::this_thread::yield();
         else
@@ -114,6 +128,7 @@ struct Member {
   int rank = 0, size = 0, device = 0;
   bool blocks = true;
   Board* board = nullptr;
+  std::size_t connected = 0;  // bytes of memory
   std::atomic<bool> given_up = false;
   std::atomic<ncclResult_t> status = ncclInProgress;
   std::string error;                         // written before `status`
@@ -317,13 +332,13 @@ class Exchange {
 
   void run() {
     while (member_.done.load() != order_.number - 1) {  // another stream has the one before
-      if (member_.given_up) throw GivenUp();
+      if (member_.is_given_up()) throw GivenUp();
       std::this_thread::yield();
     }
     static const std::uint64_t failing = environment_number("FSDP_CUDA_DOUBLE_NCCL_ERROR", 0);
     if (order_.number == failing) {
       fail(member_, ncclRemoteError, "a peer has closed its connection (made for a test)");
-      while (!member_.given_up) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      while (!member_.is_given_up()) std::this_thread::sleep_for(std::chrono::microseconds(100));
       throw GivenUp();
     }
     Board& board = *member_.board;
@@ -430,14 +445,21 @@ ncclResult_t queue(const std::vector<Call>& calls) {
   return ncclSuccess;
 }
 
-constinit thread_local int group_depth = 0;
-thread_local std::vector<Call> group;
-thread_local std::vector<std::shared_ptr<Member>> aborted;  // in the group
-
 /// Ending a communicator waits for its last operation, which may wait for one of another communicator.
 void wait_for_last(const Member& member) {
   if (member.last_stream) wait(*member.last_stream, member.last_number);
 }
+
+/// Aborts act together: those of a group at its end.
+void abort_now(const std::vector<std::shared_ptr<Member>>& members) {
+  for (const auto& member : members) member->given_up = true;
+  for (const auto& member : members) wait_for_last(*member);
+}
+
+constinit thread_local int group_depth = 0;
+thread_local std::vector<Call> group;
+thread_local std::vector<std::shared_ptr<Member>> aborted;  // in the group
+
 
 ncclResult_t end_group() {
   const std::vector<Call> calls = std::move(group);
@@ -505,7 +527,8 @@ ncclResult_t add(Kind kind, const void* from, void* to, std::size_t count, ncclD
   const std::shared_ptr<Member>& member = comm->member;
   if (member->status == ncclInProgress)
     die(std::string(kind_names[static_cast<std::size_t>(kind)]) + " is called while the call before is in progress");
-  if (member->status != ncclSuccess && member->status != ncclInProgress) return ncclInvalidUsage;
+  if (member->status != ncclSuccess) return ncclInvalidUsage;
+  if (has_failed) return ncclUnhandledCudaError;
   const std::shared_ptr<CUstream_st> stream = find_stream(handle);
   if (!stream || device_of(*stream) != member->device || peer < 0 || peer >= member->size) return ncclInvalidArgument;
   const std::size_t bytes = count * bytes_of(type), all = bytes * member->ranks();
@@ -516,6 +539,10 @@ ncclResult_t add(Kind kind, const void* from, void* to, std::size_t count, ncclD
   if (kind != Kind::receive && (kind != Kind::broadcast || peer == member->rank))
     check(from, kind == Kind::reduce_scatter ? all : bytes);
   if (kind != Kind::send) check(to, kind == Kind::all_gather ? all : bytes);
+  if (!member->connect()) {
+    fail(*member, ncclUnhandledCudaError, "Failed to CUDA calloc memory for connections: out of memory");
+    return ncclUnhandledCudaError;
+  }
   group.push_back({kind, from, to, count, type, peer, member, stream});
   return group_depth == 0 ? end_group() : ncclSuccess;
 }
@@ -594,10 +621,14 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (!comm) return ncclInvalidArgument;
-  if (comm->member->blocks) return ncclSuccess;
-  comm->member->late.push_back([] {});
-  comm->member->status = ncclInProgress;
-  return ncclInProgress;
+  if (has_failed) return ncclUnhandledCudaError;
+  const std::shared_ptr<Member>& member = comm->member;
+  if (member->status == ncclInProgress) die("ncclCommFinalize is called while the call before is in progress");
+  return work(member, [member = member.get()] {
+    wait_for_last(*member);
+    member->meet(&Seat::hosts);
+    member->status = ncclSuccess;
+  });
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -612,14 +643,13 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   const std::shared_ptr<Member> member = std::move(comm->member);
-  member->given_up = true;  // at once, also in a group
   delete comm;
   forget_registrations(*member);
   forget(member);
   if (group_depth > 0)
     aborted.push_back(member);
   else
-    wait_for_last(*member);
+    abort_now({member});
   return ncclSuccess;
 }
 
@@ -643,7 +673,7 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (group_depth == 0) return ncclInvalidUsage;
   if (--group_depth > 0) return ncclSuccess;
-  for (const auto& member : std::exchange(aborted, {})) wait_for_last(*member);
+  abort_now(std::exchange(aborted, {}));
   return end_group();
 }
 

@@ -10,6 +10,7 @@
 namespace fsdp::cuda_double {
 
 constinit thread_local bool in_host_function = false;
+constinit std::atomic<bool> has_failed = false;
 
 namespace {
 
@@ -82,6 +83,13 @@ int device_count() {
 
 int current_device() { return this_device; }
 
+/// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+std::size_t shared_bytes_at_most(int device) {
+  const long capability = capability_of(device);
+  const bool is_small = capability == 86 || capability == 89 || capability >= 120;
+  return std::size_t{1024} * (capability < 80 ? 64 : is_small ? 99 : capability < 90 ? 163 : 227);
+}
+
 }  // namespace fsdp::cuda_double
 
 using namespace fsdp::cuda_double;
@@ -90,11 +98,11 @@ const char* cudaGetErrorName(cudaError_t error) { return text_of(error).name; }
 const char* cudaGetErrorString(cudaError_t error) { return text_of(error).text; }
 
 cudaError_t cudaGetLastError() {
-  const cudaError_t error = last_error;
+  const cudaError_t error = cudaPeekAtLastError();
   last_error = cudaSuccess;
   return error;
 }
-cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaPeekAtLastError() { return has_failed ? cudaErrorIllegalAddress : last_error; }
 
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = device_count() > 0 ? CUDART_VERSION : 0;  // 0: no driver is installed
@@ -125,7 +133,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->minor = capability % 10;
     properties->multiProcessorCount = 4;
     properties->pciBusID = device + 1;
-    properties->sharedMemPerBlockOptin = shared_bytes_at_most;
+    properties->sharedMemPerBlockOptin = shared_bytes_at_most(device);
     return cudaSuccess;
   });
 }

@@ -16,7 +16,8 @@ using namespace fsdp::cuda_double;
 /// Operations are numbered from 1. Nothing orders host threads, or two streams, but the two counters and who waits for them: a
 /// lock that givers share with the stream's thread would hide missing waits from ThreadSanitizer.
 struct CUstream_st {
-  CUstream_st(int device_, bool blocking_, unsigned seed) : device(device_), blocking(blocking_), dice(seed) {}
+  CUstream_st(int device_, bool blocking_, int priority_, unsigned seed)
+      : device(device_), blocking(blocking_), priority(priority_), dice(seed) {}
   CUstream_st(const CUstream_st&) = delete;
   ~CUstream_st() {
     while (Entry* entry = oldest) {
@@ -50,7 +51,7 @@ struct CUstream_st {
       delete oldest;
       oldest = entry;
       const Operation operation = std::move(entry->operation);
-      if (operation) {
+      if (operation && !has_failed) {
         if (dice() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 100));
         operation(dice);
       }
@@ -63,6 +64,7 @@ struct CUstream_st {
   static constexpr std::uint64_t capacity = 1024;
   const int device;
   const bool blocking;  // waits for the null stream, which waits for it
+  const int priority;
 
  private:
   struct Entry {
@@ -127,9 +129,9 @@ Streams& streams() {
 }
 
 /// `streams().mutex` is held.
-std::shared_ptr<CUstream_st> start_stream(int device, bool blocking) {
+std::shared_ptr<CUstream_st> start_stream(int device, bool blocking, int priority) {
   const std::uint64_t seed = environment_number("FSDP_CUDA_DOUBLE_SEED", 0) * 64 + ++streams().made;
-  const auto stream = std::make_shared<CUstream_st>(device, blocking, static_cast<unsigned>(seed * 2654435761u));
+  const auto stream = std::make_shared<CUstream_st>(device, blocking, priority, static_cast<unsigned>(seed * 2654435761u));
   std::erase_if(streams().all, [](const auto& other) { return other.expired(); });
   streams().all.push_back(stream);
   std::thread thread([stream] { stream->run(); });
@@ -146,7 +148,7 @@ std::shared_ptr<CUstream_st> null_stream(int device) {
   }
   const std::unique_lock lock(streams().mutex);
   std::shared_ptr<CUstream_st>& stream = streams().null_streams[device];
-  if (!stream) stream = start_stream(device, true);
+  if (!stream) stream = start_stream(device, true, 0);
   return stream;
 }
 
@@ -199,6 +201,19 @@ void wait(const CUstream_st& stream, std::uint64_t number) { stream.wait_for(num
 std::uint64_t host_waits() { return waits.load(); }
 std::uint64_t streams_found_busy() { return looks; }
 
+std::vector<StreamKind> live_streams() {
+  const std::shared_lock lock(streams().mutex);
+  std::vector<StreamKind> kinds;
+  for (const std::weak_ptr<CUstream_st>& weak : streams().all)
+    if (const auto stream = weak.lock(); stream && streams().by_handle.contains(stream.get()))
+      kinds.push_back({stream->blocking, stream->priority});
+  return kinds;
+}
+std::uint64_t live_events() {
+  const std::shared_lock lock(streams().mutex);
+  return streams().events.size();
+}
+
 void synchronize_device(int device) {
   ++waits;
   for (const std::shared_ptr<CUstream_st>& stream : streams_of(device)) stream->wait_for(stream->given.load());
@@ -208,9 +223,15 @@ void launch(cudaStream_t handle, unsigned blocks, unsigned threads, std::size_t 
             std::function<void()> lane) {
   call([&] {
     if (blocks == 0 || blocks > 0x7fffffffu || threads == 0 || threads > 1024) return cudaErrorInvalidConfiguration;
-    if (shared > shared_bytes_at_most) return cudaErrorInvalidValue;
+    if (shared > shared_bytes_at_most(current_device())) return cudaErrorInvalidValue;
     const std::shared_ptr<CUstream_st> stream = find_stream(handle);
     if (!stream || stream->device != current_device()) return cudaErrorInvalidResourceHandle;
+    static const std::uint64_t failing = environment_number("FSDP_CUDA_DOUBLE_STICKY", 0);
+    static std::atomic<std::uint64_t> launches = 0;
+    if (++launches == failing) {
+      give(stream, [](std::minstd_rand&) { has_failed = true; });
+      return cudaSuccess;
+    }
     give(stream,
          [launch = Launch{blocks, threads, shared, &kernel, std::move(lane)}](std::minstd_rand& dice) { run(launch, dice); });
     return cudaSuccess;
@@ -219,11 +240,11 @@ void launch(cudaStream_t handle, unsigned blocks, unsigned threads, std::size_t 
 
 }  // namespace fsdp::cuda_double
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flags, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flags, int priority) {
   return call([=] {
     if (!handle || (flags != cudaStreamDefault && flags != cudaStreamNonBlocking)) return cudaErrorInvalidValue;
     const std::unique_lock lock(streams().mutex);
-    const std::shared_ptr<CUstream_st> stream = start_stream(current_device(), flags == cudaStreamDefault);
+    const std::shared_ptr<CUstream_st> stream = start_stream(current_device(), flags == cudaStreamDefault, priority);
     streams().by_handle.emplace(stream.get(), stream);
     *handle = stream.get();
     return cudaSuccess;

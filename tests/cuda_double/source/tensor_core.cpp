@@ -2,6 +2,7 @@
 // the others have on their stacks.
 #include "cuda_double_tensor_core.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "base/element.hpp"
@@ -61,8 +62,24 @@ std::uint32_t element(void* const* brought, unsigned matrix, unsigned row, unsig
   return bits;
 }
 
+std::atomic<std::uint64_t> conflicts = 0;
+
+/// The 32 banks of shared memory have 4 bytes each, so the eight rows of a matrix must begin at different multiples of 16 bytes modulo
+/// 128, unless they are the same row.
+bool conflict(void* const* brought, unsigned matrix) {
+  const void* in_banks[8] = {};
+  for (unsigned row = 0; row < 8; ++row) {
+    const void* const begin = static_cast<const Rows*>(brought[8 * matrix + row])->row;
+    const void*& other = in_banks[reinterpret_cast<std::uintptr_t>(begin) / 16 % 8];
+    if (other && other != begin) return true;
+    other = begin;
+  }
+  return false;
+}
+
 template <bool transposed>
 void read(void* const* brought) {
+  for (unsigned matrix = 0; matrix < 4; ++matrix) conflicts += conflict(brought, matrix);
   for (unsigned lane = 0; lane < warp_lanes; ++lane)
     for (unsigned matrix = 0; matrix < 4; ++matrix) {
       const unsigned one = lane / 4, two = lane % 4 * 2;
@@ -73,6 +90,8 @@ void read(void* const* brought) {
 }
 
 }  // namespace
+
+std::uint64_t bank_conflicts() { return conflicts; }
 
 void mma(Half type, float (&sum)[4], const std::uint32_t (&left)[4], const std::uint32_t (&right)[2], Where where) {
   Operands own{sum, left, right};
