@@ -1,4 +1,5 @@
-// The host waits for a GPU once per update: at its end, for the sums. The double of CUDA counts the waits.
+// The host waits for a GPU once per update: at its end, for the sums. The double of CUDA counts the waits, and knows the streams and
+// events that a device has.
 #include <boost/test/unit_test.hpp>
 
 #include <cuda_runtime_api.h>
@@ -79,4 +80,24 @@ BOOST_AUTO_TEST_CASE(one_for_each_update_that_is_unloaded) {
 BOOST_AUTO_TEST_CASE(one_for_each_update_of_several_ranks) {
   for (const char* strategy : {"full", "optim"})
     check_at_most_one(counted(2, strategy, Threads::of_own_gpu, cuda_double::streams_found_busy));
+}
+
+// With offloading all five streams record events. Those of NCCL's collectives depend on delays: only their end is checked.
+BOOST_AUTO_TEST_CASE(events_are_reused_and_destroyed) {
+  const auto made = counted(1, "full", Threads::of_gpu, cuda_double::live_events, true)[0];
+  BOOST_TEST(made[0] > 0u);
+  for (std::size_t u = 1; u < made.size(); ++u) BOOST_TEST(made[u] == 0u);
+  counted(2, "full", Threads::of_own_gpu, cuda_double::live_events);
+  BOOST_TEST(cuda_double::live_events() == 0u);
+  BOOST_TEST(cuda_double::live_streams().empty());
+}
+
+// A smaller number is a higher priority.
+BOOST_AUTO_TEST_CASE(communication_goes_before_computation_and_no_stream_waits_for_the_null_stream) {
+  const auto device = make_device(Threads::of_gpu, 0);
+  const auto compute = device->make_stream(StreamUse::compute), communication = device->make_stream(StreamUse::communication);
+  const auto streams = cuda_double::live_streams();
+  BOOST_REQUIRE(streams.size() == 2u);
+  BOOST_TEST(streams[1].priority < streams[0].priority);
+  for (const auto& stream : streams) BOOST_TEST(!stream.blocking);
 }

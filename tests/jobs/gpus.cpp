@@ -20,7 +20,7 @@ std::vector<std::string> options(const std::string& name, const std::string& mor
 /// Runs on `devices` devices. Only the last rank gets `environment`.
 Outcome train(const fs::path& folder, int np, int devices, const std::string& name, const std::string& more,
               const std::function<void(pid_t)>& meanwhile = {}, const std::string& environment = {}) {
-  ::setenv("FSDP_CUDA_LIBRARY", FSDP_CUDA_ON_DOUBLE, 1);
+  ::setenv("FSDP_CUDA_LIBRARY", FSDP_CUDA_ON_DOUBLE, 0);  // cuda_double.mutations sets another one
   ::setenv("FSDP_CUDA_DOUBLE_DEVICES", std::to_string(devices).c_str(), 1);
   const std::string of_last = "if [ $OMPI_COMM_WORLD_RANK = " + std::to_string(np - 1) + " ]; then export " +
                               (environment.empty() ? "NOTHING=" : environment) + "; fi; ";
@@ -130,9 +130,24 @@ BOOST_AUTO_TEST_CASE(an_error_of_nccl_ends_the_job) {
   const auto folder = fresh_folder();
   ::setenv("FSDP_CUDA_DOUBLE_NCCL_ERROR", "500", 1);
   const auto begin = std::chrono::steady_clock::now();
-  const Outcome outcome = train(folder, 2, 2, "lost", "--max-update 1000000 --collective-timeout 600s --comm nccl");
+  const Outcome outcome = train(folder, 2, 2, "lost", "--max-update 1000000 --collective-timeout 60s --comm nccl");
   ::unsetenv("FSDP_CUDA_DOUBLE_NCCL_ERROR");
   BOOST_TEST(outcome.code == 1);
   BOOST_TEST(outcome.says("NCCL reports: remote process exited or there was a network error: "), outcome.output);
-  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)));
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(40)));
+}
+
+// After a bad address in a kernel, every later call of a GPU's process fails, also those that release what it has.
+BOOST_AUTO_TEST_CASE(a_gpu_that_has_failed_ends_the_job) {
+  const auto folder = fresh_folder();
+  for (const std::string comm : {"nccl", "mpi"})
+    for (const std::string launch : {"20", "400"}) {
+      const auto begin = std::chrono::steady_clock::now();
+      const Outcome outcome = train(folder, 2, 2, "failed", "--max-update 1000000 --collective-timeout 60s --comm " + comm, {},
+                                    "FSDP_CUDA_DOUBLE_STICKY=" + launch);
+      BOOST_TEST(outcome.code == 1, outcome.output);
+      BOOST_TEST(outcome.times_said("fsdp-train: rank 1 on ") == 1u, outcome.output);
+      BOOST_TEST(outcome.times_said("an illegal memory access was encountered") == 1u, outcome.output);
+      BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(40)));
+    }
 }
