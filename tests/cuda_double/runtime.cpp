@@ -1,5 +1,6 @@
 // The double's runtime: streams and their order, events, memory and its protection.
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -83,6 +84,21 @@ BOOST_AUTO_TEST_CASE(a_stream_keeps_its_order) {
   for (std::uint64_t i = 0; i < 3000; ++i) launch_one(stream, Append{x.data(), i});
   stream.wait();
   BOOST_TEST(fetch(x.data()) == want);
+}
+
+BOOST_AUTO_TEST_CASE(a_full_stream_blocks_its_giver) {
+  const TestStream stream;
+  Gate gate(stream);
+  std::atomic<int> given = 0;
+  std::thread giver([&] {
+    for (; given < 1100; ++given) launch_one(stream, Nothing{});
+  });
+  while (given < 1000) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  BOOST_TEST(given < 1100);
+  gate.open();
+  giver.join();
+  stream.wait();
 }
 
 BOOST_AUTO_TEST_CASE(events_alone_order_two_streams) {
