@@ -192,8 +192,8 @@ BOOST_AUTO_TEST_CASE(unaligned_rows_may_have_no_algorithm) {
     const Matrix a(type, 8, 8, false), d(type, 8, 8, true, padding);
     cublasLtMatmulHeuristicResult_t found{};
     int count = -1;
-    check(cublasLtMatmulAlgoGetHeuristic(library.handle, library.product, a.layout, a.layout, d.layout, d.layout, library.preference,
-                                         1, &found, &count));
+    check(cublasLtMatmulAlgoGetHeuristic(library.handle, library.product, a.layout, a.layout, d.layout, d.layout,
+                                         library.preference, 1, &found, &count));
     return count;
   };
   BOOST_TEST(count_of(CUDA_R_16BF, 0) == 1);

@@ -357,7 +357,8 @@ BOOST_AUTO_TEST_CASE(two_devices) {
 }
 
 BOOST_AUTO_TEST_CASE(shared_memory_is_that_of_the_compute_capability) {
-  for (const auto& [capability, kib] : {std::pair{"80", 163u}, {"86", 99u}, {"89", 99u}, {"90", 227u}, {"100", 227u}, {"120", 99u}}) {
+  for (const auto& [capability, kib] :
+       {std::pair{"80", 163u}, {"86", 99u}, {"89", 99u}, {"90", 227u}, {"100", 227u}, {"120", 99u}}) {
     ::setenv("FSDP_CUDA_DOUBLE_CAPABILITIES", capability, 1);
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));

@@ -1,5 +1,5 @@
-// The host waits for a GPU once per update: at its end, for the sums. The double of CUDA counts the waits, and knows the streams and
-// events that a device has.
+// The host waits for a GPU once per update: at its end, for the sums. The double of CUDA counts the waits, and knows the
+// streams and events that a device has.
 #include <boost/test/unit_test.hpp>
 
 #include <cuda_runtime_api.h>

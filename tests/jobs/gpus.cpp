@@ -151,3 +151,16 @@ BOOST_AUTO_TEST_CASE(a_gpu_that_has_failed_ends_the_job) {
       BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(40)));
     }
 }
+
+// NCCL takes memory when a communicator is first used: here the gathers' has enough, and the reductions' fails inside a group
+// of messages.
+BOOST_AUTO_TEST_CASE(too_little_memory_for_nccl_ends_the_job) {
+  const auto folder = fresh_folder();
+  ::setenv("FSDP_CUDA_DOUBLE_NCCL_MEMORY", "2200000000", 1);
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = train(folder, 2, 2, "memory", "--max-update 1000000 --collective-timeout 60s --comm nccl");
+  ::unsetenv("FSDP_CUDA_DOUBLE_NCCL_MEMORY");
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  BOOST_TEST(outcome.says("memory for connections: out of memory"), outcome.output);
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(40)));
+}

@@ -19,8 +19,9 @@ template <class Kernel>
 requires(Kernel::most_threads > 0) inline constexpr unsigned most_threads<Kernel> = Kernel::most_threads;
 
 #if !defined(FSDP_CUDA_DOUBLE)
-/// The only __global__ function. With __launch_bounds__, nvcc limits a thread's registers so that a block of most_threads<Kernel> fits on a
-/// multiprocessor; so a launch cannot fail because of its registers, and tests need not compare these with the launch.
+/// The only __global__ function. With __launch_bounds__, nvcc limits a thread's registers so that a block of
+/// most_threads<Kernel> fits on a multiprocessor; so a launch cannot fail because of its registers, and tests need not compare
+/// these with the launch.
 template <class Kernel>
 __global__ void __launch_bounds__(most_threads<Kernel>) run_kernel(const Kernel kernel) {
   kernel();

@@ -36,22 +36,24 @@
 // not show it (ThreadSanitizer does: every lane is a fiber of its own to it), blocks that race with each other, and anything of
 // speed.
 //
-// Environment (FSDP_CUDA_DOUBLE_*; those but SEED, CAPABILITIES and ALIGNED are read once):
+// Environment variables (FSDP_CUDA_DOUBLE_...). All are read once, except SEED, NAME, CAPABILITIES, ALIGNED and NCCL_VERSION:
 //
 // - SEED            number for all random choices of the streams that are made from then on, default 0
 // - DEVICES         number of devices, 0 to 8, default 1
 // - NAME            the devices' name, default "GPU made of threads"
-// - CAPABILITIES    compute capabilities of the devices, the last one for all further ones, as 75,80; default 80. They decide how
-//                   much shared memory a block may have
+// - CAPABILITIES    compute capabilities of the devices, the last one for all further ones, as 75,80; default 80. They also
+//                   determine the shared memory of a block
 // - MEMORY          bytes of memory of each device, default 4 GiB. The context takes CONTEXT_MEMORY of them, each handle of
 //                   cuBLASLt CUBLASLT_MEMORY, and each communicator of NCCL NCCL_MEMORY for each other rank, from its first
 //                   operation on. The default of all three is 1 MiB; the libraries take much more
-// - LANES_IN_ORDER  1: to ThreadSanitizer the lanes of a block are one thread, which makes it many times faster; then it finds
-//                   what nothing keeps in order between streams and the host, and no missing barrier
-// - STICKY          number of the launch that fails as a bad address does on a GPU: nothing that is queued then or later runs, and
-//                   every later call of the process returns cudaErrorIllegalAddress, cudaGetLastError too
-// - ALIGNED         1: cuBLASLt has no algorithm for 16-bit matrices whose rows (or columns) do not begin at multiples of 16 bytes
-// - NCCL_VERSION, NCCL_ERROR, BARRIERS, WITHOUT   see source/nccl.cpp and source/barriers.cpp
+// - LANES_IN_ORDER  1: to ThreadSanitizer the lanes of a block are one thread, which makes it many times faster; then it
+//                   finds what nothing keeps in order between streams and the host, and no missing barrier
+// - STICKY          number of the launch that fails as a bad address does on a GPU: what is queued does not run, and every
+//                   later call of the process returns cudaErrorIllegalAddress, cudaGetLastError too
+// - ALIGNED         1: cuBLASLt has no algorithm for 16-bit matrices whose leading dimension is no multiple of 16 bytes
+// - NCCL_VERSION    what ncclGetVersion() returns
+// - NCCL_ERROR      number of the operation of each communicator that fails with ncclRemoteError
+// - BARRIERS, WITHOUT   see source/barriers.cpp
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,12 @@
 // - Two ranks on one device are refused, as NCCL refuses them: ncclInvalidUsage.
 // - A communicator that does not block says ncclInProgress at random, and has queued nothing then: whoever does not ask
 //   ncclCommGetAsyncError until it says ncclSuccess records events that come too early.
-// - Memory that is not the device's ends the process.
+// - Memory that is not the device's ends the process, as does a reduction that is no sum.
+// - A device uses its communicators in the same order on all ranks, as NCCL_LAUNCH_ORDER_IMPLICIT requires. Another order
+//   ends the process.
+// - ncclCommFinalize() waits for the last operation and for all ranks; ncclCommDestroy() and ncclCommAbort() wait for the last
+//   operation. Aborts in a group act at the end of the outermost group.
+// - The first operation takes memory for connections (FSDP_CUDA_DOUBLE_NCCL_MEMORY).
 // - Sums are those of a ring: the part that ends at rank r begins at rank r + 1, and is rounded to its type at each rank. They
 //   are never in the order of a tree.
 // If a rank does not arrive, the others' streams wait until their own ncclCommAbort().

@@ -22,7 +22,10 @@ constexpr std::uint64_t context_mark = 0x636f6e74657874;
 constexpr std::size_t workspace_of_algorithm = std::size_t{64} * 1024;
 constexpr std::uint32_t default_alignment = 256;
 
-std::size_t library_memory() { return environment_number("FSDP_CUDA_DOUBLE_CUBLASLT_MEMORY", std::size_t{1} << 20); }
+std::size_t library_memory() {
+  static const std::size_t bytes = environment_number("FSDP_CUDA_DOUBLE_CUBLASLT_MEMORY", std::size_t{1} << 20);
+  return bytes;
+}
 
 struct Layout {
   cudaDataType_t type;

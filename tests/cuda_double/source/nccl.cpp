@@ -460,7 +460,6 @@ constinit thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
 thread_local std::vector<std::shared_ptr<Member>> aborted;  // in the group
 
-
 ncclResult_t end_group() {
   const std::vector<Call> calls = std::move(group);
   group.clear();

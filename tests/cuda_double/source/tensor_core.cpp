@@ -64,8 +64,8 @@ std::uint32_t element(void* const* brought, unsigned matrix, unsigned row, unsig
 
 std::atomic<std::uint64_t> conflicts = 0;
 
-/// The 32 banks of shared memory have 4 bytes each, so the eight rows of a matrix must begin at different multiples of 16 bytes modulo
-/// 128, unless they are the same row.
+/// The 32 banks of shared memory have 4 bytes each, so the eight rows of a matrix must begin at different multiples of 16 bytes
+/// modulo 128, unless they are the same row.
 bool conflict(void* const* brought, unsigned matrix) {
   const void* in_banks[8] = {};
   for (unsigned row = 0; row < 8; ++row) {
