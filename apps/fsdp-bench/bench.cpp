@@ -229,6 +229,7 @@ void require_read(const OptionTable& table, std::string_view what) {
                                                            {"trace", "step"},
                                                            {"comm-thread", "step tuning checkpoint"},
                                                            {"sum-order", "step tuning collectives checkpoint"},
+                                                           {"sum-staging", "step tuning collectives checkpoint"},
                                                            {"max-size", "collectives"},
                                                            {"optimizer", "optimizer"},
                                                            {"optimizer-state-dtype", "optimizer step tuning"},

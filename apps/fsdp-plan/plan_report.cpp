@@ -345,9 +345,11 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
                  : "The strategy keeps whole parameters from forward to backward; what is whole at rest needs no slot.",
              explain_slots(plan, BufferRole::unreduced_gradients), bytes(m.of(BufferRole::activations)),
              bytes(row.recomputing.memory.of(BufferRole::activations)), on_gpu ? "" : " and each of --threads",
-             on_gpu ? (m.backend ? format("communication staging: {} for each communicator of {} (the shard axis has two).\n",
-                                          bytes(m.backend->staging_bytes), m.backend->name)
-                                 : std::string("communication staging: none, as collectives go through the host's memory.\n")) +
+             on_gpu ? (m.backend
+                           ? format("communication staging: for the sums of each axis by {}: the largest one, but at most {} "
+                                    "(--sum-staging).\n",
+                                    m.backend->name, bytes(table.options.train.comm.sum_staging_bytes))
+                           : std::string("communication staging: none, as collectives go through the host's memory.\n")) +
                           "gemm's workspace: what cuBLASLt is given.\n"
                           "driver and libraries: CUDA's context, loaded kernels, NCCL's channels: allowed for, not measured.\n"
                     : "communication staging: of the world, the node, and the groups of both axes; --comm says which share "

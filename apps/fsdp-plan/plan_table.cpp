@@ -61,7 +61,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   const bool on_gpu = !is_host(model.device().kind);
   const std::size_t staging =
-      on_gpu ? staging_on_gpu(train.comm, mesh) : staging_bytes(mesh, cluster, find_backend(train.comm.kind));
+      on_gpu ? staging_on_gpu(train.comm, planned.plan, mesh) : staging_bytes(mesh, cluster, find_backend(train.comm.kind));
   PlanVariant variant;
   variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
   variant.memory.trace = 0;  // its size depends on the number of operations, of which this plan has fewer than the run
@@ -83,6 +83,7 @@ void settle(PlanTableOptions& o) {
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model is given (there is nothing to plan for); give --arch NAME (see --list-archs) or --model DIR");
   o.cluster.between = find_backend(o.train.comm.kind).between;
+  o.cluster.sum_order = o.train.comm.sum_order;
   if (o.gpu) {
     if (o.train.device == DeviceChoice::cpu)
       throw UserError(

@@ -17,14 +17,14 @@ namespace {
 double real(std::size_t n) { return static_cast<double>(n); }
 
 /// Returns the seconds of a collective: the larger of the times for the rank and for the node that send the most. All network
-/// links of a node are assumed to be in use, as with NCCL's rings.
+/// links of a node are assumed to be in use.
 double transfer_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const GpuFigures& gpu,
                         const Efficiency& efficiency) {
   const ClusterTraffic traffic = traffic_of_cluster({use}, mesh, cluster);
   const double of_rank = static_cast<double>(traffic.rank.total()) / gpu.link_bandwidth;
-  const double of_node = traffic.ring_out_of_node == 0
-                             ? 0
-                             : static_cast<double>(traffic.ring_out_of_node) / (gpu.network_bandwidth * cluster.ranks_per_node);
+  const bool by_rings = use.kind == Collective::all_gather || cluster.sum_order == SumOrder::library;
+  const std::uint64_t sent = by_rings ? traffic.ring_out_of_node : traffic.out_of_node;
+  const double of_node = sent == 0 ? 0 : static_cast<double>(sent) / (gpu.network_bandwidth * cluster.ranks_per_node);
   return std::max(of_rank, of_node) / efficiency.transfers;
 }
 

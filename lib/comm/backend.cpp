@@ -82,6 +82,12 @@ constinit const Backend automatic_backend = {
     .between = Between::nodes,
     .device_backend = &nccl_device_backend};
 
+std::size_t staging_of_sums(const CommOptions& options, std::size_t largest, std::size_t ranks) {
+  if (ranks == 1) return 0;
+  const std::size_t least = ranks * 1024;  // 64 doubles to each rank and from it
+  return std::max(least, std::min(options.sum_staging_bytes, options.sum_order == SumOrder::canonical ? largest : 0));
+}
+
 const std::vector<const Backend*>& backends() { return table(); }
 
 const Backend& find_backend(std::string_view name) {

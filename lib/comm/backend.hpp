@@ -2,6 +2,7 @@
 // row only by its name. docs/extending-communicator.md shows how a program adds a row.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -16,9 +17,12 @@ namespace fsdp {
 
 /// How the processes of a job communicate.
 struct CommOptions {
-  std::string kind = "mpi";                        // the name of a row (Backend::name)
-  double timeout_s = 600;                          // the longest wait for a rank; 0: no limit
-  SumOrder sum_order = SumOrder::canonical;        // the order of sums in collectives of GPUs (NCCL)
+  std::string kind = "mpi";                  // the name of a row (Backend::name)
+  double timeout_s = 600;                    // the longest wait for a rank; 0: no limit
+  SumOrder sum_order = SumOrder::canonical;  // the order of sums in collectives of GPUs (NCCL)
+  /// The most GPU memory in which a group of NCCL exchanges the numbers of a canonical sum. Larger sums are computed in pieces.
+  /// Each piece is a group of messages, for which NCCL's host thread needs about 70 us.
+  std::size_t sum_staging_bytes = std::size_t{256} << 20;
   std::size_t piece_bytes = std::size_t{1} << 30;  // the longest message, below 2^31
   int ranks_per_node = 0;                          // for tests: this many consecutive ranks count as one node; 0: real nodes
 };
@@ -47,15 +51,25 @@ struct DeviceCommOptions {
   double timeout_s = 600;  // the longest wait for a rank; 0: no limit
 };
 
+/// The bytes of the largest sum of each axis (GroupAxis in mesh.hpp): of the whole buffer, in the type of its elements.
+using LargestSums = std::array<std::size_t, 3>;
+inline constexpr LargestSums unknown_sums = {static_cast<std::size_t>(-1), static_cast<std::size_t>(-1),
+                                             static_cast<std::size_t>(-1)};
+
+/// Returns the staging memory of a group of `ranks` GPUs whose largest sum has `largest` bytes: as much as its canonical order
+/// needs at once, within the limit of `options`. 0 for a group of one rank.
+std::size_t staging_of_sums(const CommOptions& options, std::size_t largest, std::size_t ranks);
+
 /// The data that all communicators of a device backend (such as NCCL) share in a job: the communicator of all ranks, from which
 /// the others are split, and the watchdog that detects hanging collectives.
 class DeviceGroups {
  public:
   virtual ~DeviceGroups() = default;
   /// Makes a communicator for the ranks of `group` and returns its collectives. Each axis of the mesh and each stream needs its
-  /// own communicator, because the collectives of one communicator run one after another. `group` and this object must outlive
-  /// the result. Collective over all ranks of the job; each rank passes the group that it belongs to.
-  virtual std::unique_ptr<Collectives> make(Communicator& group) = 0;
+  /// own communicator, because the collectives of one communicator run one after another. Sums use `staging_bytes` of device
+  /// memory, which staging_of_sums() returns; 0 is enough for gathers. `group` and this object must outlive the result.
+  /// Collective over all ranks of the job; each rank passes the group that it belongs to.
+  virtual std::unique_ptr<Collectives> make(Communicator& group, std::size_t staging_bytes) = 0;
 };
 
 /// The functions of a device backend. DeviceBackend::find returns them if the library of the backend was found.
@@ -69,9 +83,8 @@ struct DeviceLibrary {
 
 /// A library that moves device memory between ranks.
 struct DeviceBackend {
-  std::string_view name;      // for messages: "NCCL"
-  DeviceKind device;          // the kind of device whose memory it moves
-  std::size_t staging_bytes;  // the device memory that each communicator uses for sums in canonical order
+  std::string_view name;  // for messages: "NCCL"
+  DeviceKind device;      // the kind of device whose memory it moves
   /// Returns null and sets *why if the library is missing.
   const DeviceLibrary* (*find)(std::string* why);
 };

@@ -52,7 +52,7 @@ Collectives& Mesh::data_of_gathers() const {
   return gather ? static_cast<Collectives&>(*gather) : data_along(GroupAxis::shard);
 }
 
-void Mesh::use_device(Device& device, const CommOptions& options) {
+void Mesh::use_device(Device& device, const CommOptions& options, const LargestSums& largest) {
   if (device.communicates_at_once()) gather = shard->split(0, shard->rank());
   const Backend& chosen = find_backend(options.kind);
   const DeviceBackend* const backend = chosen.device_backend;
@@ -80,12 +80,14 @@ void Mesh::use_device(Device& device, const CommOptions& options) {
         "GPU");
   if (!on_gpu) return;
   if (!device_groups) data_description = format("through host memory ({})", why_not);
-  const auto connect = [&](Communicator& group) {
-    return device_groups ? device_groups->make(group) : make_staged(group, device);
+  const auto connect = [&](Communicator& group, std::size_t staging_bytes) {
+    return device_groups ? device_groups->make(group, staging_bytes) : make_staged(group, device);
   };
-  for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world})
-    data[static_cast<std::size_t>(axis)] = connect(along(axis));
-  if (gather) data[gathers] = connect(*gather);
+  for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world}) {
+    const auto a = static_cast<std::size_t>(axis);
+    data[a] = connect(along(axis), staging_of_sums(options, largest[a], static_cast<std::size_t>(along(axis).size())));
+  }
+  if (gather) data[gathers] = connect(*gather, 0);
 }
 
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size) {

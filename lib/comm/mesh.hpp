@@ -28,8 +28,8 @@ struct Mesh {
   /// Prepares the groups for memory of `device`, which must outlive the mesh. If the host cannot access that memory and every
   /// rank has its own device, the device backend of options.kind (such as NCCL) moves the data; else the data is copied
   /// through host memory. Throws CollectiveError if options require a device backend, or the order of sums of its library, and
-  /// the backend is not available. Collective over world.
-  void use_device(Device& device, const CommOptions& options = {});
+  /// the backend is not available. Groups need no more staging memory than their largest sums. Collective over world.
+  void use_device(Device& device, const CommOptions& options = {}, const LargestSums& largest = unknown_sums);
 
   /// How GPU memory is moved: "NCCL 2.28.9, sums in canonical order". Empty if the host can access the device's memory.
   std::string data_description = {};

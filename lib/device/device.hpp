@@ -138,6 +138,8 @@ class Device {
   virtual std::string place() const { return {}; }
   /// Throws UserError if there is too little memory; the message has the requested and the existing bytes.
   virtual Buffer allocate(std::size_t bytes) = 0;
+  /// Throws the same error as allocate() if less memory than `bytes` is free. Does nothing on a CPU, where nobody can know.
+  virtual void require_free(std::size_t /*bytes*/) const {}
   /// Allocates host memory for asynchronous copies to and from the device.
   virtual Buffer allocate_staging(std::size_t bytes);
   /// Returns a stream. Two calls with the same `use` may return the same stream.

@@ -39,6 +39,9 @@ struct DeviceTraits {
   /// The approximate number of columns (tokens of the vocabulary) of logits in one matrix product. On a CPU, these logits are
   /// then still in cache when they are read.
   std::size_t logits_columns = 4096;
+  /// The distance between rows of logits is a multiple of this number of elements. Kernels of tensor cores need rows that begin
+  /// at multiples of 16 bytes; for other rows, such as those of GPT-2's 50,257 tokens, cuBLASLt has only slow kernels.
+  std::size_t logits_alignment = 1;
   /// The size of the BLAS library's workspace on a GPU. 0 on a CPU, where the workspace depends on the matrix products: see
   /// kernels::gemm_workspace_bytes().
   std::size_t gemm_bytes = 0;
@@ -58,6 +61,7 @@ inline DeviceTraits cuda_traits() {
           .threads = 0,
           .logits_bytes = std::size_t{2} << 30,
           .logits_columns = static_cast<std::size_t>(-1),
+          .logits_alignment = 64,
           .gemm_bytes = std::size_t{32} << 20,
           .context_bytes = std::size_t{3} << 29};
 }

@@ -1,11 +1,16 @@
 #include "fsdp/sharded_model.hpp"
 
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/agree.hpp"
+#include "device/memory_view.hpp"
 #include "fsdp/check/plan_check.hpp"
+#include "fsdp/kind.hpp"
+#include "fsdp/traffic.hpp"
 
 namespace fsdp {
 
@@ -43,6 +48,43 @@ Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& wor
   if (placement.axis == ShardAxis::group && group_size == 0) group_size = ranks_of_a_node(world);
   const MeshShape shape = mesh_shape(placement, world.size(), group_size);
   return make_mesh(world, shape.shard, shape.replicate);
+}
+
+/// Runs the largest collective of each kind and group of the plan once, on memory that is released afterwards: NCCL connects
+/// the ranks, and takes device memory for each connection, when they first use it. Collective over world.
+void use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) {
+  struct Largest {
+    std::size_t count = 0, parts = 1;
+    DType type = DType::f32, reduce_dtype = DType::f32;
+    std::size_t bytes() const { return count * parts * size_of(type); }
+  };
+  std::map<std::tuple<GroupAxis, bool, Collective>, Largest> used;  // true: a gather, on the communicator for gathers
+  for (const auto* const operations : {&plan.update, &plan.evaluation})
+    for (const Operation& op : *operations) {
+      if (!is_collective(op)) continue;
+      const auto parts =
+          static_cast<std::size_t>(*op.kind->collective == Collective::all_reduce ? 1 : mesh.along(op.group).size());
+      Largest& largest = used[{op.group, op.stream == StreamId::gather, *op.kind->collective}];
+      if (const Largest one{op.count, parts, op.type, op.reduce_dtype}; one.bytes() > largest.bytes()) largest = one;
+    }
+  const auto stream = device.make_stream(StreamUse::communication);
+  for (const auto& [which, largest] : used) {
+    const auto [axis, is_gather, kind] = which;
+    if (mesh.along(axis).size() == 1) continue;
+    Collectives& group = is_gather ? mesh.data_of_gathers() : mesh.data_along(axis);
+    const Buffer memory = agree(*mesh.world, [&] { return device.allocate(largest.bytes()); });
+    std::byte* const mine =
+        memory.data() + static_cast<std::size_t>(mesh.along(axis).rank()) * largest.count * size_of(largest.type);
+    auto* const floats = reinterpret_cast<float*>(memory.data());
+    on_stream(*stream, [&, kind = kind, &all = largest] {
+      if (kind == Collective::all_gather)
+        group.all_gather(*stream, mine, memory.data(), all.count, all.type);
+      else if (kind == Collective::reduce_scatter)
+        group.reduce_scatter(*stream, floats, reinterpret_cast<float*>(mine), all.count, Into::overwrite, all.reduce_dtype);
+      else
+        group.all_reduce(*stream, memory.data(), all.count, all.type, all.reduce_dtype);
+    });
+  }
 }
 
 ShardingOptions checked(ShardingOptions options, const Model& model, int world_size) {
@@ -123,11 +165,21 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   const auto open = [&](bool collective) {
     open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard)}, collective, memory);
   };
-  agree(world_, [&] {  // before the collective allocations
+  agree(world_, [&] {
     require_scratch_of_threads(model_->device());
+    if (const TransformerConfig* const config = model_->transformer_config())
+      kernels::check_head_size(*device.make_stream(StreamUse::communication), options_.types.parameter, config->head_size,
+                               !plan().update.empty());
+  });
+  mesh_.use_device(device, comm, largest_sums(plan(), {mesh_.shard->size(), mesh_.replicate->size()}));
+  if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);
+  agree(world_, [&] {  // before the collective allocations
+    std::size_t bytes = model_->device().gemm_bytes;
+    for (const SpaceUse& use : plan().spaces)
+      if (use.space->on_device) bytes += use.bytes;
+    device.require_free(bytes);
     open(false);
   });
-  mesh_.use_device(device, comm);
   agree(world_, [&] { open(true); });  // one shard group can fail while others succeed
   agree(world_, [&] {
     executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_,

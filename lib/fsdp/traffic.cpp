@@ -98,6 +98,19 @@ std::optional<CollectiveUse> collective_of(const Operation& op) {
   return CollectiveUse{kind, op.group, op.count, size_of(op.type), size_of(reduce_dtype), 1};
 }
 
+LargestSums largest_sums(const Plan& plan, MeshShape mesh) {
+  LargestSums largest{};
+  for (const auto* const operations : {&plan.update, &plan.evaluation})
+    for (const Operation& op : *operations) {
+      const auto use = collective_of(op);
+      if (!use || use->kind == Collective::all_gather) continue;
+      const std::size_t parts = use->kind == Collective::reduce_scatter ? group_of(0, use->axis, mesh).size : 1;
+      std::size_t& of_axis = largest[static_cast<std::size_t>(use->axis)];
+      of_axis = std::max(of_axis, use->count * use->element_bytes * parts);
+    }
+  return largest;
+}
+
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches) {
   const std::size_t planned = operations.empty() ? 1 : static_cast<std::size_t>(operations.back().micro_batch) + 1;
   expect(micro_batches == planned || (micro_batches > planned && planned >= 2),

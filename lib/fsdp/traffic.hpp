@@ -7,7 +7,8 @@
 // directly from rank to rank. In an all-gather a rank sends its shard to each other rank. In a reduce-scatter a rank sends to
 // each other rank the part that the receiver reduces. An all-reduce is both. In a ring (NCCL for large buffers) a rank sends as
 // many bytes, but only to the next rank, so that each group has only one rank per node that sends to another node. Both counts
-// are computed.
+// are computed. GPUs use NCCL's rings for all-gathers, and for sums in the library's order. Sums in canonical order are
+// computed by nodes or directly, as on CPUs.
 #pragma once
 
 #include <array>
@@ -28,6 +29,7 @@ namespace fsdp {
 struct Cluster {
   int nodes = 1, ranks_per_node = 1;
   Between between = Between::nodes;
+  SumOrder sum_order = SumOrder::canonical;  // of GPUs: the library's order uses rings
   int ranks() const { return nodes * ranks_per_node; }
 };
 
@@ -60,6 +62,8 @@ struct CollectiveUse {
 };
 /// The collective of one operation, with one call; nothing if the operation is not a collective.
 std::optional<CollectiveUse> collective_of(const Operation& op);
+/// The largest sum of each axis, for the staging memory of its group.
+LargestSums largest_sums(const Plan& plan, MeshShape mesh);
 /// The collectives of an update with `micro_batches` micro-batches. `operations` may have fewer micro-batches, but at least
 /// two, because all micro-batches but the last are alike.
 std::vector<CollectiveUse> collectives_of_update(const std::vector<Operation>& operations, std::size_t micro_batches);

@@ -33,6 +33,10 @@ void launch_attention(Stream& stream, const Body& body, std::size_t rows, float*
 
 }  // namespace
 
+void check_head_size(const Stream& stream, DType type, std::size_t D, bool backward) {
+  if (const DeviceKernels* device = stream.kernels()) device->check_head_size(type, D, backward);
+}
+
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device) {
   if (!is_host(device.kind)) return shape.B * shape.H * shape.T;
   return device.threads * attention_scratch_of_thread(shape.T, shape.D);

@@ -9,16 +9,21 @@ namespace fsdp::kernels {
 
 template <class E>
 void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::size_t begin) {
-  const auto& [values, stats, targets, R, V, piece] = logits;
-  expect(piece > 0, "a piece of the vocabulary must not be empty");
-  const std::size_t columns = std::min(piece, V - begin);
-  launch(stream, CrossEntropy<E>{loss, stats, values + R * begin, targets, begin, columns, begin + columns == V}, R);
+  const std::size_t piece = logits.piece, columns = std::min(piece, logits.V - begin);
+  expect(piece > 0 && (piece >= logits.V || piece % logits.alignment == 0),
+         "pieces of the vocabulary begin at aligned columns");
+  launch(stream,
+         CrossEntropy<E>{loss, logits.stats, logits.values_from(begin), logits.targets, begin, columns,
+                         logits.stride_from(begin), begin + columns == logits.V},
+         logits.R);
 }
 
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale) {
-  const auto& [values, stats, targets, R, V, piece] = logits;
-  launch(stream, LogitGradient<E>{values + R * begin, stats, targets, begin, std::min(piece, V - begin), gradient_scale}, R);
+  launch(stream,
+         LogitGradient<E>{logits.values_from(begin), logits.stats, logits.targets, begin,
+                          std::min(logits.piece, logits.V - begin), logits.stride_from(begin), gradient_scale},
+         logits.R);
 }
 
 #define FSDP_INSTANTIATE(E)                                                    \

@@ -53,6 +53,8 @@ class DeviceKernels {
   /// the library.
   virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
   virtual void gemm(Stream& stream, const Product& product) const = 0;
+  /// See check_head_size() in kernels.hpp.
+  virtual void check_head_size(DType type, std::size_t D, bool backward) const = 0;
   virtual void attention_forward(Stream& stream, const AttentionForwardCall& call) const = 0;
   virtual void attention_backward(Stream& stream, const AttentionBackwardCall& call) const = 0;
   /// Describes the library that runs gemm(), for example "cuBLASLt 13.1".

@@ -8,15 +8,16 @@
 // Sums over rows (bias and gain gradients) have one fixed order that depends only on the sizes and the kind of device.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-
 #include <type_traits>
 
 #include "base/element.hpp"
 #include "device/device.hpp"
 #include "device/traits.hpp"
+#include "tensor/shape.hpp"
 
 namespace fsdp::kernels {
 
@@ -243,6 +244,8 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
+/// Throws UserError if the stream's device has no attention for heads of D numbers of this type; `backward`: in both passes.
+void check_head_size(const Stream& stream, DType type, std::size_t D, bool backward);
 /// The number of floats of scratch for the forward and the backward pass. On a CPU each thread has its own part of the scratch.
 /// On a GPU the scratch holds the sum of d_out * out for each query and head (D in algorithm 2 of Dao 2023,
 /// "FlashAttention-2").
@@ -276,13 +279,17 @@ struct SoftmaxStats {
   float top, total, at_target;
 };
 /// Logits of R rows, divided along the vocabulary into pieces of `piece` columns (the last one may have fewer). The pieces are
-/// stored one after another; each is a dense matrix with R rows. `stats` and `targets` have one element per row.
+/// stored one after another; each is a matrix with R rows, whose distance is the number of columns, rounded up to a multiple of
+/// `alignment`. If there are several pieces, `piece` is such a multiple. `stats` and `targets` have one element per row.
 template <class E>
 struct Logits {
   E* values;
   SoftmaxStats* stats;
   const std::int32_t* targets;
-  std::size_t R, V, piece;
+  std::size_t R, V, piece, alignment = 1;
+  /// Of the piece that starts at column `begin`: its first value, and the distance between its rows.
+  E* values_from(std::size_t begin) const { return values + R * begin; }
+  std::size_t stride_from(std::size_t begin) const { return round_up(std::min(piece, V - begin), alignment); }
 };
 /// Processes the piece that starts at column `begin`. Call this for each piece in order. The last call writes, for each row,
 /// loss[r] = log(sum(exp(logits[r,:]))) - logits[r,target], or 0 if target < 0 (the token is masked).

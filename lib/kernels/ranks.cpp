@@ -4,9 +4,27 @@
 
 namespace fsdp::kernels {
 
+namespace {
+
+template <std::size_t ranks, class In>
+void sum_few_ranks(Stream& stream, float* out, const In* own, const In* received, std::size_t stride, int me, std::size_t n,
+                   Write write) {
+  SumFewRanks<In, ranks> body{out, {}, n, write == Write::add};
+  for (std::size_t r = 0, mine = static_cast<std::size_t>(me); r < ranks; ++r)
+    body.of_rank[r] = r == mine ? own : received + (r < mine ? r : r - 1) * stride;
+  launch(stream, body, flat_blocks(n));
+}
+
+}  // namespace
+
 template <class T, class In>
 void sum_ranks(Stream& stream, T* out, const In* own, const In* received, std::size_t stride, int ranks, int me, std::size_t n,
                Write write) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (ranks == 2) return sum_few_ranks<2>(stream, out, own, received, stride, me, n, write);
+    if (ranks == 4) return sum_few_ranks<4>(stream, out, own, received, stride, me, n, write);
+    if (ranks == 8) return sum_few_ranks<8>(stream, out, own, received, stride, me, n, write);
+  }
   launch(stream, SumRanks<T, In>{out, own, received, stride, n, ranks, me, write == Write::add}, flat_blocks(n));
 }
 template void sum_ranks(Stream&, float*, const float*, const float*, std::size_t, int, int, std::size_t, Write);

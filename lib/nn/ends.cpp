@@ -91,23 +91,24 @@ void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const
         .targets = targets + row,
         .R = rows,
         .V = V,
-        .piece = piece};
+        .piece = piece,
+        .alignment = stage.device.logits_alignment};
     E* const norm_rows = norm + row * C;
     for (std::size_t begin = 0; begin < V; begin += piece) {
       const std::size_t columns = std::min(piece, V - begin);
       kernels::gemm(stream, Trans::no, Trans::yes, rows, columns, C, norm_rows, C, weight + begin * C, C,
-                    logits.values + rows * begin, columns, Write::overwrite);
+                    logits.values_from(begin), logits.stride_from(begin), Write::overwrite);
       kernels::cross_entropy(stream, loss + row, logits, begin);
     }
     if (!dx) continue;
     for (std::size_t begin = 0; begin < V; begin += piece) {
-      const std::size_t columns = std::min(piece, V - begin);
-      E* const d_logits = logits.values + rows * begin;
+      const std::size_t columns = std::min(piece, V - begin), stride = logits.stride_from(begin);
+      E* const d_logits = logits.values_from(begin);
       kernels::logit_gradient(stream, logits, begin, gradient_scale);
       if (d_weight)
-        kernels::gemm(stream, Trans::yes, Trans::no, columns, C, rows, d_logits, columns, norm_rows, C, d_weight + begin * C, C,
+        kernels::gemm(stream, Trans::yes, Trans::no, columns, C, rows, d_logits, stride, norm_rows, C, d_weight + begin * C, C,
                       row == 0 ? write : Write::add);
-      kernels::gemm(stream, Trans::no, Trans::no, rows, C, columns, d_logits, columns, weight + begin * C, C, d_norm, C,
+      kernels::gemm(stream, Trans::no, Trans::no, rows, C, columns, d_logits, stride, weight + begin * C, C, d_norm, C,
                     begin == 0 ? Write::overwrite : Write::add);
     }
     kernels::convert(stream, norm_rows, d_norm, rows * C);

@@ -93,9 +93,9 @@ inline std::size_t head_chunk_rows(std::size_t R, std::size_t V, const DeviceTra
   return std::min(R, round_up((R + chunks - 1) / chunks, 16));  // gemm over an odd number of rows is slower
 }
 
-/// The number of columns of logits that one matrix product computes, as a dense matrix. Such pieces have two advantages. They
-/// avoid long rows of an odd length, for which oneDNN's bf16 products take twice as long. And the gradient of a piece is still
-/// in cache when it is used.
+/// The number of columns of logits that one matrix product computes, as a matrix of its own. Such pieces have two advantages.
+/// They avoid long rows of an odd length, for which oneDNN's bf16 products take twice as long. And the gradient of a piece is
+/// still in cache when it is used.
 inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
   const std::size_t pieces = V / device.logits_columns + (V % device.logits_columns > 0 ? 1 : 0);
   return pieces == 1 ? V : round_up((V + pieces - 1) / pieces, 32);
@@ -111,7 +111,7 @@ struct Scratch {
   std::size_t d_up;               // block: [R,F], overlaps d_qkv, which is written later
   std::size_t d_branch;           // block: [R,C], overlaps d_qkv: dx times a branch's dropout mask
   std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
-  std::size_t softmax, logits;    // head: [chunk], and [chunk,V] or, if that is larger, [V] in fp32
+  std::size_t softmax, logits;    // head: [chunk], and [chunk, aligned V] or, if that is larger, [V] in fp32
   std::size_t d_norm;             // head: fp32 [chunk,C]
   std::size_t numel;
 
@@ -132,7 +132,7 @@ struct Scratch {
     loss = head.take(R);
     const std::size_t chunk = head_chunk_rows(R, c.vocab_size, device);
     softmax = head.take(chunk * sizeof(kernels::SoftmaxStats) / sizeof(float));
-    logits = head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * c.vocab_size);
+    logits = head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * round_up(c.vocab_size, device.logits_alignment));
     d_norm = head.take(chunk * C);
     numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
   }

@@ -246,6 +246,11 @@ void add_comm_options(OptionTable& table, CommOptions& comm) {
                         "other --comm; library: NCCL's own order, which may be faster and depends on the version of NCCL, "
                         "the connections of the GPUs and the number of ranks.")
       .sets("sums in NCCL's order", "--sum-order library");
+  table.size(
+      "sum-staging", "SIZE", comm.sum_staging_bytes,
+      "The most memory of a GPU in which the ranks of a group exchange the numbers of a sum in canonical order, with NCCL; "
+      "a larger sum is computed in pieces. Results do not depend on it.",
+      std::size_t{1} << 20);
   table
       .duration("collective-timeout", "TIME", comm.timeout_s,
                 "If a rank lets the others wait this long in a collective, end the job with an error that names the rank; 0: "

@@ -16,13 +16,15 @@ std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
   return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
-/// The shard axis has two communicators, one for gathers and one for reductions. The replicate axis and the group of all ranks
-/// have one communicator each. A group of one rank needs none.
-std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh) {
-  const DeviceBackend* const backend = find_backend(comm.kind).device_backend;
-  const std::size_t communicators =
-      (mesh.shard > 1 ? 2u : 0u) + (mesh.replicate > 1 ? 1u : 0u) + (mesh.shard * mesh.replicate > 1 ? 1u : 0u);
-  return backend ? communicators * backend->staging_bytes : 0;
+/// As in Mesh::use_device(): each axis has a communicator for sums. Gathers need no staging.
+std::size_t staging_on_gpu(const CommOptions& comm, const Plan& plan, MeshShape mesh) {
+  if (!find_backend(comm.kind).device_backend) return 0;
+  const std::array<int, 3> ranks = {mesh.shard, mesh.replicate, mesh.shard * mesh.replicate};
+  const LargestSums largest = largest_sums(plan, mesh);
+  std::size_t bytes = 0;
+  for (std::size_t axis = 0; axis < ranks.size(); ++axis)
+    bytes += staging_of_sums(comm, largest[axis], static_cast<std::size_t>(ranks[axis]));
+  return bytes;
 }
 
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
@@ -64,7 +66,7 @@ MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sh
   const Mesh& mesh = sharded.mesh();
   const bool on_gpu = !is_host(sharded.transformer().device().kind);
   const std::size_t staging =
-      on_gpu ? staging_on_gpu(options.comm, {mesh.shard->size(), mesh.replicate->size()})
+      on_gpu ? staging_on_gpu(options.comm, sharded.plan(), {mesh.shard->size(), mesh.replicate->size()})
              : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
   return memory_account(options, sharded.transformer(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging);
 }

@@ -36,7 +36,7 @@ struct MemoryAccount {
 
 /// The GPU memory that all communicators of the mesh use for staging, if the backend of `comm` has GPU collectives (NCCL). 0 if
 /// the backend's collectives go through the host.
-std::size_t staging_on_gpu(const CommOptions& comm, MeshShape mesh);
+std::size_t staging_on_gpu(const CommOptions& comm, const Plan& plan, MeshShape mesh);
 /// The host memory that stages the data of a GPU's collectives if the collectives go through the host. Each group of ranks has
 /// a buffer of the size of its largest collective.
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh);

@@ -70,7 +70,8 @@ std::optional<NodeTraffic> traffic_of_nodes(const RunContext& run, const Machine
   const ClusterTraffic traffic =
       traffic_of_cluster(collectives_of_update(model.plan().update, run.options.sharding.plan.micro_batches),
                          {mesh.shard->size(), mesh.replicate->size()}, cluster);
-  return NodeTraffic{nodes, traffic.rank.total(), mesh.device_groups ? traffic.ring_out_of_node : traffic.out_of_node};
+  const bool by_rings = mesh.device_groups && run.options.comm.sum_order == SumOrder::library;
+  return NodeTraffic{nodes, traffic.rank.total(), by_rings ? traffic.ring_out_of_node : traffic.out_of_node};
 }
 
 std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic& traffic) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "base/timer.hpp"
@@ -13,6 +14,7 @@
 #include "comm/nccl/nccl.hpp"
 #include "comm/threads/threads.hpp"
 #include "device/memory_view.hpp"
+#include "fsdp/traffic.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/loss_sum.hpp"
 #include "support/gpu.hpp"
@@ -31,6 +33,7 @@ struct Rank {
   Stream& stream;
   const std::shared_ptr<Stream> at_once = make_host_stream();
   Collectives& nccl;
+  const Cluster cluster;
   std::size_t me() const { return static_cast<std::size_t>(host.rank()); }
   std::size_t ranks() const { return static_cast<std::size_t>(host.size()); }
 };
@@ -42,16 +45,24 @@ const DeviceLibrary& library() {
   return *found;
 }
 
-void on_gpus(int size, const DeviceCommOptions& options, const std::function<void(Rank&)>& body) {
-  run_ranks(size, [&](Communicator& host) {
+/// The ranks of a test, on nodes of `per_node` ranks each (0: on one node), and the staging memory for their sums.
+struct Ranks {
+  int size, per_node = 0;
+  std::size_t staging_bytes = std::size_t{1} << 20;
+};
+
+void on_gpus(const Ranks& ranks, const DeviceCommOptions& options, const std::function<void(Rank&)>& body) {
+  const auto of_rank = [&](Communicator& host) {
     const auto device = make_device(Threads::of_own_gpu, static_cast<std::uint64_t>(host.rank()));
     const auto stream = device->make_stream(StreamUse::communication);
     const auto groups = library().connect(host, *device, options);
-    const auto nccl = groups->make(host);
-    Rank rank{.host = host, .device = *device, .stream = *stream, .nccl = *nccl};
+    const auto nccl = groups->make(host, ranks.staging_bytes);
+    const int per_node = ranks.per_node == 0 ? ranks.size : ranks.per_node;
+    Rank rank{.host = host, .device = *device, .stream = *stream, .nccl = *nccl, .cluster = {ranks.size / per_node, per_node}};
     body(rank);
     host.barrier();
-  });
+  };
+  run_ranks(ranks.size, of_rank, ranks.per_node);
 }
 
 template <class T>
@@ -60,17 +71,27 @@ void require_same(const std::vector<T>& found, const std::vector<T>& expected, c
   for (std::size_t i = 0; i < found.size(); ++i) require_same_bits(found[i], expected[i], what, i);
 }
 
-/// Runs `on` on host numbers and on device numbers, and checks that the results and the counted bytes are the same.
+/// Runs a collective of NCCL, and checks that it counts the bytes that fsdp-plan shows.
+void count_bytes(Rank& rank, const CollectiveUse& use, const std::string& what, const std::function<void()>& run) {
+  const auto sum = [](const auto& bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0}); };
+  const std::uint64_t before = sum(rank.nccl.traffic().bytes_sent);
+  on_stream(rank.stream, run);
+  const RankTraffic planned = traffic_of_rank({use}, {rank.host.size(), 1}, rank.cluster, rank.host.rank());
+  require(sum(rank.nccl.traffic().bytes_sent) - before == planned.total(), what + ": bytes sent");
+}
+
+/// Runs `on` on host numbers and on device numbers, and checks that the results are the same.
 template <class T>
-void require_same_result(Rank& rank, std::vector<T> values, const std::string& what,
+void require_same_result(Rank& rank, std::vector<T> values, const CollectiveUse& use, const std::string& what,
                          const std::function<void(Collectives&, Stream&, T*)>& on) {
   OnDevice<T> there(rank.device, rank.stream, values);
-  const auto sum = [](const Traffic& t) { return t.bytes_sent[0] + t.bytes_sent[1] + t.bytes_sent[2]; };
-  const std::uint64_t host_before = sum(rank.host.traffic()), before = sum(rank.nccl.traffic());
   on(rank.host, *rank.at_once, values.data());
-  on_stream(rank.stream, [&] { on(rank.nccl, rank.stream, there.data()); });
+  count_bytes(rank, use, what, [&] { on(rank.nccl, rank.stream, there.data()); });
   require_same(there.fetch(), values, what);
-  require(sum(rank.nccl.traffic()) - before == sum(rank.host.traffic()) - host_before, what + ": bytes sent");
+}
+
+CollectiveUse all_reduce_of(std::size_t count, std::size_t element_bytes, std::size_t reduce_bytes) {
+  return {Collective::all_reduce, GroupAxis::world, count, element_bytes, reduce_bytes, 1};
 }
 
 /// Whole and shard are in one array. The collective writes the shard, and leaves `whole` unspecified.
@@ -83,8 +104,8 @@ void check_canonical_reduce_scatter(Rank& rank, std::size_t count, Into into, DT
   float* const to = in_place ? whole.data() + rank.me() * count : shard.data();
   float* const to_there = in_place ? whole_there.data() + rank.me() * count : shard_there.data();
   rank.host.reduce_scatter(*rank.at_once, whole.data(), to, count, into, reduce_dtype);
-  on_stream(rank.stream,
-            [&] { rank.nccl.reduce_scatter(rank.stream, whole_there.data(), to_there, count, into, reduce_dtype); });
+  count_bytes(rank, {Collective::reduce_scatter, GroupAxis::world, count, sizeof(float), size_of(reduce_dtype), 1}, what,
+              [&] { rank.nccl.reduce_scatter(rank.stream, whole_there.data(), to_there, count, into, reduce_dtype); });
   std::vector<float> found = in_place ? whole_there.fetch() : shard_there.fetch();
   if (in_place)
     found = {found.begin() + static_cast<std::ptrdiff_t>(rank.me() * count),
@@ -103,39 +124,59 @@ void check_exact(Rank& rank, std::size_t count) {
             whole[rank.me() * n + i] = static_cast<std::uint16_t>(element<std::int64_t>(rank.host.rank(), i));
           return whole;
         }(),
+        {Collective::all_gather, GroupAxis::world, count, size_of(type), size_of(type), 1},
         format("all_gather of {} x {}", count, name_of(type)),
         [&](Collectives& on, Stream& stream, std::uint16_t* whole) {
           on.all_gather(stream, whole + rank.me() * count * size_of(type) / 2, whole, count, type);
         });
   require_same_result<std::int64_t>(
-      rank, elements<std::int64_t>(rank.host.rank(), count), format("all_reduce of {} integers", count),
+      rank, elements<std::int64_t>(rank.host.rank(), count), all_reduce_of(count, 8, 8),
+      format("all_reduce of {} integers", count),
       [&](Collectives& on, Stream& stream, std::int64_t* data) { on.all_reduce(stream, data, count); });
-  require_same_result<double>(rank, elements<double>(rank.host.rank(), count), format("all_reduce of {} doubles", count),
+  require_same_result<double>(rank, elements<double>(rank.host.rank(), count), all_reduce_of(count, 8, 8),
+                              format("all_reduce of {} doubles", count),
                               [&](Collectives& on, Stream& stream, double* data) { on.all_reduce(stream, data, count); });
 }
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(canonical_sums_are_those_of_the_cpu) {
-  for (int size = 1; size <= 4; ++size)
-    on_gpus(size, {.sum_order = SumOrder::canonical}, [](Rank& rank) {
-      for (const std::size_t count : {0, 1, 2, 5, 17, 1000, 20011}) {
-        check_exact(rank, count);
-        for (const DType reduce_dtype : {DType::f32, DType::bf16, DType::f16}) {
-          check_canonical_reduce_scatter(rank, count, Into::overwrite, reduce_dtype, false);
-          check_canonical_reduce_scatter(rank, count, Into::overwrite, reduce_dtype, true);
-          check_canonical_reduce_scatter(rank, count, Into::add, reduce_dtype, false);
-          require_same_result<float>(
-              rank, elements<float>(rank.host.rank(), count), format("all_reduce of {} x {}", count, name_of(reduce_dtype)),
-              [&](Collectives& on, Stream& stream, float* data) { on.all_reduce(stream, data, count, reduce_dtype); });
-        }
+namespace {
+
+/// The bits and the bytes of all collectives with canonical sums.
+void check_canonical_collectives(const Ranks& ranks, const std::vector<std::size_t>& counts) {
+  on_gpus(ranks, {.sum_order = SumOrder::canonical}, [&](Rank& rank) {
+    for (const std::size_t count : counts) {
+      check_exact(rank, count);
+      for (const DType reduce_dtype : {DType::f32, DType::bf16, DType::f16}) {
+        check_canonical_reduce_scatter(rank, count, Into::overwrite, reduce_dtype, false);
+        check_canonical_reduce_scatter(rank, count, Into::overwrite, reduce_dtype, true);
+        check_canonical_reduce_scatter(rank, count, Into::add, reduce_dtype, false);
+        require_same_result<float>(
+            rank, elements<float>(rank.host.rank(), count), all_reduce_of(count, sizeof(float), size_of(reduce_dtype)),
+            format("all_reduce of {} x {}", count, name_of(reduce_dtype)),
+            [&](Collectives& on, Stream& stream, float* data) { on.all_reduce(stream, data, count, reduce_dtype); });
       }
-    });
+    }
+  });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(canonical_sums_are_those_of_the_cpu) {
+  for (const int size : {1, 2, 3, 4, 8}) check_canonical_collectives({size}, {0, 1, 2, 5, 17, 1000, 20011});
+}
+
+// Nodes of 2 and 4 ranks are summed first, nodes of 3 ranks are not. With little staging, and many nodes, sums are computed in
+// pieces of several nodes.
+BOOST_AUTO_TEST_CASE(canonical_sums_of_nodes_are_those_of_the_cpu) {
+  for (const Ranks& ranks : {Ranks{4, 2}, {6, 2}, {8, 2}, {8, 4}, {6, 3}, {4, 1}})
+    check_canonical_collectives(ranks, {0, 1, 2, 5, 17, 1000});
+  check_canonical_collectives({8, 2, 8 * 1024}, {1, 300, 5003});
 }
 
 BOOST_AUTO_TEST_CASE(what_is_longer_than_the_staging_goes_in_pieces) {
-  on_gpus(2, {.sum_order = SumOrder::canonical}, [](Rank& rank) {
-    const std::size_t count = 3'000'001;
+  on_gpus({2}, {.sum_order = SumOrder::canonical}, [](Rank& rank) {
+    const std::size_t count = 300'001;
     require(rank.nccl.staging_bytes() > 0 && rank.nccl.staging_bytes() < 3 * count * 2, "more than one piece");
     check_canonical_reduce_scatter(rank, count, Into::add, DType::bf16, false);
   });
@@ -144,7 +185,7 @@ BOOST_AUTO_TEST_CASE(what_is_longer_than_the_staging_goes_in_pieces) {
 BOOST_AUTO_TEST_CASE(library_sums_are_near_and_repeatable) {
   std::atomic<std::size_t> other_bits = 0;
   for (int size = 1; size <= 4; ++size)
-    on_gpus(size, {.sum_order = SumOrder::library}, [&](Rank& rank) {
+    on_gpus({size}, {.sum_order = SumOrder::library}, [&](Rank& rank) {
       for (const std::size_t count : {0, 1, 5, 1000}) {
         check_exact(rank, count);
         for (const DType reduce_dtype : {DType::f32, DType::bf16, DType::f16})
@@ -182,7 +223,7 @@ BOOST_AUTO_TEST_CASE(library_sums_are_near_and_repeatable) {
 
 BOOST_AUTO_TEST_CASE(slots_are_registered_and_outlive_their_groups) {
   std::vector<Buffer> kept[2];
-  on_gpus(2, {}, [&](Rank& rank) {
+  on_gpus({2}, {}, [&](Rank& rank) {
     // Many allocations without a release, which would wait for the device: if memory is cleared too late, some stream writes it
     // before that, depending on the random delays.
     for (int round = 0; round < 20; ++round) {
@@ -198,7 +239,7 @@ BOOST_AUTO_TEST_CASE(slots_are_registered_and_outlive_their_groups) {
 
 BOOST_AUTO_TEST_CASE(what_a_stream_does_before_a_collective_does_not_count_as_a_wait_for_ranks) {
   constexpr double timeout_s = 0.5;
-  on_gpus(1, {.timeout_s = timeout_s}, [](Rank& rank) {
+  on_gpus({1}, {.timeout_s = timeout_s}, [](Rank& rank) {
     constexpr std::size_t n = std::size_t{1} << 20;
     OnDevice<float> x(rank.device, rank.stream, std::vector<float>(n, 1.0f));
     OnDevice<kernels::LossSum> total(rank.device, rank.stream, {kernels::LossSum{}});
@@ -266,7 +307,7 @@ int ranks_that_give_up(int launches, bool comes) {
     const auto gathers = device->make_stream(StreamUse::communication),
                reductions = device->make_stream(StreamUse::communication), compute = device->make_stream(StreamUse::compute);
     const auto groups = library().connect(host, *device, {.sum_order = SumOrder::library, .timeout_s = 0.3});
-    const auto of_reductions = groups->make(host), of_gathers = groups->make(*second);
+    const auto of_reductions = groups->make(host, 1 << 20), of_gathers = groups->make(*second, 0);
     const Buffer gathered = of_gathers->allocate(*device, 8), reduced = of_reductions->allocate(*device, 512);
     auto* const x = reinterpret_cast<float*>(gathered.data());
     auto* const y = reinterpret_cast<float*>(reduced.data());

@@ -15,12 +15,13 @@ double loss_of_row(const Doubles& logits, std::size_t r, std::size_t V, std::int
   return std::log(total) + top - logits[r * V + static_cast<std::size_t>(target)];
 }
 
-/// Converts row-major logits to pieces of the vocabulary, or back.
-Floats cut(const Floats& whole, std::size_t R, std::size_t V, std::size_t piece, bool back = false) {
-  Floats out(whole.size());
+/// Converts row-major logits to pieces of the vocabulary, whose rows are aligned and padded with NaN, or back.
+Floats cut(const Floats& whole, std::size_t R, std::size_t V, std::size_t piece, std::size_t alignment, bool back = false) {
+  Floats out(R * (back ? V : round_up(V, alignment)), NAN);
   for (std::size_t r = 0; r < R; ++r)
     for (std::size_t v = 0; v < V; ++v) {
-      const std::size_t begin = v / piece * piece, in_piece = R * begin + r * std::min(piece, V - begin) + v - begin;
+      const std::size_t begin = v / piece * piece, stride = round_up(std::min(piece, V - begin), alignment),
+                        in_piece = R * begin + r * stride + v - begin;
       if (back)
         out[r * V + v] = whole[in_piece];
       else
@@ -34,18 +35,19 @@ struct Result {
 };
 
 template <class E>
-Result run(const Floats& logits, const std::vector<std::int32_t>& targets, std::size_t V, std::size_t piece, float scale) {
+Result run(const Floats& logits, const std::vector<std::int32_t>& targets, std::size_t V, std::size_t piece, float scale,
+           std::size_t alignment = 1) {
   CpuStream stream;
   const std::size_t R = targets.size();
-  const Floats pieces = cut(logits, R, V, piece);
+  const Floats pieces = cut(logits, R, V, piece, alignment);
   std::vector<E> values(pieces.size());
   std::transform(pieces.begin(), pieces.end(), values.begin(), [](float x) { return E(x); });
   std::vector<kernels::SoftmaxStats> stats(R, {99.0f, 99.0f, 99.0f});
   Floats loss(R, 99.0f);
-  const kernels::Logits<E> at = {values.data(), stats.data(), targets.data(), R, V, piece};
+  const kernels::Logits<E> at = {values.data(), stats.data(), targets.data(), R, V, piece, alignment};
   for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(stream, loss.data(), at, begin);
   for (std::size_t begin = 0; begin < V && scale != 0; begin += piece) kernels::logit_gradient(stream, at, begin, scale);
-  return {loss, cut(Floats(values.begin(), values.end()), R, V, piece, true)};
+  return {loss, cut(Floats(values.begin(), values.end()), R, V, piece, alignment, true)};
 }
 
 template <class E>
@@ -67,6 +69,12 @@ BOOST_AUTO_TEST_CASE(loss_and_gradient) {
     const auto [loss, gradient] = run<float>(logits, targets, V, V, 0.25f);
     BOOST_TEST((unchanged == logits));
     BOOST_TEST((loss == loss_alone));
+    for (const std::size_t piece : {V, std::size_t{16}}) {  // aligned rows: the same bits
+      const auto [dense_loss, dense_gradient] = run<float>(logits, targets, V, piece, 0.25f);
+      const auto [aligned_loss, aligned_gradient] = run<float>(logits, targets, V, piece, 0.25f, 8);
+      BOOST_TEST((aligned_loss == dense_loss));
+      BOOST_TEST((aligned_gradient == dense_gradient));
+    }
     for (const std::size_t piece : {1, 16, 30}) {  // in pieces: the same except for the order of the sum
       const auto [cut_loss, cut_gradient] = run<float>(logits, targets, V, piece, 0.25f);
       for (std::size_t r = 0; r < R; ++r) BOOST_TEST(std::abs(cut_loss[r] - loss[r]) < 5e-6);

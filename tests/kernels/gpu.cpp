@@ -243,12 +243,15 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(attention, E, Types) {
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {
   at_both_widths([] {
-    compare<E>("cross entropy", R * V, 4 * R, 3, [](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
-      const std::size_t piece = 32;
-      const kernels::Logits<E> logits = {x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, piece};
-      for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(s, f, logits, begin);
-      for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
-    });
+    for (const std::size_t alignment : {1, 32})
+      compare<E>("cross entropy", R * round_up(V, alignment), 4 * R, 3,
+                 [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+                   const std::size_t piece = 32;
+                   const kernels::Logits<E> logits = {
+                       x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, piece, alignment};
+                   for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(s, f, logits, begin);
+                   for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
+                 });
   });
 }
 

@@ -15,9 +15,7 @@ const DeviceLibrary* find_nccl(std::string* why) {
 
 }  // namespace
 
-/// The size of the staging buffer, 16 MiB, is a guess; the best size was never measured.
-const DeviceBackend nccl_device_backend = {
-    .name = "NCCL", .device = DeviceKind::cuda, .staging_bytes = std::size_t{16} << 20, .find = find_nccl};
+const DeviceBackend nccl_device_backend = {.name = "NCCL", .device = DeviceKind::cuda, .find = find_nccl};
 
 const Backend nccl_backend = {.name = "nccl",
                               .about = "GPU memory by NCCL, which needs one GPU for each rank; host memory as with auto",

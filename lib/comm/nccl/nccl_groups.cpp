@@ -1,8 +1,10 @@
 // Collectives of GPUs by NCCL. Reductions of fp32 have one of two orders of sums (SumOrder):
 //
 // `canonical`: the same bits as every other backend. Each rank sends its contributions to the ranks that own the shares, by
-// NCCL's point-to-point messages, and a kernel adds them up in canonical order. This is done piece by piece, through a staging
-// buffer of fixed size.
+// NCCL's point-to-point messages, and a kernel adds them up in canonical order, piece by piece, through a staging buffer. If a
+// group has the same power of two of ranks on each of several nodes, the sums within nodes are computed first, then those
+// between nodes. The ranks of a node are a subtree of the canonical order, so that the bits are the same, and a rank sends as
+// few bytes to other nodes as in a ring.
 //
 // `library`: NCCL's own reductions, of fp32 numbers that were first rounded to `reduce_dtype`. Their order depends on
 // the algorithm that NCCL chooses, and so on its version, the number of ranks, their connections and the number of elements.
@@ -24,6 +26,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,6 +35,7 @@
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
 #include "comm/call.hpp"
+#include "comm/topology.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "kernels/kernels.hpp"
 #include "tensor/shape.hpp"
@@ -146,7 +150,7 @@ class Groups final : public DeviceGroups {
       }
   }
 
-  std::unique_ptr<Collectives> make(Communicator& group) override;
+  std::unique_ptr<Collectives> make(Communicator& group, std::size_t staging_bytes) override;
 
   /// Returns memory of `bytes`, registered with all existing communicators.
   Buffer allocate(std::size_t bytes) {
@@ -337,17 +341,26 @@ class Groups final : public DeviceGroups {
 
 // --- Collectives ---
 
+/// Ranks of a communicator at equal distances, between which sums are exchanged: those of this rank's node, or those in the
+/// same place on every node.
+struct Level {
+  std::size_t size, me, first, step;
+  std::size_t rank(std::size_t i) const { return first + i * step; }
+};
+
 class NcclCollectives final : public Collectives {
  public:
-  /// Takes ownership of `comm`, which is null for a group of one.
-  NcclCollectives(Groups& groups, Communicator& host, ncclComm_t comm)
+  /// Takes ownership of `comm`, which is null for a group of one. Of each `of_node` consecutive ranks, the sums are computed
+  /// first: a whole subtree of the canonical order. Sums use `staging`.
+  NcclCollectives(Groups& groups, Communicator& host, ncclComm_t comm, std::size_t of_node, Buffer staging)
       : groups_(groups),
         host_(host),
         comm_(comm),
         ranks_(static_cast<std::size_t>(host.size())),
-        me_(static_cast<std::size_t>(host.rank())) {
-    if (comm_) staging_ = groups_.device().allocate(nccl_device_backend.staging_bytes);
-  }
+        me_(static_cast<std::size_t>(host.rank())),
+        node_{of_node, me_ % of_node, me_ - me_ % of_node, 1},
+        across_{ranks_ / of_node, me_ / of_node, me_ % of_node, of_node},
+        staging_(std::move(staging)) {}
   ~NcclCollectives() override { groups_.end(comm_); }
 
   void all_gather(Stream& stream, const void* shard, void* whole, std::size_t shard_count, DType type) override {
@@ -368,7 +381,7 @@ class NcclCollectives final : public Collectives {
         reduce_by_library(stream, whole, shard, shard_count, into, reduce_dtype);
       else
         with_element(reduce_dtype,
-                     [&]<class In>() { reduce_shares<In>(stream, whole, ranks_ * shard_count, shard, write_of(into)); });
+                     [&]<class In>() { reduce_by_levels<In>(stream, whole, shard, shard_count, write_of(into)); });
     });
     traffic_.count(Collective::reduce_scatter, std::exchange(sent_, 0));
   }
@@ -378,20 +391,22 @@ class NcclCollectives final : public Collectives {
       if (!comm_ || groups_.options().sum_order == SumOrder::library) {
         kernels::round_to(stream, reduce_dtype, data, n);
         reduce_everywhere(stream, data, n, ncclFloat32);
+        sent_ += sent_in_all_reduce(n, {ranks_, me_, 0, 1}, sizeof(float));
       } else {
-        with_element(reduce_dtype, [&]<class In>() { sum_everywhere<In>(stream, data, n); });
+        with_element(reduce_dtype, [&]<class In>() { sum_by_levels<In>(stream, data, n); });
       }
     });
     traffic_.count(Collective::all_reduce, std::exchange(sent_, 0));
   }
   void all_reduce(Stream& stream, double* data, std::size_t n) override {
     run(stream, Call::all_reduce, [&] {
-      if (comm_) sum_everywhere<double>(stream, data, n);
+      if (comm_) sum_by_levels<double>(stream, data, n);
     });
     traffic_.count(Collective::all_reduce, std::exchange(sent_, 0));
   }
   void all_reduce(Stream& stream, std::int64_t* data, std::size_t n) override {
     run(stream, Call::all_reduce, [&] { reduce_everywhere(stream, data, n, ncclUint64); });
+    for (const Level& level : {node_, across_}) sent_ += sent_in_all_reduce(n, level, sizeof(std::int64_t));
     traffic_.count(Collective::all_reduce, std::exchange(sent_, 0));
   }
 
@@ -405,7 +420,6 @@ class NcclCollectives final : public Collectives {
  private:
   static cudaStream_t handle(Stream& stream) { return cuda_stream(stream).next_call(); }
   static kernels::Write write_of(Into into) { return into == Into::add ? kernels::Write::add : kernels::Write::overwrite; }
-  Range share_of(std::size_t total, std::size_t rank) const { return share(total, ranks_, rank); }
 
   template <class Body>
   void run(Stream& stream, Call call, const Body& body) {
@@ -430,68 +444,118 @@ class NcclCollectives final : public Collectives {
   template <class T>
   void reduce_everywhere(Stream& stream, T* data, std::size_t n, ncclDataType_t type) {
     if (comm_) finish(ncclAllReduce(data, data, n, type, ncclSum, comm_, handle(stream)), "ncclAllReduce");
-    const std::size_t mine = share_of(n, me_).size();
-    sent_ += (n - mine + (ranks_ - 1) * mine) * sizeof(T);
+  }
+  /// The bytes that this rank would send to the others of a level, if each of them reduced a share.
+  static std::size_t sent_in_all_reduce(std::size_t n, const Level& level, std::size_t bytes) {
+    const std::size_t mine = share(n, level.size, level.me).size();
+    return (n - mine + (level.size - 1) * mine) * bytes;
   }
 
-  /// Overwrites `result` with the canonical sum over ranks of this rank's share of `data`, or adds that sum to it.
-  /// Contributions are rounded to In. `result` may be that share of `data`.
+  /// Reduces within nodes, then between nodes. The sum within this node for a rank of node k replaces this rank's own
+  /// contribution in block k of `whole`, which no other rank of this node reads.
+  template <class In>
+  void reduce_by_levels(Stream& stream, float* whole, float* shard, std::size_t n, kernels::Write write) {
+    const std::size_t block = node_.size * n;
+    const auto of_place = [&](std::size_t place) { return Range{place * n, (place + 1) * n}; };
+    if (across_.size == 1) return sum_shares<In>(stream, node_, {whole, block, 1}, of_place, shard, write);
+    sum_shares<In>(stream, node_, {whole, block, across_.size}, of_place, whole + node_.me * n, kernels::Write::overwrite);
+    const auto of_node = [&](std::size_t node) { return Range{node * block, node * block + n}; };
+    sum_shares<float>(stream, across_, {whole + node_.me * n, ranks_ * n, 1}, of_node, shard, write);
+  }
+
+  /// As NodesCommunicator does: equal parts are reduced within nodes, summed between nodes, and gathered within nodes.
   template <class In, class T>
-  void reduce_shares(Stream& stream, T* data, std::size_t total, T* result, kernels::Write write) {
-    constexpr bool rounds = !std::is_same_v<In, T>;
-    const Range mine = share_of(total, me_);
-    const std::size_t rows = ranks_ - 1 + (rounds ? ranks_ : 0);
-    const std::size_t length = std::max<std::size_t>(64, staging_.bytes() / sizeof(In) / rows / 64 * 64);
-    auto* const received = reinterpret_cast<In*>(staging_.data());
-    auto* const rounded = received + (ranks_ - 1) * length;
-    const std::size_t longest = share_of(total, 0).size();
-    for (std::size_t begin = 0; begin < longest; begin += length) {
-      const auto length_of = [&](Range range) { return range.size() > begin ? std::min(length, range.size() - begin) : 0; };
-      if constexpr (rounds)
-        kernels::round_shares(stream, rounded, data, total, begin, std::min(length, longest - begin), length,
-                              static_cast<int>(ranks_));
-      const auto contribution = [&](std::size_t rank) -> const In* {
-        if constexpr (rounds)
-          return rounded + rank * length;
-        else
-          return data + share_of(total, rank).begin + begin;
-      };
-      exchange(stream, [&](cudaStream_t on, std::size_t rank, std::size_t place) {
-        send(on, contribution(rank), length_of(share_of(total, rank)) * sizeof(In), rank);
-        receive(on, received + place * length, length_of(mine) * sizeof(In), rank);
-      });
-      if (length_of(mine) > 0)
-        kernels::sum_ranks<T, In>(stream, result + begin, contribution(me_), received, length, static_cast<int>(ranks_),
-                                  static_cast<int>(me_), length_of(mine), write);
+  void sum_by_levels(Stream& stream, T* data, std::size_t n) {
+    if (across_.size == 1) return sum_everywhere<In>(stream, node_, data, n);
+    const std::size_t parted = elements_in_parts(n, sizeof(T), node_.size), part = parted / node_.size;
+    T *const mine = data + node_.me * part, *const rest = data + parted;
+    if (parted > 0) {
+      reduce_parts<In>(stream, node_, data, parted);
+      sum_everywhere<T>(stream, across_, mine, part);
+      gather_parts(stream, node_, data, parted);
     }
+    sum_everywhere<In>(stream, node_, rest, n - parted);
+    sum_everywhere<T>(stream, across_, rest, n - parted);
   }
-
   template <class In, class T>
-  void sum_everywhere(Stream& stream, T* data, std::size_t n) {
-    const Range mine = share_of(n, me_);
-    reduce_shares<In>(stream, data, n, data + mine.begin, kernels::Write::overwrite);
+  void sum_everywhere(Stream& stream, const Level& level, T* data, std::size_t n) {
+    reduce_parts<In>(stream, level, data, n);
+    gather_parts(stream, level, data, n);
+  }
+  /// Replaces this rank's share of data[n] by its sum over the ranks of the level.
+  template <class In, class T>
+  void reduce_parts(Stream& stream, const Level& level, T* data, std::size_t n) {
+    const auto share_of = [&](std::size_t i) { return share(n, level.size, i); };
+    sum_shares<In>(stream, level, {data, n, 1}, share_of, data + share_of(level.me).begin, kernels::Write::overwrite);
+  }
+  /// Sends each rank's share of data[n] to all ranks of the level.
+  template <class T>
+  void gather_parts(Stream& stream, const Level& level, T* data, std::size_t n) {
+    const Range mine = share(n, level.size, level.me);
     if (n == 0) return;
-    exchange(stream, [&](cudaStream_t on, std::size_t rank, std::size_t) {
-      const Range theirs = share_of(n, rank);
-      send(on, data + mine.begin, mine.size() * sizeof(T), rank);
-      receive(on, data + theirs.begin, theirs.size() * sizeof(T), rank);
+    exchange(stream, level, [&](cudaStream_t on, std::size_t i, std::size_t) {
+      const Range theirs = share(n, level.size, i);
+      send(on, data + mine.begin, mine.size() * sizeof(T), level.rank(i));
+      receive(on, data + theirs.begin, theirs.size() * sizeof(T), level.rank(i));
     });
   }
 
-  /// Runs a group of messages, which is one call of the stream: calls with(on, rank, place) for each other rank. `place` is the
-  /// index of that rank among the other ranks.
+  /// `count` rows of `length` numbers, one after another.
+  template <class T>
+  struct Rows {
+    T* data;
+    std::size_t length, count;
+  };
+  /// In each row, overwrites `result` with the canonical sum over the ranks of a level of this rank's share of the row, or adds
+  /// that sum to it. share_of(i) is the share of the level's rank i, and the first share is the longest. Results of rows are
+  /// as far apart as the rows, and may be that share of the row. Contributions are rounded to In; their rows are then divided
+  /// as by share(). Works in pieces: of several rows, or of a part of one row, as many as the staging buffer can hold.
+  template <class In, class T, class ShareOf>
+  void sum_shares(Stream& stream, const Level& level, Rows<T> rows, const ShareOf& share_of, T* result, kernels::Write write) {
+    constexpr bool rounds = !std::is_same_v<In, T>;
+    const Range mine = share_of(level.me);
+    const std::size_t others = level.size - 1, longest = share_of(0).size();
+    const std::size_t room = staging_.bytes() / sizeof(In) / (others + (rounds ? level.size : 0));  // elements of each rank
+    const std::size_t length = std::min(round_up(longest, 64), room / 64 * 64);
+    const std::size_t at_once = longest == 0 ? 0 : std::min(rows.count, room / length);
+    auto* const received = reinterpret_cast<In*>(staging_.data());
+    auto* const rounded = received + at_once * others * length;
+    for (std::size_t first = 0; longest > 0 && first < rows.count; first += at_once)
+      for (std::size_t begin = 0; begin < longest; begin += length) {
+        const std::size_t now = std::min(at_once, rows.count - first);
+        const auto length_of = [&](Range range) { return range.size() > begin ? std::min(length, range.size() - begin) : 0; };
+        const auto contribution = [&](std::size_t row, std::size_t i) -> const In* {
+          if constexpr (rounds)
+            return rounded + (row * level.size + i) * length;
+          else
+            return rows.data + (first + row) * rows.length + share_of(i).begin + begin;
+        };
+        if constexpr (rounds)
+          for (std::size_t row = 0; row < now; ++row)
+            kernels::round_shares(stream, rounded + row * level.size * length, rows.data + (first + row) * rows.length,
+                                  rows.length, begin, std::min(length, longest - begin), length, static_cast<int>(level.size));
+        exchange(stream, level, [&](cudaStream_t on, std::size_t i, std::size_t place) {
+          for (std::size_t row = 0; row < now; ++row) {
+            send(on, contribution(row, i), length_of(share_of(i)) * sizeof(In), level.rank(i));
+            receive(on, received + (row * others + place) * length, length_of(mine) * sizeof(In), level.rank(i));
+          }
+        });
+        for (std::size_t row = 0; length_of(mine) > 0 && row < now; ++row)
+          kernels::sum_ranks<T, In>(stream, result + (first + row) * rows.length + begin, contribution(row, level.me),
+                                    received + row * others * length, length, static_cast<int>(level.size),
+                                    static_cast<int>(level.me), length_of(mine), write);
+      }
+  }
+
+  /// Runs a group of messages, which is one call of the stream: calls with(on, i, place) for each other rank i of the level.
+  /// `place` is the index of that rank among the other ranks.
   template <class With>
-  void exchange(Stream& stream, const With& with) {
+  void exchange(Stream& stream, const Level& level, const With& with) {
     cudaStream_t const on = handle(stream);
     check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
-    try {
-      for (std::size_t step = 1; step < ranks_; ++step) {
-        const std::size_t rank = (me_ + step) % ranks_;
-        with(on, rank, rank < me_ ? rank : rank - 1);
-      }
-    } catch (...) {
-      ncclGroupEnd();  // in an open group, abort_all() would do nothing
-      throw;
+    for (std::size_t step = 1; step < level.size; ++step) {
+      const std::size_t i = (level.me + step) % level.size;
+      with(on, i, i < level.me ? i : i - 1);
     }
     finish(ncclGroupEnd(), "ncclGroupEnd");
   }
@@ -509,14 +573,27 @@ class NcclCollectives final : public Collectives {
   Communicator& host_;
   ncclComm_t comm_;
   const std::size_t ranks_, me_;
+  const Level node_, across_;  // without several nodes, node_ has all ranks
   Buffer staging_;
   Traffic traffic_;
   std::size_t sent_ = 0;
 };
 
-std::unique_ptr<Collectives> Groups::make(Communicator& group) {
+/// The number of ranks whose sums are computed before those of other nodes: the ranks of a node, if that is possible and of
+/// use, else all. Collective.
+std::size_t ranks_of_a_level(Communicator& group) {
+  std::int64_t node = group.rank();
+  group.split_by_node()->broadcast(&node, sizeof node, 0);
+  std::vector<int> nodes;
+  for (const std::int64_t one : group.gather(std::span<const std::int64_t>(&node, 1))) nodes.push_back(static_cast<int>(one));
+  const auto of_each = static_cast<std::size_t>(ranks_of_each_node(nodes));
+  return of_each > 1 && is_subtree(of_each) ? of_each : nodes.size();
+}
+
+std::unique_ptr<Collectives> Groups::make(Communicator& group, std::size_t staging_bytes) {
   int color = rank_;
   group.broadcast(&color, sizeof color, 0);
+  const std::size_t of_level = ranks_of_a_level(group);
   ncclComm_t comm = nullptr;
   // In a mesh all groups have the same size: either all call ncclCommSplit or, with groups of one rank, none does.
   std::unique_ptr<Collectives> made;
@@ -529,7 +606,8 @@ std::unique_ptr<Collectives> Groups::make(Communicator& group) {
       wait_until_made(status, comm, "ncclCommSplit");
       parts_.push_back(comm);
     }
-    made = std::make_unique<NcclCollectives>(*this, group, comm);
+    made = std::make_unique<NcclCollectives>(*this, group, comm, of_level,
+                                             comm && staging_bytes > 0 ? allocate(staging_bytes) : Buffer());
   });
   return made;
 }

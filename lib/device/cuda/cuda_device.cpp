@@ -144,13 +144,7 @@ class CudaDevice final : public Device {
     const cudaError_t status = cudaMalloc(&data, bytes);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      std::size_t free = 0, total = 0;
-      check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-      throw UserError(
-          format("{} of GPU memory could not be allocated ({} of {} are free); use more ranks, a smaller `micro-batch` or "
-                 "`recomputation of activations`",
-                 format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
-                 format_bytes(static_cast<double>(total))));
+      throw too_little_memory(bytes);
     }
     check_cuda(status, "cudaMalloc");
     Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p, std::size_t) { cudaFree(p); });
@@ -158,6 +152,12 @@ class CudaDevice final : public Device {
     // Other streams do not wait for cudaMemset.
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     return buffer;
+  }
+
+  void require_free(std::size_t bytes) const override {
+    std::size_t free = 0, total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    if (free < bytes) throw too_little_memory(bytes);
   }
 
   Buffer allocate_staging(std::size_t bytes) override {
@@ -190,6 +190,16 @@ class CudaDevice final : public Device {
   void look_while_waiting(std::function<void()> look) { *look_ = std::move(look); }
 
  private:
+  static UserError too_little_memory(std::size_t bytes) {
+    std::size_t free = 0, total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return UserError(
+        format("{} of GPU memory could not be allocated ({} of {} are free); use more ranks, a smaller `micro-batch` or "
+               "`recomputation of activations`",
+               format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
+               format_bytes(static_cast<double>(total))));
+  }
+
   std::shared_ptr<const kernels::DeviceKernels> kernels_;
   const std::string libraries_;
   const std::shared_ptr<std::function<void()>> look_ = std::make_shared<std::function<void()>>();

@@ -327,6 +327,10 @@ cudaError_t with_chunks(const AttentionShape& s, F f) {
 
 }  // namespace
 
+std::size_t attention_shared_bytes(std::size_t D, bool backward) {
+  return backward ? SharedTiles::bytes(4, D, 2) : SharedTiles::bytes(3, D, 1);
+}
+
 cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCall& call) {
   const AttentionShape& s = call.shape;
   if (s.B * s.T == 0) return cudaSuccess;

@@ -12,9 +12,11 @@ namespace fsdp::kernels {
 /// so that a resumed run uses the same kernels as before. q, k, v, out and their gradients must then be aligned to 16 bytes.
 /// This holds in a model: these tensors are parts of buffers that are aligned to 64 bytes, at offsets within rows that are
 /// multiples of 8 numbers.
+constexpr bool tensor_attention_takes(DType type, std::size_t D) {
+  return (type == DType::bf16 || type == DType::f16) && D % 8 == 0 && D <= 128;
+}
 constexpr bool tensor_attention_takes(DType type, const AttentionShape& s) {
-  return (type == DType::bf16 || type == DType::f16) && s.D % 8 == 0 && s.D <= 128 && s.q_stride % 8 == 0 &&
-         s.kv_stride % 8 == 0;
+  return tensor_attention_takes(type, s.D) && s.q_stride % 8 == 0 && s.kv_stride % 8 == 0;
 }
 
 /// The number of rows of a block's tile: `forward` queries in the forward pass, `keys` keys in the kernel for dk and dv,

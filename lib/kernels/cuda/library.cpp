@@ -5,6 +5,7 @@
 #include "base/format.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/attention_blocks.hpp"
 #include "kernels/cuda/gemm.hpp"
 #include "kernels/cuda/row_functions.hpp"
 #include "kernels/device_kernels.hpp"
@@ -15,6 +16,9 @@ namespace {
 
 class CudaKernels final : public kernels::DeviceKernels {
  public:
+  /// `shared_bytes`: the most shared memory of a block on the device.
+  explicit CudaKernels(std::size_t shared_bytes) : shared_bytes_(shared_bytes) {}
+
   void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const override {
     const auto found = rows_.find(type);
     if (found == rows_.end())
@@ -27,18 +31,30 @@ class CudaKernels final : public kernels::DeviceKernels {
     CudaStream& on = cuda_stream(stream);
     products_.multiply(on.next_call(), product, on.workspace().data(), on.workspace().bytes());
   }
-  void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
-    if (call.shape.D > kernels::most_head_size_on_cuda)
-      throw UserError(format("a head size of {} is too large for the GPU kernels (at most {}); train on the CPU", call.shape.D,
+  void check_head_size(DType type, std::size_t D, bool backward) const override {
+    if (D > kernels::most_head_size_on_cuda)
+      throw UserError(format("a head size of {} is too large for the GPU kernels (at most {}); train on the CPU", D,
                              kernels::most_head_size_on_cuda));
+    const std::size_t needed = kernels::attention_shared_bytes(D, backward);
+    if (!kernels::tensor_attention_takes(type, D) && needed > shared_bytes_)
+      throw UserError(
+          format("heads of {} numbers in {} need {} of shared memory in a block, and this GPU has {}; use another GPU (an A100 "
+                 "or H100 has enough), train on the CPU{}",
+                 D, name_of(type), format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(shared_bytes_)),
+                 kernels::tensor_attention_takes(DType::bf16, D) ? ", or in bf16" : ""));
+  }
+  void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
+    check_head_size(call.type, call.shape.D, false);
     check_cuda(kernels::attention_forward_cuda(cuda_stream(stream).next_call(), call), "launching attention");
   }
   void attention_backward(Stream& stream, const kernels::AttentionBackwardCall& call) const override {
+    check_head_size(call.type, call.shape.D, true);
     check_cuda(kernels::attention_backward_cuda(cuda_stream(stream).next_call(), call), "launching attention's backward pass");
   }
   std::string gemm_description() const override { return products_.description(); }
 
  private:
+  const std::size_t shared_bytes_;
   const std::unordered_map<std::type_index, kernels::CudaRowFunction> rows_ = kernels::cuda_row_functions();
   mutable kernels::CudaProducts products_;  // mutable, because products of new shapes are added to its cache
 };
@@ -73,7 +89,9 @@ std::unique_ptr<Device> make_device(int number) {
   std::string why;
   const int index = find_usable(&why).at(static_cast<std::size_t>(number));
   check_cuda(cudaSetDevice(index), "cudaSetDevice");  // cuBLASLt is created for the current device
-  auto kernels = std::make_shared<CudaKernels>();
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  auto kernels = std::make_shared<CudaKernels>(properties.sharedMemPerBlockOptin);
   std::string libraries = kernels->gemm_description();
   return make_cuda_device(index, std::move(kernels), std::move(libraries));
 }

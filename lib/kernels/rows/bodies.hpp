@@ -35,6 +35,13 @@
   X(LambUpdate<State>)                  \
   X(VarianceStatistics<State>)
 
+/// Bodies that add numbers of type In.
+#define FSDP_SUM_BODIES(X, In) \
+  X(SumRanks<float, In>)       \
+  X(SumFewRanks<In, 2>)        \
+  X(SumFewRanks<In, 4>)        \
+  X(SumFewRanks<In, 8>)
+
 /// Bodies that run only on the CPU.
 #define FSDP_CPU_BODIES(X) X(ColumnSquares)
 
@@ -60,9 +67,9 @@
   X(FinishNorm)                             \
   X(AddLosses)                              \
   X(InverseMean)                            \
-  X(SumRanks<float, float>)                 \
-  X(SumRanks<float, bf16>)                  \
-  X(SumRanks<float, f16>)                   \
+  FSDP_SUM_BODIES(X, float)                 \
+  FSDP_SUM_BODIES(X, bf16)                  \
+  FSDP_SUM_BODIES(X, f16)                   \
   X(SumRanks<double, double>)               \
   X(RoundShares<bf16>)                      \
   X(RoundShares<f16>)                       \

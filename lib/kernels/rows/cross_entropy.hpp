@@ -1,5 +1,5 @@
-// Row bodies of softmax and cross-entropy over one piece of the vocabulary. The piece is a dense matrix, whose first column is
-// column `begin` of the logits.
+// Row bodies of softmax and cross-entropy over one piece of the vocabulary. The piece is a matrix whose rows are `stride`
+// apart, and whose first column is column `begin` of the logits.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct CrossEntropy {
   SoftmaxStats* stats;
   const E* logits;
   const std::int32_t* targets;
-  std::size_t begin, columns;
+  std::size_t begin, columns, stride;
   bool last;
 
   template <class Lanes>
@@ -30,7 +30,7 @@ struct CrossEntropy {
       return;
     }
     SoftmaxStats* const own = stats + r;
-    const E* row = logits + r * columns;
+    const E* row = logits + r * stride;
     SoftmaxStats s = begin > 0 ? *own : SoftmaxStats{-__builtin_huge_valf(), 0, 0};
     const float before = s.top, top = lanes.max(
                                     columns, before, [](float x) FSDP_LANE { return x; }, row);
@@ -53,12 +53,12 @@ struct LogitGradient {
   E* logits;
   const SoftmaxStats* stats;
   const std::int32_t* targets;
-  std::size_t begin, columns;
+  std::size_t begin, columns, stride;
   float gradient_scale;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    E* row = logits + r * columns;
+    E* row = logits + r * stride;
     if (targets[r] < 0) {
       lanes.each(
           columns, [](E& x) FSDP_LANE { x = E(0.0f); }, writes(row));

@@ -2,6 +2,8 @@
 // before they are sent. "Row" b is a block of elements, as in pointwise.hpp.
 #pragma once
 
+#include <utility>
+
 #include "kernels/rows/pointwise.hpp"
 
 namespace fsdp::kernels {
@@ -38,6 +40,43 @@ struct SumRanks {
     T value = part[--parts];
     while (parts > 0) value = part[--parts] + value;
     return value;
+  }
+};
+
+/// Adds neighbours, then neighbouring sums, and so on: the canonical order for a power of two of numbers.
+template <class... In>
+FSDP_INLINE float sum_in_pairs(In... x) {
+  float value[] = {static_cast<float>(x)...};
+  FSDP_UNROLL
+  for (std::size_t n = sizeof...(x); n > 1; n /= 2) {
+    FSDP_UNROLL
+    for (std::size_t i = 0; i < n / 2; ++i) value[i] = value[2 * i] + value[2 * i + 1];
+  }
+  return value[0];
+}
+
+/// SumRanks for 2, 4 or 8 ranks. It keeps all numbers in registers, and loads and stores 16 bytes at a time.
+template <class In, std::size_t ranks>
+struct SumFewRanks {
+  float* out;
+  const In* of_rank[ranks];
+  std::size_t n;
+  bool add;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    sum(lanes, b, std::make_index_sequence<ranks>());
+  }
+
+ private:
+  template <class Lanes, std::size_t... r>
+  FSDP_INLINE void sum(Lanes lanes, std::size_t b, std::index_sequence<r...>) const {
+    if (add)
+      each_of_block(
+          lanes, b, n, [](float& to, auto... x) FSDP_LANE { to += sum_in_pairs(x...); }, out, of_rank[r]...);
+    else
+      each_of_block(
+          lanes, b, n, [](float& to, auto... x) FSDP_LANE { to = sum_in_pairs(x...); }, writes(out), of_rank[r]...);
   }
 };
 

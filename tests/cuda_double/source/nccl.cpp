@@ -35,11 +35,12 @@ constexpr std::size_t most_others = 8;
 
 /// A rank's part in an operation.
 struct Order {
-  std::uint64_t number;                           // of this communicator's operations
-  std::array<Before, most_others> others;         // the device's other communicators when the host started the operation
-  std::array<char, 120> what;                     // the same on all ranks
-  std::array<std::uint64_t, most_ranks> sends;    // bytes to each rank
-  std::array<std::uint64_t, most_ranks> expects;  // bytes from each rank
+  std::uint64_t number;                    // of this communicator's operations
+  std::array<Before, most_others> others;  // the device's other communicators when the host started the operation
+  std::array<char, 120> what;              // the same on all ranks
+  std::array<std::uint64_t, most_ranks> sent_as, expected_as;  // of the sizes of the messages to and from each rank
+  std::array<std::uint64_t, most_ranks> sends;                 // bytes to each rank
+  std::array<std::uint64_t, most_ranks> expects;               // bytes from each rank
 };
 
 struct Id {
@@ -322,11 +323,14 @@ class Exchange {
     if (!is_group()) return;
     for (const Call& one : calls_) {
       const auto peer = static_cast<std::size_t>(one.peer);
-      auto& bytes_of_peer = one.kind == Kind::send ? order_.sends[peer] : order_.expects[peer];
-      if (bytes_of_peer != 0) die("a group has two sends, or receives, between the same ranks, and the double takes one");
-      if (one.kind == Kind::send) from_[peer] = static_cast<const std::byte*>(one.from);
-      if (one.kind == Kind::receive) to_[peer] = static_cast<std::byte*>(one.to);
-      bytes_of_peer = one.count * bytes_of(one.type);
+      const std::size_t size = one.count * bytes_of(one.type);
+      const bool sends = one.kind == Kind::send;
+      auto& sizes = sends ? order_.sent_as[peer] : order_.expected_as[peer];
+      sizes = sizes * 1000003 + size + 1;
+      if (sends)
+        send(peer, static_cast<const std::byte*>(one.from), size);
+      else
+        to_[peer].push_back({static_cast<std::byte*>(one.to), size}), order_.expects[peer] += size;
     }
   }
 
@@ -352,7 +356,9 @@ class Exchange {
       Pieces pieces{};
       for (std::size_t r = 0; r < member_.ranks(); ++r) {
         if (const std::size_t bytes = piece(order_.sends[r], begin); bytes > 0)
-          std::memcpy(board.pieces[half][member_.me()][r], from_[r] + begin, bytes);
+          each_part(from_[r], begin, bytes, [&](const std::byte* part, std::size_t at, std::size_t n) {
+            std::memcpy(board.pieces[half][member_.me()][r] + at, part, n);
+          });
         pieces[r] = board.pieces[half][r][member_.me()];
       }
       member_.meet(&Seat::streams);
@@ -365,10 +371,22 @@ class Exchange {
  private:
   bool is_group() const { return calls_[0].kind == Kind::send || calls_[0].kind == Kind::receive; }
   void send(std::size_t rank, const std::byte* from, std::size_t bytes) {
-    from_[rank] = from;
-    order_.sends[rank] = bytes;
+    from_[rank].push_back({from, bytes});
+    order_.sends[rank] += bytes;
   }
   void expect(std::size_t rank, std::size_t bytes) { order_.expects[rank] = bytes; }
+  template <class Byte>
+  using Parts = std::vector<std::pair<Byte*, std::size_t>>;
+  /// Calls f(part, at, n) for the memory of bytes [begin, begin + bytes) of messages; `at` counts from `begin`.
+  template <class Byte, class F>
+  static void each_part(const Parts<Byte>& parts, std::size_t begin, std::size_t bytes, const F& f) {
+    std::size_t first = 0;  // of the message
+    for (const auto& [memory, size] : parts) {
+      const std::size_t from = std::max(first, begin), to = std::min(first + size, begin + bytes);
+      if (from < to) f(memory + (from - first), from - begin, to - from);
+      first += size;
+    }
+  }
   static std::size_t piece(std::uint64_t bytes, std::uint64_t begin) {
     return begin < bytes ? std::min<std::size_t>(piece_bytes, bytes - begin) : 0;
   }
@@ -387,9 +405,10 @@ class Exchange {
             die("ranks use two communicators in different orders: before " + describe(member_.me(), order_) + ", it does " +
                 std::to_string(mine.operations) + " operations with the other communicator, and rank " + std::to_string(r) +
                 " does " + std::to_string(other.operations));
-      if (theirs.sends[member_.me()] != order_.expects[r])
+      if (theirs.sends[member_.me()] != order_.expects[r] || theirs.sent_as[member_.me()] != order_.expected_as[r])
         die("rank " + std::to_string(r) + " sends " + std::to_string(theirs.sends[member_.me()]) + " bytes to rank " +
-            std::to_string(member_.rank) + ", which expects " + std::to_string(order_.expects[r]));
+            std::to_string(member_.rank) + ", which expects " + std::to_string(order_.expects[r]) +
+            ", or in messages of other sizes");
     }
   }
 
@@ -408,16 +427,20 @@ class Exchange {
       return;
     }
     for (std::size_t r = 0; r < ranks; ++r) {
-      std::byte* const target = is_group() ? to_[r] : call.kind == Kind::all_gather ? to + r * bytes : to;
-      if (const std::size_t part = piece(order_.expects[r], begin); part > 0) std::memcpy(target + begin, pieces[r], part);
+      const std::size_t part = piece(order_.expects[r], begin);
+      if (is_group())
+        each_part(to_[r], begin, part,
+                  [&](std::byte* target, std::size_t at, std::size_t n) { std::memcpy(target, pieces[r] + at, n); });
+      else if (part > 0)
+        std::memcpy((call.kind == Kind::all_gather ? to + r * bytes : to) + begin, pieces[r], part);
     }
   }
 
   std::vector<Call> calls_;
   Member& member_;
   Order order_{};
-  std::array<const std::byte*, most_ranks> from_{};
-  std::array<std::byte*, most_ranks> to_{};
+  std::array<Parts<const std::byte>, most_ranks> from_;
+  std::array<Parts<std::byte>, most_ranks> to_;
 };
 
 void queue_now(const std::vector<Call>& calls, std::uint64_t number, const std::array<Before, most_others>& others) {
