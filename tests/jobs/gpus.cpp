@@ -9,9 +9,13 @@ using namespace fsdp::test;
 
 namespace {
 
+/// Enough layers that an update has more launches than CUDA lets wait.
+const std::string deep = "--decoder-layers 32 ";
+
 std::vector<std::string> options(const std::string& name, const std::string& more) {
-  return split((golden_folder("gpt2-tied") / "train.bin").string() +
-               " --arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 32 --decoder-attention-heads 4 "
+  return split((golden_folder("gpt2-tied") / "train.bin").string() + " --arch gpt2 --vocab-size 211 " +
+               (more.starts_with(deep) ? "" : "--decoder-layers 2 ") +
+               "--decoder-embed-dim 32 --decoder-attention-heads 4 "
                "--tokens-per-sample 16 --batch-size 1 --lr 1e-3 --clip-norm 1 --log-interval 1 --threads 1 "
                "--log-file " +
                name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
@@ -34,6 +38,18 @@ std::vector<double> losses(const fs::path& folder, const std::string& name) {
   std::vector<double> all;
   for (const json& line : metrics(folder / (name + ".jsonl"), "train")) all.push_back(line["loss"]);
   return all;
+}
+
+/// Checks that no process of the job lives, not even a stopped one: it would keep its GPU.
+void require_ended(const fs::path& folder, int np) {
+  for (int rank = 0; rank < np; ++rank) {
+    pid_t process = 0;
+    std::ifstream(folder / ("pid." + std::to_string(rank))) >> process;
+    BOOST_REQUIRE(process > 0);
+    const auto has_ended = [process] { return ::kill(process, 0) != 0; };
+    wait_until(has_ended);
+    BOOST_TEST(has_ended());
+  }
 }
 
 /// Sends a signal to rank 1 when the run has done a few updates.
@@ -102,17 +118,18 @@ BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
 
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
   const auto folder = fresh_folder();
-  const Outcome outcome = train(folder, 3, 4, "killed", "--max-update 1000000 --comm nccl --collective-timeout 5s",
+  const Outcome outcome = train(folder, 3, 4, "killed", deep + "--max-update 1000000 --comm nccl --collective-timeout 5s",
                                 signal_to_rank_1(folder, "killed", SIGKILL));
   BOOST_TEST(outcome.code != 0);
   BOOST_TEST(losses(folder, "killed").size() >= 3u);
+  require_ended(folder, 3);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
-  for (const std::string comm : {"nccl", "mpi"}) {
+  for (const std::string way : {deep + "--comm nccl", std::string("--comm mpi")}) {
     const auto folder = fresh_folder();
     const auto begin = std::chrono::steady_clock::now();
-    const Outcome outcome = train(folder, 3, 4, "hangs", "--max-update 1000000 --collective-timeout 5s --comm " + comm,
+    const Outcome outcome = train(folder, 3, 4, "hangs", way + " --max-update 1000000 --collective-timeout 5s",
                                   signal_to_rank_1(folder, "hangs", SIGSTOP));
     BOOST_TEST(outcome.code == 1);
     BOOST_TEST(outcome.says("rank 1 on "), outcome.output);
@@ -122,19 +139,21 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
     BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ") || outcome.says("all-reduce within")),
                outcome.output);
     BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)));
+    require_ended(folder, 3);
   }
 }
 
 // The double raises the error on both ranks, as NCCL does when a connection is lost: long before the time-out.
 BOOST_AUTO_TEST_CASE(an_error_of_nccl_ends_the_job) {
   const auto folder = fresh_folder();
-  ::setenv("FSDP_CUDA_DOUBLE_NCCL_ERROR", "500", 1);
+  ::setenv("FSDP_CUDA_DOUBLE_NCCL_ERROR", "250", 1);
   const auto begin = std::chrono::steady_clock::now();
-  const Outcome outcome = train(folder, 2, 2, "lost", "--max-update 1000000 --collective-timeout 60s --comm nccl");
+  const Outcome outcome = train(folder, 2, 2, "lost", deep + "--max-update 1000000 --collective-timeout 600s --comm nccl");
   ::unsetenv("FSDP_CUDA_DOUBLE_NCCL_ERROR");
   BOOST_TEST(outcome.code == 1);
   BOOST_TEST(outcome.says("NCCL reports: remote process exited or there was a network error: "), outcome.output);
-  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(40)));
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)));
+  require_ended(folder, 2);
 }
 
 // After a bad address in a kernel, every later call of a GPU's process fails, also those that release what it has.
