@@ -553,9 +553,14 @@ class NcclCollectives final : public Collectives {
   void exchange(Stream& stream, const Level& level, const With& with) {
     cudaStream_t const on = handle(stream);
     check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
-    for (std::size_t step = 1; step < level.size; ++step) {
-      const std::size_t i = (level.me + step) % level.size;
-      with(on, i, i < level.me ? i : i - 1);
+    try {
+      for (std::size_t step = 1; step < level.size; ++step) {
+        const std::size_t i = (level.me + step) % level.size;
+        with(on, i, i < level.me ? i : i - 1);
+      }
+    } catch (...) {
+      ncclGroupEnd();  // an open group would delay the aborts
+      throw;
     }
     finish(ncclGroupEnd(), "ncclGroupEnd");
   }
