@@ -221,6 +221,33 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of GPU memory could not be allocated", "--checkpoint-activations"});
 }
 
+// With this variable the double's cuBLASLt has no algorithm for 16-bit matrices with misaligned rows, for which the real one
+// has only slow ones. The vocabulary has 211 tokens.
+BOOST_AUTO_TEST_CASE(logits_of_an_odd_vocabulary_are_aligned) {
+  std::vector<std::string> command = {"env", "FSDP_CUDA_DOUBLE_ALIGNED=1"};
+  const std::vector<std::string> words = job(1, 2, {"--device", "cuda", "--bf16"});
+  command.insert(command.end(), words.begin(), words.end());
+  const Outcome outcome = run(fresh_folder(), command);
+  BOOST_TEST(outcome.code == 0, outcome.output);
+}
+
+// An L40S has 99 KiB of shared memory for a block, an A100 has 163.
+BOOST_AUTO_TEST_CASE(heads_that_need_more_shared_memory_are_refused_at_the_start) {
+  for (const bool fits : {true, false}) {
+    std::vector<std::string> command = {"env", std::string("FSDP_CUDA_DOUBLE_CAPABILITIES=") + (fits ? "80" : "89")};
+    const std::vector<std::string> words =
+        mpirun(2, "fsdp-train",
+               {(golden_folder(name) / "train.bin").string(), "--arch", "gpt2", "--vocab-size", "211", "--decoder-layers", "1",
+                "--decoder-embed-dim", "184", "--decoder-attention-heads", "1", "--tokens-per-sample", "16", "--batch-size",
+                "1", "--max-update", "1", "--device", "cuda"});
+    command.insert(command.end(), words.begin(), words.end());
+    const Outcome outcome = run(fresh_folder(), command);
+    BOOST_TEST(outcome.code == (fits ? 0 : 2), outcome.output);
+    BOOST_TEST(outcome.times_said("heads of 184 numbers in fp32 need ") == (fits ? 0u : 1u), outcome.output);
+    BOOST_TEST(outcome.says("train on the CPU, or in bf16") == false, outcome.output);  // 184 is more than tensor cores take
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {

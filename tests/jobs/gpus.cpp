@@ -156,6 +156,20 @@ BOOST_AUTO_TEST_CASE(an_error_of_nccl_ends_the_job) {
   require_ended(folder, 2);
 }
 
+// NCCL takes memory for its connections when it is first used. The plan is compared with what is then left.
+BOOST_AUTO_TEST_CASE(memory_of_nccl_counts_before_the_first_update) {
+  const auto folder = fresh_folder();
+  ::setenv("FSDP_CUDA_DOUBLE_MEMORY", "60000000", 1);
+  const Outcome little = train(folder, 2, 2, "little", "--max-update 1 --comm nccl");
+  ::setenv("FSDP_CUDA_DOUBLE_NCCL_MEMORY", "12000000", 1);
+  const Outcome much = train(folder, 2, 2, "much", "--max-update 1 --comm nccl");
+  ::unsetenv("FSDP_CUDA_DOUBLE_NCCL_MEMORY");
+  ::unsetenv("FSDP_CUDA_DOUBLE_MEMORY");
+  BOOST_TEST(little.code == 0, little.output);
+  BOOST_TEST(much.code == 2, much.output);
+  BOOST_TEST(much.times_said("of GPU memory could not be allocated (") == 1u, much.output);
+}
+
 // After a bad address in a kernel, every later call of a GPU's process fails, also those that release what it has.
 BOOST_AUTO_TEST_CASE(a_gpu_that_has_failed_ends_the_job) {
   const auto folder = fresh_folder();
