@@ -129,7 +129,7 @@ double measure_on(Stream& stream, std::size_t bytes, Group& world, const std::fu
 std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator& world, Device& device) {
   const auto ranks = static_cast<std::size_t>(world.size());
   Mesh mesh = make_mesh(world, world.size(), 1);
-  mesh.use_device(device, options.comm);
+  mesh.use_device(device, options.comm, {options.largest_bytes, 0, 0});
   Collectives& data = mesh.data_along(GroupAxis::shard);
   const auto stream = device.make_stream(StreamUse::communication);
   const std::size_t largest = options.largest_bytes;

@@ -267,7 +267,7 @@ BOOST_AUTO_TEST_CASE(a_mesh_chooses) {
     run_ranks(4, [&](Communicator& world) {
       const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
       Mesh mesh = make_mesh(world, 2, 2);
-      mesh.use_device(*device, {.kind = kind});
+      mesh.use_device(*device, {.kind = kind, .sum_staging_bytes = 1 << 20});
       require((mesh.device_groups != nullptr) == mesh.data_description.starts_with("NCCL "), "says what it has chosen");
       if (mesh.device_groups) {
         const auto stream = device->make_stream();
@@ -342,7 +342,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_never_comes_does_not_hold_up_an_abort) { BOOST_
 // Rank 0 aborts the collective; then rank 1 also aborts, because rank 0 no longer takes part.
 BOOST_AUTO_TEST_CASE(a_rank_that_comes_too_late_is_not_waited_for) {
   std::atomic<int> given_up = 0;
-  on_gpus(2, {.timeout_s = 0.3}, [&](Rank& rank) {
+  on_gpus({2}, {.timeout_s = 0.3}, [&](Rank& rank) {
     OnDevice<float> x(rank.device, rank.stream, std::vector<float>(2, 1.0f));
     if (rank.me() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
     try {

@@ -168,9 +168,9 @@ int main() {
   for (const std::size_t begin : {std::size_t{0}, std::size_t{5}})
     for (const bool last : {false, true})
       compare("cross entropy", 4 * R + n, R, rounding,
-              [=](F x, I t) { return k::CrossEntropy<float>{x, softmax(x + R), x + 4 * R, t, begin, C, last}; });
+              [=](F x, I t) { return k::CrossEntropy<float>{x, softmax(x + R), x + 4 * R, t, begin, C, C, last}; });
   compare("logit gradient", 3 * R + n, R, rounding,
-          [=](F x, I t) { return k::LogitGradient<float>{x + 3 * R, softmax(x), t, 0, C, 0.5f}; });
+          [=](F x, I t) { return k::LogitGradient<float>{x + 3 * R, softmax(x), t, 0, C, C, 0.5f}; });
   // 16-bit numbers: half as many floats hold them.
   const auto bf = [](F x) { return reinterpret_cast<fsdp::bf16*>(x); };
   const auto half = [](F x) { return reinterpret_cast<fsdp::f16*>(x); };
