@@ -153,6 +153,14 @@ int main() {
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
   compare("clip values", n, blocks, 0, [](F x, I) { return k::ClipValues{x, n - 3, 0.25f}; });
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
+  for (const bool add : {false, true}) {
+    compare("sum over 3 ranks", 4 * n, blocks, 0,
+            [=](F x, I) { return k::SumRanks<float, float>{x, x + n, x + 2 * n, n, n - 3, 3, 1, add}; });
+    for (const std::size_t apart : {n, n / 8 * 8})  // without and with packs of 16 bytes
+      compare("sum over 4 ranks", 5 * n, blocks, 0, [=](F x, I) {
+        return k::SumFewRanks<float, 4>{x, {x + apart, x + 2 * apart, x + 3 * apart, x + 4 * apart}, apart - 3, add};
+      });
+  }
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
           [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
   compare("rope at positions", 10 * 256 + 11 * 20, 10, rounding,  // halves of 10 numbers are not moved 16 bytes at a time
