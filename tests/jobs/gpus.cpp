@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
-  for (const std::string way : {deep + "--comm nccl", std::string("--comm mpi")}) {
+  for (const std::string& way : {deep + "--comm nccl", std::string("--comm mpi")}) {
     const auto folder = fresh_folder();
     const auto begin = std::chrono::steady_clock::now();
     const Outcome outcome = train(folder, 3, 4, "hangs", way + " --max-update 1000000 --collective-timeout 5s",
