@@ -115,13 +115,13 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
   });
   compare("cross entropy", R, tolerance, [](Floats& out) {
     out.resize(4 * R);
-    return k::CrossEntropy{out.data(), reinterpret_cast<k::SoftmaxStats*>(out.data() + R), a.data(), targets.data(), 0, C,
+    return k::CrossEntropy{out.data(), reinterpret_cast<k::SoftmaxStats*>(out.data() + R), a.data(), targets.data(), 0, C, C,
                            true};
   });
   compare("logit gradient", R, tolerance, [](Floats& out) {
     out = a;
     static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
-    return k::LogitGradient{out.data(), softmax.data(), targets.data(), 0, C, 1.0f};
+    return k::LogitGradient{out.data(), softmax.data(), targets.data(), 0, C, C, 1.0f};
   });
 }
 
