@@ -271,10 +271,19 @@ BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
   // fp32 has its own peak.
   BOOST_TEST(near(predict(small("1", "1"), "full", computes).products, 6 * 8 * (3 * 16 * 192 + 32 * 16) / 10.));
   // The traffic of rings out of a node uses the adapters of all its ranks.
-  const PlanTableOptions two_nodes = small("2", "2");
-  BOOST_TEST(near(predict(two_nodes, "full", network).communication,
-                  static_cast<double>(row_of(make_plan_table(two_nodes), "full").keeping.traffic.ring_out_of_node) / (2 * 2)),
-             predict(two_nodes, "full", network).communication);
+  const PlanTableOptions rings = small("2", "2", {"--sum-order", "library"});
+  BOOST_TEST(near(predict(rings, "full", network).communication,
+                  static_cast<double>(row_of(make_plan_table(rings), "full").keeping.traffic.ring_out_of_node) / (2 * 2)),
+             predict(rings, "full", network).communication);
+  // Sums in canonical order are not computed by rings.
+  const PlanTable canonical = make_plan_table(small("2", "2"));
+  double out_of_node = 0;
+  for (const CollectiveUse& use : collectives_of_update(plan_of_chosen(canonical, false).plan.update, 1)) {
+    const ClusterTraffic traffic = traffic_of_cluster({use}, {4, 1}, canonical.options.cluster);
+    out_of_node +=
+        static_cast<double>(use.kind == Collective::all_gather ? traffic.ring_out_of_node : traffic.out_of_node) / (2 * 2);
+  }
+  BOOST_TEST(near(predict(small("2", "2"), "full", network).communication, out_of_node), out_of_node);
   // AdamW reads and writes parameter and moments, and reads the gradient: 7 numbers; squares read it once more.
   const StepPrediction memory = predict(small("1", "1"), "none", remembers);
   BOOST_TEST(near(memory.optimizer, 8. * all), memory.optimizer);
