@@ -1,11 +1,13 @@
-// The host waits for a GPU once per update: at its end, for the sums. The double of CUDA counts the waits, and knows the
-// streams and events that a device has.
+// The host waits for a GPU once per update: at its end, for the sums. The double of CUDA counts the waits, knows the streams
+// and events that a device has, and counts the products for which an algorithm is chosen.
 #include <boost/test/unit_test.hpp>
 
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include "comm/threads/threads.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "kernels/kernels.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;
@@ -90,6 +92,26 @@ BOOST_AUTO_TEST_CASE(events_are_reused_and_destroyed) {
   counted(2, "full", Threads::of_own_gpu, cuda_double::live_events);
   BOOST_TEST(cuda_double::live_events() == 0u);
   BOOST_TEST(cuda_double::live_streams().empty());
+}
+
+// Strategies place operands at different multiples of 64 bytes. cuBLASLt may choose other algorithms, with other bits, for
+// other alignments, so that it is told no more than the 16 bytes that its kernels load at once.
+BOOST_AUTO_TEST_CASE(algorithms_do_not_depend_on_where_a_strategy_places_operands) {
+  const auto device = make_device(Threads::of_gpu, 0);
+  const auto stream = device->make_stream();
+  const Buffer memory = device->allocate(4096);
+  const auto asked_at = [&](std::size_t offset) {
+    auto* const x = reinterpret_cast<float*>(memory.data() + offset);
+    const std::uint64_t before = cuda_double::algorithms_asked_for();
+    on_stream(*stream, [&] {
+      kernels::gemm(*stream, kernels::Trans::no, kernels::Trans::no, 4, 4, 4, x, 4, x + 64, 4, x + 128, 4,
+                    kernels::Write::overwrite);
+    });
+    return cuda_double::algorithms_asked_for() - before;
+  };
+  BOOST_TEST(asked_at(0) == 1u);
+  for (const std::size_t offset : {64, 16, 1024, 48}) BOOST_TEST(asked_at(offset) == 0u);
+  BOOST_TEST(asked_at(4) == 1u);
 }
 
 // A smaller number is a higher priority.

@@ -126,3 +126,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, std::size_t workspace_bytes,
                               cudaStream_t stream);
+
+namespace fsdp::cuda_double {
+
+/// Returns how many times this process has asked for an algorithm.
+std::uint64_t algorithms_asked_for();
+
+}  // namespace fsdp::cuda_double

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -21,6 +22,8 @@ namespace {
 constexpr std::uint64_t context_mark = 0x636f6e74657874;
 constexpr std::size_t workspace_of_algorithm = std::size_t{64} * 1024;
 constexpr std::uint32_t default_alignment = 256;
+
+std::atomic<std::uint64_t> asked = 0;
 
 std::size_t library_memory() {
   static const std::size_t bytes = environment_number("FSDP_CUDA_DOUBLE_CUBLASLT_MEMORY", std::size_t{1} << 20);
@@ -253,6 +256,8 @@ using namespace fsdp::cuda_double;
 
 const char* cublasGetStatusString(cublasStatus_t status) { return text_of(status); }
 const char* cublasLtGetStatusString(cublasStatus_t status) { return text_of(status); }
+std::uint64_t fsdp::cuda_double::algorithms_asked_for() { return asked; }
+
 std::size_t cublasLtGetVersion() { return 130000; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -361,6 +366,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (!is_handle(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!product || !a || !b || !c || !d || !preference || !found || !count || most < 1) return CUBLAS_STATUS_INVALID_VALUE;
   *count = 0;
+  ++asked;
   const Problem problem{open(product), open(a), open(b), open(c), open(d)};
   if (const cublasStatus_t status = problem.check(); status != CUBLAS_STATUS_SUCCESS) return status;
   if (environment_number("FSDP_CUDA_DOUBLE_ALIGNED", 0) != 0)
