@@ -26,6 +26,9 @@
 #include "kernels/cuda/tensor_core.hpp"
 #include "kernels/rows/dropout.hpp"
 
+#include <bit>
+#include <type_traits>
+
 namespace fsdp::kernels {
 
 namespace {
@@ -58,18 +61,14 @@ struct SharedRows {
   /// become zero. The whole block calls this.
   template <unsigned count>
   __device__ void begin_copy(const E* from, std::size_t step, unsigned first, unsigned end, unsigned D) const {
-    constexpr unsigned pieces = W / 8;
-    FSDP_UNROLL
-    for (unsigned i = threadIdx.x; i < count * pieces; i += threads) {
-      const unsigned r = i / pieces, d = i % pieces * 8;
-      const bool there = first + r < end && d < D;
-      copy_async<16>(data + r * stride + d, there ? from + (first + r) * step + d : from, there);
-    }
+    constexpr unsigned wide = std::bit_floor(W);  // W is a power of two, or the sum of two
+    begin_copy_of_columns<count, wide>(0, from, step, first, end, D);
+    if constexpr (W > wide) begin_copy_of_columns<count, W - wide>(wide, from, step, first, end, D);
   }
 
   /// Loads the 16 x 16 numbers at (row, column) as a left operand.
   __device__ LeftFragment left(unsigned row, unsigned column) const {
-    const FourParts p = ldmatrix(at(row, column));
+    const FourParts p = ldmatrix(down_first(row, column));
     return {{p.part[0], p.part[1], p.part[2], p.part[3]}};
   }
   /// Loads 16 x 16 numbers as two adjacent right operands. right() takes the 16 rows as the depth, right_transposed() the 16
@@ -77,20 +76,35 @@ struct SharedRows {
   struct Pair {
     RightFragment of[2];
   };
-  __device__ Pair right(unsigned row, unsigned column) const {
-    const FourParts p = ldmatrix_transposed(at(row, column));
-    return {{{{p.part[0], p.part[1]}}, {{p.part[2], p.part[3]}}}};
-  }
-  __device__ Pair right_transposed(unsigned row, unsigned column) const {
-    const FourParts p = ldmatrix(at(row, column));
-    return {{{{p.part[0], p.part[2]}}, {{p.part[1], p.part[3]}}}};
-  }
+  __device__ Pair right(unsigned row, unsigned column) const { return pair(ldmatrix_transposed(down_first(row, column))); }
+  __device__ Pair right_transposed(unsigned row, unsigned column) const { return pair(ldmatrix(across_first(row, column))); }
 
  private:
-  /// This lane's address for ldmatrix of 16 x 16 numbers, as four 8 x 8 matrices; the lower left one comes before the upper
-  /// right one.
-  __device__ const E* at(unsigned row, unsigned column) const {
+  // These functions return this lane's address for ldmatrix of 16 x 16 numbers, as four 8 x 8 matrices. mma requires each of
+  // its operands in adjacent registers. The order of the matrices provides that, so that the compiler need not move them.
+  /// The lower left matrix comes before the upper right one.
+  __device__ const E* down_first(unsigned row, unsigned column) const {
     return data + (row + lane_of_warp() % 16) * stride + column + lane_of_warp() / 16 * 8;
+  }
+  /// The upper right matrix comes before the lower left one.
+  __device__ const E* across_first(unsigned row, unsigned column) const {
+    return data + (row + lane_of_warp() / 16 * 8 + lane_of_warp() % 8) * stride + column + lane_of_warp() / 8 % 2 * 8;
+  }
+  static __device__ Pair pair(const FourParts& p) { return {{{{p.part[0], p.part[1]}}, {{p.part[2], p.part[3]}}}}; }
+
+  /// begin_copy() for the `width` columns from `column` on, where width is a power of two. A thread copies the same 8 columns
+  /// of several rows.
+  template <unsigned count, unsigned width>
+  __device__ void begin_copy_of_columns(unsigned column, const E* from, std::size_t step, unsigned first, unsigned end,
+                                        unsigned D) const {
+    constexpr unsigned pieces = width / 8, rows = threads / pieces;
+    static_assert(threads % pieces == 0 && count % rows == 0);
+    const unsigned r = threadIdx.x / pieces;
+    column += threadIdx.x % pieces * 8;
+    from += std::size_t{first + r} * step + column;
+    FSDP_UNROLL
+    for (unsigned i = 0; i < count; i += rows)
+      copy_async<16>(data + (r + i) * stride + column, from + i * step, first + r + i < end && column < D);
   }
 };
 
@@ -100,16 +114,39 @@ struct Strip {
   SumFragment of[n];
 };
 
-/// sums[s] += the product of rows [row + 16 * s, row + 16 * s + 16) of `left` and the transpose of the first 8 * n rows of
-/// `right`.
-template <class E, unsigned W, unsigned n, unsigned strips>
-__device__ __forceinline__ void add_scores(Strip<n> (&sums)[strips], SharedRows<E, W> left, unsigned row,
+/// A warp's 16 * strips rows as left operands. If they are `kept`, load() reads them from shared memory into registers;
+/// otherwise left() reads them. Kernels keep as many rows as they have registers for.
+template <class E, unsigned W, unsigned strips, bool kept>
+struct OwnRows {
+  SharedRows<E, W> rows;
+  LeftFragment of[kept ? strips * W / 16 : 1] = {};
+
+  __device__ __forceinline__ void load() {
+    if constexpr (kept) {
+      FSDP_UNROLL
+      for (unsigned i = 0; i < strips * W / 16; ++i) of[i] = read(i / (W / 16), i % (W / 16) * 16);
+    }
+  }
+  __device__ __forceinline__ LeftFragment left(unsigned s, unsigned d) const {
+    if constexpr (kept)
+      return of[s * W / 16 + d / 16];
+    else
+      return read(s, d);
+  }
+
+ private:
+  __device__ LeftFragment read(unsigned s, unsigned d) const { return rows.left(strip * s, d); }
+};
+
+/// sums[s] += the product of strip s of `left` and the transpose of the first 8 * n rows of `right`.
+template <class E, unsigned W, unsigned n, unsigned strips, bool kept>
+__device__ __forceinline__ void add_scores(Strip<n> (&sums)[strips], const OwnRows<E, W, strips, kept>& left,
                                            SharedRows<E, W> right) {
   FSDP_UNROLL
   for (unsigned d = 0; d < W; d += 16) {
     LeftFragment own[strips];
     FSDP_UNROLL
-    for (unsigned s = 0; s < strips; ++s) own[s] = left.left(row + strip * s, d);
+    for (unsigned s = 0; s < strips; ++s) own[s] = left.left(s, d);
     FSDP_UNROLL
     for (unsigned j = 0; j < n; j += 2) {
       const auto pair = right.right_transposed(8 * j, d);
@@ -166,10 +203,7 @@ __device__ __forceinline__ void store(E* to, std::size_t stride, unsigned rows, 
 
 // The parts of a row are in four lanes; these functions combine their values.
 __device__ float max_of_row(float value) {
-  for (int offset = 1; offset < 4; offset *= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, value, offset);
-    value = other > value ? other : value;
-  }
+  for (int offset = 1; offset < 4; offset *= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
   return value;
 }
 __device__ float sum_of_row(float value) {
@@ -201,7 +235,7 @@ __device__ __forceinline__ void exchange_words(std::uint32_t (&words)[4]) {
 }
 
 __device__ __forceinline__ void make_words(std::uint32_t (&words)[4], const DropoutMask& mask, unsigned key, unsigned query,
-                                           std::size_t head, std::size_t b) {
+                                           unsigned head, unsigned b) {
   const DropoutFactors factors(mask, key / 8, query, head, b);
   FSDP_UNROLL
   for (unsigned i = 0; i < 4; ++i) words[i] = factors.words[i];
@@ -214,7 +248,7 @@ __device__ __forceinline__ float factor_of(const DropoutMask& mask, std::uint32_
 
 /// Computes the factors of the 32 keys from `key` on (columns) and the 16 queries from `query` on (rows).
 __device__ __forceinline__ void row_factors(SumFragment (&factors)[4], const DropoutMask& mask, unsigned key, unsigned query,
-                                            std::size_t head, std::size_t b) {
+                                            unsigned head, unsigned b) {
   FSDP_UNROLL
   for (unsigned half = 0; half < 2; ++half) {
     std::uint32_t words[4];
@@ -228,7 +262,7 @@ __device__ __forceinline__ void row_factors(SumFragment (&factors)[4], const Dro
 
 /// Computes the factors of the 16 keys from `key` on (rows) and the 8 queries from `query` on (columns).
 __device__ __forceinline__ void column_factors(SumFragment& factors, const DropoutMask& mask, unsigned key, unsigned query,
-                                               std::size_t head, std::size_t b) {
+                                               unsigned head, unsigned b) {
   const unsigned i = lane_of_warp() / 8;  // four lanes that are 8 apart have the same columns; lane i needs word i
   std::uint32_t words[4];
   make_words(words, mask, key + i / 2 * 8, query + column_of_lane() + i % 2, head, b);
@@ -251,10 +285,9 @@ __device__ __forceinline__ unsigned end_of_keys(const AttentionShape& s, std::si
 
 /// The tile (of `rows` rows), head and sequence that a block computes.
 struct Place {
-  unsigned first;
-  std::size_t head, b;
-  __device__ Place(unsigned rows, std::size_t T, std::size_t heads, bool last_tile_first) {
-    const unsigned tiles = static_cast<unsigned>((T + rows - 1) / rows), tile = blockIdx.x % tiles;
+  unsigned first, head, b;
+  __device__ Place(unsigned rows, unsigned T, unsigned heads, bool last_tile_first) {
+    const unsigned tiles = (T + rows - 1) / rows, tile = blockIdx.x % tiles;
     first = (last_tile_first ? tiles - 1 - tile : tile) * rows;
     head = blockIdx.x / tiles % heads;
     b = blockIdx.x / tiles / heads;
@@ -278,6 +311,17 @@ __device__ __forceinline__ void each_step(unsigned steps, Begin begin, Use use) 
   }
 }
 
+/// Calls use(std::true_type{}) or use(std::false_type{}), so that the code for both is compiled separately.
+template <class Use>
+__host__ __device__ __forceinline__ auto with_flag(bool flag, Use use) {
+  return flag ? use(std::true_type{}) : use(std::false_type{});
+}
+
+/// Kernels for one document and without dropout compile the steps in which every query sees every key separately. In the other
+/// kernels, the code for these steps would make registers spill.
+template <class Documents, bool dropout>
+inline constexpr bool plain = std::is_same_v<Documents, OneDocument> && !dropout;
+
 /// The block's shared memory: 128 rows of its own, then two buffers. Each buffer has two matrices of `step` rows.
 template <class E, unsigned W>
 struct Shared {
@@ -288,7 +332,7 @@ struct Shared {
   __device__ SharedRows<E, W> second(unsigned buffer) const { return first(buffer).after(step); }
 };
 
-template <class E, unsigned W, class Documents>
+template <class E, unsigned W, class Documents, bool dropout>
 struct TensorForward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, strips = 2, rows = warps * strips * strip;
@@ -302,13 +346,14 @@ struct TensorForward {
 
   __device__ void operator()() const {
     const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D), past = static_cast<unsigned>(s.past);
-    const Place at(rows, s.T, s.H, true);
-    const std::size_t kv = at.b * (past + T) * s.kv_stride + at.head / (s.H / s.K) * s.D;
+    const Place at(rows, T, static_cast<unsigned>(s.H), true);
+    const std::size_t kv = at.b * (s.past + s.T) * s.kv_stride + at.head / (s.H / s.K) * s.D;
     const Shared<E, W> shared;
     shared.own.template begin_copy<rows>(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, T, D);
 
     const unsigned row_of_warp = warp_of_block() * strips * strip, query = at.first + row_of_warp;
     const float scale2 = scale * log2_of_e;  // for exponentials with base 2
+    OwnRows<E, W, strips, plain<Documents, dropout> && W <= 64> queries{shared.own.after(row_of_warp)};
     Strip<W / 8> sums[strips];
     float top[strips][2], total[strips][2] = {};
     for (auto& of_strip : top) of_strip[0] = of_strip[1] = -__builtin_huge_valf();
@@ -322,15 +367,20 @@ struct TensorForward {
               },
               [&](unsigned i, unsigned buffer) {
                 const unsigned key = begin + i * step;
+                if (i == 0) queries.load();
                 if (query >= T || key >= end_of_keys<Documents>(s, at.b, query + strips * strip - 1) ||
                     key + step <= begin_of_keys<Documents>(s, at.b, query))
                   return;
-                Strip<n> scores[strips];
-                add_scores(scores, shared.own, row_of_warp, shared.first(buffer));
-                FSDP_UNROLL
-                for (unsigned r = 0; r < strips; ++r)
-                  soften(scores[r], sums[r], top[r], total[r], key, query + strip * r, scale2, at);
-                add_weighted(sums, scores, shared.second(buffer));
+                const bool edge = key + step > end_of_keys<Documents>(s, at.b, query) ||
+                                  Documents::some_begin_behind(s, at.b, query, strips * strip, key);
+                with_flag(!plain<Documents, dropout> || edge, [&](auto masked) {
+                  Strip<n> scores[strips];
+                  add_scores(scores, queries, shared.first(buffer));
+                  FSDP_UNROLL
+                  for (unsigned r = 0; r < strips; ++r)
+                    soften<masked>(scores[r], sums[r], top[r], total[r], key, query + strip * r, scale2, at);
+                  add_weighted(sums, scores, shared.second(buffer));
+                });
               });
 
     if (query >= T) return;
@@ -347,14 +397,15 @@ struct TensorForward {
   }
 
   /// Replaces a strip's scores by exp(score - the largest so far), times the dropout factors, and rescales the earlier sums to
-  /// the new largest score.
+  /// the new largest score. `masked`: some queries may not see all of these keys.
+  template <bool masked>
   __device__ __forceinline__ void soften(Strip<n>& scores, Strip<W / 8>& sums, float (&top)[2], float (&total)[2], unsigned key,
                                          unsigned query, float scale2, const Place& at) const {
-    const bool diagonal = key + step > end_of_keys<Documents>(s, at.b, query),
-               cut = Documents::some_begin_behind(s, at.b, query, strip, key);
+    const bool diagonal = masked && key + step > end_of_keys<Documents>(s, at.b, query),
+               cut = masked && Documents::some_begin_behind(s, at.b, query, strip, key);
     FSDP_UNROLL
     for (unsigned half = 0; half < 2; ++half) {
-      const unsigned row = query + row_of_lane() + 8 * half, end = end_of_keys<Documents>(s, at.b, row);
+      const unsigned row = query + row_of_lane() + 8 * half, end = masked ? end_of_keys<Documents>(s, at.b, row) : 0;
       const unsigned begin = cut ? begin_of_keys<Documents>(s, at.b, row) : 0;
       float largest = top[half];
       FSDP_UNROLL
@@ -362,23 +413,28 @@ struct TensorForward {
         float& score = scores.of[c / 2].part[2 * half + c % 2];
         const unsigned column = key + 8 * (c / 2) + column_of_lane() + c % 2;
         if ((diagonal && column >= end) || (cut && column < begin)) score = -__builtin_huge_valf();
-        largest = score > largest ? score : largest;
+        largest = fmaxf(largest, score);  // ignores NaN, but the sum of exponentials includes it
       }
       largest = max_of_row(largest);
       const float seen = cut && largest == -__builtin_huge_valf() ? 0.0f : largest;  // 0 if the query sees none of these keys
-      const float shrink = exp2_approximate((top[half] - seen) * scale2), down = -seen * scale2;
-      top[half] = largest;
-      total[half] *= shrink;
+      if (__any_sync(0xffffffffu, largest > top[half])) {  // otherwise all factors are 1, or the sum is NaN
+        const float shrink = exp2_approximate((top[half] - seen) * scale2);
+        top[half] = largest;
+        total[half] *= shrink;
+        FSDP_UNROLL
+        for (unsigned c = 0; c < W / 4; ++c) sums.of[c / 2].part[2 * half + c % 2] *= shrink;
+      }
+      const float down = -seen * scale2;
       FSDP_UNROLL
       for (unsigned c = 0; c < 2 * n; ++c) {
         float& score = scores.of[c / 2].part[2 * half + c % 2];
         score = exp2_approximate(multiply_add(score, scale2, down));
         total[half] += score;
       }
-      FSDP_UNROLL
-      for (unsigned c = 0; c < W / 4; ++c) sums.of[c / 2].part[2 * half + c % 2] *= shrink;
     }
-    if (!mask.dropped) return;
+    // With dropout, mask.dropped is never 0. But this branch keeps the compiler from mixing the code below with that above, for
+    // which there are too few registers.
+    if (!dropout || !mask.dropped) return;
     FSDP_UNROLL
     for (unsigned j = 0; j < n; j += 4) {
       SumFragment factors[4];
@@ -391,7 +447,7 @@ struct TensorForward {
 
 /// The gradients of 64 keys and values. They are sums over the queries from the tile's first token on, in all query heads that
 /// share the keys.
-template <class E, unsigned W, class Documents>
+template <class E, unsigned W, class Documents, bool dropout>
 struct TensorKeyBackward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
@@ -407,25 +463,35 @@ struct TensorKeyBackward {
 
   __device__ void operator()() const {
     const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D);
-    const Place at(rows, s.T, s.K, false);
-    const std::size_t kv = at.b * s.T * s.kv_stride + at.head * s.D, group = s.H / s.K;
+    const Place at(rows, T, static_cast<unsigned>(s.K), false);
+    const std::size_t kv = at.b * s.T * s.kv_stride + at.head * s.D;
+    const unsigned group = static_cast<unsigned>(s.H / s.K);
     const Shared<E, W> shared;
-    const SharedRows<E, W> keys = shared.own, values = shared.own.after(rows);
     float* const statistics =
         reinterpret_cast<float*>(dynamic_shared() + Shared<E, W>::bytes);  // lse and delta of the two buffered steps
-    keys.template begin_copy<rows>(k + kv, s.kv_stride, at.first, T, D);
-    values.template begin_copy<rows>(v + kv, s.kv_stride, at.first, T, D);
+    shared.own.template begin_copy<rows>(k + kv, s.kv_stride, at.first, T, D);
+    shared.own.after(rows).template begin_copy<rows>(v + kv, s.kv_stride, at.first, T, D);
 
     const unsigned row_of_warp = warp_of_block() * strip, key = at.first + row_of_warp;
+    OwnRows<E, W, 1, plain<Documents, dropout> && W != 96> keys{shared.own.after(row_of_warp)};
+    OwnRows<E, W, 1, plain<Documents, dropout> && W <= 80> values{shared.own.after(rows + row_of_warp)};
     const unsigned end = static_cast<unsigned>(Documents::end_of_seers(s, at.b, at.first + rows - 1));
-    const unsigned steps_of_head = (end - at.first + step - 1) / step;
     const float scale2 = scale * log2_of_e;
     Strip<W / 8> d_keys[1], d_values[1];
+    // The steps go through the queries of one head after another. Counters avoid divisions.
+    struct Queries {
+      unsigned head, first;
+    } copied{at.head * group, at.first}, used = copied;
+    const auto take = [&](Queries& next) {
+      const Queries now = next;
+      next.first += step;
+      if (next.first >= end) next = {next.head + 1, at.first};
+      return now;
+    };
     each_step(
-        static_cast<unsigned>(group) * steps_of_head,
-        [&](unsigned i, unsigned buffer) {
-          const std::size_t head = at.head * group + i / steps_of_head;
-          const unsigned query = at.first + i % steps_of_head * step;
+        group * ((end - at.first + step - 1) / step),
+        [&](unsigned, unsigned buffer) {
+          const auto [head, query] = take(copied);
           shared.first(buffer).template begin_copy<step>(q + at.b * s.T * s.q_stride + head * s.D, s.q_stride, query, T, D);
           shared.second(buffer).template begin_copy<step>(d_out + (at.b * s.T * s.H + head) * s.D, s.H * s.D, query, T, D);
           const unsigned r = threadIdx.x % step;
@@ -436,37 +502,38 @@ struct TensorKeyBackward {
           }
         },
         [&](unsigned i, unsigned buffer) {
-          const std::size_t head = at.head * group + i / steps_of_head;
-          const unsigned query = at.first + i % steps_of_head * step;
+          const auto [head, query] = take(used);
+          if (i == 0) keys.load(), values.load();
           if (key >= T || end_of_keys<Documents>(s, at.b, query + step - 1) <= key ||
               begin_of_keys<Documents>(s, at.b, query) >= key + strip)
             return;
-          Strip<n> weights[1], slopes[1];
-          add_scores(weights, keys, row_of_warp, shared.first(buffer));
-          add_scores(slopes, values, row_of_warp, shared.second(buffer));
-          const bool diagonal = end_of_keys<Documents>(s, at.b, query) < key + strip,
-                     cut = Documents::some_begin_behind(s, at.b, query, step, key);
-          const float *const lses = statistics + 2 * step * buffer, *const deltas = lses + step;
-          FSDP_UNROLL
-          for (unsigned j = 0; j < n; ++j) {  // rows of queries after T are zeros and add nothing
-            SumFragment &weight = weights[0].of[j], &slope = slopes[0].of[j];
-            SumFragment factor;
-            if (mask.dropped) column_factors(factor, mask, key, query + 8 * j, head, at.b);
+          const bool edge =
+              end_of_keys<Documents>(s, at.b, query) < key + strip || Documents::some_begin_behind(s, at.b, query, step, key);
+          with_flag(!plain<Documents, dropout> || edge, [&](auto masked) {
+            Strip<n> weights[1], slopes[1];
+            add_scores(weights, keys, shared.first(buffer));
+            add_scores(slopes, values, shared.second(buffer));
+            const float *const lses = statistics + 2 * step * buffer, *const deltas = lses + step;
             FSDP_UNROLL
-            for (unsigned c = 0; c < 4; ++c) {
-              const unsigned column = 8 * j + column_of_lane() + c % 2;
-              float probability = exp2_approximate(multiply_add(weight.part[c], scale2, -lses[column] * log2_of_e));
-              const unsigned row = key + row_of_lane() + c / 2 * 8;
-              if ((diagonal && row >= end_of_keys<Documents>(s, at.b, query + column)) ||
-                  (cut && row < begin_of_keys<Documents>(s, at.b, query + column)))
-                probability = 0;
-              weight.part[c] = probability;
-              if (mask.dropped) weight.part[c] *= factor.part[c], slope.part[c] *= factor.part[c];
-              slope.part[c] = probability * (slope.part[c] - deltas[column]);
+            for (unsigned j = 0; j < n; ++j) {  // rows of queries after T are zeros and add nothing
+              SumFragment &weight = weights[0].of[j], &slope = slopes[0].of[j];
+              SumFragment factor;
+              if constexpr (dropout) column_factors(factor, mask, key, query + 8 * j, head, at.b);
+              FSDP_UNROLL
+              for (unsigned c = 0; c < 4; ++c) {
+                const unsigned column = 8 * j + column_of_lane() + c % 2, row = key + row_of_lane() + c / 2 * 8;
+                float probability = exp2_approximate(multiply_add(weight.part[c], scale2, -lses[column] * log2_of_e));
+                if (masked && (row >= end_of_keys<Documents>(s, at.b, query + column) ||
+                               row < begin_of_keys<Documents>(s, at.b, query + column)))
+                  probability = 0;
+                weight.part[c] = probability;
+                if constexpr (dropout) weight.part[c] *= factor.part[c], slope.part[c] *= factor.part[c];
+                slope.part[c] = probability * (slope.part[c] - deltas[column]);
+              }
             }
-          }
-          add_weighted(d_values, weights, shared.second(buffer));
-          add_weighted(d_keys, slopes, shared.first(buffer));
+            add_weighted(d_values, weights, shared.second(buffer));
+            add_weighted(d_keys, slopes, shared.first(buffer));
+          });
         });
 
     if (key >= T) return;
@@ -476,7 +543,7 @@ struct TensorKeyBackward {
 };
 
 /// The gradients of 64 queries. They are sums over the keys up to the tile's last token.
-template <class E, unsigned W, class Documents>
+template <class E, unsigned W, class Documents, bool dropout>
 struct TensorQueryBackward {
   static constexpr unsigned most_threads = threads;
   static constexpr unsigned step = step_of(W), n = step / 8, rows = warps * strip;
@@ -491,15 +558,15 @@ struct TensorQueryBackward {
 
   __device__ void operator()() const {
     const unsigned T = static_cast<unsigned>(s.T), D = static_cast<unsigned>(s.D);
-    const Place at(rows, s.T, s.H, true);
+    const Place at(rows, T, static_cast<unsigned>(s.H), true);
     const std::size_t kv = at.b * s.T * s.kv_stride + at.head / (s.H / s.K) * s.D,
                       of_q = at.b * s.T * s.q_stride + at.head * s.D;
     const Shared<E, W> shared;
-    const SharedRows<E, W> queries = shared.own, d_outs = shared.own.after(rows);
-    queries.template begin_copy<rows>(q + of_q, s.q_stride, at.first, T, D);
-    d_outs.template begin_copy<rows>(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, T, D);
+    shared.own.template begin_copy<rows>(q + of_q, s.q_stride, at.first, T, D);
+    shared.own.after(rows).template begin_copy<rows>(d_out + (at.b * s.T * s.H + at.head) * s.D, s.H * s.D, at.first, T, D);
 
     const unsigned row_of_warp = warp_of_block() * strip, query = at.first + row_of_warp;
+    OwnRows<E, W, 1, !dropout> queries{shared.own.after(row_of_warp)}, d_outs{shared.own.after(rows + row_of_warp)};
     const float scale2 = scale * log2_of_e;
     float down[2] = {}, delta_of[2] = {};
     for (unsigned half = 0; half < 2; ++half)
@@ -517,53 +584,58 @@ struct TensorQueryBackward {
               },
               [&](unsigned i, unsigned buffer) {
                 const unsigned key = begin + i * step;
+                if (i == 0) queries.load(), d_outs.load();
                 if (query >= T || key >= end_of_keys<Documents>(s, at.b, query + strip - 1) ||
                     key + step <= begin_of_keys<Documents>(s, at.b, query))
                   return;
-                Strip<n> scores[1], slopes[1];
-                add_scores(scores, queries, row_of_warp, shared.first(buffer));
-                add_scores(slopes, d_outs, row_of_warp, shared.second(buffer));
-                const bool diagonal = key + step > end_of_keys<Documents>(s, at.b, query),
-                           cut = Documents::some_begin_behind(s, at.b, query, strip, key);
-                FSDP_UNROLL
-                for (unsigned j = 0; j < n; j += 4) {
-                  SumFragment factors[4];
-                  if (mask.dropped) row_factors(factors, mask, key + 8 * j, query, at.head, at.b);
+                const bool edge = key + step > end_of_keys<Documents>(s, at.b, query) ||
+                                  Documents::some_begin_behind(s, at.b, query, strip, key);
+                with_flag(!plain<Documents, dropout> || edge, [&](auto masked) {
+                  Strip<n> scores[1], slopes[1];
+                  add_scores(scores, queries, shared.first(buffer));
+                  add_scores(slopes, d_outs, shared.second(buffer));
                   FSDP_UNROLL
-                  for (unsigned c = 0; c < 16; ++c) {
-                    const unsigned half = c / 2 % 2, column = 8 * (j + c / 4) + column_of_lane() + c % 2;
-                    float& slope = slopes[0].of[j + c / 4].part[c % 4];
-                    const float score = scores[0].of[j + c / 4].part[c % 4];
-                    float probability = exp2_approximate(multiply_add(score, scale2, down[half]));
-                    const unsigned row = query + row_of_lane() + 8 * half;
-                    if ((diagonal && key + column >= end_of_keys<Documents>(s, at.b, row)) ||
-                        (cut && key + column < begin_of_keys<Documents>(s, at.b, row)))
-                      probability = 0;
-                    if (mask.dropped) slope *= factors[c / 4].part[c % 4];
-                    slope = probability * (slope - delta_of[half]);
+                  for (unsigned j = 0; j < n; j += 4) {
+                    SumFragment factors[4];
+                    if constexpr (dropout) row_factors(factors, mask, key + 8 * j, query, at.head, at.b);
+                    FSDP_UNROLL
+                    for (unsigned c = 0; c < 16; ++c) {
+                      const unsigned half = c / 2 % 2, column = key + 8 * (j + c / 4) + column_of_lane() + c % 2;
+                      float& slope = slopes[0].of[j + c / 4].part[c % 4];
+                      const float score = scores[0].of[j + c / 4].part[c % 4];
+                      float probability = exp2_approximate(multiply_add(score, scale2, down[half]));
+                      const unsigned row = query + row_of_lane() + 8 * half;
+                      if (masked &&
+                          (column >= end_of_keys<Documents>(s, at.b, row) || column < begin_of_keys<Documents>(s, at.b, row)))
+                        probability = 0;
+                      if constexpr (dropout) slope *= factors[c / 4].part[c % 4];
+                      slope = probability * (slope - delta_of[half]);
+                    }
                   }
-                }
-                add_weighted(d_queries, slopes, shared.first(buffer));
+                  add_weighted(d_queries, slopes, shared.first(buffer));
+                });
               });
 
     if (query < T) store(dq + of_q + query * s.q_stride, s.q_stride, T - query, D, d_queries[0], scale, scale);
   }
 };
 
-/// Calls f.operator()<E, W, Documents>() with the type, and with W, the smallest compiled row width that is at least D; columns
-/// from D on are zero.
+/// Calls f.operator()<E, W, Documents, dropout>() with the type, and with W, the smallest compiled row width that is at least
+/// D; columns from D on are zero.
 template <class F>
-cudaError_t with_type_and_width(DType type, const AttentionShape& s, F f) {
-  const auto with_width = [&]<class E, class Documents>() {
-    if (s.D <= 32) return f.template operator()<E, 32, Documents>();
-    if (s.D <= 64) return f.template operator()<E, 64, Documents>();
-    if (s.D <= 80) return f.template operator()<E, 80, Documents>();
-    if (s.D <= 96) return f.template operator()<E, 96, Documents>();
-    return f.template operator()<E, 128, Documents>();
+cudaError_t with_instance(DType type, const AttentionShape& s, const DropoutMask& mask, F f) {
+  const auto with_width = [&]<class E, class Documents, bool dropout>() {
+    if (s.D <= 32) return f.template operator()<E, 32, Documents, dropout>();
+    if (s.D <= 64) return f.template operator()<E, 64, Documents, dropout>();
+    if (s.D <= 80) return f.template operator()<E, 80, Documents, dropout>();
+    if (s.D <= 96) return f.template operator()<E, 96, Documents, dropout>();
+    return f.template operator()<E, 128, Documents, dropout>();
   };
   return with_documents(s, [&]<class Documents>() {
-    return type == DType::bf16 ? with_width.template operator()<bf16, Documents>()
-                               : with_width.template operator()<f16, Documents>();
+    return with_flag(mask.dropped != 0, [&](auto dropout) {
+      return type == DType::bf16 ? with_width.template operator()<bf16, Documents, dropout>()
+                                 : with_width.template operator()<f16, Documents, dropout>();
+    });
   });
 }
 
@@ -579,8 +651,8 @@ void expect_aligned(Pointers... pointers) {
 cudaError_t tensor_attention_forward(cudaStream_t stream, const AttentionForwardCall& call) {
   const AttentionShape& s = call.shape;
   expect_aligned(call.q, call.k, call.v, call.out);
-  return with_type_and_width(call.type, s, [&]<class E, unsigned W, class Documents>() {
-    using Kernel = TensorForward<E, W, Documents>;
+  return with_instance(call.type, s, call.mask, [&]<class E, unsigned W, class Documents, bool dropout>() {
+    using Kernel = TensorForward<E, W, Documents, dropout>;
     return launch_kernel(stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), threads, Shared<E, W>::bytes,
                          Kernel{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
                                 static_cast<const E*>(call.k), static_cast<const E*>(call.v), s, call.mask, scale_of(s)});
@@ -591,15 +663,15 @@ cudaError_t tensor_attention_backward(cudaStream_t stream, const AttentionBackwa
   const AttentionShape& s = call.shape;
   expect_aligned(call.q, call.k, call.v, call.d_out, call.dq, call.dk, call.dv);
   const AttentionBlocks blocks = attention_blocks(call.type, s);
-  return with_type_and_width(call.type, s, [&]<class E, unsigned W, class Documents>() {
+  return with_instance(call.type, s, call.mask, [&]<class E, unsigned W, class Documents, bool dropout>() {
     const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
                    *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
-    using OfKeys = TensorKeyBackward<E, W, Documents>;
+    using OfKeys = TensorKeyBackward<E, W, Documents, dropout>;
     const cudaError_t status = launch_kernel(stream, static_cast<unsigned>(blocks.keys), threads, OfKeys::shared_bytes,
                                              OfKeys{static_cast<E*>(call.dk), static_cast<E*>(call.dv), d_out, call.lse,
                                                     call.scratch, q, k, v, s, call.mask, scale_of(s)});
     if (status != cudaSuccess) return status;
-    using OfQueries = TensorQueryBackward<E, W, Documents>;
+    using OfQueries = TensorQueryBackward<E, W, Documents, dropout>;
     return launch_kernel(
         stream, static_cast<unsigned>(blocks.queries), threads, Shared<E, W>::bytes,
         OfQueries{static_cast<E*>(call.dq), d_out, call.lse, call.scratch, q, k, v, s, call.mask, scale_of(s)});
