@@ -88,7 +88,9 @@ std::string prediction_table(const PlanTable& table) {
   const GpuFigures& gpu = *table.options.gpu;
   const ShardingOptions& sharding = table.options.train.sharding;
   const Cluster& cluster = table.options.cluster;
-  const Efficiency efficiency;
+  std::string assumptions;
+  for (const AssumedEfficiency& assumed : assumed_efficiencies)
+    assumptions += format("  {:<30}{:.0f} % of {}: {}\n", assumed.work, 100 * assumed.fraction, assumed.of, assumed.source);
   std::vector<Cells> rows = {{"", "ms per", "tokens", "", "", "atten-", "memory-", "", "", ""},
                              {"  strategy", "update", "/s", "MFU", "products", "tion", "bound", "optimizer", "waits", "fits"}};
   const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
@@ -106,18 +108,15 @@ std::string prediction_table(const PlanTable& table) {
              "\nprediction for {} (--gpu {}), not measured: the plan's operations with the figures of\n"
              "{}:\n"
              "{:.0f} TFLOP/s in {}, {:.2f} TB/s of memory, {:.0f} GB/s in each direction between GPUs of a node{}{}.\n"
-             "Products are taken to reach {:.0f} % of that, attention {:.0f} %, other kernels {:.0f} % of the memory's "
-             "bandwidth,\n"
-             "transfers {:.0f} % of theirs: what good kernels reach on large sizes, not what this program was seen to. "
-             "Starting\n"
-             "kernels, latencies, reading data and saves are left out. Parts are ms of the stream that computes, which waits "
-             "for\n"
+             "Assumed, not measured with this program:\n"
+             "{}"
+             "Kernel launches, latencies, reading data and saves are not included. Parts are ms of the compute stream, which "
+             "waits for\n"
              "transfers and sums. MFU: of {:.0f} TFLOP/s, attention counted causally.\n",
              gpu.product, gpu.name, gpu.source, gpu.flops(sharding.types.parameter) / 1e12, name_of(sharding.types.parameter),
              gpu.memory_bandwidth / 1e12, gpu.link_bandwidth / 1e9,
              cluster.nodes > 1 ? format(", {:.0f} of each to other nodes", gpu.network_bandwidth / 1e9) : "",
-             sharding.plan.offload_optimizer ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "",
-             100 * efficiency.products, 100 * efficiency.attention, 100 * efficiency.memory, 100 * efficiency.transfers,
+             sharding.plan.offload_optimizer ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "", assumptions,
              gpu.flops(sharding.types.parameter) / 1e12) +
          lay_out(rows, 2);
 }

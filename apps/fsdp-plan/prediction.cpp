@@ -38,14 +38,18 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
     for (const std::size_t p : unit.parameters) trained[p] = unit.trainable;
   const StageWork stages(model, trained, options.batch, type);
   const Costing costing{layout, stages, options.optimizer};
-  const double product_rate = gpu.flops(type) * efficiency.products, attention_rate = gpu.flops(type) * efficiency.attention,
+  const double product_rate = gpu.flops(type) * efficiency.products,
+               attention_forward_rate = gpu.flops(type) * efficiency.attention_forward,
+               attention_backward_rate = gpu.flops(type) * efficiency.attention_backward,
                fp32_rate = gpu.flops_fp32 * efficiency.products, bandwidth = gpu.memory_bandwidth * efficiency.memory,
                link = gpu.host_bandwidth * efficiency.transfers;
   StepPrediction step;
   /// Returns the seconds of an operation that is not a collective, and adds them to `step`.
   const auto compute = [&](const Operation& op) {
     const Cost cost = op.kind->cost(op, costing);
-    const double products = cost.product_flops / product_rate, attention = cost.attention_flops / attention_rate,
+    const double products = cost.product_flops / product_rate,
+                 attention = cost.attention_forward_flops / attention_forward_rate +
+                             cost.attention_backward_flops / attention_backward_rate,
                  memory = cost.memory_bytes / bandwidth, fp32 = cost.fp32_flops / fp32_rate,
                  transfer = op.kind->account == Account::offload ? real(op.bytes()) / link : 0;
     const double seconds = products + attention + memory + fp32 + transfer;
@@ -116,7 +120,10 @@ double predicted_mfu(const StepPrediction& step, const Transformer& model, const
   return model.flops_per_token(options.batch.T) * tokens / step.total / gpu.flops(options.types.parameter);
 }
 
-nlohmann::json to_json(const GpuFigures& gpu, const Efficiency& efficiency) {
+nlohmann::json to_json(const GpuFigures& gpu) {
+  nlohmann::json reached;
+  for (const AssumedEfficiency& assumed : assumed_efficiencies)
+    reached[std::string(assumed.name)] = {{"fraction", assumed.fraction}, {"of", assumed.of}, {"source", assumed.source}};
   return {{"name", gpu.name},
           {"product", gpu.product},
           {"flops_16bit", gpu.flops_16bit},
@@ -127,11 +134,7 @@ nlohmann::json to_json(const GpuFigures& gpu, const Efficiency& efficiency) {
           {"host_bandwidth", gpu.host_bandwidth},
           {"network_bandwidth", gpu.network_bandwidth == 0 ? nlohmann::json() : nlohmann::json(gpu.network_bandwidth)},
           {"source", gpu.source},
-          {"reached",
-           {{"products", efficiency.products},
-            {"attention", efficiency.attention},
-            {"memory", efficiency.memory},
-            {"transfers", efficiency.transfers}}},
+          {"reached", reached},
           {"measured", false}};
 }
 

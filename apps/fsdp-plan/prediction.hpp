@@ -3,6 +3,9 @@
 // for have ended.
 #pragma once
 
+#include <array>
+#include <string_view>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include "device/gpu_figures.hpp"
@@ -11,13 +14,30 @@
 
 namespace fsdp {
 
-/// The fractions of a datasheet's rates and bandwidths that operations are assumed to reach. They are typical of good kernels
-/// and libraries at large sizes, and were not measured with this program.
+/// The fraction of a figure of the datasheet that some work is assumed to reach. None was measured with this program.
+struct AssumedEfficiency {
+  std::string_view name, work;  // in JSON and in text
+  double fraction;
+  std::string_view of, source;
+};
+inline constexpr std::array assumed_efficiencies = {
+    AssumedEfficiency{"products", "matrix products", 0.70, "the peak rate", "usual for good libraries at large sizes"},
+    AssumedEfficiency{"attention_forward", "attention, forward", 0.28, "the peak rate", "estimate from instruction counts"},
+    AssumedEfficiency{"attention_backward", "attention, backward", 0.17, "the peak rate", "estimate from instruction counts"},
+    AssumedEfficiency{"memory", "other kernels, the optimizer", 0.85, "the memory bandwidth",
+                      "usual for kernels that compute little"},
+    AssumedEfficiency{"transfers", "collectives, offloading", 0.80, "the link bandwidth",
+                      "usual for good libraries at large sizes"}};
+
+consteval double assumed_efficiency(std::string_view name) {
+  for (const AssumedEfficiency& assumed : assumed_efficiencies)
+    if (assumed.name == name) return assumed.fraction;
+  throw "the name is not in the table";
+}
 struct Efficiency {
-  double products = 0.70;   // of the peak rate of matrix products
-  double attention = 0.30;  // of the same peak rate: about 300 TFLOP/s on an H100
-  double memory = 0.85;     // of the memory bandwidth, for kernels that compute little
-  double transfers = 0.80;  // of the bandwidth of links, network and PCIe
+  double products = assumed_efficiency("products"), attention_forward = assumed_efficiency("attention_forward"),
+         attention_backward = assumed_efficiency("attention_backward"), memory = assumed_efficiency("memory"),
+         transfers = assumed_efficiency("transfers");
 };
 
 /// Seconds of one update on one rank.
@@ -40,6 +60,7 @@ double tokens_per_second(const StepPrediction& step, const ShardingOptions& opti
 double predicted_mfu(const StepPrediction& step, const Transformer& model, const ShardingOptions& options,
                      const GpuFigures& gpu);
 
-nlohmann::json to_json(const GpuFigures& gpu, const Efficiency& efficiency = {});
+/// Returns the GPU's figures and the assumed efficiencies.
+nlohmann::json to_json(const GpuFigures& gpu);
 
 }  // namespace fsdp

@@ -28,7 +28,7 @@ Cost StageWork::forward(std::size_t block) const {
   const double C = real(c_.width);
   const double norms = 2 * 2 * C, residuals = 2 * 3 * C;
   return {.product_flops = 2 * R_ * matrices_[1 + block],
-          .attention_flops = 2 * attention(),
+          .attention_forward_flops = 2 * attention(),
           .memory_bytes = numbers(norms + residuals + activation() + heads() + biases())};
 }
 
@@ -47,7 +47,7 @@ Cost StageWork::backward(std::size_t block) const {
   const double C = real(c_.width), F = real(c_.ffn_width);
   const double norms = 2 * 4 * C, activations = (c_.activation == Activation::swiglu ? 5 : 3) * F;
   return {.product_flops = 2 * R_ * (matrices_[1 + block] + trained_matrices_[1 + block]),
-          .attention_flops = 5 * attention(),
+          .attention_backward_flops = 5 * attention(),
           .memory_bytes = numbers(norms + activations + heads() + biases())};
 }
 

@@ -12,7 +12,7 @@ class Transformer;
 
 /// The operations, and the bytes read and written in device memory.
 struct Cost {
-  double product_flops = 0, attention_flops = 0, fp32_flops = 0, memory_bytes = 0;
+  double product_flops = 0, attention_forward_flops = 0, attention_backward_flops = 0, fp32_flops = 0, memory_bytes = 0;
 };
 
 class StageWork {

@@ -15,6 +15,7 @@
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
 #include "support/by_nodes.hpp"
+#include "support/files.hpp"
 #include "support/messages.hpp"
 #include "train/origin.hpp"
 
@@ -230,12 +231,13 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
 
 namespace {
 
-StepPrediction predict(const PlanTableOptions& options, const char* strategy, const GpuFigures& gpu) {
+StepPrediction predict(const PlanTableOptions& options, const char* strategy, const GpuFigures& gpu,
+                       const Efficiency& efficiency = {1, 1, 1, 1, 1}) {
   ShardingOptions sharding = options.train.sharding;
   sharding.strategy = strategy;
   const Transformer model(named_config(options.train, nullptr), cuda_traits());
   return predict_update(model, sharding, mesh_shape(find_placement(strategy), options.cluster.ranks(), 2), options.cluster, gpu,
-                        {1, 1, 1, 1});
+                        efficiency);
 }
 
 bool near(double found, double expected) { return std::abs(found - expected) <= 1e-9 * std::abs(expected); }
@@ -258,6 +260,8 @@ BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
     // Scores and sums over half of T * T: 2 products forward, 5 backward, 3 blocks.
     BOOST_TEST(near(step.attention, 3 * 7 * tokens * 8 * 16), step.attention);
     BOOST_TEST(near(step.total, step.products + step.attention));
+    BOOST_TEST(
+        near(predict(options, "full", computes, {1, 0.5, 0.25, 1, 1}).attention, 3 * (2 / 0.5 + 5 / 0.25) * tokens * 8 * 16));
     BOOST_TEST(near(tokens_per_second(step, options.train.sharding, options.cluster), 2 * tokens / step.total));
     // The model's FLOPs count biases and norms like matrices, and do not count attention's recomputation in backward.
     const double flops = step.products + 6 * tokens * (3. * (3280 - 16 * 192) + 2 * 16) + 3 * 6 * tokens * 8 * 16;
@@ -308,6 +312,11 @@ BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   BOOST_TEST(table.options.memory_limit == 80'000'000'000u);
   CHECK_CONTAINS(describe(table), "not measured");
   CHECK_CONTAINS(describe(table), "NVIDIA H100 Tensor Core GPU datasheet");
+  for (const AssumedEfficiency& assumed : assumed_efficiencies) {  // printed, and the same in the documentation
+    CHECK_CONTAINS(describe(table), format("{:.0f} % of {}: {}", 100 * assumed.fraction, assumed.of, assumed.source));
+    CHECK_CONTAINS(read_file(FSDP_DOCS "/gpu.md"),
+                   format("| {} | {:.0f} % of {} | {} |", assumed.work, 100 * assumed.fraction, assumed.of, assumed.source));
+  }
   const nlohmann::json json = to_json(table);
   BOOST_TEST(json["gpu"]["measured"] == false);
   for (const auto& strategy : json["strategies"])

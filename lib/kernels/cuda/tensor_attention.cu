@@ -8,16 +8,19 @@
 // Rounded to 16 bits they are the left operand of the next product, so that they never go through shared memory. The block's
 // own rows are in shared memory. The rows of the other side (keys and values for a block of queries, queries for a block of
 // keys) are copied there in steps of 32 or 64 rows. There are two buffers for steps: asynchronous copies fill one buffer while
-// the other is used.
+// the other is used. A warp reads its own rows from shared memory once, and keeps them in registers, if there are enough.
+//
+// Dropout is a template parameter. Without it, and for one document, steps in which every query sees every key have their own
+// code, without masks. docs/gpu.md has the number of instructions of these steps.
 //
 // Expected performance on compute capability 8.0, where it was never measured: a multiprocessor runs one mma in two cycles, and
 // in this time shared memory delivers 256 bytes, that is, one right operand. The forward pass has two strips per warp, which
-// share each right operand (160 to 190 bytes per mma). In the backward pass two strips would need too many registers (290 to
-// 340 bytes, so at best 75 % to 88 % of the peak). Compute capability 9.0 has similar limits; its faster instructions (wgmma)
-// are not used. A block takes 30 to 80 KiB of shared memory (heads of 32: 30, 64: 54, 80: 66, 96: 78, 128: 68, and up to 1 more
-// for the gradients of keys) and a thread at most 255 registers, so that at least two blocks fit on a multiprocessor. Rows in
-// shared memory are padded by 16 bytes, so that ldmatrix has no bank conflicts. Of a head's tiles, those with the longest sums
-// start first.
+// share each right operand (130 to 190 bytes per mma). In the backward pass two strips would need too many registers (260 to
+// 290 bytes, so at best 89 % to 100 % of the peak; 290 to 340 bytes with dropout). Compute capability 9.0 has similar limits;
+// its faster instructions (wgmma) are not used. A block takes 30 to 80 KiB of shared memory (heads of 32: 30, 64: 54, 80: 66,
+// 96: 78, 128: 68, and up to 1 more for the gradients of keys) and a thread at most 255 registers, so that at least two blocks
+// fit on a multiprocessor. Rows in shared memory are padded by 16 bytes, so that ldmatrix has no bank conflicts. Of a head's
+// tiles, those with the longest sums start first.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
 #include "kernels/cuda/attention.hpp"

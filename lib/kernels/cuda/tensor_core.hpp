@@ -120,8 +120,8 @@ __device__ __forceinline__ FourParts ldmatrix_transposed(const void* row) {
 }
 
 /// Starts copying 4 or 16 bytes from device memory to shared memory. Both addresses are aligned to this size. If `there` is
-/// false, writes zeros instead. This lane sees the bytes after wait_copies(), and the other lanes of the block after the next
-/// barrier.
+/// false, writes zeros instead, and `from` need not be an address of any memory. This lane sees the bytes after wait_copies(),
+/// and the other lanes of the block after the next barrier.
 template <unsigned bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
   static_assert(bytes == 4 || bytes == 16);
