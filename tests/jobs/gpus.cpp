@@ -1,31 +1,45 @@
 // Jobs with one GPU per rank, on the doubles of CUDA and NCCL (tests/cuda_double): their output, their bits, and how
-// they end after a rank is lost.
+// they end after a rank is lost. tools/gpu-check runs the cases with lost ranks on real GPUs, too.
 #include <boost/test/unit_test.hpp>
 
+#include "base/format.hpp"
 #include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/gpu.hpp"
 
+using namespace fsdp;
 using namespace fsdp::test;
 
 namespace {
 
-/// Enough layers that an update has more launches than CUDA lets wait.
+/// The number of ranks in jobs that lose one.
+int ranks_of_lost_jobs() { return wants_real_gpu() ? std::min(8, gpus_or_skip(2)) : 3; }
+
+/// With this many layers, an update has more launches than CUDA queues before it blocks the host.
 const std::string deep = "--decoder-layers 32 ";
 
+/// On a real GPU the model is wider, so that launches wait in the queue; on the double it would take too long.
+std::string sizes_of_model(const std::string& more) {
+  const bool wide = wants_real_gpu() && !std::getenv("FSDP_CUDA_DOUBLE_DEVICES");
+  return std::string(more.starts_with(deep) ? "" : "--decoder-layers 2 ") +
+         (wide ? "--decoder-embed-dim 1024 --decoder-attention-heads 16 "
+               : "--decoder-embed-dim 32 --decoder-attention-heads 4 ");
+}
+
 std::vector<std::string> options(const std::string& name, const std::string& more) {
-  return split((golden_folder("gpt2-tied") / "train.bin").string() + " --arch gpt2 --vocab-size 211 " +
-               (more.starts_with(deep) ? "" : "--decoder-layers 2 ") +
-               "--decoder-embed-dim 32 --decoder-attention-heads 4 "
+  return split((golden_folder("gpt2-tied") / "train.bin").string() + " --arch gpt2 --vocab-size 211 " + sizes_of_model(more) +
                "--tokens-per-sample 16 --batch-size 1 --lr 1e-3 --clip-norm 1 --log-interval 1 --threads 1 "
                "--log-file " +
                name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
 }
 
-/// Runs on `devices` devices. Only the last rank gets `environment`.
+/// Runs on `devices` devices of the double, or on real GPUs. Only the last rank gets `environment`.
 Outcome train(const fs::path& folder, int np, int devices, const std::string& name, const std::string& more,
               const std::function<void(pid_t)>& meanwhile = {}, const std::string& environment = {}) {
-  ::setenv("FSDP_CUDA_LIBRARY", FSDP_CUDA_ON_DOUBLE, 0);  // cuda_double.mutations sets another one
-  ::setenv("FSDP_CUDA_DOUBLE_DEVICES", std::to_string(devices).c_str(), 1);
+  if (!wants_real_gpu()) {
+    ::setenv("FSDP_CUDA_LIBRARY", FSDP_CUDA_ON_DOUBLE, 0);  // cuda_double.mutations sets another one
+    ::setenv("FSDP_CUDA_DOUBLE_DEVICES", std::to_string(devices).c_str(), 1);
+  }
   const std::string of_last = "if [ $OMPI_COMM_WORLD_RANK = " + std::to_string(np - 1) + " ]; then export " +
                               (environment.empty() ? "NOTHING=" : environment) + "; fi; ";
   return run(folder,
@@ -118,28 +132,33 @@ BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
 
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
   const auto folder = fresh_folder();
-  const Outcome outcome = train(folder, 3, 4, "killed", deep + "--max-update 1000000 --comm nccl --collective-timeout 5s",
-                                signal_to_rank_1(folder, "killed", SIGKILL));
+  const Outcome outcome =
+      train(folder, ranks_of_lost_jobs(), 4, "killed", deep + "--max-update 1000000 --comm nccl --collective-timeout 5s",
+            signal_to_rank_1(folder, "killed", SIGKILL));
   BOOST_TEST(outcome.code != 0);
   BOOST_TEST(losses(folder, "killed").size() >= 3u);
-  require_ended(folder, 3);
+  require_ended(folder, ranks_of_lost_jobs());
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
+  const int ranks = ranks_of_lost_jobs(), limit_s = wants_real_gpu() ? 20 : 5;
   for (const std::string& way : {deep + "--comm nccl", std::string("--comm mpi")}) {
     const auto folder = fresh_folder();
     const auto begin = std::chrono::steady_clock::now();
-    const Outcome outcome = train(folder, 3, 4, "hangs", way + " --max-update 1000000 --collective-timeout 5s",
-                                  signal_to_rank_1(folder, "hangs", SIGSTOP));
+    const Outcome outcome =
+        train(folder, ranks, 4, "hangs", way + format(" --max-update 1000000 --collective-timeout {}s", limit_s),
+              signal_to_rank_1(folder, "hangs", SIGSTOP));
     BOOST_TEST(outcome.code == 1);
     BOOST_TEST(outcome.says("rank 1 on "), outcome.output);
-    BOOST_TEST(outcome.says(" within 5.0 s"), outcome.output);
+    BOOST_TEST(outcome.says(format(" within {}.0 s", limit_s)), outcome.output);
     BOOST_TEST(outcome.says(" has not arrived at "), outcome.output);
     // The message also names the unit, except for sums over the whole update.
     BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ") || outcome.says("all-reduce within")),
                outcome.output);
-    BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)));
-    require_ended(folder, 3);
+    BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60 + 3 * limit_s)));
+    require_ended(folder, ranks);
+    const Outcome next = train(folder, ranks, 4, "next", way + " --max-update 2");
+    BOOST_TEST(next.code == 0, next.output);
   }
 }
 

@@ -17,17 +17,8 @@ run() {
   [[ $status == "$expected" ]] || fail "status $status instead of $expected with: $*"
 }
 says() { grep -qE -- "$1" "$work/output" || fail "does not say: $1"; }
-# in_report KEY...: what the JSON has there; CMake reads it, which is there.
-in_report() {
-  cat >"$work/read.cmake" <<'END'
-file(READ ${FILE} text)
-string(JSON value GET "${text}" ${KEYS})
-message(NOTICE "${value}")
-END
-  local keys
-  keys=$(IFS=';' && echo "$*")
-  cmake -DFILE="$work/report/report.json" "-DKEYS=$keys" -P "$work/read.cmake" 2>&1
-}
+in_items() { jq -r "$1" "$work/report/items.jsonl"; } # in_items FILTER
+on_page() { grep -qE -- "$1" "$work/report/report.txt" || fail "the page does not say: $1"; }
 nvidia_smi() { printf '#!/bin/bash\n%s\n' "$1" >"$work/bin/nvidia-smi" && chmod +x "$work/bin/nvidia-smi"; }
 nvidia_smi 'exit 9'
 unset FSDP_CUDA_LIBRARY
@@ -36,15 +27,14 @@ if [[ -z $double ]]; then
   export CUDA_VISIBLE_DEVICES=''
   run 77 --build "$build"
   items=$("$gpu_check" --list | wc -l)
-  ((items > 30)) || fail "$items items"
-  [[ $(in_report not_run) == "$items" && $(in_report passed) == 0 && $(in_report failed) == 0 ]] || fail "the items are not all not run"
-  [[ $(grep -c '"status": "not run", "reason": "no GPU can be used here"' "$work/report/report.json") == "$items" ]] || fail "not all have that reason"
-  # The prediction stands alone, and the measurement is empty.
+  ((items > 60)) || fail "$items items"
+  [[ $(in_items 'select(.status == "not run" and .reason == "no GPU can be used here") | .item' | wc -l) == "$items" ]] || fail "not all items are not run"
   says "0 passed, 0 failed, $items not run"
-  [[ $(in_report items 28 name) == step.124M && $(in_report items 28 figures) == "" ]] || fail "step.124M is not item 28, or has figures"
-  [[ $(in_report items 28 predicted measured) == OFF && $(in_report items 28 predicted ms) =~ ^[0-9.]+$ ]] || fail "no prediction"
-  grep -qE '^step.124M {20,}[0-9.]+ ' "$work/report/report.txt" || fail "the text has no prediction alone"
-  grep -qE '^gpu: none: ' "$work/report/report.txt" || fail "the text does not say why"
+  # The prediction stands alone, and the measurement is empty.
+  [[ $(in_items 'select(.item == "step.124M") | .figures == null and ."fsdp-plan".ms > 0 and ."fsdp-plan".bytes > 1e9') == true ]] || fail "no prediction"
+  on_page '^  step.124M {20,}[0-9.]+ '
+  on_page '^gpu: none: no driver'
+  for question in 'Does it work' 'Is it right' 'How fast is it' 'Why not faster' 'Is memory as planned'; do on_page "^[1-5]\. $question\? 0 "; done
 
   # A GPU that is there, and of no use.
   # shellcheck disable=SC2016
@@ -59,36 +49,53 @@ if [[ -z $double ]]; then
   says "unknown argument --unknown"
   run 0 --help
 
-  # A packed folder needs nothing of what it was packed from. Without libfsdp_cuda here: CUDA's libraries are large.
-  mkdir -p "$work/build"/{bin,lib,tests}
-  cp "$build"/bin/fsdp-{train,bench,plan} "$work/build/bin/"
-  cp -a "$build"/lib/libfsdp.so* "$work/build/lib/"
-  run 0 --build "$work/build" --pack "$work/packed"
-  rm -rf "$work/build"
-  for file in tests/data/golden gpu-check gpu-check-torch.py; do [[ -e $work/packed/$file ]] || fail "$file was not packed"; done
-  [[ -n $(find "$work/packed/lib" -name 'libstdc++*') && -z $(find "$work/packed/lib" -name 'libc.so*' -o -name 'libm.so*') ]] ||
-    fail "the C++ library is to be packed, and the C library is not"
-  if ldd "$work/packed/bin/fsdp-train" | grep -q "/usr/lib/.*libmpi"; then # which was built here
-    [[ -n $(find "$work/packed/lib" -name 'libmpi*') && -n $(find "$work/packed/openmpi" -name 'mca_*') ]] || fail "MPI was not packed"
-  fi
-  status=0
-  (cd / && env -i PATH="$work/bin:/usr/bin:/bin" CUDA_VISIBLE_DEVICES='' "$work/packed/gpu-check" --report "$work/report") >"$work/output" 2>&1 || status=$?
-  [[ $status == 77 ]] || fail "status $status instead of 77 of the packed one"
-  grep -q '^fsdp: fsdp-bench [0-9]' "$work/report/report.txt" || fail "packed programs do not start"
   exit $((failures > 0))
 fi
 
-export FSDP_CUDA_LIBRARY=$double FSDP_CUDA_DOUBLE_DEVICES=1
-run 0 --build "$build" --only '^(out_of_memory|smoke|nccl)'
-says '^out_of_memory +passed'
-says '^nccl +not run .*needs 4 GPUs, and there are 1'
-says '^smoke.step +passed'
+# The double has two GPUs. Its nvidia-smi reports a clock that the power cap slows.
+export FSDP_CUDA_LIBRARY=$double FSDP_CUDA_DOUBLE_DEVICES=2
+# shellcheck disable=SC2016
+nvidia_smi 'case $* in
+  *clocks_event*) exit 2 ;; # the name is unknown to drivers before 535
+  *clocks.sm,power*) printf "%s\n" "0, 1980, 120.50, 900, 0, 0x0000000000000001" "0, 1410, 698.10, 1200, 97, 0x0000000000000004" ;;
+  *memory.used*) echo 100 ;;
+  *topo*) echo "GPU0 NV18" ;;
+esac'
+run 0 --build "$build" --only '^(out_of_memory|killed_rank|smoke|nccl|same_bits.tiny|trace.tiny|topology|golden.nccl|nodes.smoke)'
+for item in out_of_memory killed_rank smoke.step nccl nccl.info same_bits.tiny trace.tiny topology; do says "^$item +passed"; done
+says '^golden.nccl +not run .*needs 3 GPUs, and there are 2'
+says '^nodes.smoke +not run .*needs a Slurm job of several nodes'
 says '^golden +not run +left out by --only'
-grep -q '"name": "smoke.gemm", "status": "passed", "reason": "", "seconds": [0-9]*, "figures": {"device":"GPU made of threads' "$work/report/report.json" || fail "no figures"
-[[ $(in_report passed) == 4 && $(in_report failed) == 0 ]] || fail "not 4 passed"
+[[ $(in_items 'select(.item == "smoke.gemm") | .status + .figures.device[0:20]') == "passedGPU made of threads" ]] || fail "no figures"
+on_page '^gpus: 2$'
+on_page '^1\. Does it work\? [0-9]+ passed, 0 failed'
+on_page '^  same_bits.tiny +\{"updates":4\}$'
+on_page '^  smoke.step +[0-9.]+ '
+on_page '^  trace.tiny +exposed communication -?[0-9]+ ms; SM clock 1410 MHz \(least 1410\), at most 698 W, slowed by power cap in 100 %'
+on_page '^ +[0-9.]+ ms +[0-9.]+ %  compute  head and loss$'
+on_page '^5\. Is memory as planned\? 1 updates measured, 0 with more$'
+on_page '^  smoke.step +[0-9]{4} +1100 +[0-9]+$'
+grep -q NV18 "$work/report/topology.log" || fail "no topology"
 
-# What does not fit is not run; what fails, fails.
-FSDP_CUDA_DOUBLE_MEMORY=100000000 run 0 --build "$build" --only '^smoke.step$'
+# Two nodes of a Slurm job. This srun starts all ranks here, and they share the two GPUs.
+cat >"$work/bin/srun" <<'END'
+#!/bin/bash
+[[ $* != --mpi=list ]] || { echo "MPI plugin types are... pmix" && exit; }
+[[ $1 == --mpi=pmix ]] || exit 9
+while [[ $1 == --* ]]; do [[ $1 != --ntasks=* ]] || np=${1#*=}; shift; done
+exec mpirun --allow-run-as-root --oversubscribe --bind-to none -np "$np" "$@"
+END
+chmod +x "$work/bin/srun"
+SLURM_JOB_NUM_NODES=2 run 0 --build "$build" --only '^nodes.(smoke|doctor)'
+says '^nodes.smoke +passed'
+[[ $(in_items 'select(.item == "nodes.smoke") | .figures.ranks') == 4 ]] || fail "not 4 ranks"
+[[ $(SLURM_PROCID=1 "$gpu_check" --report "$work/none" && ls "$work") != *none* ]] || fail "a second task does not end at once"
+
+# More memory than planned; what does not fit is not run; what fails, fails, and does not stop the rest.
+nvidia_smi '[[ $* != *clocks.sm,power* ]] || echo "0, 1980, 120.50, 90000, 97, 0x0000000000000000"'
+run 0 --build "$build" --only '^smoke.step$'
+on_page '^5\. Is memory as planned\? NO: 1 updates measured, 1 with more$'
+FSDP_CUDA_DOUBLE_MEMORY=1000000 run 0 --build "$build" --only '^smoke.step$'
 says "^smoke.step +not run .*memory is too small"
 mkdir -p "$work/build/tests"
 ln -s "$build/bin" "$work/build/bin"
@@ -98,5 +105,7 @@ chmod +x "$work"/build/tests/*
 run 1 --build "$work/build" --only '^(kernels.all|golden)$'
 says "^kernels.all +failed .*exit status 3; see kernels.all.log"
 says "^golden +not run .*skipped: not today"
+on_page '^2\. Is it right\? NO: 0 passed, 1 failed'
+on_page '^  FAILED kernels.all: exit status 3'
 grep -q "two and two are five" "$work/report/kernels.all.log" || fail "the log lacks the output"
 exit $((failures > 0))
