@@ -143,17 +143,21 @@ struct ElementMemory {
       each_rounded<false>(lanes, b, f, arrays + first...);
   }
 
+  /// Calls f for one element. This is not a lambda, because nvcc 12.4 does not compile lambdas with two packs of parameters.
+  template <class F, std::size_t... k>
+  struct ExactElement {
+    F f;
+    template <class... X>
+    FSDP_INLINE void operator()(StateOf<k>&... state_k, X&... x) const {
+      float s[] = {state_k..., 0.0f};
+      f(s, x...);
+      ((state_k = s[k]), ...);
+    }
+  };
   template <class Lanes, class F, std::size_t... k, Array... A>
   FSDP_INLINE void each_exact(Lanes lanes, std::size_t b, F f, std::index_sequence<k...>, A... arrays) const {
     const std::size_t first = begin(b);
-    lanes.each(
-        end(b) - first,
-        [f](StateOf<k>&... state_k, auto&... x) FSDP_LANE {
-          float s[] = {state_k..., 0.0f};
-          f(s, x...);
-          ((state_k = s[k]), ...);
-        },
-        state[k] + first..., arrays...);
+    lanes.each(end(b) - first, ExactElement<F, k...>{f}, state[k] + first..., arrays...);
   }
 
   /// Philox counter j of a block gives the random bits of the four elements j, j + quarter, j + 2 * quarter and j + 3 *
