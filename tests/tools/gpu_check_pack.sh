@@ -32,6 +32,7 @@ if [[ ! -e $root/complete ]]; then
   # Its packages are unpacked, and not configured, which would take longer.
   debootstrap --foreign --variant=minbase bullseye "$root" >"$work/output" 2>&1 || { echo "skipped: $(tail -n 1 "$work/output")" && exit 77; }
   ln -s mawk "$root/usr/bin/awk"
+  [[ ! -L $root/proc ]] || { rm "$root/proc" && mkdir "$root/proc"; }
   echo 'root:x:0:0:root:/root:/bin/bash' >"$root/etc/passwd"
   touch "$root/complete"
 fi
