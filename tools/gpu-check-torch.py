@@ -9,6 +9,7 @@ Without a GPU it computes on the CPU and does not compile; that is for tests of 
 """
 import argparse
 import array
+import ctypes
 import json
 import os
 import statistics
@@ -99,7 +100,8 @@ def write_gpt2(model, a, folder):
             tensors[f"h.{i}.{name}.bias"] = module.bias
     header, data = {}, b""
     for name, tensor in tensors.items():
-        numbers = array.array("f", tensor.detach().cpu().flatten().tolist()).tobytes()
+        tensor = tensor.detach().cpu().contiguous()
+        numbers = ctypes.string_at(tensor.data_ptr(), 4 * tensor.numel())
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(numbers)]}
         data += numbers
     os.makedirs(folder)
