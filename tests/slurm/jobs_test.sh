@@ -25,18 +25,6 @@ cp "$2"/../lib/libfsdp_cuda_double.so "$2"/../tests/cuda_double/libfsdp_cuda.so 
 submit gpus train-gpu.sbatch FSDP_CUDA_LIBRARY="$work/lib/libfsdp_cuda.so" LD_LIBRARY_PATH="$work/lib" FSDP_CUDA_DOUBLE_DEVICES=2 \
   RANKS_PER_NODE=2 "${two_ranks[@]}" --gpus-per-node=2 -- --max-update 10 --save-dir gpus --log-file gpus.jsonl >/dev/null
 
-step "tools/gpu-check on the GPUs of two nodes"
-# It starts the ranks of its items by a srun of its own. The double of NCCL connects no nodes, so that fsdp-doctor finds one fault.
-mkdir tools
-cp "$1/tools/gpu-check" tools
-cp "$2"/fsdp-{bench,doctor} bin
-at_head env FSDP_CUDA_LIBRARY="$work/lib/libfsdp_cuda.so" LD_LIBRARY_PATH="$work/lib" FSDP_CUDA_DOUBLE_DEVICES=1 \
-  srun --partition=gpu --nodes=2 --ntasks=2 --gpus-per-node=1 "$work/tools/gpu-check" --build "$work" --report "$work/home/gpu-check" \
-  --only '^nodes.doctor$' >home/gpu-check.out 2>&1 || true
-grep -qE 'ok +MPI .* connects 2 ranks on 2 nodes; started by srun with PMIx' home/gpu-check/nodes.doctor.log ||
-  fail "gpu-check has not started ranks on both nodes: $(cat home/gpu-check/nodes.doctor.log)"
-[[ $(grep -cE '^  failed ' home/gpu-check/nodes.doctor.log) == 1 ]] || fail "not one fault: $(cat home/gpu-check/nodes.doctor.log)"
-
 step "a terminal on a node, also in the partition of GPUs"
 for partition in cpu gpu; do
   gpus=()
@@ -63,6 +51,18 @@ for value in 1e-3 2e-3; do
   grep -q "\"lr\":0.00${value%e-3}[,}]" home/sweep/lr-$value.jsonl || fail "the job for $value has had another rate"
 done
 says empty "job 3 of the array has no value [(]VALUES has 1[)]; submit with --array=0-0"
+
+step "tools/gpu-check on the GPUs of two nodes"
+# It starts the ranks of its items by a srun of its own. The double of NCCL connects no nodes, so that fsdp-doctor finds one fault.
+mkdir tools
+cp "$1/tools/gpu-check" tools
+cp "$2"/fsdp-{bench,doctor} bin
+at_head env FSDP_CUDA_LIBRARY="$work/lib/libfsdp_cuda.so" LD_LIBRARY_PATH="$work/lib" FSDP_CUDA_DOUBLE_DEVICES=1 \
+  srun --partition=gpu --nodes=2 --ntasks=2 --gpus-per-node=1 "$work/tools/gpu-check" --build "$work" --report "$work/home/gpu-check" \
+  --only '^nodes.doctor$' >home/gpu-check.out 2>&1 || true
+grep -qE 'ok +MPI .* connects 2 ranks on 2 nodes; started by srun with PMIx' home/gpu-check/nodes.doctor.log ||
+  fail "gpu-check has not started ranks on both nodes: $(cat home/gpu-check/nodes.doctor.log)"
+[[ $(grep -cE '^  failed ' home/gpu-check/nodes.doctor.log) == 1 ]] || fail "not one fault: $(cat home/gpu-check/nodes.doctor.log)"
 
 step "fine-tuning of that model"
 # Trains on CPUs, because the GPUs are pretended. Slurm's part of the script is unchanged.
