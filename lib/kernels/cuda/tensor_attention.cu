@@ -437,14 +437,16 @@ struct TensorForward {
     }
     // With dropout, mask.dropped is never 0. But this branch keeps the compiler from mixing the code below with that above, for
     // which there are too few registers.
-    if (!dropout || !mask.dropped) return;
-    FSDP_UNROLL
-    for (unsigned j = 0; j < n; j += 4) {
-      SumFragment factors[4];
-      row_factors(factors, mask, key + 8 * j, static_cast<unsigned>(s.past) + query, at.head, at.b);
-      FSDP_UNROLL
-      for (unsigned c = 0; c < 16; ++c) scores.of[j + c / 4].part[c % 4] *= factors[c / 4].part[c % 4];
-    }
+    if constexpr (dropout)
+      if (mask.dropped) {
+        FSDP_UNROLL
+        for (unsigned j = 0; j < n; j += 4) {
+          SumFragment factors[4];
+          row_factors(factors, mask, key + 8 * j, static_cast<unsigned>(s.past) + query, at.head, at.b);
+          FSDP_UNROLL
+          for (unsigned c = 0; c < 16; ++c) scores.of[j + c / 4].part[c % 4] *= factors[c / 4].part[c % 4];
+        }
+      }
   }
 };
 
