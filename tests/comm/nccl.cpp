@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <thread>
 
@@ -25,6 +26,11 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 namespace {
+
+/// Little memory, which a test fills. Before anything reads it.
+struct Environment {
+  Environment() { ::setenv("FSDP_CUDA_DOUBLE_MEMORY", "300000000", 1); }
+} environment;
 
 /// The communicators, device and stream of a test's rank.
 struct Rank {
@@ -358,4 +364,35 @@ BOOST_AUTO_TEST_CASE(a_rank_that_comes_too_late_is_not_waited_for) {
     }
   });
   BOOST_TEST(given_up == 2);
+}
+
+// Rank 1 does not come to the second gather, so that only an abort ends it; and the error is inside a group of messages: there
+// is too little memory for the connection of the reductions.
+BOOST_AUTO_TEST_CASE(an_error_inside_a_group_of_messages_does_not_hold_up_an_abort) {
+  if (wants_real_gpu()) return;  // it would fill the memory of a GPU
+  std::atomic<bool> has_failed = false;
+  const auto rank = [&](Communicator& host) {
+    const auto device = make_device(Threads::of_own_gpu, static_cast<std::uint64_t>(host.rank()));
+    const auto second = host.split(0, host.rank());
+    const auto gathers = device->make_stream(StreamUse::communication),
+               reductions = device->make_stream(StreamUse::communication);
+    const auto groups = library().connect(host, *device, {.timeout_s = 0.3});
+    const auto of_reductions = groups->make(host, 1 << 20), of_gathers = groups->make(*second, 0);
+    const Buffer gathered = of_gathers->allocate(*device, 8), reduced = of_reductions->allocate(*device, 512);
+    auto* const x = reinterpret_cast<float*>(gathered.data());
+    auto* const y = reinterpret_cast<float*>(reduced.data());
+    of_gathers->all_gather(*gathers, x + host.rank(), x, 1, DType::f32);
+    gathers->synchronize();
+    if (host.rank() == 1) {
+      while (!has_failed) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      throw UserError("rank 1 stops");
+    }
+    std::vector<Buffer> rest;
+    BOOST_CHECK_THROW(for (;;) rest.push_back(device->allocate(std::size_t{1} << 20)), UserError);
+    of_gathers->all_gather(*gathers, x, x, 1, DType::f32);
+    BOOST_CHECK_THROW(of_reductions->reduce_scatter(*reductions, y, y + 64, 4, Into::overwrite, DType::f32), CallError);
+    has_failed = true;
+    gathers->synchronize();
+  };
+  BOOST_CHECK_THROW(run_ranks(2, rank), std::exception);
 }
