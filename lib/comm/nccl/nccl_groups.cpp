@@ -300,7 +300,8 @@ class Groups final : public DeviceGroups {
   }
 
   /// Aborts all communicators of this rank, exchanges sequence numbers with the other hosts to find the rank that is furthest
-  /// behind, and throws CollectiveTimeout. All ranks that wait for a missing rank call this at about the same time.
+  /// behind, and throws CollectiveTimeout. All ranks that wait for a missing rank call this at about the same time. `said` is
+  /// an error that NCCL has reported, or empty if the collective takes too long.
   [[noreturn]] void give_up(const Started& missed, const std::string& said) {
     const std::string what = name_of(missed.called);
     abort_all();
@@ -316,12 +317,12 @@ class Groups final : public DeviceGroups {
     for (int rank = 0; rank < size_ && *least < *most; ++rank)
       if (places[static_cast<std::size_t>(rank)] == *least) last.push_back(rank);
     const std::string who = name_ranks(last);
+    const std::string failed = said.empty()
+                                   ? format("NCCL has not completed {} within {}", what, format_duration(options_.timeout_s))
+                                   : format("{}, in the {}", said, what);
     throw CollectiveTimeout(
-        format("NCCL has not completed {} within {} (all processes respond{}{}{}); run with NCCL_DEBUG=INFO to see why, or "
-               "give `communication by messages`",
-               what, format_duration(options_.timeout_s),
-               last.empty() ? "" : format(", and {} {} the furthest behind", who, last.size() == 1 ? "is" : "are"),
-               said.empty() ? "" : "; ", said),
+        format("{} (all processes respond{}); run with NCCL_DEBUG=INFO to see why, or give `communication by messages`", failed,
+               last.empty() ? "" : format(", and {} {} the furthest behind", who, last.size() == 1 ? "is" : "are")),
         last.empty() ? "another rank" : who, last, options_.timeout_s);
   }
 
@@ -559,7 +560,7 @@ class NcclCollectives final : public Collectives {
         with(on, i, i < level.me ? i : i - 1);
       }
     } catch (...) {
-      ncclGroupEnd();  // an open group would delay the aborts
+      ncclGroupEnd();  // in an open group, abort_all() would do nothing
       throw;
     }
     finish(ncclGroupEnd(), "ncclGroupEnd");
