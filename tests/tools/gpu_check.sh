@@ -95,7 +95,7 @@ says '^nodes.smoke +passed'
 nvidia_smi '[[ $* != *clocks.sm,power* ]] || echo "0, 1980, 120.50, 90000, 97, 0x0000000000000000"'
 run 0 --build "$build" --only '^smoke.step$'
 on_page '^5\. Is memory as planned\? NO: 1 updates measured, 1 with more$'
-FSDP_CUDA_DOUBLE_MEMORY=1000000 run 0 --build "$build" --only '^smoke.step$'
+FSDP_CUDA_DOUBLE_MEMORY=20000000 run 0 --build "$build" --only '^smoke.step$'
 says "^smoke.step +not run .*memory is too small"
 mkdir -p "$work/build/tests"
 ln -s "$build/bin" "$work/build/bin"
