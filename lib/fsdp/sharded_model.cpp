@@ -53,36 +53,30 @@ Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& wor
 /// Runs the largest collective of each kind and group of the plan once, on memory that is released afterwards: NCCL connects
 /// the ranks, and takes device memory for each connection, when they first use it. Collective over world.
 void use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) {
-  struct Largest {
-    std::size_t count = 0, parts = 1;
-    DType type = DType::f32, reduce_dtype = DType::f32;
-    std::size_t bytes() const { return count * parts * size_of(type); }
-  };
-  std::map<std::tuple<GroupAxis, bool, Collective>, Largest> used;  // true: a gather, on the communicator for gathers
-  for (const auto* const operations : {&plan.update, &plan.evaluation})
-    for (const Operation& op : *operations) {
-      if (!is_collective(op)) continue;
-      const auto parts =
-          static_cast<std::size_t>(*op.kind->collective == Collective::all_reduce ? 1 : mesh.along(op.group).size());
-      Largest& largest = used[{op.group, op.stream == StreamId::gather, *op.kind->collective}];
-      if (const Largest one{op.count, parts, op.type, op.reduce_dtype}; one.bytes() > largest.bytes()) largest = one;
-    }
+  const auto ranks_of = [&](const Operation& op) { return static_cast<std::size_t>(mesh.along(op.group).size()); };
+  const auto bytes_of = [&](const Operation& op) { return collective_of(op)->buffer_bytes(ranks_of(op)); };
+  // By group, whether its communicator is that for gathers, and kind; the order is the same on all ranks.
+  std::map<std::tuple<GroupAxis, bool, Collective>, const Operation*> largest;
+  for (const Operation* const op : collectives_of_plan(plan)) {
+    const Operation*& kept = largest[{op->group, op->stream == StreamId::gather, *op->kind->collective}];
+    if (!kept || bytes_of(*op) > bytes_of(*kept)) kept = op;
+  }
   const auto stream = device.make_stream(StreamUse::communication);
-  for (const auto& [which, largest] : used) {
-    const auto [axis, is_gather, kind] = which;
-    if (mesh.along(axis).size() == 1) continue;
-    Collectives& group = is_gather ? mesh.data_of_gathers() : mesh.data_along(axis);
-    const Buffer memory = agree(*mesh.world, [&] { return device.allocate(largest.bytes()); });
-    std::byte* const mine =
-        memory.data() + static_cast<std::size_t>(mesh.along(axis).rank()) * largest.count * size_of(largest.type);
-    auto* const floats = reinterpret_cast<float*>(memory.data());
-    on_stream(*stream, [&, kind = kind, &all = largest] {
-      if (kind == Collective::all_gather)
-        group.all_gather(*stream, mine, memory.data(), all.count, all.type);
-      else if (kind == Collective::reduce_scatter)
-        group.reduce_scatter(*stream, floats, reinterpret_cast<float*>(mine), all.count, Into::overwrite, all.reduce_dtype);
+  for (const auto& [which, op] : largest) {
+    if (ranks_of(*op) == 1) continue;
+    const Operation& used = *op;
+    Collectives& group = group_of(used, mesh);
+    const Buffer memory = agree(*mesh.world, [&] { return device.allocate(bytes_of(used)); });
+    std::byte* const whole = memory.data();
+    std::byte* const mine = whole + static_cast<std::size_t>(mesh.along(used.group).rank()) * used.count * size_of(used.type);
+    on_stream(*stream, [&] {
+      if (*used.kind->collective == Collective::all_gather)
+        group.all_gather(*stream, mine, whole, used.count, used.type);
+      else if (*used.kind->collective == Collective::reduce_scatter)
+        group.reduce_scatter(*stream, reinterpret_cast<float*>(whole), reinterpret_cast<float*>(mine), used.count,
+                             Into::overwrite, used.reduce_dtype);
       else
-        group.all_reduce(*stream, memory.data(), all.count, all.type, all.reduce_dtype);
+        group.all_reduce(*stream, whole, used.count, used.type, used.reduce_dtype);
     });
   }
 }

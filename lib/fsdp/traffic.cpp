@@ -98,16 +98,25 @@ std::optional<CollectiveUse> collective_of(const Operation& op) {
   return CollectiveUse{kind, op.group, op.count, size_of(op.type), size_of(reduce_dtype), 1};
 }
 
+Collectives& group_of(const Operation& op, const Mesh& mesh) {
+  return op.stream == StreamId::gather ? mesh.data_of_gathers() : mesh.data_along(op.group);
+}
+
+std::vector<const Operation*> collectives_of_plan(const Plan& plan) {
+  std::vector<const Operation*> all;
+  for (const auto* const list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish})
+    for (const Operation& op : *list)
+      if (is_collective(op)) all.push_back(&op);
+  return all;
+}
+
 LargestSums largest_sums(const Plan& plan, MeshShape mesh) {
   LargestSums largest{};
-  for (const auto* const operations : {&plan.update, &plan.evaluation})
-    for (const Operation& op : *operations) {
-      const auto use = collective_of(op);
-      if (!use || use->kind == Collective::all_gather) continue;
-      const std::size_t parts = use->kind == Collective::reduce_scatter ? group_of(0, use->axis, mesh).size : 1;
-      std::size_t& of_axis = largest[static_cast<std::size_t>(use->axis)];
-      of_axis = std::max(of_axis, use->count * use->element_bytes * parts);
-    }
+  for (const Operation* const op : collectives_of_plan(plan)) {
+    const CollectiveUse use = *collective_of(*op);
+    std::size_t& of_axis = largest[static_cast<std::size_t>(use.axis)];
+    if (use.kind != Collective::all_gather) of_axis = std::max(of_axis, use.buffer_bytes(group_of(0, use.axis, mesh).size));
+  }
   return largest;
 }
 

@@ -47,6 +47,10 @@ struct CollectiveUse {
   std::size_t whole_bytes(std::size_t ranks) const {
     return count * reduce_bytes * (kind == Collective::all_reduce ? 1 : ranks);
   }
+  /// The bytes of this buffer in memory, in the type of its elements.
+  std::size_t buffer_bytes(std::size_t ranks) const {
+    return count * element_bytes * (kind == Collective::all_reduce ? 1 : ranks);
+  }
   /// The bytes that a group's ranks exchange: in an all-reduce those of the summands and those of the sums.
   std::size_t moved_bytes(std::size_t ranks) const {
     return kind == Collective::all_reduce ? count * (reduce_bytes + element_bytes) : whole_bytes(ranks);
@@ -55,13 +59,16 @@ struct CollectiveUse {
   std::size_t sent_bytes(std::size_t ranks) const { return (ranks - 1) * moved_bytes(ranks) / ranks; }
   /// The bytes of host memory for staging device memory: the whole buffer and, in a reduce-scatter, this rank's part.
   std::size_t staging_bytes(std::size_t ranks) const {
-    const std::size_t part = count * element_bytes;
-    if (kind == Collective::all_reduce) return ranks > 1 || reduce_bytes != element_bytes ? part : 0;
-    return (kind == Collective::reduce_scatter ? ranks + 1 : ranks) * part;
+    if (kind == Collective::all_reduce && ranks == 1 && reduce_bytes == element_bytes) return 0;
+    return buffer_bytes(ranks) + (kind == Collective::reduce_scatter ? count * element_bytes : 0);
   }
 };
 /// The collective of one operation, with one call; nothing if the operation is not a collective.
 std::optional<CollectiveUse> collective_of(const Operation& op);
+/// The collectives on device memory that the operation uses.
+Collectives& group_of(const Operation& op, const Mesh& mesh);
+/// All collectives of the plan's lists.
+std::vector<const Operation*> collectives_of_plan(const Plan& plan);
 /// The largest sum of each axis, for the staging memory of its group.
 LargestSums largest_sums(const Plan& plan, MeshShape mesh);
 /// The collectives of an update with `micro_batches` micro-batches. `operations` may have fewer micro-batches, but at least

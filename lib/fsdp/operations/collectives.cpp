@@ -1,6 +1,7 @@
 // The collectives. The count, type and group of a collective follow from its unit and its operands.
 #include "fsdp/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
+#include "fsdp/traffic.hpp"
 #include "kernels/update_sums.hpp"
 
 namespace fsdp {
@@ -21,9 +22,7 @@ constexpr OperandSpec of_all_reduce_statistics[] = {{all_words, changes}};
 constexpr OperandSpec of_all_reduce_squares[] = {{squares, changes}};
 constexpr OperandSpec of_all_reduce_loss[] = {{loss, changes}};
 
-Collectives& group_of(const Running& r) {
-  return r.op.stream == StreamId::gather ? r.rank.mesh->data_of_gathers() : r.rank.mesh->data_along(r.op.group);
-}
+Collectives& group_of(const Running& r) { return group_of(r.op, *r.rank.mesh); }
 
 void all_gather(const Running& r) {
   const std::vector<Operand>& operands = r.op.operands;
