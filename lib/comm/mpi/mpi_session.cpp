@@ -1,6 +1,7 @@
 #include "comm/mpi_session.hpp"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <mpi.h>
 
 #include <atomic>
@@ -8,7 +9,9 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -18,6 +21,26 @@
 #include "comm/mpi/wait.hpp"
 
 namespace fsdp {
+
+namespace {
+
+/// Calls MPI_Finalize. Open MPI unloads its modules there while its progress thread still runs, and an event that reaches the
+/// thread in this time calls a function that is gone (4.1.4 closes mca_pmix_ext3x.so before the thread ends). So every library
+/// that is loaded now stays in memory until the process ends.
+void finalize_mpi() {
+  std::vector<std::string> libraries;
+  dl_iterate_phdr(
+      [](dl_phdr_info* library, std::size_t, void* names) {
+        static_cast<std::vector<std::string>*>(names)->emplace_back(library->dlpi_name);
+        return 0;
+      },
+      &libraries);
+  for (const std::string& library : libraries)
+    if (!library.empty()) dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  MPI_Finalize();
+}
+
+}  // namespace
 
 MpiSession::MpiSession() {
   int none = 0;
@@ -51,7 +74,7 @@ void MpiSession::start(int& argc, char**& argv) {
   try {
     require_own_launcher(launched, size_, library_version());
   } catch (...) {
-    if (began_here_) MPI_Finalize();  // this is the only rank, so MPI_Finalize does not wait
+    if (began_here_) finalize_mpi();  // this is the only rank, so MPI_Finalize does not wait
     throw;
   }
 }
@@ -63,7 +86,7 @@ bool MpiSession::is_over() {
 }
 
 MpiSession::~MpiSession() {
-  if (began_here_ && std::uncaught_exceptions() == uncaught_at_start_) MPI_Finalize();
+  if (began_here_ && std::uncaught_exceptions() == uncaught_at_start_) finalize_mpi();
 }
 
 namespace {
@@ -124,7 +147,7 @@ void MpiSession::abort_job(int code) noexcept {
   std::fflush(nullptr);
   if (size_ == 1) {
     // There is no other process to end, and MPI_Abort would print a paragraph after our message.
-    MPI_Finalize();
+    finalize_mpi();
   } else {
     MPI_Abort(MPI_COMM_WORLD, code);
   }
