@@ -13,6 +13,7 @@
 #include "base/options.hpp"
 #include "base/program.hpp"
 #include "base/progress.hpp"
+#include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/tensor_source.hpp"
@@ -27,6 +28,8 @@ namespace {
 struct Command {
   std::filesystem::path checkpoint, out;
   ConsolidateOptions how;
+  bool adapter = false, merge = false;
+  std::filesystem::path base;
   bool verify = false, no_verify = false;
 };
 
@@ -63,6 +66,14 @@ OptionTable consolidate_option_table(Command& o) {
             "Also write the optimizer's states, in fp32: in HDF5 as datasets /exp_avg/NAME and so on; for safetensors in "
             "optimizer.safetensors.")
       .sets("states of the optimizer");
+  table.flag("adapter", o.adapter,
+             "For a checkpoint of adapters (fsdp-train --lora-rank): make a folder of PEFT with adapter_config.json and "
+             "adapter_model.safetensors.");
+  table.flag("merge", o.merge, "For a checkpoint of adapters: merge them into their base model, and write that model.");
+  table
+      .path("model", "MODEL", o.base,
+            "With --merge: the base model, if it is no longer where it was when the adapters were trained.")
+      .unset("the path in the checkpoint");
   table.flag("verify", o.verify,
              "First compare the checkpoint's checksums and norms; at the end read the result back and compare it.");
   add_no_verify_option(table, o.no_verify);
@@ -103,10 +114,31 @@ void with_progress(const std::string& what, Work&& work) {
   bar.finish();
 }
 
-int run(const Command& options) {
+/// Throws UserError unless the options say what to make of a checkpoint of adapters, and only of that.
+void check_adapters(const Command& options, const CheckpointReader& reader) {
+  const bool chosen = options.adapter || options.merge;
+  if (reader.header().base && !chosen)
+    throw UserError(
+        format("{} holds adapters of the model {} (and not that model); give --adapter for a folder of PEFT, or --merge for a "
+               "whole model",
+               reader.description(), reader.header().base->path));
+  if (!reader.header().base && chosen)
+    throw UserError(format("--{} changes nothing ({} holds a whole model, without adapters); leave it out",
+                           options.adapter ? "adapter" : "merge", reader.description()));
+}
+
+int run(Command options) {
   if (options.checkpoint.empty() || options.out.empty())
     throw UserError("CHECKPOINT or OUT is missing (what to read, and where to write); see fsdp-consolidate --help");
 
+  if (options.adapter && options.merge)
+    throw UserError("--adapter and --merge are both given (each says what to make); leave one out");
+  if (!options.base.empty() && !options.merge)
+    throw UserError("--model changes nothing (it goes with --merge); give both, or neither");
+  if (options.merge && options.how.with_optimizer)
+    throw UserError(
+        "--with-optimizer does not go with --merge (the optimizer's states are those of the adapters); leave it out");
+  if (options.adapter) options.how.format = &peft_format();
   if (options.how.max_shard_bytes > 0 && !options.how.format->is_file)
     throw UserError(
         format("--max-shard-size changes nothing (--format {} makes one file); give --format safetensors, or leave out "
@@ -119,13 +151,20 @@ int run(const Command& options) {
   if (options.verify && options.no_verify)
     throw UserError(
         "--verify and --no-verify contradict each other (one compares all checksums, the other none); leave out one of them");
-  const auto reader = open_checkpoint(options.checkpoint, &warnings, options.no_verify ? Verify::no : Verify::yes);
+  const Verify verify = options.no_verify ? Verify::no : Verify::yes;
+  auto reader = open_checkpoint(options.checkpoint, &warnings, verify);
+  check_adapters(options, *reader);
   print_warnings(warnings);
   if (options.verify) {
     const int files = reader->header().world_size + 1;
     with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
     with_progress("norms", [&](const ByteProgress& progress) { verify_norms(*reader, {parameters_state}, progress); });
     print_to(stdout, "{}: {} files verified\n", reader->description(), files);
+  }
+  if (options.merge) {
+    warnings.clear();
+    reader = merge_adapters(std::move(reader), options.base, &warnings, verify);
+    print_warnings(warnings);
   }
   Consolidated done;
   with_progress("consolidating",
@@ -134,7 +173,8 @@ int run(const Command& options) {
   if (!done.copied.empty()) print_to(stdout, "copied from {}: {}\n", done.copied_from.string(), fmt::join(done.copied, ", "));
   const std::vector<std::string> states = consolidated_states(*reader, options.how);
   if (options.verify) {
-    const auto result = open_tensor_source(options.out);
+    const auto result = options.adapter ? open_adapter(options.out, without_adapters(reader->config())).tensors
+                                        : open_tensor_source(options.out);
     with_progress("verifying",
                   [&](const ByteProgress& progress) { compare_sources(*reader, *result, options.how.type, progress, states); });
   }

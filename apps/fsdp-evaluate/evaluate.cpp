@@ -13,6 +13,7 @@
 #include "base/program.hpp"
 #include "base/progress.hpp"
 #include "base/timer.hpp"
+#include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "data/batch.hpp"
@@ -57,6 +58,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_precision_options(table, options.precision);
   add_model_tokenizer_option(table, options.tokenizer);
   add_text_options(table, options.json_field, options.skip_invalid);
+  add_adapter_option(table, options.adapter);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -322,7 +324,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   std::unique_ptr<Tokenizer> tokenizer;
   agree(world, [&] {
     std::vector<std::string> warnings;
-    source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
+    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (world.rank() == 0) print_warnings(warnings), note_precision(*source, options.precision);
     if (world.rank() == 0 || options.data.empty())  // only rank 0 reports bits per byte
       tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);

@@ -14,6 +14,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
+#include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "data/json_records.hpp"
@@ -74,6 +75,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time");
   add_strategy_option(table, options.strategy);
   add_precision_options(table, options.precision);
+  add_adapter_option(table, options.adapter);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -136,7 +138,7 @@ struct Inputs {
 
   Inputs(const GenerateOptions& options, bool speaks) : generation(options.generation) {
     std::vector<std::string> warnings;
-    source = open_tensor_source(options.model, &warnings, options.no_verify ? Verify::no : Verify::yes);
+    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes);
     if (speaks) print_warnings(warnings);
     const std::filesystem::path folder = folder_beside(*source, options.model);
     tokenizer = find_model_tokenizer(options.tokenizer, folder, source->config().vocab_size);

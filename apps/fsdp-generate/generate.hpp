@@ -18,6 +18,7 @@ namespace fsdp {
 
 struct GenerateOptions {
   std::filesystem::path model;
+  std::filesystem::path adapter;  // empty: none
   std::string prompt;
   std::filesystem::path prompts;
   std::string tokenizer;

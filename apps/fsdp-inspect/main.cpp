@@ -15,6 +15,7 @@
 #include "base/program.hpp"
 #include "base/progress.hpp"
 #include "checkpoint/inspect.hpp"
+#include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "fsdp-inspect/flight.hpp"
 #include "train/common_options.hpp"
@@ -113,8 +114,11 @@ int exit_code_for(std::size_t wrong) {
 
 std::string describe_run(const CheckpointReader& reader) {
   const CheckpointHeader& h = reader.header();
-  return format("{}\nupdate {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\nwritten by fsdp {}\n",
-                reader.description(), h.progress.update, h.progress.tokens, h.strategy, h.shards, h.optimizer,
+  const std::string base = h.base ? format("adapters of rank {} for the base model {} with checksum {}\n",
+                                           reader.config().lora.rank, h.base->path, checksum_text(h.base->sum))
+                                  : "";
+  return format("{}\n{}update {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\nwritten by fsdp {}\n",
+                reader.description(), base, h.progress.update, h.progress.tokens, h.strategy, h.shards, h.optimizer,
                 fmt::join(reader.states(), ", "), h.version);
 }
 

@@ -40,6 +40,13 @@ struct Progress {
   std::optional<SpikeFilterState> spikes = {};      // only if updates with a spike in the loss or gradient norm are skipped
 };
 
+/// The model to which a checkpoint's adapters belong: its path when the checkpoint was written, and its content_sum()
+/// (checkpoint/adapter.hpp).
+struct BaseModel {
+  std::string path;
+  std::uint64_t sum = 0;
+};
+
 /// The metadata of a checkpoint.
 struct CheckpointHeader {
   StoredModel model;
@@ -54,6 +61,8 @@ struct CheckpointHeader {
   /// one may round differently. Empty if unknown.
   std::string arithmetic = {};
   std::string model_folder = {};  // the Hugging Face folder that the model came from; empty if none
+  /// Set if the model has adapters. The checkpoint then has only these (UnitSpec::saved).
+  std::optional<BaseModel> base = {};
   /// The tokenizer's files, which save_checkpoint() also writes. Null in a header that was read from a checkpoint: then the
   /// files are in the step folder.
   std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files = {};
@@ -141,7 +150,8 @@ class CheckpointReader : public TensorSource {
 };
 
 /// Fills `states`, which hold shard `shard` of `layout`, from a checkpoint of any world size and strategy. Padding becomes
-/// zero, and so do the states of parameters that were not trained when the checkpoint was written. Not collective.
+/// zero, and so do the states of parameters that were not trained when the checkpoint was written, and parameters that are not
+/// saved (UnitSpec::saved). Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
 /// Fills only the parameters, from any source. A parameter p with fresh[p] becomes zero instead. If `fresh` is empty, all are

@@ -87,7 +87,7 @@ namespace {
 /// were not trained.
 void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> filled) {
   const MemoryView& all = state.units[unit];
-  const std::size_t size = size_of(state.type);
+  const std::size_t size = size_of(state.types[unit]);
   std::sort(filled.begin(), filled.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   std::size_t at = 0;
   for (const Range& range : filled) {
@@ -102,7 +102,7 @@ void clear_rest(const ShardState& state, std::size_t unit, std::vector<Range> fi
 template <class Read>
 void fill(const ShardState& state, std::size_t unit, std::size_t offset, Range range, const Read& read) {
   std::byte* const there = state.units[unit].host();
-  if (state.type == DType::f32 && there) return read(range, reinterpret_cast<float*>(there) + offset);
+  if (state.types[unit] == DType::f32 && there) return read(range, reinterpret_cast<float*>(there) + offset);
   std::vector<float> piece;
   for (std::size_t at = 0; at < range.size(); at += piece.size()) {
     piece.resize(std::min(most_at_once, range.size() - at));
@@ -115,7 +115,11 @@ void fill(const ShardState& state, std::size_t unit, std::size_t offset, Range r
 
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states) {
-  find_mismatch(reader, parameters);
+  std::vector<Parameter> saved;
+  for (const Unit& unit : layout.units())
+    for (const std::size_t p : unit.parameters)
+      if (unit.saved) saved.push_back(parameters[p]);
+  find_mismatch(reader, saved);
   for (const ShardState& state : states) {
     expect(state.units.size() == layout.units().size(), "a state has all units");
     for (std::size_t u = 0; u < state.units.size(); ++u) {

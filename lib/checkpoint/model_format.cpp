@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "checkpoint/adapter.hpp"
 #include "checkpoint/stored.hpp"
 #include "files/output_file.hpp"
 
@@ -50,8 +51,8 @@ bool is_model_file(const std::string& given) {
   std::string name = given;
   for (const char* suffix : {".tmp", ".xxh3"})
     if (name.ends_with(suffix)) name.resize(name.size() - std::strlen(suffix));
-  return std::any_of(table().begin(), table().end(),
-                     [&](const ModelFormat* row) { return row->is_file && row->is_file(name); });
+  return peft_format().is_file(name) || std::any_of(table().begin(), table().end(),
+                                                    [&](const ModelFormat* row) { return row->is_file && row->is_file(name); });
 }
 
 }  // namespace fsdp

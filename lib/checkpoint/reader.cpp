@@ -57,7 +57,8 @@ class ShardedCheckpoint final : public CheckpointReader {
   StoredModel model() const override { return index_.header.model; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all;
-    for (const Tensor& tensor : tensors_) all.push_back(tensor.name);
+    for (const Tensor& tensor : tensors_)
+      if (tensor.unit.saved) all.push_back(tensor.name);
     return all;
   }
   std::size_t bytes_read() const override { return bytes_read_; }

@@ -103,6 +103,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
   // finds repeated names, which JSON allows and this format does not.
   std::vector<std::string> seen;
   std::size_t values = 0;  // in the current entry
+  std::string about;       // the current key of the metadata
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     using Parsing = json::parse_event_t;
     const bool is_entry = depth == 1;
@@ -113,6 +114,10 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verif
       return seen.back() != "__metadata__";
     }
     const bool of_metadata = !seen.empty() && seen.back() == "__metadata__";
+    if (of_metadata && depth == 2 && event == Parsing::key) about = parsed.get<std::string>();
+    if (of_metadata && depth == 2 && event == Parsing::value && parsed.is_string() && metadata_.size() < 64)
+      if (const auto& text_of_it = parsed.get_ref<const std::string&>(); text_of_it.size() + about.size() < 1024)
+        metadata_[about] = text_of_it;
     if (seen.empty() || of_metadata) return depth == 0 || (is_entry && event == Parsing::object_start);
     if (is_entry && event == Parsing::object_end) {
       tensors_.push_back(read_entry(path, seen.back(), parsed, data_start, data_bytes));

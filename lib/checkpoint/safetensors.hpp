@@ -40,10 +40,16 @@ class SafetensorsFile {
   /// Reads a range of elements of an F32, BF16 or F16 tensor as fp32. Throws UserError for another type.
   void read(const StoredTensor& tensor, Range range, float* out) const;
   const std::filesystem::path& path() const { return file_.path(); }
+  /// A text of the file's metadata; empty if there is none.
+  std::string metadata(const std::string& key) const {
+    const auto found = metadata_.find(key);
+    return found == metadata_.end() ? "" : found->second;
+  }
 
  private:
   CheckedFile file_;
   std::vector<StoredTensor> tensors_;
+  std::map<std::string, std::string> metadata_;  // only short texts
 };
 
 /// Reads `count` consecutive elements of type f32, bf16 or f16, from `offset` in the file, as fp32.

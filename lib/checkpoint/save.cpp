@@ -143,10 +143,10 @@ std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vect
     each_slice(states[s], layout, rank, world_size, [&](const stored::WrittenSlice& slice) {
       const ShardState& state = states[s];
       const Parameter& parameter = parameters[slice.parameter];
-      pieces.push_back(
-          {s * parameters.size() + slice.parameter, stored::slice_name(state.name, parameter.name),
-           stored::state_shape(parameter.shape, state.extent), slice.range, state.type,
-           state.units[slice.unit].part(slice.offset * size_of(state.type), slice.range.size() * size_of(state.type))});
+      const DType type = state.types[slice.unit];
+      pieces.push_back({s * parameters.size() + slice.parameter, stored::slice_name(state.name, parameter.name),
+                        stored::state_shape(parameter.shape, state.extent), slice.range, type,
+                        state.units[slice.unit].part(slice.offset * size_of(type), slice.range.size() * size_of(type))});
     });
   return pieces;
 }
@@ -455,11 +455,14 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
              std::equal(header.units.begin(), header.units.end(), layout.units().begin(), layout.units().end(), same),
          "the header, the layout and the communicator agree");
+  expect(header.base || std::all_of(header.units.begin(), header.units.end(), [](const UnitSpec& unit) { return unit.saved; }),
+         "parameters that are not saved are those of a base model");
   expect(!states.empty() && states.front().name == parameters_state, "a checkpoint starts with the parameters");
   for (const ShardState& state : states) {
     expect(state.units.size() == layout.units().size(), "a state has all units");
     for (std::size_t u = 0; u < state.units.size(); ++u) {
       const auto extent = stored::extent_of(layout.units()[u], state.name);
+      if (!layout.units()[u].saved) continue;
       expect(state.numel(u) == (extent ? layout.state_numel(u, *extent) : 0) && (!extent || *extent == state.extent),
              "the size of a state matches the layout");
     }

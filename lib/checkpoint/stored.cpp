@@ -53,6 +53,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
   std::vector<WrittenSlice> written;
   if (extent != Extent::element) {
     for (std::size_t unit = 0; unit < layout.units().size() && rank == 0; ++unit) {
+      if (!layout.units()[unit].saved) continue;
       std::size_t offset = 0;
       for (const std::size_t p : layout.units()[unit].parameters) {
         if (layout.shape(p).size() < 2) continue;
@@ -63,6 +64,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
     return written;
   }
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
+    if (!layout.units()[unit].saved) continue;
     const int shards = layout.units()[unit].shards;  // 1 for a unit that is not sharded: all ranks are replicas
     const int shard = rank % shards, replica = rank / shards, replicas = world_size / shards;
     const Range mine = share(layout.shard_numel(unit), static_cast<std::size_t>(replicas), static_cast<std::size_t>(replica));
@@ -77,6 +79,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
 }
 
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state) {
+  if (!unit.saved) return std::nullopt;
   if (state == parameters_state) return Extent::element;
   if (unit.trainable)
     for (const StateInfo& info : unit.rule->states)
@@ -101,6 +104,8 @@ json units_to_json(const std::vector<UnitSpec>& units) {
                    {"trainable", unit.trainable},
                    {"sharded", unit.sharded},
                    {"rule", unit.rule->name}});
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (!units[u].saved) all[u]["saved"] = false;
   return all;
 }
 
@@ -112,7 +117,8 @@ std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
     for (const json& one : all) {
       const Rule* rule = find_rule(one.at("rule").get_ref<const std::string&>());
       if (!rule) return {};
-      units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule});
+      units.push_back(
+          {one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule, one.value("saved", true)});
       for (const std::size_t p : units.back().parameters) ++seen.at(p);
     }
   } catch (const std::exception&) {
@@ -247,6 +253,10 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_text("options", header.options_json);
   if (!header.arithmetic.empty()) node.write_text("arithmetic", header.arithmetic);
   if (!header.model_folder.empty()) node.write_text("model_folder", header.model_folder);
+  if (header.base) {
+    node.write_text("base_model", header.base->path);
+    node.write_integer("base_xxh3", header.base->sum);
+  }
 }
 
 Index read_index_attributes(const h5::Node& node, const std::string& name) {
@@ -268,6 +278,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.options_json = node.read_text("options");
   if (node.has_attribute("arithmetic")) header.arithmetic = node.read_text("arithmetic");
   if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
+  if (node.has_attribute("base_model")) header.base = {node.read_text("base_model"), node.read_integer("base_xxh3")};
   const json config = parse_json(node.read_text("config"));
   if (config.is_discarded())
     throw UserError(format("the model configuration in {} is damaged (it is not JSON); use another checkpoint", name));
@@ -277,6 +288,12 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
     throw UserError(format(
         "{} is damaged (the units that it describes do not contain every parameter exactly once); use another checkpoint",
         name));
+  const bool lacks_base =
+      std::any_of(header.units.begin(), header.units.end(), [](const UnitSpec& unit) { return !unit.saved; });
+  const bool has_adapters = header.model.is_transformer() && header.model.transformer(name).lora.rank > 0;
+  if (header.base.has_value() != has_adapters || (lacks_base && !has_adapters))
+    throw UserError(
+        format("{} is damaged (its adapters and its base model contradict each other); use another checkpoint", name));
   index.states = read_states(node);
   return index;
 }

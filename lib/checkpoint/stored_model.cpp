@@ -13,6 +13,7 @@ namespace fsdp {
 
 namespace {
 
+constexpr const char* lora_key = "lora";
 constexpr const char* layers_type = "fsdp-layers";  // not the name of any family of transformers
 
 /// Reads layers from the JSON of StoredModel::to_json(). Throws UserError if the JSON is not valid.
@@ -44,6 +45,19 @@ std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string
   return parameters;
 }
 
+Lora read_lora(const nlohmann::json& json, const std::string& what) {
+  try {  // nlohmann checks every access
+    const Lora lora = {.rank = json.at("r"),
+                       .alpha = json.at("lora_alpha"),
+                       .dropout = json.at("lora_dropout"),
+                       .rank_stabilized = json.at("use_rslora"),
+                       .targets = json.at("target_modules")};
+    if (lora.rank > 0 && lora.rank <= 65536 && lora.alpha > 0 && lora.dropout >= 0 && lora.dropout < 1) return lora;
+  } catch (const std::exception&) {
+  }
+  throw UserError(format("{} describes impossible adapters; use another file", what));
+}
+
 }  // namespace
 
 StoredModel::StoredModel(TransformerConfig config) : config_(std::move(config)) {}
@@ -73,7 +87,16 @@ std::vector<Parameter> StoredModel::parameters() const {
 }
 
 nlohmann::json StoredModel::to_json() const {
-  if (is_transformer()) return config_to_json(config_);
+  if (is_transformer()) {
+    nlohmann::json config = config_to_json(config_);
+    if (const Lora& lora = config_.lora; lora.rank > 0)
+      config[lora_key] = {{"r", lora.rank},
+                          {"lora_alpha", lora.alpha},
+                          {"lora_dropout", lora.dropout},
+                          {"use_rslora", lora.rank_stabilized},
+                          {"target_modules", lora.targets}};
+    return config;
+  }
   nlohmann::json model = {{"model_type", layers_type}, {"parameters", nlohmann::json::array()}};
   for (const Parameter& parameter : layers_)
     model["parameters"].push_back({{"name", parameter.name}, {"shape", parameter.shape}});
@@ -83,8 +106,13 @@ nlohmann::json StoredModel::to_json() const {
 StoredModel StoredModel::read(const nlohmann::json& model, const std::string& what) {
   if (model.is_object() && model.value("model_type", nlohmann::json()) == layers_type)
     return StoredModel(read_layers(model, what));
-  TransformerConfig config = config_from_json(model);
+  const bool adapts = model.is_object() && model.contains(lora_key);
+  nlohmann::json base = model;
+  if (adapts) base.erase(lora_key);
+  TransformerConfig config = config_from_json(base);
+  if (adapts) config.lora = read_lora(model[lora_key], what);
   config.validate();
+  if (adapts) list_parameters(config);  // throws for targets that match nothing
   return config;
 }
 

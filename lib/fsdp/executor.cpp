@@ -74,11 +74,14 @@ std::size_t Executor::peak_bytes() const {
   return bytes;
 }
 
-ShardState Executor::owned(std::string name, const std::vector<Location>& places, DType type) {
-  std::vector<MemoryView> units(layout_.units().size());
-  for (std::size_t u = 0; u < places.size(); ++u)
-    if (places[u].buffer >= 0) units[u] = view_of(places[u], layout_.shard_numel(u) * size_of(type), StreamId::compute);
-  return {std::move(name), std::move(units), Extent::element, type};
+ShardState Executor::owned(std::string name, const std::vector<Location>& places, DType UnitTypes::*type) {
+  ShardState state(std::move(name), std::vector<MemoryView>(layout_.units().size()), Extent::element, DType::f32);
+  for (std::size_t u = 0; u < places.size(); ++u) {
+    state.types[u] = layout_.units()[u].types.*type;
+    if (places[u].buffer >= 0)
+      state.units[u] = view_of(places[u], layout_.shard_numel(u) * size_of(state.types[u]), StreamId::compute);
+  }
+  return state;
 }
 
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
@@ -87,8 +90,8 @@ MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId 
   return on_device ? MemoryView(memory, stream(id)) : MemoryView(memory);
 }
 
-ShardState Executor::parameters() { return owned(parameters_state, plan_.master, types().master); }
-ShardState Executor::gradients() { return owned("gradients", plan_.gradients, types().gradient); }
+ShardState Executor::parameters() { return owned(parameters_state, plan_.master, &UnitTypes::master); }
+ShardState Executor::gradients() { return owned("gradients", plan_.gradients, &UnitTypes::gradient); }
 
 std::vector<ShardState> Executor::optimizer_states() {
   std::vector<ShardState> all;
@@ -99,8 +102,8 @@ std::vector<ShardState> Executor::optimizer_states() {
       if (state == all.end())
         state = all.insert(all.end(), {std::string(info.name), std::vector<MemoryView>(layout_.units().size()), info.extent,
                                        info.extent == Extent::element ? facts_.optimizer.state_type : DType::f32});
-      state->units[u] =
-          view_of(plan_.optimizer_state[u][k], layout_.state_numel(u, info.extent) * size_of(state->type), StreamId::compute);
+      state->units[u] = view_of(plan_.optimizer_state[u][k], layout_.state_numel(u, info.extent) * size_of(state->types[u]),
+                                StreamId::compute);
     }
   return all;
 }
@@ -111,30 +114,57 @@ std::vector<ShardState> Executor::states() {
   return all;
 }
 
+namespace {
+
+/// Fills a slice of a parameter with its initial values.
+void fill_initial(Stream& stream, const Init& init, const Slice& slice, std::uint64_t seed, float* out) {
+  const auto key = static_cast<std::uint32_t>(seed), parameter = static_cast<std::uint32_t>(slice.parameter);
+  switch (init.kind) {
+    case Init::Kind::constant:
+      return kernels::fill_constant(stream, out, slice.range.size(), init.value);
+    case Init::Kind::uniform:
+      return kernels::fill_uniform(stream, out, slice.range.size(), slice.range.begin, key, parameter, init.value);
+    case Init::Kind::normal:
+      return kernels::fill_normal(stream, out, slice.range.size(), slice.range.begin, key, parameter, 0.0f, init.value);
+  }
+}
+
+}  // namespace
+
 void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>& which) {
+  const ShardState state = parameters();
+  const auto each_slice = [&](std::size_t unit, const auto& fill) {
+    for (const Slice& slice : layout_.slices(unit, static_cast<int>(facts_.shard)))
+      if (which.empty() || which[slice.parameter]) fill(slice, facts_.model.parameters()[slice.parameter].init);
+  };
   Stream& s = stream(StreamId::compute);
   on_stream(s, [&] {
     for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+      if (state.types[u] != DType::f32) continue;
       const Location kept = plan_.master[u], slot = plan_.at_work(kept);
-      const std::size_t bytes = layout_.shard_numel(u) * size_of(types().master);
+      const std::size_t bytes = state.units[u].bytes();
       if (slot != kept) s.copy(at<void>(slot), at<void>(kept), bytes);
-      for (const Slice& slice : layout_.slices(u, static_cast<int>(facts_.shard))) {
-        if (!which.empty() && !which[slice.parameter]) continue;
-        const Init& init = facts_.model.parameters()[slice.parameter].init;
-        float* out = at<float>(plan_.at_work(plan_.wide_master[u])) + slice.shard_offset;
-        if (init.kind == Init::Kind::constant)
-          kernels::fill_constant(s, out, slice.range.size(), init.value);
-        else if (init.kind == Init::Kind::uniform)
-          kernels::fill_uniform(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
-                                static_cast<std::uint32_t>(slice.parameter), init.value);
-        else
-          kernels::fill_normal(s, out, slice.range.size(), slice.range.begin, static_cast<std::uint32_t>(seed),
-                               static_cast<std::uint32_t>(slice.parameter), 0.0f, init.value);
-        if (types().master == DType::bf16) kernels::convert(s, at<bf16>(slot) + slice.shard_offset, out, slice.range.size());
-      }
+      each_slice(u, [&](const Slice& slice, const Init& init) {
+        fill_initial(s, init, slice, seed, at<float>(slot) + slice.shard_offset);
+      });
       if (slot != kept) s.copy(at<void>(kept), at<void>(slot), bytes);
     }
   });
+  // Other types are rounded from fp32 on the host, in pieces.
+  constexpr std::size_t most_at_once = std::size_t{1} << 20;
+  const auto host = make_host_stream();
+  std::vector<float> values;
+  for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    if (state.types[u] == DType::f32) continue;
+    each_slice(u, [&](const Slice& slice, const Init& init) {
+      for (Slice piece = slice; !piece.range.empty(); piece.range = {piece.range.end, slice.range.end}) {
+        piece.range.end = std::min(slice.range.end, piece.range.begin + most_at_once);
+        values.resize(piece.range.size());
+        fill_initial(*host, init, piece, seed, values.data());
+        state.write(u, slice.shard_offset + (piece.range.begin - slice.range.begin), values);
+      }
+    });
+  }
 }
 
 void Executor::publish_parameters() { run(plan_.publish); }

@@ -181,7 +181,7 @@ class Executor {
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
   /// The sums (loss, norm) that the last finished list of operations has copied to the host.
   const UpdateSums& report() const { return *at<const UpdateSums>(plan_.report); }
-  ShardState owned(std::string name, const std::vector<Location>& places, DType type);
+  ShardState owned(std::string name, const std::vector<Location>& places, DType UnitTypes::*type);
   const UnitTypes& types() const { return facts_.types(); }
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
   /// The streams that the plan uses.

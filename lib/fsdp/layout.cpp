@@ -17,6 +17,7 @@ Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitS
   std::vector<int> seen(parameters.size());
   for (const UnitSpec& spec : units) {
     Unit& unit = units_.emplace_back(Unit{spec, {}, 0, 0, {}, spec.sharded ? shards : 1, types});
+    if (!unit.trainable) unit.types.master = types.parameter;  // no optimizer needs more digits
     std::size_t end = 0;
     for (const std::size_t p : unit.parameters) {
       ++seen.at(p);

@@ -45,7 +45,8 @@ struct Slice {
 
 class Layout {
  public:
-  /// `shards` is the size of the shard axis. Each parameter must be in exactly one unit.
+  /// `shards` is the size of the shard axis. Each parameter must be in exactly one unit. The masters of a unit that is not
+  /// trained are its parameters, whatever `types` says.
   Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types = {});
 
   int shards() const { return shards_; }

@@ -19,33 +19,34 @@ namespace fsdp {
 /// The name of the state that consists of the parameters. The optimizer names the other states.
 inline constexpr const char* parameters_state = "parameters";
 
-/// The memory of one state. Each unit has Layout::state_numel() elements of `type`, or none if the unit lacks this state. Code
-/// that does not run on a stream reads and writes the elements through the views in `units`.
-/// Extent::element: this rank's part of the unit, as in Layout::slices(). Extent::row and column: one number per row or column
-/// of all matrices of the unit, in order, the same on every rank.
+/// The memory of one state. Each unit has Layout::state_numel() elements of its entry in `types`, or none if the unit lacks
+/// this state. Code that does not run on a stream reads and writes the elements through the views in `units`. Extent::element:
+/// this rank's part of the unit, as in Layout::slices(). Extent::row and column: one number per row or column of all matrices
+/// of the unit, in order, the same on every rank.
 struct ShardState {
   std::string name;  // parameters_state, or "exp_avg"
   std::vector<MemoryView> units;
+  std::vector<DType> types;  // by unit
   Extent extent = Extent::element;
-  DType type = DType::f32;
 
   ShardState(std::string state, std::vector<MemoryView> memory, Extent how_much, DType element_type)
-      : name(std::move(state)), units(std::move(memory)), extent(how_much), type(element_type) {}
+      : name(std::move(state)), units(std::move(memory)), types(units.size(), element_type), extent(how_much) {}
   /// A state in fp32 on the host: this rank's part of each unit.
   ShardState(std::string state, const std::vector<std::span<float>>& memory) : name(std::move(state)) {
     for (const std::span<float> unit : memory) units.emplace_back(std::as_writable_bytes(unit));
+    types.assign(units.size(), DType::f32);
   }
 
-  std::size_t numel(std::size_t unit) const { return units[unit].bytes() / size_of(type); }
+  std::size_t numel(std::size_t unit) const { return units[unit].bytes() / size_of(types[unit]); }
   /// Reads elements [begin, begin + out.size()) of a unit and converts them to fp32. This is exact.
   void read(std::size_t unit, std::size_t begin, std::span<float> out) const;
-  /// Writes `values`, rounded to the nearest number of `type`. This is exact for values from read().
+  /// Writes `values`, rounded to the nearest number of the unit's type. This is exact for values from read().
   void write(std::size_t unit, std::size_t begin, std::span<const float> values) const;
   /// Calls f(values) with elements [begin, begin + count) of a unit in fp32, in several calls if elements must be copied or
   /// converted.
   template <class F>
   void visit(std::size_t unit, std::size_t begin, std::size_t count, F&& f) const {
-    if (type == DType::f32)
+    if (types[unit] == DType::f32)
       return units[unit].visit<float>(begin * sizeof(float), count,
                                       [&](const float* values, std::size_t n) { f(std::span(values, n)); });
     std::array<float, 4096> wide;  // on the stack: updates do not allocate

@@ -113,13 +113,19 @@ std::string block_range(std::size_t first, std::size_t last) {
 /// If the embedding and the head are not tied, each becomes a unit: they are the largest modules and are never used together. A
 /// tied matrix is used at both ends, so it stays in the root.
 void wrap_ends(const std::vector<Parameter>& parameters, Assignment& unit_of) {
-  const auto in_block = [](const Parameter& p) { return p.block >= 0; };
-  const auto first = std::find_if(parameters.begin(), parameters.end(), in_block);
-  const auto last = std::find_if(parameters.rbegin(), parameters.rend(), in_block).base();
-  if (std::none_of(last, parameters.end(), [](const Parameter& p) { return p.shape.size() > 1; })) return;
-  const auto at = [&](auto parameter) { return unit_of.begin() + (parameter - parameters.begin()); };
-  std::fill(unit_of.begin(), at(first), "embedding");
-  std::fill(at(last), unit_of.end(), "head");
+  std::vector<std::size_t> embedding, head;
+  bool after_blocks = false, has_matrix = false;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (parameters[p].block >= 0) {
+      after_blocks = true;
+      continue;
+    }
+    (after_blocks ? head : embedding).push_back(p);
+    has_matrix |= after_blocks && parameters[p].shape.size() > 1;
+  }
+  if (!has_matrix) return;
+  for (const std::size_t p : embedding) unit_of[p] = "embedding";
+  for (const std::size_t p : head) unit_of[p] = "head";
 }
 
 Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& policy) {
@@ -180,6 +186,11 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
                                       const ParameterPatterns& patterns, std::vector<std::string>* warnings) {
   const Assignment unit_of = assign(parameters, policy);
   if (warnings) warn_of_cost(parameters, unit_of, policy, *warnings);
+  const bool has_adapters =
+      std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) { return parameter.is_adapter; });
+  if (has_adapters && !(patterns.freeze.empty() && patterns.train_only.empty()))
+    throw UserError(
+        "`frozen parameters` and `trained parameters` do not go with adapters (which are all that is trained); leave them out");
   const std::vector<bool> frozen = named_by(patterns.freeze, "frozen parameters", parameters),
                           trained = named_by(patterns.train_only, "trained parameters", parameters),
                           ignored = named_by(patterns.ignore, "ignored parameters", parameters);
@@ -189,11 +200,13 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
       for (const bool trainable : {true, false}) {
         std::vector<UnitSpec> by_rule;
         for (std::size_t p = 0; p < parameters.size(); ++p) {
-          const bool trains = !frozen[p] && (patterns.train_only.empty() || trained[p]);
+          const bool trains =
+              !frozen[p] && (patterns.train_only.empty() || trained[p]) && (parameters[p].is_adapter || !has_adapters);
           if (unit_of[p] != name || trains != trainable || ignored[p] == sharded) continue;
           const Rule& rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : adam_rule();
           auto unit = std::find_if(by_rule.begin(), by_rule.end(), [&](const UnitSpec& one) { return one.rule == &rule; });
-          if (unit == by_rule.end()) unit = by_rule.insert(by_rule.end(), {"", {}, trainable, sharded, &rule});
+          if (unit == by_rule.end())
+            unit = by_rule.insert(by_rule.end(), {"", {}, trainable, sharded, &rule, trainable || !has_adapters});
           unit->parameters.push_back(p);
         }
         std::stable_sort(by_rule.begin(), by_rule.end(), [&](const UnitSpec& a, const UnitSpec& b) {

@@ -49,13 +49,14 @@ struct UnitSpec {
   bool trainable = true;
   bool sharded = true;
   const Rule* rule = &adam_rule();  // the optimizer rule, if the unit is trained
+  bool saved = true;                // false: a part of a base model, which checkpoints of its adapters leave out
 
   bool operator==(const UnitSpec&) const = default;
 };
 
 /// Assigns every parameter to exactly one unit. The root's units come first, the others follow in the order of their first
-/// parameter. Throws UserError if a pattern matches nothing, if patterns overlap, or if no parameter is trained. `warnings`, if
-/// not null, receives options that are allowed but costly.
+/// parameter. If the model has adapters, only these are trained. Throws UserError if a pattern matches nothing, if patterns
+/// overlap, or if no parameter is trained. `warnings`, if not null, receives options that are allowed but costly.
 std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
                                       const ParameterPatterns& patterns = {}, std::vector<std::string>* warnings = nullptr);
 

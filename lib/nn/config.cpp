@@ -98,7 +98,13 @@ void TransformerConfig::validate() const {
               "the llama3 rope parameters have wrong values (factor, low_freq_factor and original_max_position_embeddings "
               "must be positive; high_freq_factor must be above low_freq_factor); correct config.json");
   }
-  expect(read_keys(row, write_keys(row, *this)) == *this, "the configuration is one that its family can have");
+  const TransformerConfig base = without_adapters(*this);
+  expect(read_keys(row, write_keys(row, base)) == base, "the configuration is one that its family can have");
+}
+
+TransformerConfig without_adapters(TransformerConfig config) {
+  config.lora = {};
+  return config;
 }
 
 std::size_t TransformerConfig::longest_sequence() const {

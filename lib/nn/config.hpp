@@ -11,6 +11,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "nn/lora.hpp"
+
 namespace fsdp {
 
 enum class NormKind { layer, rms };  // LayerNorm with a bias, or RMSNorm
@@ -57,6 +59,8 @@ struct TransformerConfig {
   bool qkv_bias = true, attention_out_bias = true, mlp_bias = true;
   bool tied_embeddings = true;
   float initializer_range = 0.02f;
+  /// Adapters are not part of config.json: config_from_json() returns none, and config_to_json() leaves them out.
+  Lora lora = {};
 
   bool operator==(const TransformerConfig&) const = default;
   /// The longest sequence that the model supports: max_positions, or the window if that is shorter.
@@ -64,6 +68,9 @@ struct TransformerConfig {
   /// Throws UserError for the first contradiction (for example heads that do not divide the width).
   void validate() const;
 };
+
+/// The configuration of the base model.
+TransformerConfig without_adapters(TransformerConfig config);
 
 /// The fields that a user may change. Empty fields stay unchanged.
 struct ConfigOverrides {

@@ -31,10 +31,11 @@ struct RowSizes {
 };
 
 /// Dropout of an update, placed as in Hugging Face's GPT-2: `residual` after the embedding and on each branch before it is
-/// added to the residual stream (embd_pdrop, resid_pdrop), `attention` on the attention probabilities (attn_pdrop). The masks
-/// depend only on seed, update and global indices: sequence s of the micro-batch is sequence first_sequence + s of the update.
+/// added to the residual stream (embd_pdrop, resid_pdrop), `attention` on the attention probabilities (attn_pdrop). `adapters`
+/// is that of the inputs of adapters, and at most Lora::dropout. The masks depend only on seed, update and global indices:
+/// sequence s of the micro-batch is sequence first_sequence + s of the update.
 struct Dropout {
-  float residual = 0, attention = 0;  // rates in [0, 1)
+  float residual = 0, attention = 0, adapters = 0;  // rates in [0, 1)
   std::uint32_t seed = 0;
   std::uint64_t update = 0, first_sequence = 0;
 };

@@ -8,8 +8,10 @@
 //                    attention weights: uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio 2010); of q, k and v:
 //                    1 / sqrt(2) times that (MultiheadAttention.reset_parameters)
 //                    MLP weights, and biases of MLPs, q, k and v: uniform in +-1 / sqrt(in), as torch.nn.Linear makes them
+// Adapters start with A uniform in +-1 / sqrt(in) and B zero, as in PEFT (LoraLayer.reset_lora_parameters).
 #include "nn/parameters.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -17,8 +19,13 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "nn/patterns.hpp"
 
 namespace fsdp {
+
+bool is_target(std::string_view target, std::string_view module) {
+  return target == "all-linear" || matches(target, module) || module.ends_with("." + std::string(target));
+}
 
 namespace {
 
@@ -39,6 +46,7 @@ class Builder {
     block_ = -1;
     out_.final_norm = norm(names_.final_norm);
     out_.head = config_.tied_embeddings ? out_.token_table : table(names_.head, {V, C});
+    if (config_.lora.rank > 0) add_adapters();
     return std::move(out_);
   }
 
@@ -86,6 +94,7 @@ class Builder {
     linear.weight = add(name + ".weight", linear.layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in},
                         initial_weight(kind, in, out));
     if (bias) linear.bias = vector(name + ".bias", out, initial_bias(kind, in));
+    linear.index = projections_++;
     return linear;
   }
   /// Projections of one input to outputs of these widths. If there is only one name, one projection computes all outputs, next
@@ -104,6 +113,7 @@ class Builder {
     const std::size_t C = config_.width, F = config_.ffn_width, q = config_.heads * config_.head_size,
                       kv = config_.kv_heads * config_.head_size;
     BlockParameters block;
+    projections_ = 0;
     block.norm1 = norm(name + names_.norm1);
     block.qkv = group(name, names_.qkv, Projection::qkv, {q, kv, kv}, config_.qkv_bias);
     if (config_.qk_norm) {
@@ -118,11 +128,59 @@ class Builder {
     return block;
   }
 
+  /// The projections of a block.
+  static std::vector<Linear*> projections(BlockParameters& block) {
+    std::vector<Linear*> all;
+    for (LinearGroup* group : {&block.qkv, &block.ffn_in})
+      for (std::size_t i = 0; i < group->size; ++i) all.push_back(&group->part[i]);
+    all.insert(all.end(), {&block.attention_out, &block.ffn_out});
+    std::sort(all.begin(), all.end(), [](const Linear* a, const Linear* b) { return a->index < b->index; });
+    return all;
+  }
+  std::string module_of(const Linear& linear) const {
+    const std::string& weight = out_.parameters[static_cast<std::size_t>(linear.weight)].name;
+    return weight.substr(0, weight.rfind('.'));
+  }
+
+  void add_adapters() {
+    const Lora& lora = config_.lora;
+    std::vector<bool> used(lora.targets.size());
+    std::vector<std::string> last_names;  // of the projections of a block
+    for (std::size_t b = 0; b < out_.blocks.size(); ++b) {
+      BlockParameters& parameters = out_.blocks[b];
+      block_ = narrow<int>(b);
+      const auto is_key = [&](const Linear* linear) { return parameters.qkv.size > 1 && linear == &parameters.qkv.part[1]; };
+      for (Linear* const linear : projections(parameters)) {
+        const std::string module = module_of(*linear);
+        if (b == 0) last_names.push_back(module.substr(module.rfind('.') + 1));
+        bool chosen = lora.targets.empty() && linear->index < parameters.qkv.size && !is_key(linear);
+        for (std::size_t i = 0; i < lora.targets.size(); ++i)
+          if (is_target(lora.targets[i], module)) used[i] = chosen = true;
+        if (!chosen) continue;
+        const auto add_matrix = [&](const char* name, Shape shape, Init init) {
+          const int index = add(module + name, std::move(shape), init);
+          out_.parameters.back().is_adapter = true;
+          return index;
+        };
+        linear->lora_a =
+            add_matrix(".lora_A.weight", {lora.rank, linear->in}, uniform(1 / std::sqrt(static_cast<float>(linear->in))));
+        linear->lora_b = add_matrix(".lora_B.weight", {linear->out, lora.rank}, constant(0));
+      }
+    }
+    for (std::size_t i = 0; i < used.size(); ++i)
+      if (!used[i])
+        throw UserError(
+            format("`targets of adapters` '{}' matches no projection of a block (those of this model are {}); correct it, or "
+                   "take all-linear",
+                   lora.targets[i], fmt::join(last_names, ", ")));
+  }
+
   const TransformerConfig& config_;
   const Family& family_;
   const ParameterNames& names_;
   ModelParameters out_;
   int block_ = -1;
+  std::size_t projections_ = 0;  // of the block so far
 };
 
 }  // namespace

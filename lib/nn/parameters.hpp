@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nn/config.hpp"
@@ -21,8 +22,9 @@ struct Parameter {
   std::string name;  // "transformer.h.0.attn.c_attn.weight"
   Shape shape;
   Init init;
-  bool decayed;  // has weight decay by default, because it has two or more dimensions
-  int block;     // the block that it is part of, or -1: embedding, final norm, head
+  bool decayed;             // has weight decay by default, because it has two or more dimensions
+  int block;                // the block that it is part of, or -1: embedding, final norm, head
+  bool is_adapter = false;  // part of an adapter (nn/lora.hpp); if a model has adapters, nothing else is trained
 };
 
 /// Indices of parameters; -1: the model has none.
@@ -33,7 +35,11 @@ struct Linear {
   int weight = -1, bias = -1;
   std::size_t in = 0, out = 0;
   WeightLayout layout = WeightLayout::out_in;
+  int lora_a = -1, lora_b = -1;  // [rank, in] and [out, rank]
+  std::size_t index = 0;         // among the projections of its block
 };
+/// The largest number of projections of a block: queries, keys, values, output of attention, gate, up, output.
+inline constexpr std::size_t most_projections = 7;
 /// Projections of the same input. Their outputs are stored in this order.
 struct LinearGroup {
   std::array<Linear, 3> part;
@@ -50,18 +56,21 @@ struct BlockParameters {
 };
 
 struct ModelParameters {
-  std::vector<Parameter> parameters;  // embedding, blocks in order, final norm, head
+  std::vector<Parameter> parameters;  // embedding, blocks in order, final norm, head; then the adapters of the blocks in order
   int token_table = -1, position_table = -1;
   std::vector<BlockParameters> blocks;
   Norm final_norm;
   int head = -1;  // [V, C]; equal to token_table if the two are tied
 };
 
+/// Returns true if a target of adapters (Lora::targets) means the projection with this module name.
+bool is_target(std::string_view target, std::string_view module);
+
 /// The indices of the parameters that each stage reads: [0] the embedding, [1 + b] block b, last the head. A tied table is in
 /// the first and the last stage.
 std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters& model);
 
-/// A pure function of a valid configuration.
+/// A pure function of a valid configuration. Throws UserError if a target of adapters matches no projection.
 ModelParameters list_parameters(const TransformerConfig& config);
 /// The number of elements; tied parameters count once.
 std::size_t parameter_count(const TransformerConfig& config);

@@ -103,10 +103,14 @@ inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
 
 /// Offsets in the scratch memory of all stages: first small areas, then one large area that each stage divides differently.
 struct Scratch {
-  std::size_t column_sums;        // for the gradients of biases and norms
-  std::size_t bias;               // biases of q, then k, then v
-  std::size_t unwanted;           // [2,C] or [D]: gradients of norms that are not needed
-  std::size_t small_end;          // the end of the areas above
+  std::size_t column_sums;  // for the gradients of biases and norms
+  std::size_t bias;         // biases of q, then k, then v
+  std::size_t unwanted;     // [2,C] or [D]: gradients of norms that are not needed
+  std::size_t small_end;    // the end of the areas above
+  std::size_t hidden;       // block with adapters: [R,rank]
+  std::size_t d_hidden;     // block with adapters: [R,rank] for each projection, with this distance:
+  std::size_t hidden_distance;
+  std::size_t dropped;            // block with adapters and dropout: [R,in], for the widest input of a projection
   std::size_t d_qkv, attention;   // block: [R,(H+2K)D], and scratch of the attention kernel
   std::size_t d_up;               // block: [R,F], overlaps d_qkv, which is written later
   std::size_t d_branch;           // block: [R,C], overlaps d_qkv: dx times a branch's dropout mask
@@ -122,7 +126,13 @@ struct Scratch {
     bias = small.take_values(qkv_width(c));
     unwanted = small.take(std::max(2 * C, c.head_size));
     small_end = small.end();
-    Offsets block = small, activation = small, branch = small, head = small;
+    Offsets adapters = small, head = small;
+    hidden = adapters.take_values(R * c.lora.rank);
+    d_hidden = adapters.end();
+    hidden_distance = d_hidden - hidden;
+    adapters.take(most_projections * hidden_distance);
+    dropped = adapters.take_values(c.lora.rank > 0 && c.lora.dropout > 0 ? R * std::max({C, F, attention_width(c)}) : 0);
+    Offsets block = adapters, activation = adapters, branch = adapters;
     d_qkv = block.take_values(R * qkv_width(c));
     attention = block.take(kernels::attention_scratch(attention_shape(c, shape), device));
     d_up = activation.take_values(c.activation == Activation::swiglu ? R * F : 0);
@@ -157,8 +167,9 @@ struct DecodingScratch {
   }
 };
 
-/// Where a model applies dropout. The value and the block number are parts of the random key.
+/// Where a model applies dropout, besides the inputs of adapters. The value and the block number are parts of the random key.
 enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, attention_out, ffn_out };
+inline constexpr std::uint32_t first_adapter_site = std::uint32_t{1} << 31;
 
 /// The operations of a stage on its tensors; E is the type of weights and activations. Weights must not be null. Gradients are
 /// null if they are not needed.
@@ -193,6 +204,13 @@ class Stage {
     const float rate = site == DropoutSite::attention_probabilities ? dropout.attention : dropout.residual;
     if (rate == 0) return {};
     return kernels::dropout_mask(rate, dropout.seed, narrow<std::uint32_t>(4 * block) + static_cast<std::uint32_t>(site),
+                                 dropout.update, dropout.first_sequence, context.shape.T);
+  }
+  /// The mask of the input of a projection's adapter.
+  kernels::DropoutMask adapter_mask(const Linear& linear) const {
+    const Dropout& dropout = context.dropout;
+    if (dropout.adapters == 0) return {};
+    return kernels::dropout_mask(dropout.adapters, dropout.seed, first_adapter_site + narrow<std::uint32_t>(linear.lora_a),
                                  dropout.update, dropout.first_sequence, context.shape.T);
   }
   /// The gradient of a branch's output (embedding, attention or MLP), from dx, the gradient of the residual stream. It is dx
@@ -236,24 +254,44 @@ class Stage {
     const bool in_out = linear.layout == WeightLayout::in_out;
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
                   weight(linear.weight), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
+    if (linear.lora_a < 0) return;
+    const std::size_t rank = config.lora.rank;
+    kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.out, rank,
+                  adapter_hidden(linear, adapter_input(linear, x)), rank, weight(linear.lora_b), rank, y, stride, Write::add);
   }
-  /// Computes dy W^T. By `write`, the product overwrites dx[R,in] or is added to it.
+  /// Computes dy W^T. By `write`, the product overwrites dx[R,in] or is added to it. If the projection has an adapter,
+  /// linear_backward_parameters() must have run before.
   void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
     const bool in_out = linear.layout == WeightLayout::in_out;
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
                   weight(linear.weight), in_out ? linear.out : linear.in, dx, linear.in, write);
+    if (linear.lora_a < 0) return;
+    const std::size_t rank = config.lora.rank;
+    const kernels::DropoutMask mask = adapter_mask(linear);
+    E* const d_input = mask.dropped ? scratch_values(scratch.dropped) : dx;
+    kernels::gemm(context.stream, Trans::no, Trans::no, R(), linear.in, rank, d_hidden(linear), rank, weight(linear.lora_a),
+                  linear.in, d_input, linear.in, mask.dropped ? Write::overwrite : Write::add);
+    if (mask.dropped) kernels::add_residual(context.stream, dx, dx, d_input, nullptr, R(), linear.in, mask);
   }
   /// pre[R,out] = x[R,in] W + bias, y = gelu(pre).
   void linear_gelu_forward(const Linear& linear, kernels::Gelu form, const E* x, E* pre, E* y) const {
+    if (linear.lora_a >= 0) {
+      linear_forward(linear, x, pre, linear.out);
+      return kernels::bias_gelu_forward(context.stream, form, y, pre, weight(linear.bias), R(), linear.out);
+    }
     kernels::gemm_bias_gelu(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::no : Trans::yes, R(),
                             linear.out, linear.in, x, weight(linear.weight), weight(linear.bias), pre, y);
   }
   /// The input of this projection is gelu(pre). Computes d_pre[R,in] = (dy[R,out] W^T) * gelu'(pre), elementwise.
   void linear_gelu_backward(const Linear& linear, kernels::Gelu form, const E* dy, const E* pre, E* d_pre) const {
+    if (linear.lora_a >= 0) {
+      linear_backward_input(linear, dy, linear.out, d_pre, Write::overwrite);
+      return kernels::gelu_backward(context.stream, form, d_pre, d_pre, pre, R() * linear.in);
+    }
     kernels::gemm_gelu_backward(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::yes : Trans::no, R(),
                                 linear.in, linear.out, dy, weight(linear.weight), pre, d_pre);
   }
-  /// Computes gradients of weight and bias from the input and the gradient of the output.
+  /// Computes gradients of weight, bias and adapter from the input and the gradient of the output.
   void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
     if (float* d_weight = gradient(linear.weight)) {
       if (linear.layout == WeightLayout::in_out) {
@@ -266,6 +304,47 @@ class Stage {
     }
     if (float* d_bias = gradient(linear.bias))
       kernels::bias_backward(context.stream, d_bias, dy, R(), linear.out, stride, write, scratch_at(scratch.column_sums));
+    if (linear.lora_a >= 0) adapter_backward(linear, x, dy, stride, write);
+  }
+
+ private:
+  /// The input of a projection's adapter: x[R,in] or, with dropout, x times the mask, in scratch.
+  const E* adapter_input(const Linear& linear, const E* x) const {
+    const kernels::DropoutMask mask = adapter_mask(linear);
+    if (!mask.dropped) return x;
+    E* const dropped = scratch_values(scratch.dropped);
+    kernels::dropout(context.stream, dropped, x, R(), linear.in, mask);
+    return dropped;
+  }
+  /// Computes scale * input[R,in] A^T, in scratch.
+  const E* adapter_hidden(const Linear& linear, const E* input) const {
+    E* const hidden = scratch_values(scratch.hidden);
+    kernels::gemm(context.stream, Trans::no, Trans::yes, R(), config.lora.rank, linear.in, input, linear.in,
+                  weight(linear.lora_a), linear.in, hidden, config.lora.rank, Write::overwrite);
+    return scaled(hidden);
+  }
+  /// The gradient of input A^T, which linear_backward_parameters() computes and linear_backward_input() reads.
+  E* d_hidden(const Linear& linear) const { return scratch_values(scratch.d_hidden + linear.index * scratch.hidden_distance); }
+  /// Multiplies x[R,rank] by the scale of adapters, in place.
+  const E* scaled(E* x) const {
+    const kernels::DropoutMask drops_nothing = {.scale = static_cast<float>(config.lora.scale())};
+    kernels::dropout(context.stream, x, x, R(), config.lora.rank, drops_nothing);
+    return x;
+  }
+  /// Computes d_hidden, and the gradients of A and B. The input's product with A is computed again, not saved.
+  void adapter_backward(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
+    const std::size_t rank = config.lora.rank;
+    E* const d_hidden_of = d_hidden(linear);
+    kernels::gemm(context.stream, Trans::no, Trans::no, R(), rank, linear.out, dy, stride, weight(linear.lora_b), rank,
+                  d_hidden_of, rank, Write::overwrite);
+    scaled(d_hidden_of);
+    const E* const input = adapter_input(linear, x);
+    if (float* d_a = gradient(linear.lora_a))
+      kernels::gemm(context.stream, Trans::yes, Trans::no, rank, linear.in, R(), d_hidden_of, rank, input, linear.in, d_a,
+                    linear.in, write);
+    if (float* d_b = gradient(linear.lora_b))
+      kernels::gemm(context.stream, Trans::yes, Trans::no, linear.out, rank, R(), dy, stride, adapter_hidden(linear, input),
+                    rank, d_b, rank, write);
   }
 };
 

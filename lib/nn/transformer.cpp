@@ -60,7 +60,12 @@ double Transformer::flops_per_token(std::size_t T) const {
   std::size_t multiplied = parameter_count() - table + (c.tied_embeddings ? table : 0);
   if (model_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(model_.position_table)].shape);
   const double pairs = kernels::visible_pairs(static_cast<double>(T)) / static_cast<double>(T);
-  return 6 * static_cast<double>(multiplied) + 12 * static_cast<double>(c.layers * c.heads * c.head_size) * pairs;
+  std::size_t adapters = 0;
+  for (const Parameter& parameter : parameters()) adapters += parameter.is_adapter ? numel(parameter.shape) : 0;
+  multiplied -= adapters;
+  const double of_weights = c.lora.rank > 0 ? 4 : 6;  // frozen weights need no products for their gradients
+  return of_weights * static_cast<double>(multiplied) + 6 * static_cast<double>(adapters) +
+         12 * static_cast<double>(c.layers * c.heads * c.head_size) * pairs;
 }
 
 std::size_t Transformer::table_numel(std::size_t T) const {

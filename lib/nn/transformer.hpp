@@ -38,6 +38,7 @@ class Transformer final : public Model {
   /// The number of parameters; tied ones count once.
   std::size_t parameter_count() const { return fsdp::parameter_count(config_); }
   /// FLOPs of training per token: 6 N + 6 L C T (docs/glossary.md). N includes the LM head, but not the embedding tables.
+  /// With adapters: 4 N + 6 A + 6 L C T, where A is the number of their parameters.
   double flops_per_token(std::size_t T) const;
 
   /// saved_numel(): the number of floats that block_forward() saves for block_backward(), besides the block's input.

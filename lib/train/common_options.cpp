@@ -291,6 +291,15 @@ Option& add_threads_option(OptionTable& table, std::size_t& threads) {
                        "SLURM_CPUS_PER_TASK.");
 }
 
+void add_adapter_option(OptionTable& table, std::filesystem::path& adapter) {
+  table
+      .path("adapter", "DIR", adapter,
+            "use the model with these adapters: a folder of PEFT (adapter_config.json and adapter_model.safetensors), or a "
+            "checkpoint of fsdp-train --lora-rank")
+      .unset("none, or those of MODEL, if MODEL is such a checkpoint")
+      .sets("adapter");
+}
+
 void add_no_verify_option(OptionTable& table, bool& no_verify) {
   table
       .flag("no-verify", no_verify,

@@ -2,6 +2,7 @@
 // in each program.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,8 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid);
 /// --threads, for every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
+/// --adapter, for programs that only use models.
+void add_adapter_option(OptionTable& table, std::filesystem::path& adapter);
 /// --no-verify, for every program that reads checkpoints.
 void add_no_verify_option(OptionTable& table, bool& no_verify);
 

@@ -105,6 +105,56 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
   }
 }
 
+/// Checks the options of adapters.
+void settle_adapters(const OptionTable& table, const TrainOptions& o) {
+  const bool has_rank = o.lora.rank > 0;
+  for (const char* name : {"lora-alpha", "lora-targets", "use-rslora"}) {
+    if (!table.given(name)) continue;
+    if (!o.adapter.empty())
+      throw UserError(format(
+          "--{} does not go with --adapter (its adapter_config.json, or its checkpoint, has this value); leave it out", name));
+    require(true, name, has_rank, "--lora-rank");
+  }
+  require(table.changed("lora-dropout"), "lora-dropout", has_rank || !o.adapter.empty(), "--lora-rank or --adapter");
+  if (has_rank && !o.adapter.empty())
+    throw UserError(
+        "--lora-rank and --adapter are both given (one makes new adapters, the other continues with trained ones); leave one "
+        "out");
+  if (has_rank && !o.ignore_missing.empty())
+    throw UserError(
+        "--ignore-missing does not go with --lora-rank (checkpoints of adapters leave out the base model, which must exist as "
+        "a "
+        "whole); train and consolidate that model first");
+}
+
+/// The options of adapters, as in PEFT's LoraConfig and TRL's ModelConfig.
+void add_adapter_options(OptionTable& table, TrainOptions& o) {
+  table
+      .integer("lora-rank", "R", o.lora.rank, {1, 65536},
+               "Train low-rank adapters of this rank (LoRA), and freeze the model, the base. Checkpoints have the adapters and "
+               "the name and checksum of the base.")
+      .alias("lora-r")
+      .unset("no adapters: all of the model is trained");
+  table.number("lora-alpha", "A", o.lora.alpha, "Scale of adapters: their outputs are multiplied by A / R.", "above 0",
+               above_0);
+  table.number("lora-dropout", "P", o.lora.dropout, "Drop elements of the inputs of adapters.", "from 0 to below 1", below_1);
+  table
+      .list("lora-targets", "NAMES", o.lora.targets,
+            "Projections that get adapters: names of modules, as in 'q_proj,v_proj', or shell globs over module names; "
+            "all-linear: all projections of the blocks.")
+      .alias("lora-target-modules")
+      .unset("as in PEFT, those to queries and values")
+      .sets("targets of adapters");
+  table.flag("use-rslora", o.lora.rank_stabilized, "Scale adapters by A / sqrt(R) instead of A / R (rank-stabilized LoRA).");
+  table
+      .path("adapter", "DIR", o.adapter,
+            "Train these adapters further: a folder of PEFT (adapter_config.json and adapter_model.safetensors), or a "
+            "checkpoint of adapters. The optimizer starts anew.")
+      .unset("--lora-rank makes new adapters")
+      .sets("adapter");
+  table.then([&o](const OptionTable& read) { settle_adapters(read, o); });
+}
+
 void add_model_options(OptionTable& table, TrainOptions& o) {
   table.group("Model");
   table
@@ -130,6 +180,7 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
                "Drop elements of the embeddings and of the outputs of attention and feed-forward layers.", "from 0 to below 1",
                below_1);
   table.number("attention-dropout", "P", o.attention_dropout, "Drop attention probabilities.", "from 0 to below 1", below_1);
+  add_adapter_options(table, o);
   table.then([&o](const OptionTable& read) { settle_model(read, o); });
 }
 

@@ -9,6 +9,7 @@
 #include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
+#include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "nn/families/config_keys.hpp"
 #include "text/json_reader.hpp"
@@ -19,10 +20,13 @@ namespace fsdp {
 
 namespace {
 
-void require_same_model(const TransformerConfig& wanted, const CheckpointReader& checkpoint) {
-  const nlohmann::json a = config_to_json(wanted), b = config_to_json(checkpoint.config());
+void require_same_model(TransformerConfig wanted, const CheckpointReader& checkpoint) {
+  wanted.lora.dropout = checkpoint.config().lora.dropout;  // an option of training, which may change
+  const nlohmann::json a = StoredModel(wanted).to_json(), b = checkpoint.model().to_json();
   std::string differences;
   const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // otherwise nearly all fields differ
+  if (b.contains("lora") && !a.contains("lora"))
+    differences = "no adapters requested (--lora-rank), adapters in the checkpoint";
   for (const auto& [key, value] : a.items())
     if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
       differences += format("{}{}: {} requested, {} in the checkpoint", differences.empty() ? "" : "; ", key,
@@ -120,16 +124,57 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
   return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
+/// Opens the base model and --adapter of a model with adapters.
+void open_base(const TrainOptions& options, Origin& origin) {
+  std::filesystem::path path = options.finetune_from.empty() ? options.model : options.finetune_from;
+  if (origin.checkpoint) {
+    if (path.empty()) path = origin.checkpoint->header().base->path;
+    if (kind_of(path) == PathKind::missing)
+      throw UserError(format("{} holds adapters of the model {}, which does not exist; give its new place by --model",
+                             origin.checkpoint->description(), path.string()));
+    origin.pretrained = open_model(path, {}, &origin.warnings, verify_of(options));
+  }
+  if (!origin.pretrained) {
+    if (options.dry_run) return;
+    throw UserError(
+        "adapters have no base model (they change a model that is trained already); give --model DIR or --finetune-from PATH");
+  }
+  origin.base = {std::filesystem::absolute(path).lexically_normal().string(), 0};
+  if (!options.adapter.empty() && !origin.checkpoint)
+    origin.adapter = open_adapter(options.adapter, origin.pretrained->config(), &origin.warnings, verify_of(options));
+}
+
+/// Computes the checksum of the base model, and compares it with that of the adapters. Collective over world.
+void check_base(const TrainOptions& options, Origin& origin, Group& world) {
+  if (origin.checkpoint && options.no_verify) {
+    origin.base->sum = origin.checkpoint->header().base->sum;
+    return;
+  }
+  const std::uint64_t mine = agree(world, [&] { return content_sum(*origin.pretrained, world.rank(), world.size()); });
+  origin.base->sum = static_cast<std::uint64_t>(world.sum(static_cast<std::int64_t>(mine)));
+  agree(world, [&] {
+    if (origin.adapter) require_base(*origin.adapter, origin.base->sum, origin.pretrained->description());
+    if (!origin.checkpoint) return;
+    if (const std::uint64_t there = origin.checkpoint->header().base->sum; there != origin.base->sum)
+      throw UserError(
+          format("{} holds adapters of another base model than {} (the checksum of its weights is {}, not {}); give the base "
+                 "model that they were trained on by --model",
+                 origin.checkpoint->description(), origin.pretrained->description(), checksum_text(origin.base->sum),
+                 checksum_text(there)));
+  });
+}
+
 /// Fills the fields of `origin` except `checkpoint`, which is already opened, or is null if there is none. Only reads files;
 /// the result may differ between ranks.
 void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool named = !options.arch.empty() || !options.model.empty(), tuned = !options.finetune_from.empty();
-  if (tuned && origin.checkpoint)
+  const bool of_adapters = origin.checkpoint && origin.checkpoint->header().base;  // then --finetune-from is the base model
+  if (tuned && origin.checkpoint && !of_adapters)
     origin.warnings.push_back(format(
         "--finetune-from is not used, because the run resumes from step {} of {}; choose another --save-dir to start a new run",
         origin.update(), origin.checkpoint->folder().parent_path().string()));
-  else if (tuned)
-    origin.pretrained = open_tensor_source(options.finetune_from, &origin.warnings, verify_of(options));
+  if (tuned && !origin.checkpoint)
+    origin.pretrained = open_model(options.finetune_from, {}, &origin.warnings, verify_of(options));
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
@@ -173,11 +218,15 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     origin.pretrained = open_hugging_face(options.model, verify_of(options));
     for (std::string& text : origin.pretrained->warnings()) origin.warnings.push_back(std::move(text));
   }
+  const bool adapts = origin.config.lora.rank > 0;
+  if (adapts) open_base(options, origin);
   if (origin.pretrained) {
-    Mismatch mismatch = find_mismatch(*origin.pretrained, list_parameters(origin.config).parameters, options.ignore_missing,
-                                      "check the model options, or name the tensors that may differ with --ignore-missing "
-                                      "PATTERN,...: they start with new values");
+    Mismatch mismatch =
+        find_mismatch(*origin.pretrained, list_parameters(without_adapters(origin.config)).parameters, options.ignore_missing,
+                      "check the model options, or name the tensors that may differ with --ignore-missing "
+                      "PATTERN,...: they start with new values");
     origin.fresh = std::move(mismatch.fresh);
+    origin.fresh.resize(list_parameters(origin.config).parameters.size(), true);
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
   origin.model_folder = model_folder_of(options, origin);
@@ -231,6 +280,11 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   // The positions of a new model are limited to the tokens per sample, as in fairseq.
   if (!options.arch.empty() && config.positions != Positions::rotary)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
+  if (!options.adapter.empty())
+    config.lora = open_adapter(options.adapter, config).lora;
+  else if (options.lora.rank > 0)
+    config.lora = options.lora;
+  if (config.lora.rank > 0) config.lora.dropout = options.lora.dropout;
   return config;
 }
 
@@ -275,6 +329,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
       pass_over_latest(damage);
       continue;
     }
+    if (origin.base && !options.dry_run) check_base(options, origin, world);
     // Renames damaged steps whose names later saves will use. Throws if there are other steps whose names later saves will use.
     if (!options.dry_run && !options.save.none)
       agree(world, [&] {

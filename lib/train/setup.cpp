@@ -13,6 +13,7 @@
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "comm/backend.hpp"
+#include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
@@ -74,6 +75,18 @@ std::optional<NodeTraffic> traffic_of_nodes(const RunContext& run, const Machine
   return NodeTraffic{nodes, traffic.rank.total(), by_rings ? traffic.ring_out_of_node : traffic.out_of_node};
 }
 
+/// The number of projections of the first block with adapters that have one.
+std::size_t adapters_of_block(const Transformer& model) {
+  std::size_t count = 0;
+  int block = -1;
+  for (const Parameter& parameter : model.parameters()) {
+    if (!parameter.is_adapter) continue;
+    if (block < 0) block = parameter.block;
+    count += parameter.block == block;
+  }
+  return count / 2;
+}
+
 std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic& traffic) {
   const auto bytes = [](std::uint64_t n) { return format_bytes(static_cast<double>(n)); };
   const std::string where = traffic.nodes == 1 ? "" : node_ranks % shard_ranks == 0 ? " within a node" : " on several nodes";
@@ -106,10 +119,19 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   ShardedModel& model = loop.model;
   Executor& executor = model.executor();
   const auto& parameters = model.model().parameters();
+  /// The parameters of the units that are trained, or of those that are not.
+  const auto parameters_of = [&](bool trained) {
+    ShardState state = executor.parameters();
+    for (std::size_t u = 0; u < state.units.size(); ++u)
+      if (model.layout().units()[u].trainable != trained) state.units[u] = {};
+    return state;
+  };
   if (origin.checkpoint) {
     std::vector<ShardState> wanted = executor.states();
     if (loop.options.reset_optimizer) wanted.erase(wanted.begin() + 1, wanted.end());
     load_states(*origin.checkpoint, parameters, model.layout(), model.shard(), wanted);
+    if (origin.base)
+      load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), parameters_of(false), origin.fresh);
     std::size_t fresh = 0;
     for (const Unit& unit : model.layout().units())
       for (const std::size_t p : unit.parameters) {
@@ -125,6 +147,11 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   } else if (origin.pretrained) {
     load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), executor.parameters(), origin.fresh);
     executor.initialize_parameters(loop.options.seed, origin.fresh);
+    if (origin.adapter) {
+      std::vector<bool> fresh;
+      for (const Parameter& parameter : parameters) fresh.push_back(!parameter.is_adapter);
+      load_parameters(*origin.adapter->tensors, parameters, model.layout(), model.shard(), parameters_of(true), fresh);
+    }
   } else {
     executor.initialize_parameters(loop.options.seed);
   }
@@ -253,7 +280,7 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
 }
 
 void announce(const RunContext& run, const Machine& machine, const ShardedModel& model, const MemoryAccount& memory,
-              const Progress& progress, const TrainData* data) {
+              const Progress& progress, const TrainData* data, const std::optional<BaseModel>& base) {
   const Plan& plan = model.plan();
   const Transformer& transformer = model.transformer();
   const bool on_cpu = is_host(machine.kind);
@@ -281,9 +308,14 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                      format_count(static_cast<double>(transformer.parameter_count())),
                      trained == transformer.parameter_count()
                          ? ""
-                         : format(" ({} trained, the others frozen)", format_count(static_cast<double>(trained))),
+                         : format(" ({}, {:.3g} %, trained, the others frozen)", format_count(static_cast<double>(trained)),
+                                  100 * static_cast<double>(trained) / static_cast<double>(transformer.parameter_count())),
                      plural(transformer.blocks(), "block"), transformer.config().width, model.placement().name,
                      plural(run.world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
+  if (const Lora& lora = transformer.config().lora; lora.rank > 0)
+    run.log.say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {} with checksum {}", lora.rank,
+                       lora.scale(), plural(adapters_of_block(transformer), "projection"), base->path,
+                       checksum_text(base->sum)));
   const int shard_ranks = model.mesh().shard->size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes(run, machine, model);
   if (traffic && run.world.size() > 1) run.log.say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
@@ -318,6 +350,7 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   }
   origin.checkpoint.reset();
   origin.pretrained.reset();
+  origin.adapter.reset();
 }
 
 }  // namespace fsdp

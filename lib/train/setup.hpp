@@ -54,7 +54,7 @@ std::string arithmetic_of(const Machine& machine);
 void print_plan(const ShardedModel& model, const MemoryAccount& memory);
 /// Logs a description of the run and its devices, and the start line of the metrics.
 void announce(const RunContext& run, const Machine& machine, const ShardedModel& model, const MemoryAccount& memory,
-              const Progress& progress, const TrainData* data);
+              const Progress& progress, const TrainData* data, const std::optional<BaseModel>& base);
 
 /// Allocates the memory of the run, loads or initializes weights and optimizer state, and closes the files of `origin`.
 void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin);

@@ -172,6 +172,7 @@ CheckpointHeader make_header(const LoopContext& loop, const Machine& machine, co
           .options_json = json_text(to_json(loop.options)),
           .arithmetic = arithmetic_of(machine),
           .model_folder = origin.model_folder,
+          .base = origin.base,
           .tokenizer_files = std::move(tokenizer_files),
           .version = version_string()};
 }
@@ -200,7 +201,7 @@ int train(const TrainOptions& options, Communicator& world) {
   const auto tokenizer_files = keep_tokenizer_files(run, origin);
   const std::unique_ptr<const TrainData> data = open_train_data(run, origin, machine, progress, watch);
   const SamplePrompt prompt = make_sample_prompt(run, origin);
-  announce(run, machine, model, memory, progress, data.get());
+  announce(run, machine, model, memory, progress, data.get(), origin.base);
   const auto all_done = [&] { return is_done(options, progress, data.get()); };
   if (all_done()) return say_nothing_to_do(*log, progress, data.get()), exit_code::done;
 

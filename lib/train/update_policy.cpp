@@ -45,6 +45,7 @@ UpdateScalars UpdatePolicy::next_update() const {
                            .state_began = progress.optimizer_began,
                            .dropout = {.residual = static_cast<float>(options.dropout),
                                        .attention = static_cast<float>(options.attention_dropout),
+                                       .adapters = static_cast<float>(options.lora.dropout),
                                        .seed = static_cast<std::uint32_t>(options.seed),
                                        .update = update,
                                        .first_sequence = batch_cut(options, loop_.world).first_sequence(0)},

@@ -109,14 +109,18 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
           positions[i] = i % T == 0 || token % 3 == 0 ? 0 : positions[i - 1] + 1;
         }
       };
-      const UpdateResult result = executor.run_update(
-          read,
-          {.update = u,
-           .learning_rate = 1e-3,
-           .clip_norm = 0.7,
-           .dropout = {.residual = job.dropout, .attention = job.dropout, .seed = 3, .update = u, .first_sequence = first},
-           .tokens = static_cast<double>(B * T * K * N),
-           .loss_scale = loss_scale});
+      const UpdateResult result =
+          executor.run_update(read, {.update = u,
+                                     .learning_rate = 1e-3,
+                                     .clip_norm = 0.7,
+                                     .dropout = {.residual = job.dropout,
+                                                 .attention = job.dropout,
+                                                 .adapters = static_cast<float>(job.config.lora.dropout),
+                                                 .seed = 3,
+                                                 .update = u,
+                                                 .first_sequence = first},
+                                     .tokens = static_cast<double>(B * T * K * N),
+                                     .loss_scale = loss_scale});
       expect(result.finite(), "every update is finite");
       if (world.rank() == 0) outcome.losses.push_back(result.loss), outcome.norms.push_back(result.gradient_norm);
     }
@@ -275,6 +279,21 @@ inline Job invariant_job(Job job, std::size_t micro_batches, std::size_t ranks) 
   s.batch.B = 1;
   job.updates = 3;
   job.description = format("{} micro-batches of {} ranks: {}", s.plan.micro_batches, ranks, describe(job, 0, job.seed));
+  return job;
+}
+
+/// Changes a random job to train adapters.
+inline Job adapted_job(Job job) {
+  Dice dice(job.seed);
+  job.config.lora = {.rank = 1 + dice.below(6),
+                     .alpha = dice.one_of({1.0, 5.0}),
+                     .dropout = dice.one_of({0.0, 0.2}),
+                     .rank_stabilized = dice.once_in(2)};
+  if (dice.once_in(2)) job.config.lora.targets = {"all-linear"};
+  job.sharding.patterns.freeze = job.sharding.patterns.train_only = {};
+  const Lora& lora = job.config.lora;
+  job.description = format("adapters of rank {}, alpha {}, dropout {}, stabilized {}, targets {}: {}", lora.rank, lora.alpha,
+                           lora.dropout, lora.rank_stabilized, lora.targets.size(), describe(job, 0, job.seed));
   return job;
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "nn/model_run.hpp"
 #include "nn/stages.hpp"
+#include "support/messages.hpp"
 
 using namespace fsdp;
 using kernels::Write;
@@ -73,6 +74,19 @@ const Case kCases[] = {
                                       c.family = "qwen3", c.qk_norm = c.tied_embeddings = true, c.head_size = 4;
                                       c.qkv_bias = c.attention_out_bias = true;
                                     })},
+    {"gpt2, adapters of all projections", changed(tiny_gpt2(),
+                                                  [](auto& c) {
+                                                    c.lora = {3, 2, 0, false, {"all-linear"}};
+                                                  })},
+    {"llama, adapters", changed(tiny_llama(),
+                                [](auto& c) {
+                                  c.lora = {2, 0.5, 0.2, true, {"v_proj", "*down_proj", "o_proj"}};
+                                })},
+    {"qwen3, adapters of all projections", changed(tiny_llama(),
+                                                   [](auto& c) {
+                                                     c.family = "qwen3", c.qk_norm = true, c.head_size = 8;
+                                                     c.lora = {5, 1, 0.2, false, {"all-linear"}};
+                                                   })},
     {"opt", tiny_opt()},
     {"xglm", tiny_xglm()},
     {"xglm, untied", changed(tiny_xglm(), [](auto& c) { c.tied_embeddings = false; })},
@@ -107,7 +121,12 @@ BOOST_DATA_TEST_CASE(gradients_are_finite_differences,
   test::ModelRun run(test_case.config);
   run.randomize(5, 0.3f);
   if (documents == Documents::several) run.positions = {0, 1, 2, 0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 0, 0, 1, 0, 1, 2, 3, 4};
-  run.dropout = {.residual = rate, .attention = rate, .seed = 1, .update = 2, .first_sequence = 3};
+  run.dropout = {.residual = rate,
+                 .attention = rate,
+                 .adapters = static_cast<float>(test_case.config.lora.dropout),
+                 .seed = 1,
+                 .update = 2,
+                 .first_sequence = 3};
   const Batch batch({3, 7}, test_case.config.vocab_size, 6);
   const float scale = 0.5f;
   run.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, scale, Write::overwrite);
@@ -175,6 +194,92 @@ BOOST_DATA_TEST_CASE(a_document_among_others_is_computed_as_if_it_were_alone, bo
     packed.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 0.5f, Write::overwrite, keep);
     BOOST_TEST((packed.gradients == gradients));
   }
+}
+
+// A projection with an adapter is one with the weight W + scale * B A. In the base model's gradient dW of that weight, the
+// adapter's gradients are scale * B^T dW and scale * dW A^T.
+BOOST_DATA_TEST_CASE(adapters_are_changes_of_weights,
+                     boost::unit_test::data::make({Case{"gpt2", tiny_gpt2()}, Case{"llama", tiny_llama()},
+                                                   Case{"opt", tiny_opt()}}) *
+                         boost::unit_test::data::make({false, true}),
+                     test_case, stabilized) {
+  const TransformerConfig& base = test_case.config;
+  TransformerConfig config = base;
+  config.lora = {3, 4.5, 0.1, stabilized, {"all-linear"}};
+  test::ModelRun adapted(config), merged(base);
+  adapted.randomize(5, 0.2f);
+  const auto& parameters = adapted.model.parameters();
+  const std::size_t count = merged.weights.size(), r = config.lora.rank;
+  BOOST_TEST_REQUIRE(parameters.size() == count + 2 * (base.family == "llama" ? 14u : base.family == "opt" ? 12u : 8u));
+  const auto scale = static_cast<float>(stabilized ? 4.5 / std::sqrt(3.0) : 1.5);
+  struct Place {
+    std::size_t weight, a, in, out;
+    bool in_out;
+  };
+  std::vector<Place> places;
+  for (std::size_t p = 0; p < count; ++p) merged.weights[p] = adapted.weights[p];
+  for (std::size_t a = count; a < parameters.size(); a += 2) {
+    const std::string module = parameters[a].name.substr(0, parameters[a].name.find(".lora_A"));
+    std::size_t w = 0;
+    while (parameters[w].name != module + ".weight") ++w;
+    BOOST_TEST(parameters[w].block == parameters[a].block);
+    places.push_back({w, a, parameters[a].shape[1], parameters[a + 1].shape[0], base.family == "gpt2"});
+    const auto& [weight, first, in, out, in_out] = places.back();
+    for (std::size_t o = 0; o < out; ++o)
+      for (std::size_t i = 0; i < in; ++i)
+        for (std::size_t k = 0; k < r; ++k)
+          merged.weights[w][in_out ? i * out + o : o * in + i] +=
+              scale * adapted.weights[a + 1][o * r + k] * adapted.weights[a][k * in + i];
+  }
+  const Batch batch({2, 9}, base.vocab_size, 6);
+  const double loss = adapted.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite),
+               expected =
+                   merged.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite);
+  BOOST_TEST(std::abs(loss - expected) < 2e-6 * expected);
+  double worst = 0;
+  const auto compare = [&](const std::vector<float>& found, const std::vector<float>& wanted) {
+    double largest = 0.1;  // some are 0 except for rounding
+    for (const float value : wanted) largest = std::max(largest, std::abs(double{value}));
+    for (std::size_t i = 0; i < found.size(); ++i) worst = std::max(worst, std::abs(double{found[i]} - wanted[i]) / largest);
+  };
+  for (std::size_t p = 0; p < count; ++p) compare(adapted.gradients[p], merged.gradients[p]);
+  for (const auto& [w, a, in, out, in_out] : places) {
+    std::vector<float> d_a(r * in), d_b(out * r);
+    for (std::size_t o = 0; o < out; ++o)
+      for (std::size_t i = 0; i < in; ++i) {
+        const float d_w = scale * merged.gradients[w][in_out ? i * out + o : o * in + i];
+        for (std::size_t k = 0; k < r; ++k) {
+          d_a[k * in + i] += adapted.weights[a + 1][o * r + k] * d_w;
+          d_b[o * r + k] += d_w * adapted.weights[a][k * in + i];
+        }
+      }
+    compare(adapted.gradients[a], d_a);
+    compare(adapted.gradients[a + 1], d_b);
+  }
+  BOOST_TEST(worst < 2e-5);
+}
+
+BOOST_AUTO_TEST_CASE(adapters_have_the_targets_of_peft) {
+  const auto adapted = [](TransformerConfig config, std::vector<std::string> targets) {
+    config.lora = {4, 8, 0, false, std::move(targets)};
+    std::string modules;
+    for (const Parameter& parameter : list_parameters(config).parameters)
+      if (const std::size_t at = parameter.name.find(".1.");
+          parameter.name.ends_with("lora_A.weight") && at != std::string::npos)
+        modules += parameter.name.substr(at + 3, parameter.name.find(".lora") - at - 3) + " ";
+    return modules;
+  };
+  BOOST_TEST(adapted(tiny_llama(), {}) == "self_attn.q_proj self_attn.v_proj ");
+  BOOST_TEST(adapted(tiny_gpt2(), {}) == "attn.c_attn ");
+  BOOST_TEST(adapted(tiny_gpt2(), {"c_proj"}) == "attn.c_proj mlp.c_proj ");
+  BOOST_TEST(adapted(tiny_gpt2(), {"h.*.mlp.*"}) == "mlp.c_fc mlp.c_proj ");
+  BOOST_TEST(adapted(tiny_gpt2(), {"transformer.h.0.mlp.c_fc"}) == "");
+  BOOST_TEST(adapted(tiny_llama(), {"all-linear"}) ==
+             "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj ");
+  TransformerConfig config = tiny_llama();
+  config.lora = {4, 8, 0, false, {"q_proj", "lm_head"}};
+  CHECK_CONTAINS(test::message_of([&] { Transformer model(config); }),
+                 "'lm_head' matches no projection of a block (those of this model are q_proj, k_proj, v_proj, o_proj,");
 }
 
 // Masks depend on each dropout rate, on the seed, the update and the place in the update.

@@ -254,7 +254,7 @@ class Builder {
             (options_.micro_batches > 1 || !units_.has_16_bit_gradient(u)))
           at(plan_.whole_gradients, u) = add_buffer(plan_, "whole gradient " + units_.unit(u).name,
                                                     BufferRole::unreduced_gradients, units_.whole_bytes(u, type));
-        if (units_.has_16_bit_gradient(u) && units_.trained(u) && units_.scattered(u))
+        if (units_.has_16_bit_gradient(u) && units_.scattered(u))
           largest_gradient = std::max(largest_gradient, units_.shard_bytes(u));
       }
       plan_.kept_whole_gradients = plan_.whole_gradients;
@@ -266,7 +266,7 @@ class Builder {
       const BufferId wide =
           largest_gradient > 0 ? add_buffer(plan_, "fp32 gradient", BufferRole::scratch, largest_gradient) : -1;
       for (int u = 0; u < units_.count(); ++u)
-        if (units_.trained(u) && units_.has_16_bit_gradient(u))
+        if (units_.has_16_bit_gradient(u))
           at(plan_.wide_gradients, u) = units_.scattered(u) ? Location(wide) : at(plan_.whole_gradients, u);
       for (int u = 0; u < units_.count(); ++u) {
         auto& states = plan_.optimizer_state.emplace_back();

@@ -1,0 +1,50 @@
+// Adapters (nn/lora.hpp) in files: in checkpoints of runs that train adapters, and in PEFT's folders (adapter_config.json and
+// adapter_model.safetensors). A checkpoint of adapters has a reference to its base model with the checksum of that model's
+// values, so that adapters are never applied to another model unnoticed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/model_format.hpp"
+#include "checkpoint/tensor_source.hpp"
+#include "nn/lora.hpp"
+#include "nn/parameters.hpp"
+
+namespace fsdp {
+
+/// The checksum of a model's parameters as fp32 values. It does not depend on the format or the dtype of the files. It is a sum
+/// modulo 2^64 of `parts` numbers, which several ranks can compute: this function returns number `part`.
+std::uint64_t content_sum(const TensorSource& model, int part = 0, int parts = 1);
+
+struct Adapter {
+  Lora lora;
+  std::unique_ptr<TensorSource> tensors;  // with the names of the model's parameters
+  std::optional<std::uint64_t> base_sum;  // content_sum() of the base model; empty: unknown
+};
+/// Opens PEFT's folder, or a step or save folder with a checkpoint of adapters. Throws UserError if its adapters do not fit the
+/// model `base`, or if it needs something of PEFT that this program does not have. `warnings` may be null.
+Adapter open_adapter(const std::filesystem::path& path, const TransformerConfig& base,
+                     std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+/// Throws UserError if the adapter was trained on a base model with another content_sum().
+void require_base(const Adapter& adapter, std::uint64_t base_sum, const std::string& base);
+
+/// Opens a whole model: as open_tensor_source(), but adapters are merged into the weights (W + scale * B A, in fp32) while they
+/// are read. `adapter` may be empty; the adapters are then those of `model`, if that is a checkpoint of adapters, whose base
+/// model is opened, too. With Verify::yes, first reads all of a base model whose checksum is known, and compares it.
+std::unique_ptr<TensorSource> open_model(const std::filesystem::path& model, const std::filesystem::path& adapter = {},
+                                         std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+/// Returns a checkpoint of adapters as one of a whole model, with the parameters only. `base`: the base model's folder; empty:
+/// as recorded in the checkpoint.
+std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReader> adapters, std::filesystem::path base = {},
+                                                 std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+
+/// The format that consolidate() writes for a checkpoint of adapters. It is not in model_formats(): an adapter is no model.
+const ModelFormat& peft_format();
+
+}  // namespace fsdp
