@@ -208,6 +208,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     json["update"] = h.progress.update, json["tokens"] = h.progress.tokens, json["world_size"] = h.world_size;
     json["strategy"] = h.strategy, json["optimizer"] = h.optimizer;
     json["version"] = h.version;
+    if (h.base) json["base_model"] = {{"path", h.base->path}, {"xxh3", checksum_text(h.base->sum)}};
   }
   if (command.json) {
     print_to(stdout, "{}\n", json_text(json));

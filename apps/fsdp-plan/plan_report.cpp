@@ -256,7 +256,7 @@ std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
   std::string text;
   if (trained < table.model.parameter_count())
     text += format(
-        "{} of the parameters are trained: only these have gradients and optimizer state.\n"
+        "{} of the parameters are trained: only these have gradients, optimizer state and, in 16 bits, an fp32 copy.\n"
         "The rules of thumb assume that all are trained.\n",
         format_count(static_cast<double>(trained)));
   if (whole > 0)

@@ -17,6 +17,7 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/version.hpp"
+#include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
@@ -551,7 +552,7 @@ void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
   p.call(Parts::Function::load_full, [&] {
     p.require_same_path(path);
     agree(p.world, [&] {
-      const auto source = open_tensor_source(path);
+      const auto source = open_model(path);
       load_parameters(*source, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.executor().parameters());
     });
     p.executor().publish_parameters();

@@ -397,13 +397,16 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
     adapter = adapter_of(std::move(checkpoint));
   }
   const std::string remedy = "give the base model that these adapters were trained on";
-  std::vector<Parameter> parameters;
-  try {
-    parameters = adapter_parameters(base, adapter.lora);
-  } catch (const UserError& error) {
-    throw UserError(format("{} has adapters of another model ({}); {}", adapter.tensors->description(), error.what(), remedy));
+  std::set<std::string> base_names;
+  for (const Parameter& parameter : list_parameters(without_adapters(base)).parameters) base_names.insert(parameter.name);
+  for (const std::string& name : adapter.tensors->names()) {
+    const std::string module = name.substr(0, name.find(".lora_"));
+    if (base_names.contains(module + ".weight")) continue;
+    throw UserError(
+        format("{} has adapters of another model (its tensor {} is for a module that the base model does not have); {}",
+               adapter.tensors->description(), name, remedy));
   }
-  find_mismatch(*adapter.tensors, parameters, {}, remedy);
+  find_mismatch(*adapter.tensors, adapter_parameters(base, adapter.lora), {}, remedy);
   return adapter;
 }
 

@@ -109,7 +109,7 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
 void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   const bool has_rank = o.lora.rank > 0;
   for (const char* name : {"lora-alpha", "lora-targets", "use-rslora"}) {
-    if (!table.given(name)) continue;
+    if (!table.changed(name)) continue;
     if (!o.adapter.empty())
       throw UserError(format(
           "--{} does not go with --adapter (its adapter_config.json, or its checkpoint, has this value); leave it out", name));

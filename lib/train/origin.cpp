@@ -139,6 +139,7 @@ void open_base(const TrainOptions& options, Origin& origin) {
     throw UserError(
         "adapters have no base model (they change a model that is trained already); give --model DIR or --finetune-from PATH");
   }
+  if (const auto* step = dynamic_cast<const CheckpointReader*>(origin.pretrained.get())) path = step->folder();
   origin.base = {std::filesystem::absolute(path).lexically_normal().string(), 0};
   if (!options.adapter.empty() && !origin.checkpoint)
     origin.adapter = open_adapter(options.adapter, origin.pretrained->config(), &origin.warnings, verify_of(options));

@@ -93,8 +93,10 @@ def load(name):
     merged = transformers.AutoModelForCausalLM.from_pretrained(f"{name}-merged")(input_ids=inputs).logits
     assert (logits - plain).abs().max() > 0.1
     assert (logits - merged).abs().max() < 1e-4, (logits - merged).abs().max()
-    loss = sum(loss_of(adapted, tokens_of("text.txt")[b : b + 32][None], tokens_of("text.txt")[b + 1 : b + 33][None]).item()
-               for b in range(0, 3200, 32)) / 100
+    tokens = tokens_of("text.txt")
+    pieces = [tokens[b : b + 33] for b in range(0, len(tokens) - 1, 32)]
+    sums = [loss_of(adapted, piece[None, :-1], piece[None, 1:]).item() * (len(piece) - 1) for piece in pieces]
+    loss = sum(sums) / (len(tokens) - 1)
     wanted = json.loads(pathlib.Path("evaluated.json").read_text())["loss"]
     assert abs(loss - wanted) < 1e-6 * wanted + 1e-6, (loss, wanted)
     mine = adapted.merge_and_unload().state_dict()

@@ -80,7 +80,7 @@ const Case kCases[] = {
                                                   })},
     {"llama, adapters", changed(tiny_llama(),
                                 [](auto& c) {
-                                  c.lora = {2, 0.5, 0.2, true, {"v_proj", "*down_proj", "o_proj"}};
+                                  c.head_size = 8, c.lora = {2, 0.5, 0.2, true, {"v_proj", "*down_proj", "o_proj"}};
                                 })},
     {"qwen3, adapters of all projections", changed(tiny_llama(),
                                                    [](auto& c) {

@@ -271,6 +271,7 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "fp16-scale-window",
                                   "freeze",
                                   "grad-dtype",
+                                  "lora-dropout",
                                   "lr",
                                   "lr-scale",
                                   "lr-scheduler",

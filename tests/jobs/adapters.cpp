@@ -1,0 +1,178 @@
+// Runs that train adapters (LoRA): they resume bit for bit and at any number of ranks, hold the planned memory, and refuse
+// other base models. Their adapters become PEFT's folders and merged models, which give the same losses.
+#include <cmath>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::string tokens = (golden_folder("llama-gqa") / "train.bin").string();
+const std::string base = golden_folder("llama-gqa").string();
+const std::string lora = " --lora-rank 3 --lora-alpha 5 --lora-targets all-linear";
+
+Outcome train(const fs::path& folder, int np, const std::string& save_dir, int updates, const std::string& more) {
+  return run(folder, mpirun(np, "fsdp-train",
+                            split(tokens + " --tokens-per-sample 32 --total-batch-size 6 --batch-size " +
+                                  std::to_string(6 / np) + " --lr 1e-2 --max-update " + std::to_string(updates) +
+                                  " --save-dir " + save_dir + " --log-file " + save_dir + ".jsonl " + more)));
+}
+void expect_done(const Outcome& outcome) { BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output); }
+void expect_refused(const Outcome& outcome, const std::string& text) {
+  BOOST_TEST(outcome.code == 2, outcome.output);
+  BOOST_TEST(outcome.times_said(text) == 1u, "'" << text << "' is missing in " << outcome.output);
+}
+Outcome program(const fs::path& folder, const std::string& words) {
+  return run(folder, split(std::string(FSDP_BIN) + "/" + words));
+}
+/// The adapters of the latest step, as the bytes of PEFT's file.
+std::string adapters_of(const fs::path& folder, const std::string& save_dir) {
+  expect_done(program(folder, "fsdp-consolidate " + save_dir + " " + save_dir + "-peft --adapter --verify"));
+  std::ifstream file(folder / (save_dir + "-peft") / "adapter_model.safetensors");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+double loss_of(const fs::path& folder, const std::string& words) {
+  const Outcome outcome = run(folder, mpirun(2, "fsdp-evaluate", split(words + " " + tokens + " --json")));
+  expect_done(outcome);
+  return json::parse(outcome.output.substr(outcome.output.find('{')))["loss"];
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(they_resume_bit_for_bit) {
+  const auto folder = fresh_folder();
+  for (const std::string precision : {"fp32", "bf16"}) {
+    const std::string all = "--model " + base + lora + " --lora-dropout 0.2 --precision " + precision,
+                      straight = "straight-" + precision, stopped = "stopped-" + precision;
+    expect_done(train(folder, 2, straight, 6, all));
+    expect_done(train(folder, 2, stopped, 3, all));
+    const Outcome rest = train(folder, 2, stopped, 6, all);
+    expect_done(rest);
+    BOOST_TEST(rest.says("restored step 3"), rest.output);
+    BOOST_TEST(!rest.says("warning"), rest.output);
+    BOOST_TEST((adapters_of(folder, straight) == adapters_of(folder, stopped)));
+    const json start = metrics(folder / (straight + ".jsonl"), "start").front(),
+               end = metrics(folder / (straight + ".jsonl"), "end").front();
+    BOOST_TEST(start["plan_peak_bytes"] == end["mem_peak_bytes"]);
+  }
+  // Other numbers of ranks and strategies differ only by the order of sums.
+  const std::string all = "--model " + base + lora + " --lora-dropout 0.2";
+  expect_done(train(folder, 3, "moved", 2, all + " --sharding-strategy grad-op"));
+  expect_done(train(folder, 1, "moved", 4, all + " --sharding-strategy none"));
+  expect_done(train(folder, 2, "moved", 6, all + " --checkpoint-activations"));
+  const auto expected = metrics(folder / "straight-fp32.jsonl", "train"), found = metrics(folder / "moved.jsonl", "train");
+  BOOST_TEST_REQUIRE(found.size() == 6u);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    BOOST_TEST(std::abs(found[i]["loss"].get<double>() - expected[i]["loss"].get<double>()) < 1e-5);
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_has_only_the_adapters) {
+  const auto folder = fresh_folder();
+  const Outcome outcome = train(folder, 2, "saves", 2, "--model " + base + lora);
+  expect_done(outcome);
+  BOOST_TEST(outcome.says(" %, trained, the others frozen), "), outcome.output);
+  BOOST_TEST(outcome.says("adapters: rank 3, scale 1.667, 7 projections of a block; base model " + base + " with checksum "),
+             outcome.output);
+  const Outcome shown = program(folder, "fsdp-inspect saves --json");
+  expect_done(shown);
+  const json report = json::parse(shown.output);
+  BOOST_TEST(report["config"]["lora"]["r"] == 3);
+  for (const json& tensor : report["tensors"])
+    BOOST_TEST(tensor["name"].get<std::string>().find(".lora_") != std::string::npos);
+  BOOST_TEST(program(folder, "fsdp-inspect saves").says("adapters of rank 3 for the base model " + base));
+  expect_refused(program(folder, "fsdp-consolidate saves model"), "give --adapter for a folder of PEFT, or --merge");
+}
+
+BOOST_AUTO_TEST_CASE(they_become_peft_folders_and_models) {
+  const auto folder = fresh_folder();
+  for (const std::string family : {"llama-gqa", "gpt2-tied"}) {
+    const std::string model = golden_folder(family).string(), saves = "saves-" + family, merged = "merged-" + family;
+    expect_done(train(folder, 2, saves, 5, "--model " + model + lora));
+    adapters_of(folder, saves);
+    expect_done(program(folder, "fsdp-consolidate " + saves + " " + merged + " --merge --format safetensors --verify"));
+    const double expected = loss_of(folder, merged), before = loss_of(folder, model);
+    BOOST_TEST(expected < before - 0.01);
+    for (const std::string& words : {saves, model + " --adapter " + saves, model + " --adapter " + saves + "-peft"})
+      BOOST_TEST(loss_of(folder, words) == expected, boost::test_tools::tolerance(1e-6));
+    // The training loss of the unmerged adapters on the same first batch is that of the merged model.
+    expect_done(train(folder, 2, "again-" + family, 1, "--model " + model + " --adapter " + saves + "-peft"));
+    expect_done(train(folder, 2, "whole-" + family, 1, "--model " + merged));
+    const auto first = [&](const std::string& name) {
+      return metrics(folder / (name + "-" + family + ".jsonl"), "train").front()["loss"].get<double>();
+    };
+    BOOST_TEST(first("again") == first("whole"), boost::test_tools::tolerance(1e-6));
+    // A run may train new adapters over a model with merged ones.
+    expect_done(train(folder, 2, "more-" + family, 2, "--finetune-from " + saves + " --lora-rank 2"));
+    expect_done(train(folder, 1, "more-" + family, 3, ""));
+    expect_done(run(folder, mpirun(2, "fsdp-generate", split(model + " --adapter " + saves + " --tokenizer bytes"))));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
+  const auto folder = fresh_folder();
+  const std::string model = "--model " + base;
+  const auto refused = [&](const std::string& words, const std::string& text) {
+    expect_refused(train(folder, 2, "saves", 4, words), text);
+  };
+  refused(model + " --lora-rank 0", "--lora-rank");
+  refused(model + " --lora-rank 2 --lora-targets query", "--lora-targets 'query' matches no projection of a block");
+  refused(model + " --lora-alpha 2", "--lora-alpha changes nothing (it goes with --lora-rank)");
+  refused(model + " --lora-rank 2 --freeze *norm*", "do not go with adapters");
+  refused("--arch gpt2 --lora-rank 2", "adapters have no base model");
+  refused(model + " --adapter absent", "absent does not exist");
+  refused(model + " --use-peft", "give --lora-rank R");
+  expect_done(train(folder, 1, "saves", 2, model + " --lora-rank 2"));
+  adapters_of(folder, "saves");
+  refused(model, "no adapters requested (--lora-rank), adapters in the checkpoint");
+  refused(model + " --lora-rank 3", "holds another model");
+  // A base model with one other element is another model. A copy of the base model is not.
+  fs::copy(base, folder / "copy", fs::copy_options::recursive);
+  expect_done(train(folder, 2, "saves", 3, "--model copy --lora-rank 2"));
+  {
+    std::fstream weights(folder / "copy" / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    weights.seekp(-1, std::ios::end);
+    weights.put('\x3c');
+  }
+  refused("--model copy --lora-rank 2", "holds adapters of another base model than Hugging Face folder copy");
+  refused("", "holds adapters of another base model than");  // the last run recorded the copy
+  expect_refused(train(folder, 2, "others", 1, "--model copy --adapter saves-peft"), "were trained on another base model");
+  expect_refused(run(folder, mpirun(2, "fsdp-evaluate", split("copy " + tokens + " --adapter saves"))),
+                 "were trained on another base model");
+  const std::string other = golden_folder("gpt2-tied").string();
+  expect_refused(train(folder, 2, "others", 1, "--model " + other + " --adapter saves-peft"), "has adapters of another model");
+  fs::remove_all(folder / "copy");
+  refused("", "which does not exist; give its new place by --model");
+  // What this program does not have is refused by name.
+  for (const auto& [key, value] : {std::pair("use_dora", "true"), std::pair("rank_pattern", "{\"q_proj\": 2}"),
+                                   std::pair("bias", "\"all\""), std::pair("init_lora_weights", "\"pissa\"")}) {
+    json config = json::parse(std::ifstream(folder / "saves-peft" / "adapter_config.json"));
+    config[key] = json::parse(value);
+    std::ofstream(folder / "saves-peft" / "adapter_config.json") << config;
+    expect_refused(train(folder, 1, "others", 1, model + " --adapter saves-peft"), std::string("has ") + key);
+    config.erase(key);
+    std::ofstream(folder / "saves-peft" / "adapter_config.json") << config;
+  }
+}
+
+// The memory of a run is that of fsdp-plan. The parameters of a frozen model in bf16 have 2 bytes each, divided by the ranks.
+BOOST_AUTO_TEST_CASE(memory_is_that_of_the_plan) {
+  const auto folder = fresh_folder();
+  const auto planned = [&](const std::string& words) {
+    const Outcome outcome = program(folder, "fsdp-plan --bf16 --json --tokens-per-sample 32 --batch-size 3 " + words);
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    const json row = json::parse(outcome.output)["strategies"].front();
+    BOOST_TEST(row["strategy"] == "full");
+    return row["keeping"]["memory"];
+  };
+  expect_done(train(folder, 2, "saves", 2, "--bf16 --model " + base + lora));
+  const json small = planned("--ranks-per-node 2 --model " + base + lora), end = metrics(folder / "saves.jsonl", "end").front();
+  BOOST_TEST(small["plan_peak"] == end["mem_peak_bytes"]);
+  const json large = planned("--ranks-per-node 8 --arch llama-2-7b --lora-rank 16");
+  const double frozen = 2 * 6738415616.0 / 8, adapters = (2 + 4) * 32 * 2 * 16 * 2 * 4096.0 / 8;
+  BOOST_TEST(large["parameters"].get<double>() == frozen + adapters, boost::test_tools::tolerance(1e-4));
+  BOOST_TEST(large["optimizer_state"].get<double>() == 8 * adapters / 6, boost::test_tools::tolerance(1e-3));
+}
