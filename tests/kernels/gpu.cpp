@@ -6,6 +6,7 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
+#include "kernels/quantized.hpp"
 #include "support.hpp"
 #include "support/threaded_device.hpp"
 
@@ -135,6 +136,17 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(products, E, Types) {
                  kernels::gemm_gelu_backward<E>(s, form, Trans::no, m, n, k, x, b, pre, pre + m * n);
                });
   }
+}
+
+// Any bytes are the codes of a matrix, so the floats are one.
+BOOST_AUTO_TEST_CASE_TEMPLATE(quantized_matrices, E, Types) {
+  const kernels::MatrixShape shape{129, 43};
+  for (const kernels::Quantization kind : {kernels::Quantization::int8, kernels::Quantization::nf4})
+    for (const Range rows : {Range{0, 129}, Range{64, 128}, Range{128, 129}})
+      compare<E>(format("{} matrix", kernels::name_of(kind)), shape.numel(), 4096, 1,
+                 [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+                   kernels::dequantize(s, kind, shape, f, {rows.begin * 43, rows.end * 43}, x);
+                 });
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(embeddings, E, Types) {

@@ -11,6 +11,7 @@
 #include "kernels/rows/norm.hpp"
 #include "kernels/rows/optimizer.hpp"
 #include "kernels/rows/pointwise.hpp"
+#include "kernels/rows/quantized.hpp"
 #include "kernels/rows/ranks.hpp"
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
@@ -100,6 +101,8 @@
   X(CachedAttention<E>)                                \
   X(ColumnSum<E>)                                      \
   X(CrossEntropy<E>)                                   \
+  X(DequantizeInt8<E>)                                 \
+  X(DequantizeNf4<E>)                                  \
   X(DropoutBody<E>)                                    \
   X(EmbeddingBackward<E>)                              \
   X(EmbeddingBackwardByToken<E>)                       \
