@@ -84,13 +84,15 @@ void quantize_rows(std::span<const float> values, std::size_t columns, float* sc
 
 /// Quantizes the elements of whole blocks, except that the last one may be shorter. Writes the blocks' scales.
 void quantize_blocks(std::span<const float> values, float* scales, std::uint8_t* codes) {
+  std::array<float, 15> between;  // the middle of levels i and i + 1
+  for (std::size_t i = 0; i < between.size(); ++i) between[i] = (nf4_levels[i] + nf4_levels[i + 1]) / 2;
   for (std::size_t begin = 0; begin < values.size(); begin += quantized_block) {
     const std::span<const float> block = values.subspan(begin, std::min(quantized_block, values.size() - begin));
     const float scale = scales[begin / quantized_block] = largest_magnitude(block);
     for (std::size_t i = 0; i < block.size(); ++i) {
       const float value = scale > 0 ? block[i] / scale : 0;
-      std::uint8_t code = 0;  // the number of the nearest level
-      for (std::size_t k = 1; k < nf4_levels.size(); ++k) code += value > (nf4_levels[k - 1] + nf4_levels[k]) / 2 ? 1 : 0;
+      unsigned code = 0;  // the number of the nearest level
+      for (unsigned half = 8; half > 0; half /= 2) code += value > between[code + half - 1] ? half : 0;
       std::uint8_t& pair = codes[(begin + i) / 2];
       pair = static_cast<std::uint8_t>(i % 2 == 0 ? code << 4 : pair | code);
     }
