@@ -59,6 +59,8 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_model_tokenizer_option(table, options.tokenizer);
   add_text_options(table, options.json_field, options.skip_invalid);
   add_adapter_option(table, options.adapter);
+  add_base_type_option(table, options.base_type,
+                       "Keep the matrices of the blocks quantized, after adapters are merged into them.");
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -294,7 +296,7 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
               .types = {.parameter = options.precision,
                         .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
               .plan = {.training = false, .documents = options.document_attention}},
-             rank, world);
+             options.base_type, rank, world);
   ProgressBar bar("evaluating");
   const std::string result = report.measure(sharded->executor(), [&](double done) {
     if (world.rank() == 0 && bar.terminal()) bar.update(done, 1);

@@ -16,7 +16,8 @@ namespace fsdp {
 
 struct EvaluateOptions {
   std::filesystem::path model;
-  std::filesystem::path adapter;          // empty: none
+  std::filesystem::path adapter;                   // empty: none
+  std::optional<kernels::Quantization> base_type;  // of the matrices of the blocks
   std::string data;                       // the tokens on which the loss is measured; if empty, `multiple_choice` must be set
   std::filesystem::path multiple_choice;  // a file of questions that the model answers; not with `data`
   std::string mask;  // files of loss masks for `data`; if empty, the masks in `data` are used; without masks all tokens count

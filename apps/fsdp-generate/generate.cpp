@@ -76,6 +76,8 @@ OptionTable generate_option_table(GenerateOptions& options) {
   add_strategy_option(table, options.strategy);
   add_precision_options(table, options.precision);
   add_adapter_option(table, options.adapter);
+  add_base_type_option(table, options.base_type,
+                       "Keep the matrices of the blocks quantized, after adapters are merged into them.");
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -318,7 +320,8 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
                 "its newest half; see docs/running.md, \"Full sequences\")",
                 longest, config.longest_sequence())});
   std::optional<ShardedModel> sharded;
-  load_model(sharded, *inputs->source, sharding_of(options, shape), rank, world, {.table_type = options.precision});
+  load_model(sharded, *inputs->source, sharding_of(options, shape), options.base_type, rank, world,
+             {.table_type = options.precision});
 
   Generator generator(sharded->executor(), world, config, *inputs->tokenizer, inputs->generation);
   if (options.chat) return converse(options, *inputs, generator, world, out);

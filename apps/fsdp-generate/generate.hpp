@@ -18,7 +18,8 @@ namespace fsdp {
 
 struct GenerateOptions {
   std::filesystem::path model;
-  std::filesystem::path adapter;  // empty: none
+  std::filesystem::path adapter;                   // empty: none
+  std::optional<kernels::Quantization> base_type;  // of the matrices of the blocks
   std::string prompt;
   std::filesystem::path prompts;
   std::string tokenizer;

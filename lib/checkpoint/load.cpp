@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "kernels/quantized.hpp"
 #include "nn/patterns.hpp"
 
 namespace fsdp {
@@ -111,6 +112,18 @@ void fill(const ShardState& state, std::size_t unit, std::size_t offset, Range r
   }
 }
 
+/// Quantizes a whole parameter, and writes the words of this slice. The words do not depend on the number of ranks.
+void fill_quantized(const ShardState& state, std::size_t unit, const Slice& slice, const Parameter& parameter,
+                    const TensorSource& source) {
+  std::vector<float> words(parameter.kept_numel());
+  kernels::quantize(
+      *parameter.quantized, parameter.matrix_shape(),
+      [&](Range range, float* out) { source.read_to_use(parameters_state, parameter.name, range, out); },
+      std::as_writable_bytes(std::span(words)));
+  state.units[unit].write(slice.shard_offset * sizeof(float),
+                          std::as_bytes(std::span(words).subspan(slice.range.begin, slice.range.size())));
+}
+
 }  // namespace
 
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
@@ -176,7 +189,9 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
     expect(state.numel(unit) == layout.shard_numel(unit), "the size of a state matches the rank's shard");
     state.units[unit].clear(0, state.units[unit].bytes());  // so that padding is zero
     for (const Slice& slice : layout.slices(unit, shard))
-      if (fresh.empty() || !fresh[slice.parameter])
+      if (const Parameter& parameter = parameters[slice.parameter]; parameter.quantized)
+        fill_quantized(state, unit, slice, parameter, source);
+      else if (fresh.empty() || !fresh[slice.parameter])
         fill(state, unit, slice.shard_offset, slice.range, [&](Range range, float* out) {
           source.read_to_use(parameters_state, parameters[slice.parameter].name, range, out);
         });

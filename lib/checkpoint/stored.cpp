@@ -106,6 +106,8 @@ json units_to_json(const std::vector<UnitSpec>& units) {
                    {"rule", unit.rule->name}});
   for (std::size_t u = 0; u < units.size(); ++u)
     if (!units[u].saved) all[u]["saved"] = false;
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (units[u].quantized) all[u]["quantized"] = true;
   return all;
 }
 
@@ -117,8 +119,8 @@ std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
     for (const json& one : all) {
       const Rule* rule = find_rule(one.at("rule").get_ref<const std::string&>());
       if (!rule) return {};
-      units.push_back(
-          {one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule, one.value("saved", true)});
+      units.push_back({one.at("name"), one.at("parameters"), one.at("trainable"), one.at("sharded"), rule,
+                       one.value("saved", true), one.value("quantized", false)});
       for (const std::size_t p : units.back().parameters) ++seen.at(p);
     }
   } catch (const std::exception&) {

@@ -14,6 +14,7 @@ namespace fsdp {
 namespace {
 
 constexpr const char* lora_key = "lora";
+constexpr const char* base_type_key = "base_dtype";
 constexpr const char* layers_type = "fsdp-layers";  // not the name of any family of transformers
 
 /// Reads layers from the JSON of StoredModel::to_json(). Throws UserError if the JSON is not valid.
@@ -58,6 +59,12 @@ Lora read_lora(const nlohmann::json& json, const std::string& what) {
   throw UserError(format("{} describes impossible adapters; use another file", what));
 }
 
+kernels::Quantization read_base_type(const nlohmann::json& json, const std::string& what) {
+  for (const kernels::Quantization kind : {kernels::Quantization::int8, kernels::Quantization::nf4})
+    if (json == kernels::name_of(kind)) return kind;
+  throw UserError(format("{} describes an unknown type of the base model; use another file", what));
+}
+
 }  // namespace
 
 StoredModel::StoredModel(TransformerConfig config) : config_(std::move(config)) {}
@@ -95,6 +102,7 @@ nlohmann::json StoredModel::to_json() const {
                           {"lora_dropout", lora.dropout},
                           {"use_rslora", lora.rank_stabilized},
                           {"target_modules", lora.targets}};
+    if (config_.base_type) config[base_type_key] = kernels::name_of(*config_.base_type);
     return config;
   }
   nlohmann::json model = {{"model_type", layers_type}, {"parameters", nlohmann::json::array()}};
@@ -108,9 +116,10 @@ StoredModel StoredModel::read(const nlohmann::json& model, const std::string& wh
     return StoredModel(read_layers(model, what));
   const bool adapts = model.is_object() && model.contains(lora_key);
   nlohmann::json base = model;
-  if (adapts) base.erase(lora_key);
+  if (adapts) base.erase(lora_key), base.erase(base_type_key);
   TransformerConfig config = config_from_json(base);
   if (adapts) config.lora = read_lora(model[lora_key], what);
+  if (adapts && model.contains(base_type_key)) config.base_type = read_base_type(model[base_type_key], what);
   config.validate();
   if (adapts) list_parameters(config);  // throws for targets that match nothing
   return config;

@@ -135,7 +135,10 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
   const ShardState state = parameters();
   const auto each_slice = [&](std::size_t unit, const auto& fill) {
     for (const Slice& slice : layout_.slices(unit, static_cast<int>(facts_.shard)))
-      if (which.empty() || which[slice.parameter]) fill(slice, facts_.model.parameters()[slice.parameter].init);
+      if (which.empty() || which[slice.parameter]) {
+        expect(!facts_.model.parameters()[slice.parameter].quantized, "quantized matrices come from a model");
+        fill(slice, facts_.model.parameters()[slice.parameter].init);
+      }
   };
   Stream& s = stream(StreamId::compute);
   on_stream(s, [&] {

@@ -12,12 +12,13 @@ Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitS
   expect(types.gradient == DType::f32 || types.gradient == DType::bf16, "gradients are kept in fp32 or bf16");
   for (const Parameter& parameter : parameters) {
     shapes_.push_back(parameter.shape);
-    numels_.push_back(numel(parameter.shape));
+    numels_.push_back(parameter.kept_numel());
   }
   std::vector<int> seen(parameters.size());
   for (const UnitSpec& spec : units) {
     Unit& unit = units_.emplace_back(Unit{spec, {}, 0, 0, {}, spec.sharded ? shards : 1, types});
-    if (!unit.trainable) unit.types.master = types.parameter;  // no optimizer needs more digits
+    if (unit.quantized) unit.types = {};                            // words of 4 bytes
+    if (!unit.trainable) unit.types.master = unit.types.parameter;  // no optimizer needs more digits
     std::size_t end = 0;
     for (const std::size_t p : unit.parameters) {
       ++seen.at(p);

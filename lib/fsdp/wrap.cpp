@@ -200,20 +200,24 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
       for (const bool trainable : {true, false}) {
         std::vector<UnitSpec> by_rule;
         for (std::size_t p = 0; p < parameters.size(); ++p) {
-          const bool trains =
-              !frozen[p] && (patterns.train_only.empty() || trained[p]) && (parameters[p].is_adapter || !has_adapters);
+          const bool quantized = parameters[p].quantized.has_value();
+          const bool trains = !frozen[p] && (patterns.train_only.empty() || trained[p]) && !quantized &&
+                              (parameters[p].is_adapter || !has_adapters);
           if (unit_of[p] != name || trains != trainable || ignored[p] == sharded) continue;
           const Rule& rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : adam_rule();
-          auto unit = std::find_if(by_rule.begin(), by_rule.end(), [&](const UnitSpec& one) { return one.rule == &rule; });
+          auto unit = std::find_if(by_rule.begin(), by_rule.end(),
+                                   [&](const UnitSpec& one) { return one.rule == &rule && one.quantized == quantized; });
           if (unit == by_rule.end())
-            unit = by_rule.insert(by_rule.end(), {"", {}, trainable, sharded, &rule, trainable || !has_adapters});
+            unit = by_rule.insert(by_rule.end(), {"", {}, trainable, sharded, &rule, trainable || !has_adapters, quantized});
           unit->parameters.push_back(p);
         }
         std::stable_sort(by_rule.begin(), by_rule.end(), [&](const UnitSpec& a, const UnitSpec& b) {
+          if (a.quantized != b.quantized) return b.quantized;
           return elements_of(a, parameters) > elements_of(b, parameters);
         });
         for (UnitSpec& unit : by_rule) {
-          unit.name = format("{}{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen", sharded ? "" : ", ignored",
+          unit.name = format("{}{}{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen",
+                             sharded ? "" : ", ignored", unit.quantized ? ", quantized" : "",
                              unit.rule == by_rule.front().rule ? "" : format(", by {}", unit.rule->name));
           units.push_back(std::move(unit));
         }

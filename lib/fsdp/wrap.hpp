@@ -40,16 +40,18 @@ struct ParameterPatterns {
 };
 
 /// A set of parameters that is gathered, released and reduced together. All of them are trained or none, all are sharded or
-/// none, and one optimizer rule updates them. If a unit of the policy has parameters of several such kinds, it becomes several
-/// UnitSpecs, which are gathered and released together.
+/// none, all are quantized or none, and one optimizer rule updates them. If a unit of the policy has parameters of several such
+/// kinds, it becomes several UnitSpecs, which are gathered and released together.
 struct UnitSpec {
-  /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp". ", frozen", ", ignored" or ", by adam" may follow.
+  /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp". ", frozen", ", ignored", ", quantized" or ", by adam"
+  /// may follow.
   std::string name;
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
   bool sharded = true;
   const Rule* rule = &adam_rule();  // the optimizer rule, if the unit is trained
   bool saved = true;                // false: a part of a base model, which checkpoints of its adapters leave out
+  bool quantized = false;           // has only quantized matrices, or none
 
   bool operator==(const UnitSpec&) const = default;
 };

@@ -14,7 +14,6 @@
 #include <string_view>
 
 #include "device/device.hpp"
-#include "kernels/kernels.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp::kernels {

@@ -104,6 +104,7 @@ void TransformerConfig::validate() const {
 
 TransformerConfig without_adapters(TransformerConfig config) {
   config.lora = {};
+  config.base_type = {};
   return config;
 }
 

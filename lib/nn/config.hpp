@@ -11,6 +11,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "kernels/quantized.hpp"
 #include "nn/lora.hpp"
 
 namespace fsdp {
@@ -61,6 +62,8 @@ struct TransformerConfig {
   float initializer_range = 0.02f;
   /// Adapters are not part of config.json: config_from_json() returns none, and config_to_json() leaves them out.
   Lora lora = {};
+  /// Set if the matrices of the blocks are kept quantized. They cannot be trained. Not part of config.json, either.
+  std::optional<kernels::Quantization> base_type = {};
 
   bool operator==(const TransformerConfig&) const = default;
   /// The longest sequence that the model supports: max_positions, or the window if that is shorter.
@@ -69,7 +72,7 @@ struct TransformerConfig {
   void validate() const;
 };
 
-/// The configuration of the base model.
+/// The configuration of the base model, as its files have it.
 TransformerConfig without_adapters(TransformerConfig config);
 
 /// The fields that a user may change. Empty fields stay unchanged.

@@ -93,6 +93,7 @@ class Builder {
     Linear linear{.in = in, .out = out, .layout = family_.weights};
     linear.weight = add(name + ".weight", linear.layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in},
                         initial_weight(kind, in, out));
+    out_.parameters.back().quantized = config_.base_type;
     if (bias) linear.bias = vector(name + ".bias", out, initial_bias(kind, in));
     linear.index = projections_++;
     return linear;
@@ -184,6 +185,10 @@ class Builder {
 };
 
 }  // namespace
+
+std::size_t Parameter::kept_numel() const {
+  return quantized ? kernels::QuantizedParts(*quantized, matrix_shape()).end / sizeof(float) : numel(shape);
+}
 
 std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters& model) {
   std::vector<std::vector<std::size_t>> stages(model.blocks.size() + 2);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,12 @@ struct Parameter {
   bool decayed;             // has weight decay by default, because it has two or more dimensions
   int block;                // the block that it is part of, or -1: embedding, final norm, head
   bool is_adapter = false;  // part of an adapter (nn/lora.hpp); if a model has adapters, nothing else is trained
+  std::optional<kernels::Quantization> quantized = {};  // set if memory has a quantized matrix, which is not trained
+
+  /// The number of elements in memory. A quantized matrix counts as words of 4 bytes.
+  std::size_t kept_numel() const;
+  /// Rows and columns of the stored shape, which has two dimensions.
+  kernels::MatrixShape matrix_shape() const { return {shape.at(0), shape.at(1)}; }
 };
 
 /// Indices of parameters; -1: the model has none.

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
+#include "kernels/quantized.hpp"
 #include "nn/transformer.hpp"
 
 namespace fsdp::stages {
@@ -101,6 +102,9 @@ inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
   return pieces == 1 ? V : round_up((V + pieces - 1) / pieces, 32);
 }
 
+/// The number of elements of the largest matrix in a block.
+inline std::size_t largest_matrix(const TransformerConfig& c) { return c.width * std::max(c.ffn_width, qkv_width(c)); }
+
 /// Offsets in the scratch memory of all stages: first small areas, then one large area that each stage divides differently.
 struct Scratch {
   std::size_t column_sums;  // for the gradients of biases and norms
@@ -108,6 +112,7 @@ struct Scratch {
   std::size_t unwanted;     // [2,C] or [D]: gradients of norms that are not needed
   std::size_t small_end;    // the end of the areas above
   std::size_t hidden;       // block with adapters: [R,rank]
+  std::size_t matrix;       // block with quantized matrices: the largest one
   std::size_t d_hidden;     // block with adapters: [R,rank] for each projection, with this distance:
   std::size_t hidden_distance;
   std::size_t dropped;            // block with adapters and dropout: [R,in], for the widest input of a projection
@@ -127,6 +132,7 @@ struct Scratch {
     unwanted = small.take(std::max(2 * C, c.head_size));
     small_end = small.end();
     Offsets adapters = small, head = small;
+    matrix = adapters.take_values(c.base_type ? largest_matrix(c) : 0);
     hidden = adapters.take_values(R * c.lora.rank);
     d_hidden = adapters.end();
     hidden_distance = d_hidden - hidden;
@@ -197,6 +203,18 @@ class Stage {
     expect(found != nullptr, "a stage runs with its parameters gathered");
     return static_cast<const E*>(found);
   }
+  /// The matrix of a projection, in its stored layout. A quantized one is expanded in scratch, where the next call overwrites
+  /// it.
+  const E* matrix(const Linear& linear) const {
+    if (!config.base_type) return weight(linear.weight);
+    const void* const quantized = context.weights[static_cast<std::size_t>(linear.weight)];
+    expect(quantized != nullptr, "a stage runs with its parameters gathered");
+    const bool in_out = linear.layout == WeightLayout::in_out;
+    E* const expanded = scratch_values(scratch.matrix);
+    kernels::dequantize(context.stream, *config.base_type, {in_out ? linear.in : linear.out, in_out ? linear.out : linear.in},
+                        quantized, {0, linear.in * linear.out}, expanded);
+    return expanded;
+  }
   float* gradient(int index) const { return index < 0 ? nullptr : context.gradients[static_cast<std::size_t>(index)]; }
 
   kernels::DropoutMask dropout_mask(DropoutSite site, std::size_t block) const {
@@ -253,7 +271,7 @@ class Stage {
   void linear_forward(const Linear& linear, const E* x, E* y, std::size_t stride) const {
     const bool in_out = linear.layout == WeightLayout::in_out;
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
-                  weight(linear.weight), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
+                  matrix(linear), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
     if (linear.lora_a < 0) return;
     const std::size_t rank = config.lora.rank;
     kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.out, rank,
@@ -264,7 +282,7 @@ class Stage {
   void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
     const bool in_out = linear.layout == WeightLayout::in_out;
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
-                  weight(linear.weight), in_out ? linear.out : linear.in, dx, linear.in, write);
+                  matrix(linear), in_out ? linear.out : linear.in, dx, linear.in, write);
     if (linear.lora_a < 0) return;
     const std::size_t rank = config.lora.rank;
     const kernels::DropoutMask mask = adapter_mask(linear);
@@ -280,7 +298,7 @@ class Stage {
       return kernels::bias_gelu_forward(context.stream, form, y, pre, weight(linear.bias), R(), linear.out);
     }
     kernels::gemm_bias_gelu(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::no : Trans::yes, R(),
-                            linear.out, linear.in, x, weight(linear.weight), weight(linear.bias), pre, y);
+                            linear.out, linear.in, x, matrix(linear), weight(linear.bias), pre, y);
   }
   /// The input of this projection is gelu(pre). Computes d_pre[R,in] = (dy[R,out] W^T) * gelu'(pre), elementwise.
   void linear_gelu_backward(const Linear& linear, kernels::Gelu form, const E* dy, const E* pre, E* d_pre) const {
@@ -289,7 +307,7 @@ class Stage {
       return kernels::gelu_backward(context.stream, form, d_pre, d_pre, pre, R() * linear.in);
     }
     kernels::gemm_gelu_backward(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::yes : Trans::no, R(),
-                                linear.in, linear.out, dy, weight(linear.weight), pre, d_pre);
+                                linear.in, linear.out, dy, matrix(linear), pre, d_pre);
   }
   /// Computes gradients of weight, bias and adapter from the input and the gradient of the output.
   void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {

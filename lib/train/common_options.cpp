@@ -291,6 +291,26 @@ Option& add_threads_option(OptionTable& table, std::size_t& threads) {
                        "SLURM_CPUS_PER_TASK.");
 }
 
+void add_base_type_option(OptionTable& table, std::optional<kernels::Quantization>& type, const std::string& help) {
+  using Type = std::optional<kernels::Quantization>;
+  struct Spellings {
+    bool int8 = false, nf4 = false;
+  };
+  const auto spelled = std::make_shared<Spellings>();  // the steps of the table keep `spelled` alive
+  table
+      .choice<Type>("base-dtype", type, {{"int8", kernels::Quantization::int8}, {"nf4", kernels::Quantization::nf4}},
+                    help + " int8: a scale per row; nf4: 4 bits, with scales for blocks of 64, as in QLoRA.")
+      .unset("they have the type of --precision");
+  table.flag("load-in-8bit", spelled->int8, "transformers' spelling of --base-dtype int8.").spelling();
+  table.flag("load-in-4bit", spelled->nf4, "transformers' spelling of --base-dtype nf4.").spelling();
+  table.then([&type, spelled](const OptionTable& given) {
+    if (!spelled->int8 && !spelled->nf4) return;
+    if (given.given("base-dtype") || (spelled->int8 && spelled->nf4))
+      throw UserError("--base-dtype, --load-in-8bit and --load-in-4bit contradict each other (each sets one type); give one");
+    type = spelled->int8 ? kernels::Quantization::int8 : kernels::Quantization::nf4;
+  });
+}
+
 void add_adapter_option(OptionTable& table, std::filesystem::path& adapter) {
   table
       .path("adapter", "DIR", adapter,

@@ -54,6 +54,8 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
 void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid);
 /// --threads, for every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
+/// --base-dtype and its spellings, for programs that can keep a model's matrices quantized.
+void add_base_type_option(OptionTable& table, std::optional<kernels::Quantization>& type, const std::string& help);
 /// --adapter, for programs that only use models.
 void add_adapter_option(OptionTable& table, std::filesystem::path& adapter);
 /// --no-verify, for every program that reads checkpoints.

@@ -75,9 +75,12 @@ ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator&
 }
 
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
-                const ComputingRank& rank, Communicator& world, const ExecutorOptions& execution) {
-  agree(world, [&] { check_sharding(source.config(), sharding, world.size()); });
-  model.emplace(source.config(), sharding, world, traits_of(rank.device->kind(), rank.cpus.threads));
+                std::optional<kernels::Quantization> base_type, const ComputingRank& rank, Communicator& world,
+                const ExecutorOptions& execution) {
+  TransformerConfig config = source.config();
+  config.base_type = base_type;
+  agree(world, [&] { check_sharding(config, sharding, world.size()); });
+  model.emplace(std::move(config), sharding, world, traits_of(rank.device->kind(), rank.cpus.threads));
   Executor& executor = model->allocate(*rank.device, execution);
   agree(world,
         [&] { load_parameters(source, model->model().parameters(), model->layout(), model->shard(), executor.parameters()); });

@@ -116,6 +116,10 @@ void settle_adapters(const OptionTable& table, const TrainOptions& o) {
     require(true, name, has_rank, "--lora-rank");
   }
   require(table.changed("lora-dropout"), "lora-dropout", has_rank || !o.adapter.empty(), "--lora-rank or --adapter");
+  if (o.base_type && !has_rank && o.adapter.empty())
+    throw UserError(
+        "--base-dtype needs --lora-rank or --adapter (quantized matrices cannot be trained, only adapters beside them); give "
+        "one, or leave out --base-dtype");
   if (has_rank && !o.adapter.empty())
     throw UserError(
         "--lora-rank and --adapter are both given (one makes new adapters, the other continues with trained ones); leave one "
@@ -152,6 +156,8 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
             "checkpoint of adapters. The optimizer starts anew.")
       .unset("--lora-rank makes new adapters")
       .sets("adapter");
+  add_base_type_option(table, o.base_type,
+                       "Keep the matrices of the base model's blocks quantized, and expand them for each product (QLoRA).");
   table.then([&o](const OptionTable& read) { settle_adapters(read, o); });
 }
 

@@ -46,8 +46,9 @@ struct TrainOptions {
   InitFrom init = InitFrom::random;
   ConfigOverrides sizes;
   double dropout = 0, attention_dropout = 0;
-  Lora lora;                      // if its rank is not 0, adapters are trained
-  std::filesystem::path adapter;  // adapters to start from; empty: new ones
+  Lora lora;                                       // if its rank is not 0, adapters are trained
+  std::filesystem::path adapter;                   // adapters to start from; empty: new ones
+  std::optional<kernels::Quantization> base_type;  // of the base model's matrices
   // batch, sharding, precision, recomputation, optimizer
   ShardingOptions sharding = {.batch = {.B = 1, .T = 1024}};
   std::size_t total_batch_size = 0;           // sequences per update: B x micro-batches x ranks

@@ -27,6 +27,9 @@ void require_same_model(TransformerConfig wanted, const CheckpointReader& checkp
   const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // otherwise nearly all fields differ
   if (b.contains("lora") && !a.contains("lora"))
     differences = "no adapters requested (--lora-rank), adapters in the checkpoint";
+  if (b.contains("base_dtype") && !a.contains("base_dtype"))
+    differences += format("{}no --base-dtype requested, {} in the checkpoint", differences.empty() ? "" : "; ",
+                          b["base_dtype"].get<std::string>());
   for (const auto& [key, value] : a.items())
     if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
       differences += format("{}{}: {} requested, {} in the checkpoint", differences.empty() ? "" : "; ", key,
@@ -286,6 +289,7 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   else if (options.lora.rank > 0)
     config.lora = options.lora;
   if (config.lora.rank > 0) config.lora.dropout = options.lora.dropout;
+  config.base_type = options.base_type;
   return config;
 }
 
