@@ -7,6 +7,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
+#include "kernels/quantized.hpp"
 #include "nn/model_run.hpp"
 #include "nn/stages.hpp"
 #include "support/messages.hpp"
@@ -257,6 +258,51 @@ BOOST_DATA_TEST_CASE(adapters_are_changes_of_weights,
     compare(adapted.gradients[a + 1], d_b);
   }
   BOOST_TEST(worst < 2e-5);
+}
+
+// A model with quantized matrices computes what a model with the expanded ones does, besides the gradients of these matrices.
+BOOST_DATA_TEST_CASE(quantized_matrices_are_their_expansions,
+                     boost::unit_test::data::make({Case{"gpt2", tiny_gpt2()}, Case{"llama", tiny_llama()},
+                                                   Case{"opt", tiny_opt()}}) *
+                         boost::unit_test::data::make({false, true}),
+                     test_case, four_bits) {
+  const kernels::Quantization kind = four_bits ? kernels::Quantization::nf4 : kernels::Quantization::int8;
+  TransformerConfig config = test_case.config;
+  config.lora = {3, 4.5, 0, false, {"all-linear"}};
+  test::ModelRun expanded(config);
+  config.base_type = kind;
+  test::ModelRun quantized(config);
+  expanded.randomize(5, 0.2f);
+  std::size_t matrices = 0;
+  for (std::size_t p = 0; p < expanded.weights.size(); ++p) {
+    const Parameter& parameter = quantized.model.parameters()[p];
+    std::vector<float>& weight = expanded.weights[p];
+    quantized.trainable.push_back(!parameter.quantized);
+    if (!parameter.quantized) {
+      quantized.weights[p] = weight;
+      continue;
+    }
+    ++matrices;
+    quantized.weights[p].assign(parameter.kept_numel(), 0);
+    const auto read = [&](Range range, float* to) {
+      std::copy_n(weight.begin() + static_cast<std::ptrdiff_t>(range.begin), range.size(), to);
+    };
+    kernels::quantize(kind, parameter.matrix_shape(), read, std::as_writable_bytes(std::span(quantized.weights[p])));
+    kernels::dequantize(*quantized.stream, kind, parameter.matrix_shape(), quantized.weights[p].data(), {0, weight.size()},
+                        weight.data());
+  }
+  BOOST_TEST(matrices == 2 * (config.family == "llama" ? 7u : config.family == "opt" ? 6u : 4u));
+  const Batch batch({2, 9}, config.vocab_size, 6);
+  const auto run = [&](test::ModelRun& model) {
+    return model.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite);
+  };
+  const double loss = run(quantized), expected = run(expanded);
+  BOOST_TEST(std::abs(loss - expected) < 1e-6 * expected);
+  double worst = 0;
+  for (std::size_t p = 0; p < expanded.weights.size(); ++p)
+    for (std::size_t i = 0; quantized.trainable[p] && i < expanded.gradients[p].size(); ++i)
+      worst = std::max(worst, std::abs(double{quantized.gradients[p][i]} - expanded.gradients[p][i]));
+  BOOST_TEST(worst < 1e-5);
 }
 
 BOOST_AUTO_TEST_CASE(adapters_have_the_targets_of_peft) {
