@@ -30,7 +30,7 @@ struct Command {
   ConsolidateOptions how;
   bool adapter = false, merge = false;
   std::filesystem::path base;
-  bool verify = false, no_verify = false;
+  bool verify = false, no_verify = false, use_ema = false;
 };
 
 OptionTable consolidate_option_table(Command& o) {
@@ -76,6 +76,7 @@ OptionTable consolidate_option_table(Command& o) {
       .unset("the path in the checkpoint");
   table.flag("verify", o.verify,
              "First compare the checkpoint's checksums and norms; at the end read the result back and compare it.");
+  add_average_option(table, o.use_ema);
   add_no_verify_option(table, o.no_verify);
   return table;
 }
@@ -152,7 +153,7 @@ int run(Command options) {
     throw UserError(
         "--verify and --no-verify contradict each other (one compares all checksums, the other none); leave out one of them");
   const Verify verify = options.no_verify ? Verify::no : Verify::yes;
-  auto reader = open_checkpoint(options.checkpoint, &warnings, verify);
+  auto reader = open_checkpoint(options.checkpoint, &warnings, verify, options.use_ema ? Weights::average : Weights::trained);
   check_adapters(options, *reader);
   print_warnings(warnings);
   if (options.verify) {

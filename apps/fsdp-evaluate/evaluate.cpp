@@ -61,6 +61,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_adapter_option(table, options.adapter);
   add_base_type_option(table, options.base_type,
                        "Keep the matrices of the blocks quantized, after adapters are merged into them.");
+  add_average_option(table, options.use_ema);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -326,7 +327,8 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   std::unique_ptr<Tokenizer> tokenizer;
   agree(world, [&] {
     std::vector<std::string> warnings;
-    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes);
+    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes,
+                        options.use_ema ? Weights::average : Weights::trained);
     if (world.rank() == 0) print_warnings(warnings), note_precision(*source, options.precision);
     if (world.rank() == 0 || options.data.empty())  // only rank 0 reports bits per byte
       tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);

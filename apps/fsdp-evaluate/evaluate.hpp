@@ -33,7 +33,7 @@ struct EvaluateOptions {
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   bool json = false;
-  bool no_verify = false;
+  bool no_verify = false, use_ema = false;
 };
 
 OptionTable evaluate_option_table(EvaluateOptions& options);

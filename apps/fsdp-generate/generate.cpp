@@ -78,6 +78,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
   add_adapter_option(table, options.adapter);
   add_base_type_option(table, options.base_type,
                        "Keep the matrices of the blocks quantized, after adapters are merged into them.");
+  add_average_option(table, options.use_ema);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -140,7 +141,8 @@ struct Inputs {
 
   Inputs(const GenerateOptions& options, bool speaks) : generation(options.generation) {
     std::vector<std::string> warnings;
-    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes);
+    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes,
+                        options.use_ema ? Weights::average : Weights::trained);
     if (speaks) print_warnings(warnings);
     const std::filesystem::path folder = folder_beside(*source, options.model);
     tokenizer = find_model_tokenizer(options.tokenizer, folder, source->config().vocab_size);

@@ -33,7 +33,7 @@ struct GenerateOptions {
   DType precision = DType::f32;
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
-  bool no_verify = false;
+  bool no_verify = false, use_ema = false;
 };
 
 OptionTable generate_option_table(GenerateOptions& options);

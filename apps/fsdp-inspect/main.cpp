@@ -117,9 +117,14 @@ std::string describe_run(const CheckpointReader& reader) {
   const std::string base = h.base ? format("adapters of rank {} for the base model {} with checksum {}\n",
                                            reader.config().lora.rank, h.base->path, checksum_text(h.base->sum))
                                   : "";
-  return format("{}\n{}update {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\nwritten by fsdp {}\n",
-                reader.description(), base, h.progress.update, h.progress.tokens, h.strategy, h.shards, h.optimizer,
-                fmt::join(reader.states(), ", "), h.version);
+  std::string validations;
+  if (const auto& valid = h.progress.validations)
+    validations = format("validation loss {:.6g} at update {}; the smallest so far is {:.6g} at update {}\n", valid->loss,
+                         valid->update, valid->best_loss, valid->best_update);
+  return format(
+      "{}\n{}update {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\n{}written by fsdp {}\n",
+      reader.description(), base, h.progress.update, h.progress.tokens, h.strategy, h.shards, h.optimizer,
+      fmt::join(reader.states(), ", "), validations, h.version);
 }
 
 int show_difference(const TensorSource& a, const TensorSource& b, const Command& command) {
@@ -209,6 +214,11 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     json["strategy"] = h.strategy, json["optimizer"] = h.optimizer;
     json["version"] = h.version;
     if (h.base) json["base_model"] = {{"path", h.base->path}, {"xxh3", checksum_text(h.base->sum)}};
+    if (const auto& valid = h.progress.validations)
+      json["validation"] = {{"update", valid->update},
+                            {"loss", valid->loss},
+                            {"best_update", valid->best_update},
+                            {"best_loss", valid->best_loss}};
   }
   if (command.json) {
     print_to(stdout, "{}\n", json_text(json));

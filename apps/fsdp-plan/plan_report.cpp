@@ -453,6 +453,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
   const auto bytes_of = [&](BufferId id) { return id < 0 ? 0 : plan.buffers[static_cast<std::size_t>(id)].bytes; };
   std::size_t states = 0;
   for (const BufferId id : plan.optimizer_state[u]) states += bytes_of(id);
+  if (!plan.averages.empty()) states += bytes_of(plan.averages[u]);
   // If the optimizer updates the parameters without another copy, there is one buffer, which is counted as parameters.
   const bool copy = plan.master[u].buffer != plan.parameters[u].buffer;
   nlohmann::json json = {{"name", unit.name},

@@ -66,6 +66,11 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"weight-decay", "weight_decay", if_given(o.weight_decay)},
           {"momentum", "momentum", if_given(o.momentum)},
           {"clip-norm", "clip_norm", text(o.clip_norm)},
+          {"ema-decay", "ema_decay", text(o.ema_decay)},
+          {"ema-start-update", "ema_start_update", text(o.ema_start_update)},
+          {"label-smoothing", "label_smoothing", text(o.label_smoothing)},
+          {"z-loss", "z_loss", text(o.z_loss)},
+          {"neftune-alpha", "neftune_alpha", text(o.neftune_alpha)},
           {"freeze", "freeze", {}},  // set in train_options_of(): patterns may contain commas
           {"seed", "seed", text(o.seed)}};
 }
@@ -84,6 +89,14 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
   options.sharding.patterns.freeze = o.freeze;
   options.sharding = options_for(kind, std::move(options.sharding));
   return options;
+}
+
+/// Throws UserError for options that only a transformer has.
+void require_transformer(const Model& model, const TrainOptions& o) {
+  require_user(
+      model.transformer_config() || (o.label_smoothing == 0 && o.z_loss == 0 && o.neftune_alpha == 0),
+      "label_smoothing, z_loss and neftune_alpha are for a TransformerDescription (this model is a Sequential); give the first "
+      "two to cross_entropy(), and leave them out here");
 }
 
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
@@ -179,10 +192,12 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
                           int threads) {
   try {
     const DeviceKind kind = kind_to_plan_for(device_choice(device));
-    const ShardingOptions sharding = train_options_of(options, kind).sharding;
+    const TrainOptions trained = train_options_of(options, kind);
+    const ShardingOptions& sharding = trained.sharding;
     if (ranks < 1) throw UserError(format("{} ranks cannot hold a model; ask for at least 1", ranks));
     if (threads < 1) throw UserError(format("{} threads cannot compute; ask for at least 1", threads));
     const auto built = model.build(traits_of(kind, static_cast<std::size_t>(threads)));
+    require_transformer(*built, trained);
     check_sharding(*built, sharding, ranks);
     const Placement& placement = find_placement(sharding.strategy);
     if (placement.axis == ShardAxis::group && options.shard_group_size == 0)
@@ -215,7 +230,10 @@ struct FullyShardedDataParallel::Parts {
   Parts(std::shared_ptr<Job::Parts> of_job, const ModelDescription& description, const FsdpOptions& user_options)
       : job(std::move(of_job)), world(*job->world), options(agreed_options(user_options, *job)) {
     std::shared_ptr<const Model> model;
-    agree(world, [&] { model = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads)); });
+    agree(world, [&] {
+      model = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads));
+      require_transformer(*model, options);
+    });
     rows = model->row_sizes();
     require_same_everywhere(*model, fields_of(user_options), description.text());
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
@@ -224,6 +242,7 @@ struct FullyShardedDataParallel::Parts {
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     executor().initialize_parameters(options.seed);
     executor().publish_parameters();
+    if (keeps_average()) executor().begin_average();
     if (sharding.types.parameter == DType::f16) scaler.emplace(LossScalerOptions{});
   }
 
@@ -291,12 +310,19 @@ struct FullyShardedDataParallel::Parts {
   }
 
   StepResult step(double learning_rate, const FillBatch& fill);
-  double evaluate(const FillBatch& fill);
+  double evaluate(const FillBatch& fill, bool use_ema);
   void load(const std::filesystem::path& folder);
-  void save_full(const std::filesystem::path& path);
+  void save_full(const std::filesystem::path& path, bool use_ema);
   void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
 
   Executor& executor() { return sharded->executor(); }
+  bool keeps_average() const { return sharding.plan.average_weights; }
+  void require_average(bool use_ema) {
+    agree(world, [&] {
+      require_user(!use_ema || keeps_average(),
+                   "there is no average of the parameters (ema_decay is 0); set ema_decay, or leave out use_ema");
+    });
+  }
   const std::vector<Parameter>& parameters() const { return sharded->model().parameters(); }
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
   std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
@@ -395,9 +421,13 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                                  .learning_rate = learning_rate,
                                  .clip_norm = options.clip_norm,
                                  .state_began = progress.optimizer_began,
-                                 .dropout = {.seed = sharding.optimizer.seed,
+                                 .dropout = {.neftune_alpha = static_cast<float>(options.neftune_alpha),
+                                             .seed = sharding.optimizer.seed,
                                              .update = progress.update + 1,
                                              .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
+                                 .loss_terms = {.label_smoothing = static_cast<float>(options.label_smoothing),
+                                                .z_loss = static_cast<float>(options.z_loss)},
+                                 .ema_decay = progress.update + 1 > options.ema_start_update ? options.ema_decay : 0,
                                  .tokens = counted,
                                  .loss_scale = scaler ? scaler->scale() : 1};
   const UpdateResult result = executor().run_update(reader, scalars);
@@ -416,9 +446,20 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
   return {.loss = result.loss, .gradient_norm = result.gradient_norm};
 }
 
-double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill) {
+double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use_ema) {
+  require_average(use_ema);
+  agree(world, [&] {
+    require_user(!use_ema || sharding.types.master == DType::f32, "the average is evaluated only with fp32 parameters");
+  });
   const double counted = fill_batches(1, fill);
+  const auto swap = [&] {
+    if (!use_ema) return;
+    executor().swap_average();
+    executor().publish_parameters();
+  };
+  swap();
   kernels::LossSum sum = executor().evaluate(reader);
+  swap();
   std::array words = {sum.units, sum.fractions, sum.non_finite};
   world.sum(words);
   sum = {words[0], words[1], words[2]};
@@ -443,14 +484,25 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
           format("{} holds the state of optimizer {} (this model uses {}); choose that optimizer, or load only the parameters "
                  "with load_full()",
                  checkpoint->description(), there, mine.name));
-    load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), executor().states());
+    std::vector<ShardState> wanted = executor().states();
+    if (keeps_average() && !has_average(*checkpoint)) {
+      if (checkpoint->header().progress.update > options.ema_start_update)
+        throw UserError(
+            format("{} has no average of the parameters for ema_decay (it was saved without one); leave out ema_decay, or set "
+                   "ema_start_update to {} to begin an average with its parameters",
+                   checkpoint->description(), update));
+      wanted.pop_back();
+    }
+    load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), wanted);
+    if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
   });
   progress = checkpoint->header().progress;
   if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
   executor().publish_parameters();
 }
 
-void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path) {
+void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path, bool use_ema) {
+  require_average(use_ema);
   const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
   constexpr std::array other_files = {".bin", ".ckpt", ".pt", ".pth", ".safetensors"};
   const bool is_other = std::find(other_files.begin(), other_files.end(), path.extension()) != other_files.end();
@@ -471,13 +523,14 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
     folder = shards.emplace(path.parent_path(), path.filename().string() + ".shards").path();
   });
   folder = world.broadcast(folder, 0);
-  const std::vector<ShardState> parameters = {executor().parameters()};
-  const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), parameters, world);
+  std::vector<ShardState> states = {executor().parameters()};
+  if (use_ema) states.push_back(executor().average().value());
+  const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), states, world);
   agree(world, [&] {
     if (world.rank() != 0) return;
     ConsolidateOptions to;
     if (!is_hdf5) to.format = &safetensors_format();
-    consolidate(*CheckpointReader::open(step), path, to);
+    consolidate(*CheckpointReader::open(step, Verify::yes, use_ema ? Weights::average : Weights::trained), path, to);
   });
 }
 
@@ -517,9 +570,9 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
   return result;
 }
 
-double FullyShardedDataParallel::evaluate(const FillBatch& fill) {
+double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
   double loss = 0;
-  parts_->call(Parts::Function::evaluate, [&] { loss = parts_->evaluate(fill); });
+  parts_->call(Parts::Function::evaluate, [&] { loss = parts_->evaluate(fill, use_ema); });
   return loss;
 }
 
@@ -543,8 +596,9 @@ bool FullyShardedDataParallel::can_load(const std::filesystem::path& folder) {
   return kind_of(folder) == PathKind::folder && latest_checkpoint(folder).has_value();
 }
 
-void FullyShardedDataParallel::save_full(const std::filesystem::path& path) {
-  parts_->call(Parts::Function::save_full, [&] { parts_->save_full(path.has_filename() ? path : path.parent_path()); });
+void FullyShardedDataParallel::save_full(const std::filesystem::path& path, bool use_ema) {
+  parts_->call(Parts::Function::save_full,
+               [&] { parts_->save_full(path.has_filename() ? path : path.parent_path(), use_ema); });
 }
 
 void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
@@ -554,6 +608,7 @@ void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
     agree(p.world, [&] {
       const auto source = open_model(path);
       load_parameters(*source, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.executor().parameters());
+      if (p.keeps_average()) p.executor().begin_average();
     });
     p.executor().publish_parameters();
   });

@@ -88,7 +88,11 @@ struct FsdpOptions {
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train
   /// An empty value means the optimizer's default. It is an error to set a value that the optimizer does not use.
   std::optional<double> beta1 = {}, beta2 = {}, eps = {}, weight_decay = {}, momentum = {};
-  double clip_norm = 0;                  // 0: no clipping
+  double clip_norm = 0;                // 0: no clipping
+  double ema_decay = 0;                // of a moving average of the parameters; 0: none is kept
+  std::uint64_t ema_start_update = 0;  // until this update, the average is a copy of the parameters
+  /// Only for a TransformerDescription; cross_entropy() has the first two, too.
+  double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
   std::vector<std::string> freeze = {};  // shell globs: parameters whose names match are not trained
   std::uint64_t seed = 1;                // for initial weights, dropout and stochastic rounding; 32 bits
 };
@@ -150,8 +154,9 @@ class FullyShardedDataParallel {
   /// On each rank, `fill` writes that rank's micro-batches. `learning_rate` must be at least 0 and the same on all ranks.
   /// Throws CollectiveError if it is not, or if the loss or the gradient is not finite; the model is then unchanged.
   StepResult step(double learning_rate, const FillBatch& fill);
-  /// Returns the mean loss over one micro-batch of every rank.
-  double evaluate(const FillBatch& fill);
+  /// Returns the mean loss over one micro-batch of every rank, without the terms that only training has (label smoothing,
+  /// z-loss). `use_ema`: the loss of the average of the parameters, which options.ema_decay must have kept.
+  double evaluate(const FillBatch& fill, bool use_ema = false);
 
   /// The number of completed updates. Not collective.
   std::uint64_t updates() const;
@@ -167,8 +172,8 @@ class FullyShardedDataParallel {
   static bool can_load(const std::filesystem::path& folder);
   /// Writes a full state dict: rank 0 writes all whole parameters, in constant memory. If the name ends in ".h5" or ".hdf5",
   /// the result is an HDF5 file; otherwise it is a folder with safetensors, and the model must be a transformer. Existing files
-  /// are not overwritten.
-  void save_full(const std::filesystem::path& path);
+  /// are not overwritten. `use_ema`: writes the average of the parameters instead.
+  void save_full(const std::filesystem::path& path, bool use_ema = false);
   /// Loads only the parameters. `path` is a file or folder of save_full(), a folder of save(), or a Hugging Face folder.
   void load_full(const std::filesystem::path& path);
   /// Calls `take(name, shape, values)` on rank 0 for each parameter in order. Only one whole parameter is in memory at a time.

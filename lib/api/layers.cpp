@@ -126,7 +126,13 @@ class EmbeddingLayer final : public BuiltLayer {
 
 class CrossEntropy final : public Loss {
  public:
-  explicit CrossEntropy(std::size_t classes) : classes_(classes) {}
+  CrossEntropy(std::size_t classes, double label_smoothing, double z_loss)
+      : classes_(classes), terms_{static_cast<float>(label_smoothing), static_cast<float>(z_loss)} {
+    if (!(label_smoothing >= 0 && label_smoothing < 1 && z_loss >= 0 && z_loss < 1e30))
+      throw UserError(format(
+          "cross_entropy has label smoothing {} and z-loss {} (they are from 0 to below 1, and at least 0); correct them",
+          label_smoothing, z_loss));
+  }
   std::size_t inputs() const override { return classes_; }
   bool takes_labels() const override { return true; }
   std::size_t classes() const override { return classes_; }
@@ -145,12 +151,16 @@ class CrossEntropy final : public Loss {
                                          .V = classes_,
                                          .piece = classes_};
       kernels::cross_entropy(*pass.stream, pass.losses, logits, 0);
-      if (pass.dx) kernels::logit_gradient(*pass.stream, logits, 0, pass.scale);
+      if (pass.dx && terms_.any())
+        kernels::logit_gradient(*pass.stream, logits, 0, pass.scale, terms_, pass.losses);
+      else if (pass.dx)
+        kernels::logit_gradient(*pass.stream, logits, 0, pass.scale);
     });
   }
 
  private:
   std::size_t classes_;
+  kernels::LossTerms terms_;
 };
 
 class MeanSquaredError final : public Loss {
@@ -188,7 +198,9 @@ LayerPtr rms_norm(std::size_t width, float eps) { return std::make_shared<NormLa
 LayerPtr embedding(std::size_t vocabulary, std::size_t width, float standard_deviation) {
   return std::make_shared<EmbeddingLayer>(vocabulary, width, standard_deviation);
 }
-LossPtr cross_entropy(std::size_t classes) { return std::make_shared<CrossEntropy>(classes); }
+LossPtr cross_entropy(std::size_t classes, double label_smoothing, double z_loss) {
+  return std::make_shared<CrossEntropy>(classes, label_smoothing, z_loss);
+}
 LossPtr mean_squared_error(std::size_t width) { return std::make_shared<MeanSquaredError>(width); }
 
 }  // namespace fsdp

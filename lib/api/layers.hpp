@@ -21,8 +21,9 @@ LayerPtr rms_norm(std::size_t width, float eps = 1e-6f);
 /// A lookup table weight[vocabulary, width]: each token selects a row. It can only be the first layer of a model.
 LayerPtr embedding(std::size_t vocabulary, std::size_t width, float standard_deviation = 0.02f);
 
-/// -log softmax(x)[label] of each row of logits; rows with a negative label do not count.
-LossPtr cross_entropy(std::size_t classes);
+/// -log softmax(x)[label] of each row of logits; rows with a negative label do not count. In training it has the terms of
+/// kernels::LossTerms: label smoothing as in torch.nn.CrossEntropyLoss, and z_loss x log(sum(exp(x)))^2.
+LossPtr cross_entropy(std::size_t classes, double label_smoothing = 0, double z_loss = 0);
 /// The mean over the columns of (x - target)^2.
 LossPtr mean_squared_error(std::size_t width);
 

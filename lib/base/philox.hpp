@@ -24,7 +24,8 @@ enum class RandomSite : std::uint32_t {
   generation = 4,
   optimizer_state = 5,
   master_weights = 6,
-  gradient_sums = 7
+  gradient_sums = 7,
+  embedding_noise = 8
 };
 
 /// Four independent uniform 32-bit words for `counter` (any 128 bits) under `key` (any 64 bits).

@@ -381,16 +381,20 @@ std::uint64_t content_sum(const TensorSource& model, int part, int parts) {
   return sum;
 }
 
-Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::vector<std::string>* warnings, Verify verify) {
+Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::vector<std::string>* warnings, Verify verify,
+                     Weights weights) {
   const fs::path path = given.has_filename() ? given : given.parent_path();
   if (kind_of(path) == PathKind::missing)
     throw UserError(
         format("{} does not exist (expected a folder of PEFT, or a checkpoint of adapters); check the path", path.string()));
   Adapter adapter;
   if (kind_of(path / config_name) == PathKind::file) {
+    if (weights == Weights::average)
+      throw UserError(format("{} has no average of the weights (it is a folder of PEFT); leave out `weights of the average`",
+                             path.string()));
     adapter = open_peft(path, warnings, verify);
   } else {
-    auto checkpoint = open_checkpoint(path, warnings, verify);
+    auto checkpoint = open_checkpoint(path, warnings, verify, weights);
     if (!checkpoint->header().base)
       throw UserError(
           format("{} is no checkpoint of adapters (it holds a whole model); give it as the model", checkpoint->description()));
@@ -437,8 +441,8 @@ std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReade
 }
 
 std::unique_ptr<TensorSource> open_model(const fs::path& path, const fs::path& adapter_path, std::vector<std::string>* warnings,
-                                         Verify verify) {
-  auto source = open_tensor_source(path, warnings, verify);
+                                         Verify verify, Weights weights) {
+  auto source = open_tensor_source(path, warnings, verify, adapter_path.empty() ? weights : Weights::trained);
   auto* const checkpoint = dynamic_cast<CheckpointReader*>(source.get());
   const bool has_adapters = checkpoint && checkpoint->header().base;
   if (has_adapters && !adapter_path.empty())
@@ -449,7 +453,7 @@ std::unique_ptr<TensorSource> open_model(const fs::path& path, const fs::path& a
     return merge_adapters(std::unique_ptr<CheckpointReader>(checkpoint), {}, warnings, verify);
   }
   if (adapter_path.empty()) return source;
-  Adapter adapter = open_adapter(adapter_path, source->config(), warnings, verify);
+  Adapter adapter = open_adapter(adapter_path, source->config(), warnings, verify, weights);
   verify_base(adapter, *source, verify);
   return std::make_unique<MergedModel>(std::move(source), std::move(adapter));
 }

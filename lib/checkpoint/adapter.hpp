@@ -29,16 +29,20 @@ struct Adapter {
 };
 /// Opens PEFT's folder, or a step or save folder with a checkpoint of adapters. Throws UserError if its adapters do not fit the
 /// model `base`, or if it needs something of PEFT that this program does not have. `warnings` may be null.
+/// Weights::average: the adapters' moving average, which only a checkpoint can have.
 Adapter open_adapter(const std::filesystem::path& path, const TransformerConfig& base,
-                     std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+                     std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
+                     Weights weights = Weights::trained);
 /// Throws UserError if the adapter was trained on a base model with another content_sum().
 void require_base(const Adapter& adapter, std::uint64_t base_sum, const std::string& base);
 
 /// Opens a whole model: as open_tensor_source(), but adapters are merged into the weights (W + scale * B A, in fp32) while they
 /// are read. `adapter` may be empty; the adapters are then those of `model`, if that is a checkpoint of adapters, whose base
-/// model is opened, too. With Verify::yes, first reads all of a base model whose checksum is known, and compares it.
+/// model is opened, too. With Verify::yes, first reads all of a base model whose checksum is known, and compares it. `weights`
+/// selects those of the adapters or, if there are none, of the model.
 std::unique_ptr<TensorSource> open_model(const std::filesystem::path& model, const std::filesystem::path& adapter = {},
-                                         std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+                                         std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
+                                         Weights weights = Weights::trained);
 /// Returns a checkpoint of adapters as one of a whole model, with the parameters only. `base`: the base model's folder; empty:
 /// as recorded in the checkpoint.
 std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReader> adapters, std::filesystem::path base = {},

@@ -30,6 +30,15 @@
 
 namespace fsdp {
 
+/// The validations of a run, in the order of their updates.
+struct Validations {
+  std::uint64_t update = 0;       // of the last one
+  double loss = 0;                // mean over all targets
+  std::uint64_t best_update = 0;  // of the one with the smallest loss
+  double best_loss = 0;
+  std::uint64_t since_best = 0;  // the number of validations after the best one
+};
+
 /// How far training has come.
 struct Progress {
   std::uint64_t update = 0;  // the number of completed updates
@@ -38,6 +47,7 @@ struct Progress {
   std::uint64_t optimizer_began = 0;                // the value of `update` when the optimizer started, with zero states
   std::optional<LossScalerState> loss_scaler = {};  // only if training is in fp16
   std::optional<SpikeFilterState> spikes = {};      // only if updates with a spike in the loss or gradient norm are skipped
+  std::optional<Validations> validations = {};      // only if there were any
 };
 
 /// The model to which a checkpoint's adapters belong: its path when the checkpoint was written, and its content_sum()
@@ -119,8 +129,8 @@ class CheckpointSave {
   std::unique_ptr<Worker> writer_;  // declared last, so that its thread ends before `job_` is destroyed
 };
 /// The size of the snapshot of a rank, in bytes. Optimizer states with one element per parameter element have type
-/// `state_type`.
-std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size);
+/// `state_type`. `with_average`: the parameters have a moving average.
+std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size, bool with_average = false);
 
 /// Long operations call this function regularly with the bytes done and the total.
 using ByteProgress = std::function<void(std::size_t, std::size_t)>;
@@ -130,8 +140,11 @@ using ByteProgress = std::function<void(std::size_t, std::size_t)>;
 class CheckpointReader : public TensorSource {
  public:
   /// `folder` is a step folder. Throws the errors of stored::read_complete(). With Verify::yes, all later reads are compared
-  /// with checksums, and a difference throws DamagedError.
-  static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes);
+  /// with checksums, and a difference throws DamagedError. With Weights::average, parameters_state is the average of the
+  /// parameters, and of those that were not trained, which have none, the parameter itself; throws UserError if the checkpoint
+  /// has no average.
+  static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes,
+                                                Weights weights = Weights::trained);
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
   /// The total size of the checkpoint's files, in bytes.
@@ -149,9 +162,12 @@ class CheckpointReader : public TensorSource {
   virtual void verify(int part, int parts, const ByteProgress& progress = nullptr) const = 0;
 };
 
+/// Returns true if the checkpoint has a moving average of the parameters (average_state).
+bool has_average(const TensorSource& source);
+
 /// Fills `states`, which hold shard `shard` of `layout`, from a checkpoint of any world size and strategy. Padding becomes
 /// zero, and so do the states of parameters that were not trained when the checkpoint was written, and parameters that are not
-/// saved (UnitSpec::saved). Not collective.
+/// saved (UnitSpec::saved). The average of a parameter that was not trained becomes the parameter. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
 /// Fills only the parameters, from any source. A parameter p with fresh[p] becomes zero instead. If `fresh` is empty, all are
@@ -172,7 +188,8 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
 
 /// Opens a step folder, or the latest complete step of a save folder. Throws UserError.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,
-                                                  std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+                                                  std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
+                                                  Weights weights = Weights::trained);
 
 struct ConsolidateOptions {
   const ModelFormat* format = &hdf5_format();

@@ -126,6 +126,11 @@ void fill_quantized(const ShardState& state, std::size_t unit, const Slice& slic
 
 }  // namespace
 
+bool has_average(const TensorSource& source) {
+  const std::vector<std::string> states = source.states();
+  return std::find(states.begin(), states.end(), average_state) != states.end();
+}
+
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states) {
   std::vector<Parameter> saved;
@@ -142,8 +147,13 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
   }
   std::vector<std::pair<const ShardState*, PlannedRead>> reads;
   const auto known = reader.states();
+  // The average of a parameter that was not trained is the parameter.
+  const auto stored_name = [&](const ShardState& state, const std::string& name) {
+    return state.name == average_state && !reader.was_trained(name) ? parameters_state : state.name;
+  };
   const auto is_stored = [&](const ShardState& state, const std::string& name) {
-    if (state.name != parameters_state && !reader.was_trained(name)) return false;
+    if (state.name == average_state || state.name == parameters_state) return true;
+    if (!reader.was_trained(name)) return false;
     const bool is_known = std::find(known.begin(), known.end(), state.name) != known.end();
     return !is_known || reader.has_state(state.name, name);  // true for an unknown state: the read then throws
   };
@@ -168,15 +178,17 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
       clear_rest(state, u, std::move(filled));
     }
 
+  const auto prefetch = [&](const ShardState& state, const PlannedRead& read) {
+    const std::string& name = parameters[read.parameter].name;
+    reader.prefetch_state(stored_name(state, name), name, read.range);
+  };
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const ShardState& state = *reads[i].first;
     const PlannedRead& read = reads[i].second;
     const std::string& name = parameters[read.parameter].name;
-    if (i + 1 < reads.size())
-      reader.prefetch_state(reads[i + 1].first->name, parameters[reads[i + 1].second.parameter].name,
-                            reads[i + 1].second.range);
+    if (i + 1 < reads.size()) prefetch(*reads[i + 1].first, reads[i + 1].second);
     fill(state, read.unit, read.offset, read.range,
-         [&](Range range, float* out) { reader.read_to_use(state.name, name, range, out); });
+         [&](Range range, float* out) { reader.read_to_use(stored_name(state, name), name, range, out); });
   }
 }
 

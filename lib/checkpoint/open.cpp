@@ -131,29 +131,31 @@ std::optional<std::string> model_of_other_kind(const fs::path& path) {
   return std::nullopt;
 }
 
-std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& given, std::vector<std::string>* warnings, Verify verify) {
+std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& given, std::vector<std::string>* warnings, Verify verify,
+                                                  Weights weights) {
   const fs::path path = without_final_slash(given);
   if (!is_there(path))
     throw UserError(format("{} does not exist (expected a step folder or a save folder); check the path", path.string()));
   if (kind_of(path) != PathKind::folder)
     throw UserError(format("{} is not a folder (expected a step folder or a save folder); check the path", path.string()));
-  if (is_step_folder(path)) return CheckpointReader::open(path, verify);
+  if (is_step_folder(path)) return CheckpointReader::open(path, verify, weights);
   std::vector<std::string> problems;
   const auto latest = latest_checkpoint(path, &problems);
   if (latest) {
     if (warnings) warnings->insert(warnings->end(), problems.begin(), problems.end());
-    return CheckpointReader::open(*latest, verify);
+    return CheckpointReader::open(*latest, verify, weights);
   }
   throw UserError(
       format("{} holds no complete checkpoint ({}); check the path", path.string(),
              problems.empty() ? std::string("no folder step-NNNNNNNN is in it") : format("{}", fmt::join(problems, "; "))));
 }
 
-std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vector<std::string>* warnings, Verify verify) {
+std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vector<std::string>* warnings, Verify verify,
+                                                 Weights weights) {
   const fs::path path = without_final_slash(given);
   if (!is_there(path)) throw UserError(format("{} does not exist ({}); check the path", path.string(), expected()));
   const bool is_folder = kind_of(path) == PathKind::folder;
-  if (is_folder && is_step_folder(path)) return CheckpointReader::open(path, verify);
+  if (is_folder && is_step_folder(path)) return CheckpointReader::open(path, verify, weights);
   const auto& rows = model_formats();
   const auto row = std::find_if(rows.rbegin(), rows.rend(), [&](const ModelFormat* one) { return one->is(path); });
   const bool is_save_folder = is_folder && has_steps(path);
@@ -161,6 +163,11 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
     throw UserError(
         format("{} is both {} and a save folder (step folders are in it); give one of the steps, or move the steps or the "
                "model's files to another folder",
+               path.string(), (*row)->what));
+  if (row != rows.rend() && weights == Weights::average)
+    throw UserError(
+        format("{} has no average of the weights (it is {}; only checkpoints of a run can have one); leave "
+               "out `weights of the average`, or give a checkpoint",
                path.string(), (*row)->what));
   if (row != rows.rend()) {
     auto source = (*row)->open(path, verify);
@@ -170,7 +177,7 @@ std::unique_ptr<TensorSource> open_tensor_source(const fs::path& given, std::vec
       if (auto doubt = keys::doubt_config(path)) warnings->push_back(std::move(*doubt));
     return source;
   }
-  if (is_save_folder) return open_checkpoint(path, warnings, verify);
+  if (is_save_folder) return open_checkpoint(path, warnings, verify, weights);
   if (const auto other = model_of_other_kind(path)) throw UserError(*other);
   throw UserError(
       format("{} {} ({}); check the path", path.string(), is_folder ? "holds no model" : "is not a model", expected()));

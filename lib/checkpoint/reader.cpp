@@ -27,8 +27,8 @@ constexpr std::size_t open_files = 16;  // the most rank files open at a time
 
 class ShardedCheckpoint final : public CheckpointReader {
  public:
-  ShardedCheckpoint(const fs::path& folder, Verify verify)
-      : folder_(folder), verify_(verify), marker_(stored::read_complete(folder)) {
+  ShardedCheckpoint(const fs::path& folder, Verify verify, Weights weights)
+      : folder_(folder), verify_(verify), weights_(weights), marker_(stored::read_complete(folder)) {
     const fs::path path = folder / stored::index_name;
     index_ = stored::read_index_attributes(h5::File::open(path, Verify::yes, marker_.files.back().sum), path.string());
     const CheckpointHeader& header = index_.header;
@@ -44,6 +44,11 @@ class ShardedCheckpoint final : public CheckpointReader {
     for (const Unit& unit : layout.units())
       for (const std::size_t p : unit.parameters) tensors_[p].unit = unit;
     parts_.emplace(parameters, layout, header.world_size);
+    if (weights_ == Weights::average && std::erase(index_.states, average_state) == 0)
+      throw UserError(
+          format("{} has no average of the weights (its run kept none); leave out `weights of the average`, or "
+                 "use another checkpoint",
+                 description()));
   }
 
   const fs::path& folder() const override { return folder_; }
@@ -73,7 +78,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     return by_name_.contains(name) && stored::extent_of(find(name).unit, state);
   }
   std::optional<double> norm(const std::string& state, const std::string& name) const override {
-    const auto found = marker_.norms.find(stored::whole_name(state, name));
+    const auto found = marker_.norms.find(stored::whole_name(stored_state(state, name), name));
     return found == marker_.norms.end() ? std::nullopt : std::optional(found->second);
   }
 
@@ -98,7 +103,7 @@ class ShardedCheckpoint final : public CheckpointReader {
     const std::lock_guard lock(mutex_);
     for (const StoredPart& part : parts_->of(name, range, extent)) {
       const Range common = intersect(part.range, range);
-      read_part(part, stored::slice_name(state, name), common, out + (common.begin - range.begin));
+      read_part(part, stored::slice_name(stored_state(state, name), name), common, out + (common.begin - range.begin));
       bytes_read_ += common.size() * sizeof(float);
     }
   }
@@ -110,7 +115,7 @@ class ShardedCheckpoint final : public CheckpointReader {
       for (const StoredPart& part : parts_->of(name, range, *stored::extent_of(find(name).unit, state))) {
         const Range common = intersect(part.range, range);
         const h5::File& file = rank_file(part.rank);
-        if (const auto offset = file.dataset(stored::slice_name(state, name)).offset())
+        if (const auto offset = file.dataset(stored::slice_name(stored_state(state, name), name)).offset())
           file.prefetch(*offset + (common.begin - part.range.begin) * sizeof(float), common.size() * sizeof(float));
       }
     } catch (const std::runtime_error&) {
@@ -155,6 +160,12 @@ class ShardedCheckpoint final : public CheckpointReader {
     return tensors_[found->second];
   }
 
+  /// The state that is read for `state` of a tensor.
+  std::string stored_state(const std::string& state, const std::string& name) const {
+    const bool is_average = weights_ == Weights::average && state == parameters_state && find(name).unit.trainable;
+    return is_average ? average_state : state;
+  }
+
   fs::path rank_path(int rank) const { return folder_ / stored::rank_file_name(rank, index_.header.world_size); }
 
   /// Returns an open rank file. Opens it if necessary; if too many are open then, the least recently used one is closed. The
@@ -195,6 +206,7 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   fs::path folder_;
   Verify verify_;
+  Weights weights_;
   stored::Marker marker_;
   stored::Index index_;
   std::vector<Tensor> tensors_;
@@ -207,8 +219,8 @@ class ShardedCheckpoint final : public CheckpointReader {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder, Verify verify) {
-  return std::make_unique<ShardedCheckpoint>(folder, verify);
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder, Verify verify, Weights weights) {
+  return std::make_unique<ShardedCheckpoint>(folder, verify, weights);
 }
 
 }  // namespace fsdp

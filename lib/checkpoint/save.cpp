@@ -302,13 +302,14 @@ void complete(const Names& names, const stored::Index& index, const std::vector<
 
 }  // namespace
 
-std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size) {
+std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size, bool with_average) {
   std::size_t bytes = 0;
   for (const Extent extent : {Extent::element, Extent::row, Extent::column})
     for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, world_size, extent)) {
       const Unit& unit = layout.units()[slice.unit];
       if (extent == Extent::element) bytes += round_up(slice.range.size() * size_of(unit.types.master), piece_alignment);
       if (!unit.trainable) continue;
+      if (extent == Extent::element && with_average) bytes += round_up(slice.range.size() * sizeof(float), piece_alignment);
       for (const StateInfo& state : unit.rule->states)
         if (state.extent == extent)
           bytes += round_up(slice.range.size() * size_of(extent == Extent::element ? state_type : DType::f32), piece_alignment);

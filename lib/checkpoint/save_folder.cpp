@@ -143,6 +143,20 @@ std::vector<fs::path> steps_set_aside(const fs::path& save_dir) {
   return aside;
 }
 
+void link_best(const fs::path& save_dir, std::uint64_t update) {
+  const fs::path link = save_dir / best_name;
+  if (kind_of(link) != PathKind::missing && !fs::is_symlink(link))
+    throw RunError(format("{} is no link to the best step (another program made it); move it away", link.string()));
+  stored::read_complete(save_dir / stored::step_name(update));
+  fs::path made = link;
+  made += ".tmp";
+  std::error_code error;
+  fs::remove(made, error);
+  fs::create_directory_symlink(stored::step_name(update), made, error);
+  if (error) throw CallError("make link " + made.string(), error.message());
+  rename_durably(made, link);
+}
+
 std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_last, std::uint64_t keep_every) {
   expect(keep_last > 0, "the newest step is kept");
   std::string problem;
@@ -154,8 +168,11 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     note(format("nothing was removed ({})", error.what()));
   }
   const auto last_finite = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.finite; });
+  std::error_code no_link;
+  const std::string best = fs::read_symlink(save_dir / best_name, no_link).filename().string();
   for (std::size_t i = keep_last; i < steps.size(); ++i) {
     const auto& [update, folder, finite] = steps[i];
+    if (folder.filename() == best) continue;
     if (keep_every > 0 && update % keep_every == 0) continue;
     if (last_finite == steps.begin() + static_cast<std::ptrdiff_t>(i)) continue;
     std::error_code error;

@@ -14,6 +14,12 @@ namespace fsdp {
 /// cannot read the folder of a newer step, since that step may be complete.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& save_dir,
                                                        std::vector<std::string>* warnings = nullptr);
+/// The name of a symbolic link in the save folder, to the step with the smallest validation loss.
+inline constexpr const char* best_name = "best";
+/// Makes the link to the step of an update, or moves it there. Throws CallError, or RunError if there is no such complete step
+/// or if something else has the link's name. Called on one rank only.
+void link_best(const std::filesystem::path& save_dir, std::uint64_t update);
+
 /// Returns the update of the latest complete step.
 std::optional<std::uint64_t> latest_update(const std::filesystem::path& save_dir);
 
@@ -32,10 +38,10 @@ std::filesystem::path set_aside(const std::filesystem::path& folder);
 /// Returns the steps that set_aside() has renamed and that still exist.
 std::vector<std::filesystem::path> steps_set_aside(const std::filesystem::path& save_dir);
 
-/// Removes complete steps, except the newest `keep_last` (at least 1), the newest with finite weights, and, if `keep_every` is
-/// not 0, every step whose update is a multiple of `keep_every`. Renames a step folder before it removes the files; removes
-/// only files of a checkpoint. Returns a message about the steps that could not be removed, else an empty one. Called on one
-/// rank only; does not throw.
+/// Removes complete steps, except the newest `keep_last` (at least 1), the newest with finite weights, the best one, and, if
+/// `keep_every` is not 0, every step whose update is a multiple of `keep_every`. Renames a step folder before it removes the
+/// files; removes only files of a checkpoint. Returns a message about the steps that could not be removed, else an empty one.
+/// Called on one rank only; does not throw.
 std::string remove_old_checkpoints(const std::filesystem::path& save_dir, std::size_t keep_last, std::uint64_t keep_every);
 
 }  // namespace fsdp

@@ -81,6 +81,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state) {
   if (!unit.saved) return std::nullopt;
   if (state == parameters_state) return Extent::element;
+  if (unit.trainable && state == average_state) return Extent::element;
   if (unit.trainable)
     for (const StateInfo& info : unit.rule->states)
       if (info.name == state) return info.extent;
@@ -162,6 +163,12 @@ void write_progress(h5::Node& node, const Progress& progress) {
   if (progress.data.sample_sum != 0) node.write_integer("data_sample_sum", progress.data.sample_sum);
   if (progress.data.documents_sum != 0) node.write_integer("data_documents_sum", progress.data.documents_sum);
   if (progress.data.mask_sum != 0) node.write_integer("data_mask_sum", progress.data.mask_sum);
+  if (const auto& valid = progress.validations)
+    node.write_text("validations", json_text(json{{"update", valid->update},
+                                                  {"loss", valid->loss},
+                                                  {"best_update", valid->best_update},
+                                                  {"best_loss", valid->best_loss},
+                                                  {"since_best", valid->since_best}}));
 }
 
 namespace {
@@ -184,6 +191,13 @@ std::optional<SpikeFilterState> read_spikes(const h5::Node& node) {
                           {number("norm_mean"), number("norm_variance")}};
 }
 
+std::optional<Validations> read_validations(const h5::Node& node) {
+  if (!node.has_attribute("validations")) return {};
+  const auto number = numbers_of(node, "validations", "losses of validations");
+  const auto count = [&](const char* key) { return static_cast<std::uint64_t>(std::max(0.0, number(key))); };
+  return Validations{count("update"), number("loss"), count("best_update"), number("best_loss"), count("since_best")};
+}
+
 std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
   if (!node.has_attribute("loss_scaler")) return {};
   const auto number = numbers_of(node, "loss_scaler", "loss scale");
@@ -204,7 +218,8 @@ Progress read_progress(const h5::Node& node) {
            sum("data_documents_sum"), sum("data_mask_sum")},
           node.read_integer("optimizer_began"),
           read_loss_scaler(node),
-          read_spikes(node)};
+          read_spikes(node),
+          read_validations(node)};
 }
 
 void write_states(h5::Node& node, const std::vector<std::string>& states) {

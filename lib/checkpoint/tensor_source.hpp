@@ -16,6 +16,9 @@
 
 namespace fsdp {
 
+/// Which weights of a checkpoint are read as its parameters: those that were trained, or their moving average (average_state).
+enum class Weights { trained, average };
+
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -57,8 +60,10 @@ class TensorSource {
 /// consolidated HDF5 file. Throws UserError, which names what was expected and what was found. A save folder that also contains
 /// files of a model, such as config.json, is such an error, since either may be meant. All reads are compared with checksums if
 /// the source has any, unless Verify::no. `warnings` receives the names of incomplete steps and the warnings of the source.
+/// Only a checkpoint can have Weights::average; for any other source that is an error.
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& path,
-                                                 std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+                                                 std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
+                                                 Weights weights = Weights::trained);
 
 /// Opens a Hugging Face folder: config.json and model.safetensors, or the files that model.safetensors.index.json names.
 /// Tensors are in fp32, bf16 or fp16, with or without the prefix "transformer." or "model.". Also reads optimizer.safetensors

@@ -111,7 +111,42 @@ std::vector<ShardState> Executor::optimizer_states() {
 std::vector<ShardState> Executor::states() {
   std::vector<ShardState> all = {parameters()};
   for (ShardState& state : optimizer_states()) all.push_back(std::move(state));
+  if (auto state = average()) all.push_back(std::move(*state));
   return all;
+}
+
+std::optional<ShardState> Executor::average() {
+  if (plan_.averages.empty()) return {};
+  ShardState state(average_state, std::vector<MemoryView>(layout_.units().size()), Extent::element, DType::f32);
+  for (std::size_t u = 0; u < state.units.size(); ++u)
+    if (const Location& place = plan_.averages[u]; place.buffer >= 0)
+      state.units[u] = view_of(place, layout_.shard_numel(u) * sizeof(float), StreamId::compute);
+  return state;
+}
+
+void Executor::begin_average() {
+  const ShardState from = parameters(), to = average().value();
+  for (std::size_t u = 0; u < to.units.size(); ++u) {
+    if (to.units[u].empty()) continue;
+    std::size_t at = 0;
+    from.visit(u, 0, to.numel(u),
+               [&](std::span<const float> values) { to.write(u, std::exchange(at, at + values.size()), values); });
+  }
+}
+
+void Executor::swap_average() {
+  const ShardState mine = parameters(), other = average().value();
+  std::vector<float> a, b;
+  for (std::size_t u = 0; u < other.units.size(); ++u) {
+    if (other.units[u].empty()) continue;
+    expect(mine.types[u] == DType::f32, "fp32 parameters are swapped without a loss");
+    constexpr std::size_t most = std::size_t{1} << 20;
+    for (std::size_t at = 0; at < other.numel(u); at += a.size()) {
+      a.resize(std::min(most, other.numel(u) - at)), b.resize(a.size());
+      mine.read(u, at, a), other.read(u, at, b);
+      mine.write(u, at, b), other.write(u, at, a);
+    }
+  }
 }
 
 namespace {
@@ -191,7 +226,8 @@ UpdateResult Executor::update_parameters() {
 /// Computes the result from the sums on the host.
 UpdateResult Executor::result_of(const UpdateScalars& scalars) const {
   const UpdateSums& sums = report();
-  UpdateResult result = {sums.loss.value() / scalars.tokens, sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
+  UpdateResult result = {sums.loss.value() / scalars.tokens, at<const LossSum>({plan_.report, sizeof(UpdateSums)})->value(),
+                         sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
   result.is_spike = result.finite() && sums.norm.finite == 0;
   return result;
 }

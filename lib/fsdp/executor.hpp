@@ -29,6 +29,7 @@ namespace fsdp {
 
 struct UpdateResult {
   double loss = 0;              // mean over all tokens of the update, on all ranks
+  double own_loss_sum = 0;      // the sum over the tokens of this rank
   double gradient_norm = 0;     // before clipping, without the loss scale
   std::int64_t non_finite = 0;  // the number of infinite or NaN elements of the gradient on all ranks
   bool is_spike = false;        // the update was skipped, because loss or norm exceeded its limit
@@ -85,8 +86,15 @@ class Executor {
   ShardState gradients();
   /// The optimizer's states. Each state covers all units.
   std::vector<ShardState> optimizer_states();
-  /// The state that a checkpoint stores: the parameters, then the optimizer's states.
+  /// The moving average of the parameters, if the plan has one: fp32 numbers for each trained unit.
+  std::optional<ShardState> average();
+  /// The state that a checkpoint stores: the parameters, then the optimizer's states, then the average.
   std::vector<ShardState> states();
+  /// Sets the average to the parameters. Not collective.
+  void begin_average();
+  /// Exchanges the parameters with their average, if both are fp32; publish_parameters() is still needed. Two calls restore
+  /// both bit for bit. Not collective.
+  void swap_average();
   /// Sets the parameters that this rank owns to their initial values. Each value is a function of (seed, parameter, element).
   /// `which` selects parameters; if `which` is empty, all are set. Not collective.
   void initialize_parameters(std::uint64_t seed, const std::vector<bool>& which = {});

@@ -186,6 +186,8 @@ extern const Kind directions;      // Muon: computes this rank's part of the mat
 extern const Kind whole_matrices;  // Muon: processes the matrices that this rank owns, and sets the others to zero
 extern const Kind optimizer;       // updates a unit; in low precision it also rounds the changed parameters
 // operations/transfers.cpp
+extern const Kind average;  // moves the average of a unit's parameters to their new values
+
 extern const Kind load;    // copies a rank's state of a unit from the host to its slot on the device
 extern const Kind unload;  // copies the changed state from that slot to the host
 }  // namespace kinds

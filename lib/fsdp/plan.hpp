@@ -34,7 +34,8 @@ enum class OperandName : std::uint8_t {
   step,
   losses,
   logits,
-  report,  // the update's final sums, in host memory
+  report,    // the update's final sums, in host memory
+  own_loss,  // after the report: this rank's sum of losses
   inputs,
   targets,
   positions,
@@ -70,6 +71,7 @@ enum class OperandName : std::uint8_t {
   direction,
   matrices,
   matrix_scratch,
+  average,
   stored,
   slot
 };
@@ -220,6 +222,7 @@ struct PlanOptions {
   bool offload_optimizer = false, offload_parameters = false;
   const Space* offload_to = &spaces::host;
   DType optimizer_state_type = DType::f32;  // of states with the shape of the parameters
+  bool average_weights = false;             // keep a moving average of the parameters, in fp32
   kernels::CacheShape cache = {};           // if not empty, the plan has a list for decoding, with caches of this shape
   bool documents = false;  // a batch has the positions of tokens in documents; attention stays inside a document
 };
@@ -268,6 +271,7 @@ struct Plan {
   // state is bf16, memory in which each unit's fp32 copy replaces that of another unit.
   std::vector<Location> wide_master, wide_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of the unit's rule]; empty if not trained
+  std::vector<BufferId> averages;      // [unit]: this rank's part of the average; -1 if not trained; empty if there is none
   BufferId cheap = -1;                 // selective checkpointing: the recomputed part of a block's saved activations; else -1
   std::vector<BufferId> statistics;    // a buffer for each round of the optimizer's sums over whole tensors
   std::size_t directions_at_once = 2;  // Muon: the number of units whose update is computed together
@@ -279,7 +283,7 @@ struct Plan {
   BufferId matrix_scratch = -1;  // for Muon's work on whole matrices
   // Buffers in host memory. `tokens` has two halves, for the micro-batches of the current update and of the next one. `step`
   // has tokens, sequences and positions of a decoding step, and `logits` has the wanted logits of that step. `losses` has the
-  // loss of each row of an evaluation. `report` has the final sums of the update.
+  // loss of each row of an evaluation. `report` has the final sums of the update, then the LossSum of this rank alone.
   BufferId tokens = -1, step = -1, logits = -1, losses = -1, report = -1;
 
   /// The bytes to allocate in each space, in the order of the spaces' first buffers.

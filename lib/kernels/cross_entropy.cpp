@@ -26,9 +26,21 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
          logits.R);
 }
 
+template <class E>
+void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale, const LossTerms& terms,
+                    float* loss) {
+  const std::size_t columns = std::min(logits.piece, logits.V - begin);
+  launch(stream,
+         LossTermsGradient<E>{loss, logits.values_from(begin), logits.stats, logits.targets, begin, columns,
+                              logits.stride_from(begin), gradient_scale, terms.label_smoothing,
+                              terms.label_smoothing / static_cast<float>(logits.V), terms.z_loss, begin + columns == logits.V},
+         logits.R);
+}
+
 #define FSDP_INSTANTIATE(E)                                                    \
   template void cross_entropy(Stream&, float*, const Logits<E>&, std::size_t); \
-  template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float);
+  template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float); \
+  template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float, const LossTerms&, float*);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 void add_losses(Stream& stream, LossSum& sum, const float* losses, std::size_t n) {

@@ -125,6 +125,21 @@ DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std
 template <class E>
 void dropout(Stream& stream, E* y, const E* x, std::size_t R, std::size_t C, const DropoutMask& mask);
 
+/// The noise of NEFTune (Jain et al. 2023, algorithm 1): independent numbers, uniform from -bound to bound with bound = alpha /
+/// sqrt(T C), where T is the length of a sequence and C its width. Like a dropout mask, the noise is a function of only (seed,
+/// update, global index).
+struct EmbeddingNoise {
+  std::uint32_t key[2] = {};
+  std::uint32_t first_sequence = 0;  // as in DropoutMask
+  float bound = 0;
+  std::size_t T = 1;
+};
+EmbeddingNoise embedding_noise(float alpha, std::uint32_t seed, std::uint64_t update, std::uint64_t first_sequence,
+                               std::size_t T, std::size_t C);
+/// Adds the noise to x[R,C].
+template <class E>
+void add_noise(Stream& stream, E* x, std::size_t R, std::size_t C, const EmbeddingNoise& noise);
+
 // --- pointwise.cpp -----------------------------------------------------------------------------------------------------
 /// x[r,:] += bias, in place.
 template <class E>
@@ -299,6 +314,19 @@ void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::si
 /// gradient_scale * (softmax - onehot). Rows with target < 0 become zeros.
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
+
+/// The loss of a target in training, with logZ = log(sum(exp(logits))):
+///   (1 - label_smoothing) (logZ - logit of the target) + label_smoothing (logZ - mean of the logits) + z_loss logZ^2.
+/// The first two terms are torch.nn.CrossEntropyLoss(label_smoothing=...) (Szegedy et al. 2016, section 7); the third one is
+/// PaLM's (Chowdhery et al. 2022, section 5).
+struct LossTerms {
+  float label_smoothing = 0, z_loss = 0;
+  bool any() const { return label_smoothing != 0 || z_loss != 0; }
+};
+/// As logit_gradient(), for a loss with `terms`. After the last piece, loss[r] is that loss instead of the cross-entropy.
+template <class E>
+void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale, const LossTerms& terms,
+                    float* loss);
 
 // --- initial.cpp -------------------------------------------------------------------------------------------------------
 /// x[i] = mean + stddev * z(global_begin + i), with z standard normal, computed by the method of Box and Muller from

@@ -21,6 +21,11 @@ void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, con
   convert(stream, wide, kept, n);
 }
 
+void move_average(Stream& stream, float* average, const float* values, std::size_t n, double decay, const GradientNorm& norm) {
+  const auto memory = memory_of<float, 0>({.parameter = average, .gradient = values, .n = n, .norm = &norm, .scales = false});
+  launch(stream, ElementUpdate<AverageRule, float>{{single(1 - decay)}, memory}, rows_of(memory));
+}
+
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows) {
   if (rows == 0) return;
   if (const DeviceKernels* device = stream.kernels()) return device->rows(stream, functions.type, body, rows);

@@ -33,6 +33,10 @@ RoundingNoise rounding_noise(RandomSite site, std::uint32_t seed, std::uint64_t 
 /// in its parameter.
 void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write);
 
+/// average[n] = decay * average + (1 - decay) * values, unless the update is skipped (norm.finite is 0). With decay 0 it is a
+/// copy.
+void move_average(Stream& stream, float* average, const float* values, std::size_t n, double decay, const GradientNorm& norm);
+
 /// A rank's part of a parameter. All states have the type `state_type`. Their order is given with each optimizer below. `copy`
 /// receives the new parameters in 16 bits, rounded to nearest even; if null, there is no copy.
 struct UpdateTarget {

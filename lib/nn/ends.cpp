@@ -40,6 +40,11 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
     auto* const x = static_cast<E*>(x_out);
     kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), learned_positions(stage, model_), B,
                                T, config_.width, context.positions, embedding_scale(config_), sinusoids(config_, context));
+    const Dropout& random = context.dropout;
+    if (random.neftune_alpha != 0)
+      kernels::add_noise(
+          context.stream, x, stage.R(), config_.width,
+          kernels::embedding_noise(random.neftune_alpha, random.seed, random.update, random.first_sequence, T, config_.width));
     const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
     if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config_.width, mask);
   });
@@ -69,7 +74,7 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
 
 namespace {
 
-/// Adds up the losses and, if dx is not null, computes the gradients.
+/// Adds up the losses and, if dx is not null, computes the gradients. The losses then have the terms of the context.
 template <class E>
 void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const std::int32_t* targets, float gradient_scale,
           kernels::LossSum& total, E* dx, Write write) {
@@ -104,7 +109,10 @@ void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const
     for (std::size_t begin = 0; begin < V; begin += piece) {
       const std::size_t columns = std::min(piece, V - begin), stride = logits.stride_from(begin);
       E* const d_logits = logits.values_from(begin);
-      kernels::logit_gradient(stream, logits, begin, gradient_scale);
+      if (const kernels::LossTerms& terms = stage.context.loss_terms; terms.any())
+        kernels::logit_gradient(stream, logits, begin, gradient_scale, terms, loss + row);
+      else
+        kernels::logit_gradient(stream, logits, begin, gradient_scale);
       if (d_weight)
         kernels::gemm(stream, Trans::yes, Trans::no, columns, C, rows, d_logits, stride, norm_rows, C, d_weight + begin * C, C,
                       row == 0 ? write : Write::add);

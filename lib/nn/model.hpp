@@ -34,8 +34,10 @@ struct RowSizes {
 /// added to the residual stream (embd_pdrop, resid_pdrop), `attention` on the attention probabilities (attn_pdrop). `adapters`
 /// is that of the inputs of adapters, and at most Lora::dropout. The masks depend only on seed, update and global indices:
 /// sequence s of the micro-batch is sequence first_sequence + s of the update.
+/// `neftune_alpha` adds noise to the embedding, before its dropout (kernels::EmbeddingNoise).
 struct Dropout {
   float residual = 0, attention = 0, adapters = 0;  // rates in [0, 1)
+  float neftune_alpha = 0;                          // 0: no noise
   std::uint32_t seed = 0;
   std::uint64_t update = 0, first_sequence = 0;
 };
@@ -43,7 +45,8 @@ struct Dropout {
 /// The arguments of a stage. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape. weights[p] is
 /// null if p is not gathered, and gradients[p] is null if its gradient is not needed. Weights and activations have type `type`;
 /// gradients of parameters are fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are from fill_tables().
-/// Evaluation keeps the default `dropout`; backward and recomputation must use that of forward. `positions`: [R] or null (see
+/// Evaluation keeps the default `dropout`; backward and recomputation must use that of forward. `loss_terms` are those of
+/// head_forward_backward(); other models than Transformer do not have them. `positions`: [R] or null (see
 /// kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence.
 struct StageContext {
   Stream& stream;
@@ -55,6 +58,7 @@ struct StageContext {
   Dropout dropout = {};
   DType type = DType::f32;
   const std::int32_t* positions = nullptr;
+  kernels::LossTerms loss_terms = {};
 };
 
 /// The tokens of a decoding step: row r is at position positions[r] of sequence sequences[r] in the key-value caches. Earlier

@@ -33,10 +33,11 @@ std::span<const std::string_view> options_that_keep_results() {
       "comm", "sum-order", "sum-staging", "collective-timeout", "comm-thread", "threads",
       // Checkpoints, and the starting point of this run.
       "save-dir", "no-save", "save-interval-updates", "save-interval", "no-async-save", "compress", "keep-last", "keep-every",
-      "restore", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader", "no-verify",
+      "restore", "decay-from", "keep-best", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader",
+      "no-verify",
       // Output.
-      "log-interval", "log-format", "log-file", "log-group-norms", "validate-interval-updates", "sample-interval-updates",
-      "sample-prompt", "trace", "trace-updates", "dry-run"};
+      "log-interval", "log-format", "log-file", "log-group-norms", "validate-interval-updates", "early-stopping",
+      "sample-interval-updates", "sample-prompt", "use-ema", "trace", "trace-updates", "dry-run"};
   return names;
 }
 

@@ -328,6 +328,13 @@ void add_no_verify_option(OptionTable& table, bool& no_verify) {
       .sets("unchecked reading");
 }
 
+void add_average_option(OptionTable& table, bool& use_ema) {
+  table
+      .flag("use-ema", use_ema,
+            "Take the moving average of the weights that fsdp-train --ema-decay has kept, instead of the weights.")
+      .sets("weights of the average");
+}
+
 std::optional<std::string> answer(const OptionTable& table, Request request) {
   switch (request) {
     case Request::help:

@@ -60,6 +60,8 @@ void add_base_type_option(OptionTable& table, std::optional<kernels::Quantizatio
 void add_adapter_option(OptionTable& table, std::filesystem::path& adapter);
 /// --no-verify, for every program that reads checkpoints.
 void add_no_verify_option(OptionTable& table, bool& no_verify);
+/// --use-ema, for every program that reads the weights of a checkpoint.
+void add_average_option(OptionTable& table, bool& use_ema);
 
 /// The text of --version: the versions of the program, MPI, HDF5 and other libraries, and the GPUs of this machine.
 std::string full_version_text(std::string_view program);

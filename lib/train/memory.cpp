@@ -55,7 +55,9 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
           .batch = plan.batch_bytes(),
-          .snapshot = options.save.meanwhile() ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size) : 0,
+          .snapshot = options.save.meanwhile()
+                          ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size, !plan.averages.empty())
+                          : 0,
           .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
           .device = model.device().kind,
           .backend = backend};

@@ -125,6 +125,7 @@ void Metrics::train(const TrainMetrics& m) {
                          {"step", m.step},
                          {"loss", m.loss},
                          {"ppl", std::exp(m.loss)},
+                         {"max_loss", m.largest_loss},
                          {"lr", m.learning_rate},
                          {"gnorm", m.gradient_norm},
                          {"tokens", m.tokens},

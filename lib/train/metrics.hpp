@@ -48,6 +48,7 @@ struct Straggler {
 struct TrainMetrics {
   std::uint64_t step = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0;
+  double largest_loss = 0;                                           // the mean loss of the rank that has the largest one
   std::uint64_t tokens = 0;                                          // total since update 1
   double tokens_per_second = 0;                                      // of all ranks; only tokens that count in the loss
   double ms = 0;                                                     // duration of this update

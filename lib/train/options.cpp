@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "checkpoint/stored.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "fsdp/placement.hpp"
@@ -187,6 +188,23 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
                below_1);
   table.number("attention-dropout", "P", o.attention_dropout, "Drop attention probabilities.", "from 0 to below 1", below_1);
   add_adapter_options(table, o);
+  table
+      .number("label-smoothing", "S", o.label_smoothing,
+              "Train on (1 - S) x cross-entropy + S x the mean over the vocabulary of -log p, as "
+              "torch.nn.CrossEntropyLoss(label_smoothing=S). The loss that is logged is the one that is trained; validation "
+              "has the plain cross-entropy.",
+              "from 0 to below 1", below_1)
+      .alias("label-smoothing-factor");
+  table.number("z-loss", "C", o.z_loss,
+               "Add C x (log Z)^2 to the loss of each target, where Z is the sum of exp(logit) over the vocabulary (PaLM uses "
+               "1e-4), also to the loss that is logged.",
+               "0 or more", not_negative);
+  table
+      .number("neftune-alpha", "A", o.neftune_alpha,
+              "NEFTune: in training, add uniform noise from -A to A, divided by the root of --tokens-per-sample x width, to "
+              "the embeddings (the paper uses 5 to 15). The noise follows --seed.",
+              "0 or more", not_negative)
+      .alias("neftune-noise-alpha");
   table.then([&o](const OptionTable& read) { settle_model(read, o); });
 }
 
@@ -329,9 +347,26 @@ void settle_optimizer(const OptionTable& table, TrainOptions& o) {
   optimizer.seed = static_cast<std::uint32_t>(o.seed);
 }
 
-void settle_schedule(const OptionTable& table, TrainOptions& o) {
+/// Turns the options of a stable run into those of a branch with a decay, apart from its save folder.
+void settle_branch(const OptionTable& table, TrainOptions& o) {
+  if (o.decay_from == 0) return;
   Schedule& s = o.schedule;
-  if (!table.given("total-num-update")) s.total = o.max_update;
+  if (s.decay != Decay::wsd && s.decay != Decay::fixed)
+    throw UserError(
+        "--decay-from does not go with this --lr-scheduler (its rate has fallen before the branch); choose wsd or fixed");
+  if (table.given("restore") || !o.finetune_from.empty())
+    throw UserError(
+        "--decay-from and --restore or --finetune-from are both given (each names what to start from); leave one out");
+  require(true, "decay-from", s.decay_updates > 0, "--decay-updates");
+  s.decay = Decay::wsd;
+  s.total = o.max_update = o.decay_from + s.decay_updates;
+  o.max_epoch = 0;
+}
+
+void settle_schedule(const OptionTable& table, TrainOptions& o) {
+  settle_branch(table, o);
+  Schedule& s = o.schedule;
+  if (!table.given("total-num-update") || o.decay_from > 0) s.total = o.max_update;
   if (o.max_update == 0 && o.max_epoch == 0) o.max_update = s.total;
   const bool wsd = s.decay == Decay::wsd;
   require(table.given("decay-updates"), "decay-updates", wsd, "--lr-scheduler wsd");
@@ -398,6 +433,23 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
     o.sharding.plan.clip_values = o.clip_value > 0;
   });
   table.number(
+      "ema-decay", "D", o.ema_decay,
+      "Keep a moving average of the trained weights, in fp32: after each update it is D x average + (1 - D) x weights. "
+      "It is saved in checkpoints, and read with --use-ema. 0: keep none.",
+      "from 0 to below 1", below_1);
+  table.integer("ema-start-update", "N", o.ema_start_update, {0},
+                "With --ema-decay: until update N, the average is a copy of the weights.");
+  table.flag("use-ema", o.use_ema, "With --ema-decay: validate, and print samples, with the average instead of the weights.");
+  table.then([&o](const OptionTable&) {
+    require(o.ema_start_update > 0, "ema-start-update", o.ema_decay > 0, "--ema-decay");
+    require(o.use_ema, "use-ema", o.ema_decay > 0, "--ema-decay");
+    if (o.use_ema && o.sharding.types.master != DType::f32)
+      throw UserError(
+          "--use-ema does not go with --master-dtype bf16 (the weights cannot make room for the average without a loss); leave "
+          "one out, or evaluate checkpoints with fsdp-evaluate --use-ema");
+    o.sharding.plan.average_weights = o.ema_decay > 0;
+  });
+  table.number(
       "skip-spikes", "SIGMA", o.skip_spikes,
       "Leave out an update if its loss or gradient norm is more than SIGMA standard deviations above the mean of about 128 "
       "updates (OLMo-core uses 6); its batch is used up. The first 64 updates are never left out. 0: leave out none.",
@@ -414,6 +466,13 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.integer("warmup-updates", "W", o.schedule.warmup, {0}, "Updates in which the rate rises from 0 to --lr.");
   table.integer("total-num-update", "U", o.schedule.total, {1}, "Update at which the decay ends.")
       .unset("--max-update, or the updates of --max-epoch");
+  table
+      .integer(
+          "decay-from", "STEP", o.decay_from, {1, 1e12},
+          "With the options of a run whose rate is --lr after the warm-up (wsd or fixed): take its step STEP from --save-dir, "
+          "let the rate fall as wsd does in the next --decay-updates, and stop then, whatever --max-update says. This branch "
+          "saves to the folder decay-from-STEP in --save-dir, and the run's own steps remain.")
+      .unset("no branch");
   table.integer("decay-updates", "D", o.schedule.decay_updates, {1}, "With wsd: updates at the end in which the rate falls.")
       .unset("none; wsd needs it");
   table.number("end-learning-rate", "RATE", o.schedule.end, "Learning rate at the end of the decay.", "0 or more",
@@ -631,10 +690,18 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
       .unset("keep all");
   table.integer("keep-every", "N", o.save.keep_every, {1, 1e12}, "With --keep-last: also keep the steps of every N-th update.")
       .unset("none");
-  table.text("restore", "latest|none|PATH", o.restore,
-             "Continue from the latest complete checkpoint in --save-dir, from none, or from the one at PATH. If the latest is "
-             "damaged, it is renamed, and the one before is used. The model comes from the checkpoint, all other options from "
-             "the command.");
+  table
+      .choice<std::string>("keep-best", o.save.keep_best, {{"loss", "loss"}, {"valid_loss", "loss"}, {"eval_loss", "loss"}},
+                           "Save the step of a validation with the smallest loss so far, let the link 'best' in --save-dir "
+                           "name it, and never remove it by --keep-last. The loss is in the checkpoint.")
+      .alias("best-checkpoint-metric")
+      .alias("metric-for-best-model")
+      .unset("none");
+  table.text(
+      "restore", "latest|best|none|PATH", o.restore,
+      "Continue from the latest complete checkpoint in --save-dir, from the best one (--keep-best), from none, or from the "
+      "one at PATH. If the latest is damaged, it is renamed, and the one before is used. The model comes from the "
+      "checkpoint, all other options from the command.");
   table
       .path("finetune-from", "PATH", o.finetune_from,
             "Begin with the weights of a checkpoint, a consolidated file or a Hugging Face folder, and nothing else of it. If "
@@ -687,6 +754,16 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
              "Also write to --log-file the gradient's norm of each group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
+  table
+      .integer("early-stopping", "N", o.early_stopping, {1, 1e6},
+               "Save and stop when N validations in a row had no smaller loss than the best one before.")
+      .alias("patience")
+      .alias("early-stopping-patience")
+      .unset("do not stop early");
+  table.then([&o](const OptionTable&) {
+    require(!o.save.keep_best.empty(), "keep-best", o.validate_interval_updates > 0, "--validate-interval-updates");
+    require(o.early_stopping > 0, "early-stopping", o.validate_interval_updates > 0, "--validate-interval-updates");
+  });
   table.integer("sample-interval-updates", "N", o.sample_interval_updates, {0},
                 "Print a text that the model generates every N updates: 64 tokens at temperature 0.8; 0: never.");
   table.text("sample-prompt", "TEXT", o.sample_prompt, "Text that the generated text continues.").unset("a line break");
@@ -761,10 +838,11 @@ void require_complete(const TrainOptions& o) {
         "no model is given (with --restore none it does not come from a checkpoint); give --arch NAME or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
     throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
-  if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0))
+  if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0 ||
+                      !o.save.keep_best.empty()))
     throw UserError(
         "--no-save contradicts other options for saves (it forbids all saves); leave out --no-save, or "
-        "--save-interval-updates, --save-interval, --keep-last and --keep-every");
+        "--save-interval-updates, --save-interval, --keep-last, --keep-every and --keep-best");
   if (!o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
     throw UserError(format("--log-file and --save-dir are both '{}' (one is a file, the other a folder); give two names",
                            o.log_file.string()));
@@ -787,6 +865,10 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
   if (request == Request::markdown) *command.answer += names_of_other_programs();
   if (command.options.list_archs && !command.answer) command.answer = list_of_archs();
   if (!command.answer) require_complete(command.options);
+  if (TrainOptions& o = command.options; o.decay_from > 0) {
+    o.stable = o.save.folder / stored::step_name(o.decay_from);
+    o.save.folder /= format("decay-from-{}", o.decay_from);
+  }
   return command;
 }
 

@@ -49,11 +49,15 @@ struct TrainOptions {
   Lora lora;                                       // if its rank is not 0, adapters are trained
   std::filesystem::path adapter;                   // adapters to start from; empty: new ones
   std::optional<kernels::Quantization> base_type;  // of the base model's matrices
+  double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
   // batch, sharding, precision, recomputation, optimizer
   ShardingOptions sharding = {.batch = {.B = 1, .T = 1024}};
   std::size_t total_batch_size = 0;           // sequences per update: B x micro-batches x ranks
   Schedule schedule;                          // schedule.total is 0 if only max_epoch ends the run
   double clip_norm = 0, clip_value = 0;       // 0: no clipping
+  double ema_decay = 0;                       // of the average of the weights; 0: none is kept
+  std::size_t ema_start_update = 0;           // until this update, the average is a copy of the weights
+  bool use_ema = false;                       // validate and sample with the average
   double skip_spikes = 0;                     // threshold in standard deviations; 0: no update is left out as a spike
   std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both can be 0 only with dry_run
   LossScalerOptions loss_scaler;              // fp16 only
@@ -62,7 +66,9 @@ struct TrainOptions {
   double stop_before_s = 0;                 // stop this long before the Slurm job ends; 0: do not stop early
   std::filesystem::path finetune_from;      // empty: no fine-tuning
   std::vector<std::string> ignore_missing;  // patterns of parameter names
-  std::string restore = "latest";           // "latest", "none" or a path
+  std::string restore = "latest";           // "latest", "best", "none" or a path
+  std::size_t decay_from = 0;               // the update of the stable step from which the decay begins; 0: no branch
+  std::filesystem::path stable;             // with decay_from: the folder of that step
   bool reset_optimizer = false, reset_dataloader = false;
   bool no_verify = false;
   // run
@@ -77,10 +83,13 @@ struct TrainOptions {
   std::filesystem::path log_file;  // empty: no metrics file
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
+  std::size_t early_stopping = 0;             // stop after this many validations without a smaller loss; 0: do not
   std::size_t sample_interval_updates = 0;    // 0: no samples
   std::string sample_prompt = "\n";
   TraceOptions trace;
   bool dry_run = false;
+  /// Returns true if the result of a validation decides about checkpoints; it then comes before the save of its update.
+  bool judges() const { return !save.keep_best.empty() || early_stopping > 0; }
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores
 };
 

@@ -59,6 +59,19 @@ void require_same_optimizer(const TrainOptions& options, const CheckpointReader&
                              checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
 }
 
+/// Throws UserError if the run keeps an average of the weights and the checkpoint has none to continue with. Returns a warning
+/// if the run does not continue the checkpoint's average; else an empty text.
+std::string require_average(const TrainOptions& options, const CheckpointReader& checkpoint) {
+  const std::uint64_t update = checkpoint.header().progress.update;
+  const bool there = has_average(checkpoint), wanted = options.ema_decay > 0;
+  if (wanted && !there && update > options.ema_start_update)
+    throw UserError(
+        format("{} has no average of the weights for --ema-decay (its run kept none); leave out --ema-decay, or give "
+               "--ema-start-update {} to begin an average with the checkpoint's weights",
+               checkpoint.description(), update));
+  return there && !wanted ? "the checkpoint's average of the weights is left out (there is no --ema-decay)" : "";
+}
+
 Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verify::no : Verify::yes; }
 
 /// Warns of dropout rates in the model's config.json, because these rates are not used.
@@ -122,8 +135,17 @@ std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std:
 /// between ranks.
 std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& options, std::vector<std::string>& warnings) {
   if (options.restore == "none") return nullptr;
-  if (options.restore != "latest") return open_checkpoint(options.restore, &warnings, verify_of(options));
+  const std::filesystem::path best = options.save.folder / best_name;
+  if (options.restore == "best" && kind_of(best) == PathKind::missing)
+    throw UserError(
+        format("{} does not exist (no run with --keep-best has saved there); check --save-dir, or leave out "
+               "--restore best",
+               best.string()));
+  if (options.restore != "latest")
+    return open_checkpoint(options.restore == "best" ? best : std::filesystem::path(options.restore), &warnings,
+                           verify_of(options));
   const auto folder = latest_checkpoint(options.save.folder, &warnings);
+  if (!folder && options.decay_from > 0) return open_checkpoint(options.stable, &warnings, verify_of(options));
   return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
@@ -206,6 +228,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     try {
       require_same_model(origin.config, *origin.checkpoint);
       if (!options.reset_optimizer) require_same_optimizer(options, *origin.checkpoint);
+      if (std::string left = require_average(options, *origin.checkpoint); !left.empty())
+        origin.warnings.push_back(std::move(left));
     } catch (const UserError& refusal) {
       if (!options.dry_run || options.restore != "latest") throw;
       origin = Origin();
@@ -239,8 +263,9 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
       newest > origin.update() && !options.dry_run && !options.save.none)
     throw UserError(
         format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
-               "choose another --save-dir or move them away",
-               options.save.folder.string(), *newest, origin.update()));
+               "choose another --save-dir{} or move them away",
+               options.save.folder.string(), *newest, origin.update(),
+               options.restore == "best" ? format(" with --restore {},", (options.save.folder / best_name).string()) : ""));
 }
 
 /// Renames damaged steps after `update`, because the run will save steps with the same names. Called on rank 0.

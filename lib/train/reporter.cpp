@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -48,6 +49,8 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
     return loop_.log.skip(skip);
   }
   last_update_s_ = seconds;
+  own_loss_ = batches_.own_targets() > 0 ? result.own_loss_sum / static_cast<double>(batches_.own_targets())
+                                         : -std::numeric_limits<double>::infinity();
   const double positions_per_second =
       static_cast<double>(batch_cut(loop_.options, loop_.world).sequences_per_update() * loop_.options.sharding.batch.T) /
       seconds;
@@ -100,7 +103,8 @@ std::optional<Straggler> Reporter::find_straggler(std::span<const std::int64_t> 
   return Straggler{narrow<int>(rank), hosts_[rank], 1e-6 * static_cast<double>(*slowest), 1e-6 * median};
 }
 
-void Reporter::report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns) {
+void Reporter::report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns, double largest_loss) {
+  last_.largest_loss = largest_loss;
   last_.data_wait_ms = 1e-6 * static_cast<double>(data_wait_ns);
   if (loop_.world.rank() == 0 && loop_.progress.update % loop_.options.log_interval == 0)
     last_.straggler = find_straggler(computing_ns);

@@ -27,11 +27,14 @@ class Reporter {
   /// The time that this rank computed in the last update, without waits for other ranks. 0 if unknown: a GPU's time is known
   /// only for updates that were recorded.
   std::int64_t computing_ns() const;
+  /// This rank's mean loss in the last update that counted; minus infinity if none of its targets counted.
+  double own_loss() const { return own_loss_; }
   /// The duration of the last update that counted, in seconds; negative before the first.
   double last_update_s() const { return last_update_s_; }
   /// Writes the metrics of the last update, which must have counted. `computing_ns` has computing_ns() of each rank;
-  /// `data_wait_ns` is the wait for the next batch on the rank that waited longest. Not collective.
-  void report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns);
+  /// `data_wait_ns` is the wait for the next batch on the rank that waited longest, and `largest_loss` the largest own_loss().
+  /// Not collective.
+  void report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns, double largest_loss);
   /// Prints the closing lines: rates, planned and measured memory, and `next`, which tells what to do next. Collective.
   void finish(const std::string& next);
 
@@ -55,6 +58,7 @@ class Reporter {
   Timer since_update_;
   double updating_s_ = 0;  // total time of updates, including those that were left out
   double last_update_s_ = -1;
+  double own_loss_ = 0;
 };
 
 }  // namespace fsdp

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/format.hpp"
+#include "checkpoint/save_folder.hpp"
 #include "comm/agree.hpp"
 #include "train/run_context.hpp"
 
@@ -14,7 +16,9 @@ Saver::Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, 
       header_(std::move(header)),
       snapshot_(std::move(snapshot)),
       lock_(lock),
-      last_(header_.progress.update) {}
+      last_(header_.progress.update) {
+  link_best();  // the last start may have ended before it did
+}
 
 void Saver::save(bool wait) {
   const Progress& progress = loop_.progress;
@@ -49,12 +53,26 @@ void Saver::announce() {
   loop_.log.save(last_, save_->folder(), last_duration_s_ * 1e3, stall_s_ * 1e3);
 }
 
+void Saver::link_best() {
+  const auto& validations = header_.progress.validations;
+  if (options_.keep_best.empty() || !validations || validations->best_update == 0 || loop_.world.rank() != 0) return;
+  if (validations->best_update == linked_) return;
+  try {
+    fsdp::link_best(options_.folder, validations->best_update);
+    linked_ = validations->best_update;
+  } catch (const std::exception& problem) {  // training continues
+    loop_.log.say(format("warning: {} does not name the best step, that of update {} ({})",
+                         (options_.folder / best_name).string(), validations->best_update, problem.what()));
+  }
+}
+
 void Saver::finish() {
   const Timer timer;
   save_->finish();
   stall_s_ += timer.seconds();
   announce();
   save_.reset();
+  link_best();
   if (options_.keep_last == 0 || loop_.world.rank() != 0) return;
   const std::string problem = remove_old_checkpoints(options_.folder, options_.keep_last, options_.keep_every);
   if (!problem.empty()) loop_.log.say("warning: " + problem);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
@@ -24,6 +25,7 @@ struct SaveOptions {
   double interval_s = 0;             // seconds between saves; 0: no saves by time
   bool training_waits = false;
   h5::Compression compression = h5::Compression::none;
+  std::string keep_best;  // the metric of validations that chooses the best step, "loss"; empty: no step is the best
   std::size_t keep_last = 0, keep_every = 0;  // kept: the newest keep_last steps (0: all), every keep_every-th update (0: none)
   /// Returns true if saves are asynchronous. An asynchronous save needs a snapshot in memory, which is worth the memory only
   /// for saves at intervals.
@@ -45,6 +47,8 @@ class Saver {
   void finish();
   /// Reports the save under way if it is complete, which may be long before finish(). Not collective.
   void announce();
+  /// With --keep-best, links to the best step if it is saved, on rank 0. Not collective.
+  void link_best();
 
   /// saving() returns true if a save is under way; stage() returns the stage that this rank's part of the save has reached.
   bool saving() const { return save_ != nullptr; }
@@ -63,6 +67,7 @@ class Saver {
   Buffer snapshot_;
   const SaveLock* lock_;
   std::uint64_t last_;
+  std::uint64_t linked_ = 0;  // the update of the step that the link of --keep-best names
   std::unique_ptr<CheckpointSave> save_;
   bool announced_ = false;  // true: the save under way was already reported
   Timer since_began_, since_save_;

@@ -128,7 +128,10 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   };
   if (origin.checkpoint) {
     std::vector<ShardState> wanted = executor.states();
-    if (loop.options.reset_optimizer) wanted.erase(wanted.begin() + 1, wanted.end());
+    std::erase_if(wanted, [&](const ShardState& state) {
+      if (state.name == average_state) return !has_average(*origin.checkpoint);  // then it begins below
+      return loop.options.reset_optimizer && state.name != parameters_state;
+    });
     load_states(*origin.checkpoint, parameters, model.layout(), model.shard(), wanted);
     if (origin.base)
       load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), parameters_of(false), origin.fresh);
@@ -155,6 +158,7 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   } else {
     executor.initialize_parameters(loop.options.seed);
   }
+  if (!model.plan().averages.empty() && !(origin.checkpoint && has_average(*origin.checkpoint))) executor.begin_average();
 }
 
 }  // namespace

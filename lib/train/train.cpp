@@ -1,8 +1,10 @@
 #include "train/train.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -53,9 +55,11 @@ std::string how_to_continue(const TrainOptions& options) {
   return text;
 }
 
-void say_nothing_to_do(Metrics& log, const Progress& progress, const TrainData* data) {
-  const std::string next = data ? "nothing to do: all passes over the data are done; raise --max-epoch to continue"
-                                : "nothing to do: all updates are done; raise --max-update to continue";
+void say_nothing_to_do(const TrainOptions& options, Metrics& log, const Progress& progress, const TrainData* data) {
+  const std::string next = stopped_early(options, progress)
+                               ? "nothing to do: validations have stopped the run; raise --early-stopping to continue"
+                           : data ? "nothing to do: all passes over the data are done; raise --max-epoch to continue"
+                                  : "nothing to do: all updates are done; raise --max-update to continue";
   log.end({.step = progress.update, .tokens = progress.tokens, .next = next});
 }
 
@@ -67,6 +71,7 @@ struct Told {
   std::int64_t cannot_read;   // 1 if this rank cannot read its part of the next batch
   std::int64_t computing_ns;  // this rank's computing time in this update; 0: unknown
   std::int64_t data_wait_ns;  // this rank's wait for its part of the next batch
+  std::int64_t loss;          // the bits of this rank's mean loss in this update, a double
 };
 
 struct Agreed {
@@ -104,11 +109,13 @@ class Agreement {
                        .save_stage = static_cast<std::int64_t>(saver.stage()),
                        .cannot_read = !batches.can_read(),
                        .computing_ns = reporter.computing_ns(),
-                       .data_wait_ns = batches.wait_ns()};
+                       .data_wait_ns = batches.wait_ns(),
+                       .loss = std::bit_cast<std::int64_t>(reporter.own_loss())};
     std::fill(words_.begin(), words_.end(), 0);
     std::memcpy(words_of(loop_.world.rank()), &told, sizeof told);
     loop_.world.sum(words_);
     data_wait_ns_ = 0;
+    largest_loss_ = -std::numeric_limits<double>::infinity();
     bool working = false, stuck = false;
     for (int rank = 0; rank < loop_.world.size(); ++rank) {
       Told theirs;
@@ -121,6 +128,7 @@ class Agreement {
       agreed.cannot_read = agreed.cannot_read || theirs.cannot_read > 0;
       computing_ns_[static_cast<std::size_t>(rank)] = theirs.computing_ns;
       data_wait_ns_ = std::max(data_wait_ns_, theirs.data_wait_ns);
+      largest_loss_ = std::max(largest_loss_, std::bit_cast<double>(theirs.loss));
     }
     agreed.saved = saver.saving() && (stuck || !working);
     return agreed;
@@ -129,6 +137,8 @@ class Agreement {
   const std::vector<std::int64_t>& computing_ns() const { return computing_ns_; }
   /// The wait for the next batch on the rank that waited longest.
   std::int64_t data_wait_ns() const { return data_wait_ns_; }
+  /// The largest of all ranks' mean losses in the last update.
+  double largest_loss() const { return largest_loss_; }
 
  private:
   static constexpr std::size_t fields = sizeof(Told) / sizeof(std::int64_t);
@@ -140,6 +150,7 @@ class Agreement {
   SaveLock* lock_;
   std::vector<std::int64_t> words_, computing_ns_;
   std::int64_t data_wait_ns_ = 0;
+  double largest_loss_ = 0;
 };
 
 /// Returns the end of the job on rank 0 if --stop-before is given; else null. Collective.
@@ -203,7 +214,7 @@ int train(const TrainOptions& options, Communicator& world) {
   const SamplePrompt prompt = make_sample_prompt(run, origin);
   announce(run, machine, model, memory, progress, data.get(), origin.base);
   const auto all_done = [&] { return is_done(options, progress, data.get()); };
-  if (all_done()) return say_nothing_to_do(*log, progress, data.get()), exit_code::done;
+  if (all_done()) return say_nothing_to_do(options, *log, progress, data.get()), exit_code::done;
 
   return with_flight_record(run, machine.kind, [&](FlightLanes& flight) {
     const std::unique_ptr<JobEnd> job_end = find_job_end(run);
@@ -236,12 +247,21 @@ int train(const TrainOptions& options, Communicator& world) {
 
       const Agreed agreed = agreement.reach(saver, batches, reporter);
       const bool done = verdict == Verdict::done, asked = agreed.asked.save > saves_honoured, stop = agreed.asked.stop > 0;
-      if (done) reporter.report(agreement.computing_ns(), agreement.data_wait_ns());
+      if (done) reporter.report(agreement.computing_ns(), agreement.data_wait_ns(), agreement.largest_loss());
       watch.expect(outlook());  // requests that come later are honoured after the next update
       if (agreed.saved) saver.finish();
       lead_is_short = lead_is_short || warn_of_short_lead(run, outlook());
       const bool wait = asked || stop || agreed.cannot_read;
-      if (agreed.due || (done && every(options.save.interval_updates, progress.update)) || wait) saver.save(wait);
+      const bool validates = done && every(options.validate_interval_updates, progress.update) && !all_done();
+      const auto validate_now = [&] {
+        return validate(loop, data->valid.get(), saver,
+                        [&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
+      };
+      const bool is_best = validates && options.judges() && !stop && !agreed.cannot_read && validate_now();
+      const bool is_due = agreed.due || (is_best && !options.save.keep_best.empty()) ||
+                          (done && every(options.save.interval_updates, progress.update));
+      const bool saves_at_end = options.judges() && all_done();  // after the last validation
+      if (wait || (is_due && !saves_at_end)) saver.save(wait);
       if (agreed.cannot_read) batches.refuse();
       std::string problem;
       if (asked && options.save.none) log->warn("a save was requested, but --no-save forbids all saves");
@@ -259,12 +279,16 @@ int train(const TrainOptions& options, Communicator& world) {
         world.barrier();
         return options.save.none ? exit_code::failed : exit_code::stopped;
       }
-      if (done && every(options.validate_interval_updates, progress.update) && !all_done())
-        validate(loop, data->valid.get(), saver, [&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
+      if (validates && !options.judges()) validate_now();
       if (done && every(options.sample_interval_updates, progress.update)) sampler.run();
     }
+    const bool is_validated = progress.validations && progress.validations->update == progress.update;
+    if (options.judges() && !is_validated) validate(loop, data->valid.get(), saver);
     saver.save(true);
-    validate(loop, data->valid.get(), saver);
+    if (!options.judges()) validate(loop, data->valid.get(), saver);
+    if (const auto& valid = progress.validations; stopped_early(options, progress))
+      log->say(format("stopped early: {} had no smaller loss than {:.4f}, that of update {}",
+                      plural(valid->since_best, "validation"), valid->best_loss, valid->best_update));
     reporter.finish(options.save.none
                         ? "done; nothing is saved (--no-save)"
                         : "done; next: fsdp-evaluate, fsdp-inspect or fsdp-consolidate " + options.save.folder.string());

@@ -207,8 +207,12 @@ std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Or
   return data;
 }
 
+bool stopped_early(const TrainOptions& options, const Progress& progress) {
+  return options.early_stopping > 0 && progress.validations && progress.validations->since_best >= options.early_stopping;
+}
+
 bool is_done(const TrainOptions& options, const Progress& progress, const TrainData* data) {
-  return (options.max_update != 0 && progress.update >= options.max_update) ||
+  return stopped_early(options, progress) || (options.max_update != 0 && progress.update >= options.max_update) ||
          (data && data->batches.at_end(progress.data.sequences));
 }
 
@@ -238,14 +242,20 @@ void BatchSource::begin_reading(std::uint64_t position) {
   if (data_.batches.at_end(position)) return;
   reader_.start([this, position] {
     Executor& executor = loop_.model.executor();
+    const std::size_t rows = loop_.options.sharding.batch.rows();
+    next_targets_ = 0;
     for (std::size_t k = 0; k < loop_.options.sharding.plan.micro_batches; ++k) {
-      std::int32_t* const inputs = executor.next_batch(k);
-      data_.batches.read(position, k, inputs, inputs + executor.batch().inputs / sizeof(std::int32_t));
+      std::int32_t *const inputs = executor.next_batch(k), *const targets =
+                                                               inputs + executor.batch().inputs / sizeof(std::int32_t);
+      data_.batches.read(position, k, inputs, targets);
+      next_targets_ +=
+          static_cast<std::size_t>(std::count_if(targets, targets + rows, [](std::int32_t target) { return target >= 0; }));
     }
   });
 }
 
 void BatchSource::load(const UpdateScalars& scalars) {
+  own_targets_ = next_targets_;
   loop_.model.executor().begin_update(scalars);
   begin_reading(data_.batches.after(loop_.progress.data.sequences));
 }

@@ -42,7 +42,9 @@ struct TrainData {
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
                                                  Progress& progress, SignalWatch& watch);
 
-/// Returns true if all updates or all passes over the data are done. `data` may be null.
+/// Returns true if --early-stopping ends the run.
+bool stopped_early(const TrainOptions& options, const Progress& progress);
+/// Returns true if all updates or all passes over the data are done, or if the run is stopped early. `data` may be null.
 bool is_done(const TrainOptions& options, const Progress& progress, const TrainData* data);
 /// The expected number of the last update. This number can fall during the run, because an update that is left out (fp16
 /// overflow or spike) consumes data but does not count. `batches` may be null.
@@ -68,6 +70,8 @@ class BatchSource {
   std::int64_t wait_ns() const { return wait_ns_; }
   double waited_s() const { return waited_s_; }
   bool can_read() const { return problem_ == nullptr; }
+  /// The number of this rank's targets that count in the update that load() has begun.
+  std::size_t own_targets() const { return own_targets_; }
   /// Call it if can_read() is false on any rank, after everything is saved: all ranks throw the CollectiveError of the rank
   /// that cannot read.
   [[noreturn]] void refuse();
@@ -80,6 +84,7 @@ class BatchSource {
   std::exception_ptr problem_;  // why the next batch could not be read; null: no error
   std::int64_t wait_ns_ = 0;
   double waited_s_ = 0;
+  std::size_t own_targets_ = 0, next_targets_ = 0;  // next_targets_: of the batch that `reader_` reads
   Worker reader_{"fsdp-read"};  // the last member, so it is destroyed first: its thread writes into the executor's memory
 };
 

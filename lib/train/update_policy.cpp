@@ -46,9 +46,13 @@ UpdateScalars UpdatePolicy::next_update() const {
                            .dropout = {.residual = static_cast<float>(options.dropout),
                                        .attention = static_cast<float>(options.attention_dropout),
                                        .adapters = static_cast<float>(options.lora.dropout),
+                                       .neftune_alpha = static_cast<float>(options.neftune_alpha),
                                        .seed = static_cast<std::uint32_t>(options.seed),
                                        .update = update,
                                        .first_sequence = batch_cut(options, loop_.world).first_sequence(0)},
+                           .loss_terms = {.label_smoothing = static_cast<float>(options.label_smoothing),
+                                          .z_loss = static_cast<float>(options.z_loss)},
+                           .ema_decay = update > options.ema_start_update ? options.ema_decay : 0,
                            .tokens = static_cast<double>(batches_.targets(progress.data.sequences)),
                            .loss_scale = scaler_ ? scaler_->scale() : 1};
   if (spikes_) {

@@ -1,5 +1,8 @@
 #include "train/validation.hpp"
 
+#include <cmath>
+#include <limits>
+
 #include "base/format.hpp"
 #include "comm/agree.hpp"
 #include "text/end_tokens.hpp"
@@ -8,8 +11,41 @@
 
 namespace fsdp {
 
-void validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop) {
-  if (!data) return;
+namespace {
+
+/// Runs `work`. With --use-ema, the model has the average of its weights in the meantime. Collective.
+template <class Work>
+void with_chosen_weights(const LoopContext& loop, Work&& work) {
+  if (!loop.options.use_ema) return work();
+  Executor& executor = loop.model.executor();
+  const auto swap = [&] {
+    executor.swap_average();
+    executor.publish_parameters();
+  };
+  swap();
+  try {
+    work();
+  } catch (const CollectiveError&) {  // all ranks throw it, and may still save
+    swap();
+    throw;
+  }
+  swap();
+}
+
+/// Returns true if the loss is the smallest so far. A loss that is not finite is not.
+bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss) {
+  constexpr double none = std::numeric_limits<double>::max();
+  const Validations before = all.value_or(Validations{.best_loss = none});
+  const bool is_best = loss < before.best_loss;
+  all = Validations{update, std::isfinite(loss) ? loss : none, is_best ? update : before.best_update,
+                    is_best ? loss : before.best_loss, is_best ? 0 : before.since_best + 1};
+  return is_best;
+}
+
+}  // namespace
+
+bool validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop) {
+  if (!data) return false;
   const std::uint64_t update = loop.progress.update;
   const FlightNote note(loop.flight, "validate", update);
   const Timer timer;
@@ -19,13 +55,17 @@ void validate(const LoopContext& loop, const ValidData* data, Saver& saver, cons
       saver.announce();
       loop.log.validating(update, batches, data->batches.batches(), timer.seconds());
     };
-    loss = mean_loss(loop.model.executor(), data->batches, loop.world, after_batch, stop);
+    with_chosen_weights(loop, [&] { loss = mean_loss(loop.model.executor(), data->batches, loop.world, after_batch, stop); });
   } catch (const CollectiveError& error) {  // the validation data cannot be read, but the training state is valid
     saver.save(true);
     throw CollectiveError(format("{}; update {} is saved", error.what(), update), error.speaker, error.all, error.exit_code);
   }
-  if (!loss) return loop.log.say(format("the validation after update {} is skipped, because the run stops", update));
+  if (!loss) {
+    loop.log.say(format("the validation after update {} is skipped, because the run stops", update));
+    return false;
+  }
   loop.log.valid({update, *loss, data->batches.targets(), timer.seconds() * 1e3});
+  return note_validation(loop.progress.validations, update, *loss);
 }
 
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {
@@ -72,8 +112,10 @@ void TextSampler::run() {
   if (!generator_) return;
   const std::uint64_t update = loop_.progress.update;
   const FlightNote note(loop_.flight, "sample", update);
-  generator_->run({prompt_.tokens}, [&](const GeneratedText& text) {
-    loop_.log.say(format("sample {}: {}{}", update, loop_.options.sample_prompt, text.text));
+  with_chosen_weights(loop_, [&] {
+    generator_->run({prompt_.tokens}, [&](const GeneratedText& text) {
+      loop_.log.say(format("sample {}: {}{}", update, loop_.options.sample_prompt, text.text));
+    });
   });
 }
 

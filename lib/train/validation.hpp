@@ -12,9 +12,10 @@
 
 namespace fsdp {
 
-/// Reports the mean loss over `data`, which may be null. Stops without a result if `stop` returns true on any rank. If the
-/// data cannot be read, saves first. Collective; throws CollectiveError.
-void validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop = {});
+/// Reports the mean loss over `data`, which may be null. With --use-ema, it is that of the average of the weights. Stops
+/// without a result if `stop` returns true on any rank. If the data cannot be read, saves first. Notes the result in the run's
+/// progress, and returns true if the loss is the smallest so far. Collective; throws CollectiveError.
+bool validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop = {});
 
 /// The prompt of text samples.
 struct SamplePrompt {

@@ -196,6 +196,87 @@ BOOST_AUTO_TEST_CASE(whole_models_are_written_and_read) {
   BOOST_TEST(second.updates() == 0u);
 }
 
+BOOST_AUTO_TEST_CASE(an_average_is_kept_saved_and_evaluated) {
+  const fs::path folder = folder_of("average");
+  if (world().rank() == 0) {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+  }
+  world().barrier();
+  Job job;
+  FsdpOptions options = options_of("FULL_SHARD");
+  options.ema_decay = 0.5;
+  Outcome outcome;
+  FullyShardedDataParallel first(job, small_model(), options), plain(job, small_model(), options_of("FULL_SHARD"));
+  Parameters average = parameters_of(first);  // on rank 0
+  for (int step = 0; step < 3; ++step) {
+    train(first, job, 1, outcome);
+    for (const auto& [name, values] : parameters_of(first))
+      for (std::size_t i = 0; i < values.size(); ++i) average[name][i] = 0.5f * average[name][i] + 0.5f * values[i];
+  }
+  train(plain, job, 3, outcome);
+  BOOST_TEST((parameters_of(first) == parameters_of(plain)));
+  const auto batch = [&](const Batch& b) { fill(b, 7, job.rank()); };
+  const double of_average = first.evaluate(batch, true), of_parameters = first.evaluate(batch);
+  BOOST_TEST(of_average > of_parameters);
+  BOOST_TEST(plain.evaluate(batch) == of_parameters);
+  first.save(folder);
+  first.save_full(folder / "average.h5", true);
+  BOOST_TEST((parameters_of(first) == parameters_of(plain)));
+  FullyShardedDataParallel whole(job, small_model(), options_of("NO_SHARD"));
+  whole.load_full(folder / "average.h5");
+  for (const auto& [name, values] : parameters_of(whole))
+    for (std::size_t i = 0; i < values.size(); ++i) BOOST_REQUIRE_SMALL(values[i] - average[name][i], 1e-6f);
+  BOOST_TEST(std::abs(whole.evaluate(batch) - of_average) < 1e-6);
+  options.sharding_strategy = "NO_SHARD";
+  FullyShardedDataParallel second(job, small_model(), options);
+  second.load(folder);
+  BOOST_TEST(second.evaluate(batch, true) == of_average);
+
+  BOOST_CHECK_THROW(plain.evaluate(batch, true), UserError);
+  BOOST_CHECK_THROW(plain.save_full(folder / "none.h5", true), UserError);
+  world().barrier();
+  const fs::path without = folder_of("without-average");
+  if (world().rank() == 0) fs::remove_all(without);
+  world().barrier();
+  plain.save(without);
+  BOOST_CHECK_THROW(second.load(without), UserError);
+  options.ema_start_update = 3;
+  FullyShardedDataParallel third(job, small_model(), options);
+  third.load(without);
+  BOOST_TEST(third.evaluate(batch, true) == of_parameters);
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_has_its_terms_in_training_only) {
+  Job job;
+  const auto with = [&](double smoothing, double z_loss) {
+    Sequential model;
+    model.add("embedding", embedding(vocabulary, width)).add("head", linear(width, vocabulary, false));
+    model.loss(cross_entropy(vocabulary, smoothing, z_loss));
+    FullyShardedDataParallel sharded(job, model, options_of("FULL_SHARD"));
+    const auto batch = [&](const Batch& b) { fill(b, 1, job.rank()); };
+    const double before = sharded.evaluate(batch);
+    return std::pair(sharded.step(0, batch).loss, before);
+  };
+  const auto [plain, evaluated] = with(0, 0);
+  BOOST_TEST(std::abs(plain - evaluated) < 1e-6);
+  for (const auto& [smoothing, z_loss] : {std::pair(0.2, 0.0), std::pair(0.0, 0.1)}) {
+    const auto [trained, same] = with(smoothing, z_loss);
+    BOOST_TEST(same == evaluated);
+    BOOST_TEST(std::abs(trained - plain) > 1e-7);
+  }
+  BOOST_TEST(std::abs(with(0, 0.1).first - plain - 0.1 * std::pow(std::log(13.0), 2)) < 0.1);
+  BOOST_CHECK_THROW(cross_entropy(vocabulary, 1), UserError);
+  FsdpOptions options = options_of("FULL_SHARD");
+  options.label_smoothing = 0.1;
+  BOOST_CHECK_THROW(FullyShardedDataParallel(job, small_model(), options), UserError);
+  FullyShardedDataParallel transformer(
+      job, TransformerDescription("gpt2").layers(1).width(8).heads(2).vocabulary(vocabulary).longest_sequence(length), options);
+  const auto batch = [&](const Batch& b) { fill(b, 1, job.rank()); };
+  const double before = transformer.evaluate(batch);
+  BOOST_TEST(std::abs(transformer.step(0, batch).loss - before) > 1e-7);
+}
+
 BOOST_AUTO_TEST_CASE(evaluation_is_the_mean_over_rows_that_count) {
   Job job;
   FullyShardedDataParallel sharded(job, small_model(), options_of("FULL_SHARD"));

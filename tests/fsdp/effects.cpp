@@ -174,6 +174,8 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
                                  .learning_rate = 1e-3,
                                  .clip_norm = 0.7,
                                  .dropout = {.residual = job.dropout, .attention = job.dropout, .seed = 3, .update = update},
+                                 .loss_terms = job.loss_terms,
+                                 .ema_decay = 0.5,
                                  .tokens = static_cast<double>(B * T * options.plan.micro_batches) * job.ranks,
                                  .loss_scale = options.types.parameter == DType::f16 ? 1024.0 : 1.0});
     executor.evaluate(read);

@@ -323,6 +323,22 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
                       "full", clipping, [](Plan& p) { std::swap(operation(p, upcast_gradient), operation(p, clip_values)); },
                       adamw_optimizer(), kept_in_bf16),
                   "overwrites the result of 'clip values', which nothing has read");
+  const PlanOptions averaging = {.micro_batches = 2, .average_weights = true};
+  check_complaint(complaint("full", averaging, [](Plan&) {}), "sound");
+  check_complaint(complaint("full", averaging, [](Plan& p) { forget(p, kinds::average); }), "has not moved");
+  check_complaint(complaint("full", averaging, [](Plan& p) { repeat_the_first(p, kinds::average); }), "runs twice");
+  check_complaint(complaint("full", averaging, [](Plan& p) { operation(p, kinds::average).count -= 1; }),
+                  "elements instead of");
+  check_complaint(
+      complaint("full", averaging, [](Plan& p) { std::swap(operation(p, optimizer), operation(p, kinds::average)); }),
+      "comes before the parameters are updated");
+  check_complaint(complaint("full", averaging,
+                            [](Plan& p) { place_of(operation(p, kinds::average), OperandName::average) = p.averages[1]; }),
+                  "in another place");
+  check_complaint(complaint(
+                      "full", averaging, [](Plan& p) { std::swap(operation(p, round_master), operation(p, kinds::average)); },
+                      adamw_optimizer(), kept_in_bf16),
+                  "comes before the parameters are rounded");
   // Memory.
   check_complaint(complaint("full", two, [](Plan& p) { p.peak_bytes -= 64; }), "with a peak of");
   check_complaint(complaint("full", two, [](Plan& p) { p.buffers[static_cast<std::size_t>(p.scratch)].offset = 0; }),

@@ -24,7 +24,8 @@ struct Job {
   TransformerConfig config;
   ShardingOptions sharding;
   int ranks = 1;
-  float dropout = 0;
+  float dropout = 0, neftune_alpha = 0;
+  kernels::LossTerms loss_terms = {};
   /// Only 1 in 16 bits: after the first update, weights that differ by rounding may be rounded to different 16-bit numbers.
   std::uint64_t updates = 3;
   std::string description;
@@ -71,6 +72,35 @@ inline std::vector<std::vector<float>> merged(const std::vector<Part>& parts) {
   return whole;
 }
 
+/// The moving average of a rank's parameters, computed in double.
+class PlainAverage {
+ public:
+  explicit PlainAverage(Executor& executor) : executor_(executor), is_kept_(executor.average().has_value()) {
+    if (is_kept_) executor.begin_average();
+    for (std::size_t u = 0; is_kept_ && u < executor.parameters().units.size(); ++u) {
+      const std::vector<float> values = executor.parameters().values(u);
+      average_.emplace_back(values.begin(), values.end());
+    }
+  }
+  /// Moves the average after an update, and compares it with the executor's: fp32 numbers of at most a few units.
+  void follow(double decay) {
+    for (std::size_t u = 0; u < average_.size(); ++u) {
+      const std::vector<float> values = executor_.parameters().values(u);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        average_[u][i] = decay * average_[u][i] + (1 - decay) * static_cast<double>(values[i]);
+      if (executor_.average()->units[u].empty()) continue;
+      const std::vector<float> found = executor_.average()->values(u);
+      for (std::size_t i = 0; i < found.size(); ++i)
+        expect(std::abs(static_cast<double>(found[i]) - average_[u][i]) < 1e-6, "the average is that of a plain computation");
+    }
+  }
+
+ private:
+  Executor& executor_;
+  const bool is_kept_;
+  std::vector<std::vector<double>> average_;  // by unit
+};
+
 /// Delays every eighth operation by up to 0.1 ms.
 inline void dawdle(const Operation&, const std::function<void()>& run) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
@@ -96,6 +126,7 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
                          {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(5);
     executor.publish_parameters();
+    PlainAverage average(executor);
     initial[static_cast<std::size_t>(world.rank())] = part_of(sharded, executor.parameters());
     const std::size_t first = static_cast<std::size_t>(world.rank()) * B;
     for (std::uint64_t u = 1; u <= job.updates; ++u) {
@@ -116,12 +147,16 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
                                      .dropout = {.residual = job.dropout,
                                                  .attention = job.dropout,
                                                  .adapters = static_cast<float>(job.config.lora.dropout),
+                                                 .neftune_alpha = job.neftune_alpha,
                                                  .seed = 3,
                                                  .update = u,
                                                  .first_sequence = first},
+                                     .loss_terms = job.loss_terms,
+                                     .ema_decay = u == 1 ? 0 : 0.75,
                                      .tokens = static_cast<double>(B * T * K * N),
                                      .loss_scale = loss_scale});
       expect(result.finite(), "every update is finite");
+      average.follow(u == 1 ? 0 : 0.75);
       if (world.rank() == 0) outcome.losses.push_back(result.loss), outcome.norms.push_back(result.gradient_norm);
     }
     expect(executor.peak_bytes() == sharded.plan().peak_bytes, "the arena held what was planned");
@@ -201,7 +236,8 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       "case {} of seed {}: {} L{} H{}/{} D{} V{} tied {}, {} ranks, {} (group {}), wrap {} {}, {} x {} micro-batches, "
       "recompute {} "
       "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}, "
-      "computed in {}, reduced in {}, master {}, gradient {}, offloaded {}/{}, documents {}",
+      "computed in {}, reduced in {}, master {}, gradient {}, offloaded {}/{}, documents {}, average {}, label smoothing {}, "
+      "neftune {}",
       number, seed, j.config.family, j.config.layers, j.config.heads, j.config.kv_heads, j.config.head_size,
       j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy, j.sharding.shard_group_size,
       static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","), j.sharding.batch.B, p.micro_batches,
@@ -211,7 +247,7 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
       name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), p.offload_optimizer, p.offload_parameters,
-      p.documents);
+      p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha);
 }
 
 /// Returns a random optimizer with small momenta, so that rounding errors do not grow in three updates.
@@ -262,6 +298,9 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   if (dice.once_in(3)) s.plan.offload_optimizer = true;
   if (dice.once_in(4)) s.plan.offload_parameters = true;
   s.plan.documents = dice.once_in(4);
+  s.plan.average_weights = dice.once_in(4);
+  if (dice.once_in(4)) job.loss_terms = {.label_smoothing = 0.1f, .z_loss = 1e-3f};
+  if (dice.once_in(4)) job.neftune_alpha = 5;
   job.seed = seed * 1000003 + number;
   job.description = describe(job, seed, number);
   return job;

@@ -102,6 +102,91 @@ BOOST_AUTO_TEST_CASE(loss_and_gradient) {
   }
 }
 
+namespace {
+
+/// The loss of a row with terms, in double precision.
+double loss_of_row(const Doubles& logits, std::size_t r, std::size_t V, std::int32_t target, const kernels::LossTerms& terms) {
+  if (target < 0) return 0;
+  const double likelihood = loss_of_row(logits, r, V, target),
+               log_z = likelihood + logits[r * V + static_cast<std::size_t>(target)];
+  double mean = 0;
+  for (std::size_t v = 0; v < V; ++v) mean += logits[r * V + v] / static_cast<double>(V);
+  return (1 - terms.label_smoothing) * likelihood + terms.label_smoothing * (log_z - mean) + terms.z_loss * log_z * log_z;
+}
+
+template <class E>
+Result run_with_terms(const Floats& logits, const std::vector<std::int32_t>& targets, std::size_t V, std::size_t piece,
+                      float scale, const kernels::LossTerms& terms) {
+  CpuStream stream;
+  const std::size_t R = targets.size();
+  const Floats pieces = cut(logits, R, V, piece, 1);
+  std::vector<E> values(pieces.size());
+  std::transform(pieces.begin(), pieces.end(), values.begin(), [](float x) { return E(x); });
+  std::vector<kernels::SoftmaxStats> stats(R);
+  Floats loss(R, 99.0f);
+  const kernels::Logits<E> at = {values.data(), stats.data(), targets.data(), R, V, piece};
+  for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(stream, loss.data(), at, begin);
+  for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(stream, at, begin, scale, terms, loss.data());
+  return {loss, cut(Floats(values.begin(), values.end()), R, V, piece, 1, true)};
+}
+
+}  // namespace
+
+// Tolerance: as above, times the factor 1 + 2 z_loss logZ; the mean of the logits is a sum of V terms.
+BOOST_AUTO_TEST_CASE(terms_of_the_loss_in_training) {
+  for (const kernels::LossTerms terms :
+       {kernels::LossTerms{0.1f, 0}, kernels::LossTerms{0, 1e-2f}, kernels::LossTerms{0.3f, 1e-3f}})
+    for (const std::size_t V : {2, 31, 211}) {
+      const std::size_t R = 4;
+      const std::vector<std::int32_t> targets = {0, -1, static_cast<std::int32_t>(V - 1), static_cast<std::int32_t>(V / 2)};
+      const Floats logits = random_floats(R * V, 1, 8.0f);
+      const Doubles L = upcast(logits);
+      const Doubles want = numeric_gradient(
+          [&](const Doubles& at) {
+            double total = 0;
+            for (std::size_t r = 0; r < R; ++r) total += 0.25 * loss_of_row(at, r, V, targets[r], terms);
+            return total;
+          },
+          L);
+      for (const std::size_t piece : {V, std::size_t{16}}) {
+        const auto [loss, gradient] = run_with_terms<float>(logits, targets, V, piece, 0.25f, terms);
+        for (std::size_t r = 0; r < R; ++r) BOOST_TEST(std::abs(loss[r] - loss_of_row(L, r, V, targets[r], terms)) < 2e-5);
+        for (std::size_t i = 0; i < R * V; ++i) BOOST_REQUIRE_SMALL(gradient[i] - want[i], 1e-6);
+        const auto compare = [&]<class E>(E) {
+          const auto [low_loss, low_gradient] = run_with_terms<E>(logits, targets, V, piece, 0.25f, terms);
+          const auto [wide_loss, wide_gradient] = run_with_terms<float>(rounded<E>(logits), targets, V, piece, 0.25f, terms);
+          BOOST_TEST((low_loss == wide_loss));
+          BOOST_TEST((low_gradient == rounded<E>(wide_gradient)));
+        };
+        compare(bf16());
+        compare(f16());
+      }
+    }
+}
+
+// The numbers that torch.nn.CrossEntropyLoss(label_smoothing=0.2), with a mean over the targets that count, gives in fp64.
+BOOST_AUTO_TEST_CASE(label_smoothing_is_that_of_pytorch) {
+  const Floats logits = {0.5f, -1.25f, 2.0f, 0.0f, 3.5f, 1.5f, 0.25f, -0.75f, 4.0f, -2.0f, 0.125f, 0.25f, 0.5f, 1.0f, 2.0f};
+  const auto [loss, gradient] = run_with_terms<float>(logits, {2, -1, 4}, 5, 5, 0.5f, {.label_smoothing = 0.2f});
+  const double losses[] = {1.9813745551001192, 0.0, 0.8963551905457414}, gradients[] = {-0.0010228894823700527,
+                                                                                        -0.01670227267005653,
+                                                                                        -0.33495049120654036,
+                                                                                        -0.008489800638302354,
+                                                                                        0.3611654539972693,
+                                                                                        0,
+                                                                                        0,
+                                                                                        0,
+                                                                                        0,
+                                                                                        0,
+                                                                                        0.019974946000064855,
+                                                                                        0.025297548221403402,
+                                                                                        0.038163203229920575,
+                                                                                        0.07589491033722445,
+                                                                                        -0.15933060778861335};
+  for (std::size_t r = 0; r < 3; ++r) BOOST_TEST(std::abs(loss[r] - losses[r]) < 1e-6);
+  for (std::size_t i = 0; i < 15; ++i) BOOST_TEST(std::abs(gradient[i] - gradients[i]) < 1e-6);
+}
+
 BOOST_AUTO_TEST_CASE(extreme_logits_stay_finite_and_nan_shows) {
   const auto [loss, logits] = run<float>({1e30f, -1e30f, 0, 3e38f, 3e38f, 3e38f, 0, NAN, 1}, {0, 0, 1}, 3, 3, 1.0f);
   BOOST_TEST(loss[0] == 0.0f);

@@ -179,6 +179,11 @@ int main() {
               [=](F x, I t) { return k::CrossEntropy<float>{x, softmax(x + R), x + 4 * R, t, begin, C, C, last}; });
   compare("logit gradient", 3 * R + n, R, rounding,
           [=](F x, I t) { return k::LogitGradient<float>{x + 3 * R, softmax(x), t, 0, C, C, 0.5f}; });
+  compare("logit gradient, terms", 4 * R + n, R, rounding, [=](F x, I t) {
+    return k::LossTermsGradient<float>{x + 3 * R, x + 4 * R, softmax(x), t, 0, C, C, 0.5f, 0.1f, 0.1f / C, 1e-2f, true};
+  });
+  const k::EmbeddingNoise of_embedding = {{3, 4}, 5, 0.5f, 3};
+  compare("noise of the embedding", n, R, 0, [=](F x, I) { return k::AddNoise<float>{x, C, of_embedding}; });
   // 16-bit numbers: half as many floats hold them.
   const auto bf = [](F x) { return reinterpret_cast<fsdp::bf16*>(x); };
   const auto half = [](F x) { return reinterpret_cast<fsdp::f16*>(x); };
@@ -211,6 +216,7 @@ int main() {
   optimizer("adam, amsgrad", k::AdamRule<true>{1, 0.1f, 0.9f, 0.1f, 0.0f, 1.0f, 0.01f, 1.1f, 1e-8f}, size);
   optimizer("sgd", k::SgdRule{0.99f, 0.1f, 0.1f}, size);
   optimizer("momentum", k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f}, size);
+  optimizer("average", k::AverageRule{0.1f}, size);
   optimizer("lion", k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f}, size);
 
   // States in bf16 and the following numbers: lanes read values that other lanes have written. The part begins inside a block.

@@ -16,5 +16,6 @@ template void update_on_cpu(Stream&, const ElementUpdate<AdamRule<true>, float>&
 template void update_on_cpu(Stream&, const ElementUpdate<SgdRule, float>&, std::size_t);
 template void update_on_cpu(Stream&, const ElementUpdate<MomentumRule, float>&, std::size_t);
 template void update_on_cpu(Stream&, const ElementUpdate<LionRule, float>&, std::size_t);
+template void update_on_cpu(Stream&, const ElementUpdate<AverageRule, float>&, std::size_t);
 
 }  // namespace fsdp::kernels

@@ -1,9 +1,42 @@
 // Embeddings and their gradients. Sums have at most a dozen terms in the documented order, so they equal the float references.
+#include <cmath>
+
 #include "support.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
 using kernels::Write;
+
+// NEFTune (Jain et al. 2023, algorithm 1): numbers between -alpha / sqrt(T C) and alpha / sqrt(T C) with the variance of a
+// uniform distribution, a third of the bound's square. The estimate from n numbers has a relative standard deviation of
+// sqrt(0.8 / n).
+BOOST_AUTO_TEST_CASE(noise_of_neftune) {
+  CpuStream stream;
+  const std::size_t B = 4, T = 33, C = 101, R = B * T;
+  const auto noise_of = [&](std::uint32_t seed, std::uint64_t update, std::uint64_t first_sequence, std::size_t sequences) {
+    Floats x(sequences * T * C);
+    kernels::add_noise(stream, x.data(), sequences * T, C, kernels::embedding_noise(5, seed, update, first_sequence, T, C));
+    return x;
+  };
+  const Floats all = noise_of(1, 2, 0, B);
+  const double bound = 5 / std::sqrt(static_cast<double>(T * C));
+  double sum = 0, squares = 0, largest = 0;
+  for (const double x : all) sum += x, squares += x * x, largest = std::max(largest, std::abs(x));
+  const auto n = static_cast<double>(all.size());
+  BOOST_TEST(largest <= bound * (1 + 1e-7));
+  BOOST_TEST(largest > 0.999 * bound);
+  BOOST_TEST(std::abs(sum / n) < 5 * bound / std::sqrt(3 * n));
+  BOOST_TEST(std::abs(squares / n / (bound * bound / 3) - 1) < 5 * std::sqrt(0.8 / n));
+  Floats parts = noise_of(1, 2, 0, 1);  // another rank or micro-batch has the other sequences
+  const Floats others = noise_of(1, 2, 1, B - 1);
+  parts.insert(parts.end(), others.begin(), others.end());
+  BOOST_TEST((parts == all));
+  BOOST_TEST((noise_of(2, 2, 0, B) != all));
+  BOOST_TEST((noise_of(1, 3, 0, B) != all));
+  Floats on_numbers(R * C, 0.5f);
+  kernels::add_noise(stream, on_numbers.data(), R, C, kernels::embedding_noise(5, 1, 2, 0, T, C));
+  for (std::size_t i = 0; i < all.size(); ++i) BOOST_REQUIRE_EQUAL(on_numbers[i], 0.5f + all[i]);
+}
 
 BOOST_AUTO_TEST_CASE(forward_and_backward) {
   CpuStream stream;

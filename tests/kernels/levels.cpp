@@ -123,6 +123,13 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
     return k::LogitGradient{out.data(), softmax.data(), targets.data(), 0, C, C, 1.0f};
   });
+  compare("logit gradient, terms", R, tolerance, [](Floats& out) {
+    out = a;
+    static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
+    static Floats loss(R);
+    return k::LossTermsGradient{loss.data(), out.data(), softmax.data(), targets.data(), 0,     C,
+                                C,           1.0f,       0.1f,           0.1f / C,       1e-2f, true};
+  });
 }
 
 BOOST_AUTO_TEST_CASE(attention_within_rounding) {
@@ -167,6 +174,10 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   compare("dropout", R, 0, [&](Floats& out) {
     out.resize(R * C);
     return k::DropoutBody{out.data(), a.data(), C, mask};
+  });
+  compare("noise", R, 0, [&](Floats& out) {
+    out = a;
+    return k::AddNoise{out.data(), C, k::embedding_noise(5, 1, 2, 3, 4, C)};
   });
   compare("add residual, dropout", R, 0, [&](Floats& out) {
     out.resize(R * C);

@@ -39,6 +39,22 @@ BOOST_AUTO_TEST_CASE(the_copy_is_rounded_to_the_nearest_even) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(an_average_moves_only_with_an_update_that_counts) {
+  CpuStream stream;
+  const Floats values = random_floats(5003, 1, 4.0f), start = random_floats(5003, 2, 4.0f);
+  Floats average = start;
+  const kernels::GradientNorm skipped = {.finite = 0}, done = {.scale = 0.5};  // the scale is for gradients
+  kernels::move_average(stream, average.data(), values.data(), values.size(), 0.75, skipped);
+  BOOST_TEST((average == start));
+  kernels::move_average(stream, average.data(), values.data(), values.size(), 0.75, done);
+  for (std::size_t i = 0; i < values.size(); ++i) BOOST_REQUIRE_SMALL(average[i] - (0.75 * start[i] + 0.25 * values[i]), 1e-6);
+  kernels::move_average(stream, average.data(), values.data(), values.size(), 0, done);
+  BOOST_TEST((average == values));
+  // At its limit the average stays, however small 1 - decay is.
+  kernels::move_average(stream, average.data(), values.data(), values.size(), 0.9999, done);
+  BOOST_TEST((average == values));
+}
+
 BOOST_AUTO_TEST_CASE(any_part_of_a_tensor_has_the_same_bits) {
   CpuStream stream;
   const std::size_t n = 5003, offset = 3;

@@ -125,6 +125,7 @@ BOOST_DATA_TEST_CASE(gradients_are_finite_differences,
   run.dropout = {.residual = rate,
                  .attention = rate,
                  .adapters = static_cast<float>(test_case.config.lora.dropout),
+                 .neftune_alpha = 20 * rate,
                  .seed = 1,
                  .update = 2,
                  .first_sequence = 3};
@@ -334,6 +335,8 @@ BOOST_DATA_TEST_CASE(dropout_depends_on_what_it_should, boost::unit_test::data::
   run.randomize(5, 0.3f);
   const Batch batch({3, 7}, test_case.config.vocab_size, 6);
   const Dropout cases[] = {{},
+                           {.neftune_alpha = 5},
+                           {.neftune_alpha = 5, .update = 1},
                            {.residual = 0.2f},
                            {.attention = 0.2f},
                            {.residual = 0.2f, .attention = 0.2f},

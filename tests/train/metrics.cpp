@@ -42,7 +42,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
     Metrics metrics(folder / "m.jsonl", 2, true, out.file);
     metrics.start({"0.1 (abc)", 4, "full", &options, 124439808, 1000, 10, 13, 2, NodeTraffic{2, 5000, 3000}});
     for (std::uint64_t step = 11; step <= 13; ++step)
-      metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
+      metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, 2.5, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
     for (const double seconds : {1, 11, 12}) metrics.validating(13, static_cast<std::size_t>(seconds), 40, seconds);
     metrics.valid({13, 2.5, 511, 20});
     metrics.save(13, "checkpoints/step-00000013", 1200, 300);
@@ -63,8 +63,8 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(lines[0].at("update_bytes_out_of_node") == 3000u);
   for (const auto& line : lines) BOOST_TEST(line.at("process_s").get<double>() > 0);
   const auto& train = lines[1];
-  for (const char* field :
-       {"step", "loss", "ppl", "lr", "gnorm", "tokens", "wps", "ms", "mfu", "loss_scale", "comm_exposed_ms", "mem_peak_bytes"})
+  for (const char* field : {"step", "loss", "max_loss", "ppl", "lr", "gnorm", "tokens", "wps", "ms", "mfu", "loss_scale",
+                            "comm_exposed_ms", "mem_peak_bytes"})
     BOOST_TEST(train.contains(field), field);
   BOOST_TEST(train.at("loss").get<double>() == std::nextafter(2.3412, 3));  // to the last bit
   BOOST_TEST(train.at("gnorm").get<double>() == static_cast<double>(0.1f));

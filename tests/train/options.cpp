@@ -264,6 +264,8 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "decay-updates",
                                   "document-attention",
                                   "dropout",
+                                  "ema-decay",
+                                  "ema-start-update",
                                   "end-learning-rate",
                                   "eos-token-id",
                                   "fp16-init-scale",
@@ -271,6 +273,7 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "fp16-scale-window",
                                   "freeze",
                                   "grad-dtype",
+                                  "label-smoothing",
                                   "lora-dropout",
                                   "lr",
                                   "lr-scale",
@@ -279,6 +282,7 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "master-dtype",
                                   "min-loss-scale",
                                   "momentum",
+                                  "neftune-alpha",
                                   "nesterov",
                                   "no-decay",
                                   "optimizer",
@@ -296,7 +300,8 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "total-num-update",
                                   "train-only",
                                   "warmup-updates",
-                                  "weight-decay"};
+                                  "weight-decay",
+                                  "z-loss"};
   std::size_t rows = 0;
   for (const auto& [name, value] : told.items()) {
     auto before = told;

@@ -19,6 +19,7 @@
 #include "fsdp/build/update_builder.hpp"
 #include "fsdp/kind.hpp"
 #include "fsdp/plan.hpp"
+#include "fsdp/shard_state.hpp"
 
 namespace fsdp {
 
@@ -205,6 +206,7 @@ class Builder {
           waiting_sums[i][u] = at(plan_.waiting_sums, u)[i].buffer;
       auto buffer = at(plan_.optimizer_state, u).begin();
       for (const StateInfo& state : units_.unit(u).rule->states) states[std::string(state.name)][u] = *buffer++;
+      if (!plan_.averages.empty()) states[average_state][u] = at(plan_.averages, u);
     }
     keep_on_host("parameters", options_.parameter_slots, parameters);
     keep_on_host("gradient", options_.gradient_slots, gradients);
@@ -277,6 +279,10 @@ class Builder {
                                       units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
         }
       }
+      for (int u = 0; u < units_.count() && options_.average_weights; ++u)
+        plan_.averages.push_back(units_.trained(u) ? add_buffer(plan_, format("{} {}", average_state, units_.unit(u).name),
+                                                                BufferRole::optimizer_state, units_.shard_bytes(u))
+                                                   : -1);
     }
     choose_what_is_on_the_host();
     updates_.add_direction_buffers();
@@ -299,7 +305,7 @@ class Builder {
     plan_.tokens = add_on_host(
         "tokens", (options_.training ? 2 * options_.micro_batches : 1) * (sizes_.inputs + sizes_.targets + positions_bytes));
     plan_.losses = add_on_host("losses", sizes_.losses);
-    plan_.report = add_on_host("report", sizeof(UpdateSums));
+    plan_.report = add_on_host("report", sizeof(UpdateSums) + sizeof(LossSum));
     const auto activation = [&](std::string name, std::size_t bytes) {
       return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
     };

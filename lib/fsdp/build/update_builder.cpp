@@ -63,6 +63,7 @@ void UpdateBuilder::append_norm(int micro_batch) {
   emit_sum(kinds::all_reduce_squares, GroupAxis::shard, {squares, {plan_.sums, offsetof(UpdateSums, squares)}},
            kernels::ExactSum::words);
   emit_sum(kinds::all_reduce_loss, GroupAxis::world, {loss, {plan_.sums, offsetof(UpdateSums, loss)}}, LossSum::words);
+  plan_.update.back().operands.push_back({own_loss, {plan_.report, sizeof(UpdateSums)}});
   emit({.kind = &kinds::gradient_norm, .stream = StreamId::reduce, .operands = {{sums, plan_.sums}, {report, plan_.report}}});
 }
 
@@ -184,6 +185,12 @@ void UpdateBuilder::emit_optimizer(int u) {
           .count = units_.shard_numel(u),
           .type = units_.unit(u).types.master,
           .operands = {{master, at(plan_.wide_master, u)}, {kept_master, at(plan_.master, u)}}});
+  if (!plan_.averages.empty())
+    emit({.kind = &kinds::average,
+          .stream = StreamId::compute,
+          .unit = u,
+          .count = units_.shard_numel(u),
+          .operands = {{sums, plan_.sums}, {master, at(plan_.wide_master, u)}, {average, at(plan_.averages, u)}}});
   if (is_published(u)) emit(gather_operation(units_, plan_, u));
 }
 

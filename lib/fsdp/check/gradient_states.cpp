@@ -277,6 +277,14 @@ void GradientStates::update(const Operation& op) {
   if (std::exchange(units_[u].updated, true)) fail("updates parameters twice");
 }
 
+void GradientStates::average(const Operation& op) {
+  const UnitGradient& unit = unit_of(op);
+  if (!unit.updated) fail("comes before the parameters are updated");
+  if (layout_.units()[u_of(op)].types.master != DType::f32 && !unit.master_is_kept)
+    fail("comes before the parameters are rounded");
+  once(op);
+}
+
 /// Every trained unit must have been updated and, if its parameters are kept in 16 bits, rounded. Operations of a kind that
 /// calls once() must have run for all trained units.
 void GradientStates::check_end() const {
@@ -287,6 +295,8 @@ void GradientStates::check_end() const {
     if (!units_[u].updated) fail(format("is the last operation, but {} is not updated", name_of_unit(u)));
     if (layout_.units()[u].types.master != DType::f32 && !units_[u].master_is_kept)
       fail(format("is the last operation, but the new {} is not kept", name_of_unit(u)));
+    if (!plan_.averages.empty() && !units_[u].done.contains(&kinds::average))
+      fail(format("is the last operation, but the average of {} has not moved", name_of_unit(u)));
     for (const Kind* kind : done)
       if (!units_[u].done.contains(kind))
         fail(format("is the last operation, but {} has no '{}', unlike other units", name_of_unit(u), kind->name));

@@ -20,7 +20,7 @@ constexpr OperandSpec of_all_reduce_gradient[] = {{sum, changes}};
 constexpr OperandSpec of_all_reduce_directions[] = {{direction, changes}};
 constexpr OperandSpec of_all_reduce_statistics[] = {{all_words, changes}};
 constexpr OperandSpec of_all_reduce_squares[] = {{squares, changes}};
-constexpr OperandSpec of_all_reduce_loss[] = {{loss, changes}};
+constexpr OperandSpec of_all_reduce_loss[] = {{loss, changes}, {own_loss, overwrites}};
 
 Collectives& group_of(const Running& r) { return group_of(r.op, *r.rank.mesh); }
 
@@ -77,6 +77,12 @@ void all_reduce_with_gaps(const Running& r) {
   all_reduce(r);
 }
 
+/// Keeps this rank's sum before it is replaced by that of all ranks.
+void all_reduce_loss_of_rank(const Running& r) {
+  r.stream.copy(r.at(own_loss), r.at(loss), sizeof(LossSum));
+  all_reduce(r);
+}
+
 Amount of_parameters(const Query& q) { return {shard_numel(q), q.unit().types.parameter}; }
 Amount of_whole_gradient(const Query& q) { return {shard_numel(q), DType::f32, q.unit().types.reduce}; }
 /// If the gradient is already the sum of a reduce-scatter, it is not rounded again.
@@ -117,7 +123,7 @@ constinit const Kind all_reduce_statistics =
 constinit const Kind all_reduce_squares = row("all-reduce squares", Subject::nothing, of_all_reduce_squares,
                                               Collective::all_reduce, all_reduce, of_squares, protocol<&States::sum_squares>);
 constinit const Kind all_reduce_loss = row("all-reduce loss", Subject::nothing, of_all_reduce_loss, Collective::all_reduce,
-                                           all_reduce, of_loss, protocol<&States::sum_loss>);
+                                           all_reduce_loss_of_rank, of_loss, protocol<&States::sum_loss>);
 
 /// Does no work. The next operation that writes to the slot waits for it.
 constinit const Kind release = {.name = "release",

@@ -120,6 +120,10 @@ constexpr OperandInfo rows_of_names[] = {
     {losses, "the losses", of_plan<&Plan::losses, &ModelSizes::losses>},
     {logits, "the logits", of_plan<&Plan::logits>},
     {report, "the report", sums_of_plan<&Plan::report>},
+    {own_loss, "this rank's loss",
+     [](const Query& q) -> Place {
+       return Home{{q.plan.report, sizeof(UpdateSums)}, sizeof(LossSum)};
+     }},
     {inputs, "the inputs", of_plan<&Plan::inputs, &ModelSizes::inputs>, of_batch<inputs>},
     {targets, "the targets", of_plan<&Plan::targets, &ModelSizes::targets>, of_batch<targets>},
     {positions, "the positions in documents", of_plan<&Plan::positions, &ModelSizes::inputs>, of_batch<positions>},
@@ -178,6 +182,11 @@ constexpr OperandInfo rows_of_names[] = {
      of_unit<direction>},
     {matrices, "the matrices", home::matrices, matrices_of_unit},
     {matrix_scratch, "scratch for matrices", of_plan<&Plan::matrix_scratch>},
+    {average, "the average of its parameters",
+     [](const Query& q) -> Place {
+       if (q.plan.averages.empty()) return {};
+       return there(q, q.plan.averages[u_of(q)], shard_bytes(q, DType::f32));
+     }},
     {stored, "the offloaded buffer", [](const Query&) { return anywhere(0); }},
     {slot, "its slot", [](const Query&) { return anywhere(0); }},
 };

@@ -26,6 +26,8 @@ constexpr OperandSpec of_optimizer[] = {{sums, reads},
                                         {part, changes, is_rounded},
                                         {states, changes}};
 
+constexpr OperandSpec of_average[] = {{sums, reads}, {master, reads}, {OperandName::average, changes}};
+
 UnitMemory memory_of(const Running& r) {
   UnitMemory memory{.tensors = r.parts().tensors, .slices = r.parts().slices};
   memory.parameters = r.at<float>(master);
@@ -143,6 +145,20 @@ constinit const Kind optimizer = {
     .follow = protocol<&GradientStates::update>,
     .drawing = Drawing::briefly,
     .letter = 'O'};
+
+constinit const Kind average = {
+    .name = "average of parameters",
+    .account = Account::optimizer,
+    .subject = Subject::unit,
+    .operands = of_average,
+    .run =
+        [](const Running& r) {
+          kernels::move_average(r.stream, r.at<float>(OperandName::average), r.at<float>(master), r.op.count,
+                                r.scalars.ema_decay, r.at<UpdateSums>(sums)->norm);
+        },
+    .cost = [](const Operation& op, const Costing&) -> Cost { return {.memory_bytes = 3.0 * static_cast<double>(op.bytes())}; },
+    .amount = [](const Query& q) -> Amount { return {.count = q.layout.shard_numel(static_cast<std::size_t>(q.op.unit))}; },
+    .follow = protocol<&GradientStates::average>};
 
 }  // namespace kinds
 

@@ -22,7 +22,9 @@ struct UpdateScalars {
   double clip_value = 0;          // limit for each element of the gradient, if the plan clips values
   std::uint64_t state_began = 0;  // the optimizer's states were last zero after this update; 0: before the first
   Dropout dropout = {};           // first_sequence is that of micro-batch 0 of this rank
-  double tokens = 0;              // the number of targets that count, in the whole update over all ranks
+  kernels::LossTerms loss_terms = {};
+  double ema_decay = 0;  // of the average of the parameters, if the plan has one; 0: the average becomes a copy
+  double tokens = 0;     // the number of targets that count, in the whole update over all ranks
   /// Gradients are multiplied by this power of 2 until the optimizer divides by it, because fp16 loses small numbers.
   double loss_scale = 1;
   /// An update with a larger loss or norm is skipped, like one that is not finite.

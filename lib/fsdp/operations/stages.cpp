@@ -20,7 +20,8 @@ StageContext context_of(const Running& r) {
                        r.rank.shape,
                        r.scalars.dropout,
                        r.rank.types().parameter,
-                       r.at<const std::int32_t>(positions)};
+                       r.at<const std::int32_t>(positions),
+                       r.scalars.loss_terms};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.rank.shape.B;
   return context;

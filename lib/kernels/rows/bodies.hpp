@@ -50,6 +50,7 @@
   FSDP_OPTIMIZER_BODIES(X, float)           \
   FSDP_OPTIMIZER_BODIES(X, std::uint16_t)   \
   X(ElementUpdate<KeepRule, std::uint16_t>) \
+  X(ElementUpdate<AverageRule, float>)      \
   X(RowSquares)                             \
   X(DivideByNorm)                           \
   X(SquarePolynomial)                       \
@@ -92,6 +93,7 @@
   X(ActivationBackward<ReluActivation, E>)             \
   X(ActivationBackward<SigmoidActivation, E>)          \
   X(AddBias<E>)                                        \
+  X(AddNoise<E>)                                       \
   X(AddResidual<E>)                                    \
   X(AppendToCache<E>)                                  \
   X(BiasActivation<GeluActivation<Gelu::erf>, E>)      \
@@ -113,6 +115,7 @@
   X(LayerNormBackward<E>)                              \
   X(LayerNormForward<E>)                               \
   X(LogitGradient<E>)                                  \
+  X(LossTermsGradient<E>)                              \
   X(Multiply<E>)                                       \
   X(PositionBackward<E>)                               \
   X(RmsNormBackward<E>)                                \

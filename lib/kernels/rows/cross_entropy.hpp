@@ -75,4 +75,45 @@ struct LogitGradient {
   }
 };
 
+/// LogitGradient for a loss with LossTerms, which also adds these terms to loss[r]. `smoothing` is divided by the number of
+/// classes in `of_class`.
+template <class E>
+struct LossTermsGradient {
+  float* loss;
+  E* logits;
+  const SoftmaxStats* stats;
+  const std::int32_t* targets;
+  std::size_t begin, columns, stride;
+  float gradient_scale, smoothing, of_class, z_loss;
+  bool last;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    E* row = logits + r * stride;
+    if (targets[r] < 0) {
+      lanes.each(
+          columns, [](E& x) FSDP_LANE { x = E(0.0f); }, writes(row));
+      return;
+    }
+    const SoftmaxStats s = stats[r];
+    const float top = s.top, at_target = s.at_target, log_z = s.total == s.total ? log(s.total) + top : s.total;
+    const float below = lanes.sum(
+        columns, [=](float x) FSDP_LANE { return at_target - x; }, row);
+    lanes.sync();
+    const float scale = gradient_scale, factor = scale * (1.0f + 2.0f * z_loss * log_z) / s.total, share = scale * of_class;
+    lanes.each(
+        columns, [=](E& x) FSDP_LANE { x = E(exp(x - top) * factor - share); }, row);
+    lanes.sync();
+    const std::size_t hit = static_cast<std::size_t>(targets[r]) - begin;
+    const bool hits = hit < columns;
+    const float here = exp(at_target - top) * factor - share - scale * (1.0f - smoothing);
+    float* const out = loss + r;
+    const float more = of_class * below + (last ? z_loss * log_z * log_z : 0.0f);
+    lanes.once([=]() FSDP_LANE {
+      if (hits) row[hit] = E(here);
+      *out += more;
+    });
+  }
+};
+
 }  // namespace fsdp::kernels

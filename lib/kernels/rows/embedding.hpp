@@ -2,7 +2,9 @@
 #pragma once
 
 #include "base/element.hpp"
+#include "base/philox.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/rows/initial.hpp"
 #include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels {
@@ -112,6 +114,32 @@ struct PositionBackward {
       float total = in[c];
       for (std::size_t b = 1; b < sequences; ++b) total += in[b * stride + c];
       out[c] = keep ? out[c] + total : total;
+    });
+  }
+};
+
+/// Adds noise to row r of R. Counter g gives the noise of elements g, g + groups, g + 2 groups and g + 3 groups, so that
+/// adjacent lanes access adjacent elements.
+template <class E>
+struct AddNoise {
+  E* x;
+  std::size_t C;
+  EmbeddingNoise noise;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    E* const out = x + r * C;
+    const EmbeddingNoise of_rows = noise;
+    const std::size_t n = C, groups = (C + 3) / 4;
+    const auto position = static_cast<std::uint32_t>(r % noise.T), b = static_cast<std::uint32_t>(r / noise.T);
+    lanes.each(groups, [=](std::size_t g) FSDP_LANE {
+      float z[4];
+      UniformNumbers::from(
+          philox({static_cast<std::uint32_t>(g), position, 0, of_rows.first_sequence + b}, {of_rows.key[0], of_rows.key[1]}),
+          z);
+      FSDP_UNROLL
+      for (std::size_t k = 0; k < 4; ++k)
+        if (g + k * groups < n) out[g + k * groups] = E(float(out[g + k * groups]) + of_rows.bound * z[k]);
     });
   }
 };

@@ -48,6 +48,15 @@ struct MomentumRule {
   }
 };
 
+/// Not an optimizer: the "parameter" is a moving average, and the "gradient" the value that it moves to.
+struct AverageRule {
+  static constexpr int states = 0;
+  float weight;  // 1 - decay
+  FSDP_INLINE float operator()(float average, float value, float*) const {
+    return weight == 1.0f ? value : average + weight * (value - average);
+  }
+};
+
 /// Adagrad: Duchi et al. 2011, figure 1, the diagonal form.
 struct AdagradRule {
   static constexpr int states = 1;
