@@ -57,7 +57,8 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       .unset("the model's longest sequence; for DATA at most 1024");
   add_precision_options(table, options.precision);
   add_model_tokenizer_option(table, options.tokenizer);
-  add_text_options(table, options.json_field, options.skip_invalid);
+  add_text_options(table, options.json_field, options.chat, options.skip_invalid,
+                   "Only the tokens of answers count in the loss.");
   add_adapter_option(table, options.adapter);
   add_base_type_option(table, options.base_type,
                        "Keep the matrices of the blocks quantized, after adapters are merged into them.");
@@ -122,6 +123,7 @@ class NodeTexts {
         .tokenizer = {},
         .json_field = options.json_field,
         .skip_invalid = options.skip_invalid,
+        .chat = options.chat,
         .documents = needs_documents({1, options.break_mode, options.end_of_document, options.document_attention}),
         .save_interval_s = 0};
     agree(world, [&] {

@@ -51,7 +51,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
       .unset(of_model_or("none"));
   table.flag("chat", options.chat,
              "talk with the model: each line of standard input is a message, and answers are printed while they are generated. "
-             "For models with a known chat template.");
+             "For models with a chat template.");
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
   table.group("Sampling");
@@ -279,8 +279,8 @@ class SharedLines {
 void converse(const GenerateOptions& options, const Inputs& inputs, Generator& generator, Communicator& world,
               const std::function<void(std::string_view)>& out) {
   const bool asks = world.rank() == 0 && ::isatty(0) != 0;
-  std::vector<ChatMessage> messages;
-  if (!options.system.empty()) messages.push_back({"system", options.system});
+  Conversation conversation;
+  if (!options.system.empty()) conversation.add("system", options.system);
   SharedLines lines(world);
   while (true) {
     if (asks) out("> ");
@@ -288,17 +288,17 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
     if (!line) return;
     if (line->ends_with('\r')) line->pop_back();
     if (line->find_first_not_of(" \t") == std::string::npos) continue;
-    messages.push_back({"user", *line});
+    conversation.add("user", *line);
     std::string answer;  // every rank has the whole conversation
     std::vector<TokenId> ids;
     agree(world, [&] {
-      ids = inputs.tokenizer->encode(inputs.chat->render(messages));
+      ids = inputs.tokenizer->encode(inputs.chat->render(conversation));
       require_tokens_of_model(ids, *inputs.tokenizer, inputs.source->config().vocab_size, "the conversation");
     });
     generator.run(
         {ids}, [&](const GeneratedText& text) { answer = text.text; },
         [&](std::size_t, std::string_view piece) { out(piece); });
-    messages.push_back({"assistant", world.broadcast(answer, 0)});
+    conversation.add("assistant", world.broadcast(answer, 0));
     if (world.rank() == 0) out("\n");
   }
 }

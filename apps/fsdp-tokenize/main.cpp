@@ -5,7 +5,6 @@
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -141,13 +140,10 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "Learn a tokenizer of N tokens from the texts (without the part that is held out), write it to --tokenizer NAME, a "
       "new tokenizer.json or a folder for it, and use it: byte-level byte-pair encoding over GPT-2's words, with "
       "<|endoftext|> as token 0, which Hugging Face's tokenizers read. 0: learn none.");
-  add_text_options(table, o.json_field, o.skip_invalid);
-  table.flag(
-      "chat", o.chat,
-      "The texts are JSON, lines or an array of conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]} or "
-      "{\"prompt\": .., \"completion\": ..}. Each is a document, written by the chat template in the tokenizer's folder. "
-      "NAME.mask.bin next to --out NAME.bin marks the tokens of answers, for --mask of fsdp-train; an HDF5 file has the mask "
-      "in its dataset loss_mask.");
+  add_text_options(
+      table, o.json_field, o.chat, o.skip_invalid,
+      "NAME.mask.bin next to --out NAME.bin marks the tokens of answers, for --mask of fsdp-train; an HDF5 file has "
+      "the mask in its dataset loss_mask.");
   table.flag(
       "append-eos", o.append_eos,
       "Append an end-of-text token to each document, a file or a line of JSON. Its tokens do not depend on other documents.");
@@ -300,7 +296,7 @@ int tokenize(const TokenizeOptions& options) {
                                  {"train_bpe", options.train_bpe},
                                  {"append_eos", options.append_eos ? options.eos_token : "no"},
                                  {"json_field", json_field},
-                                 {"chat", options.chat},
+                                 {"chat", options.chat ? sum_of_chat_templates(folder_of_tokenizer(options.tokenizer)) : "no"},
                                  {"skip_invalid", options.skip_invalid},
                                  {"format", options.format->name},
                                  {"shard_tokens", options.shard_size},
@@ -315,28 +311,24 @@ int tokenize(const TokenizeOptions& options) {
   notes.compare_tokenizer(sum_of_tokenizer(options.tokenizer));
   print_warnings(tokenizer->warnings());
 
-  std::optional<ChatTemplate> chat;
-  std::set<std::string> unused;  // keys of the JSON records that are not used
-  const auto template_of_tokenizer = [&]() -> const ChatTemplate& {
-    if (!chat) chat = read_chat_template(folder_of_tokenizer(options.tokenizer), *tokenizer);
-    return *chat;
-  };
+  ChatReader chat(folder_of_tokenizer(options.tokenizer), *tokenizer);
   const std::size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
-  TokenizeJob job(*tokenizer, text, tail, notes,
-                  {.out = options.out,
-                   .valid_out = options.valid_out,
-                   .format = options.format,
-                   .shard_tokens = options.shard_size,
-                   .end_of_text = options.append_eos ? end_of_text(*tokenizer, options) : std::nullopt,
-                   .json_field = json_field,
-                   .conversations = options.chat ? ConversationReader([&](const nlohmann::json& record, std::string& problem) {
-                     return read_conversation(record, template_of_tokenizer, problem, unused);
-                   })
-                                                 : nullptr,
-                   .threads = threads,
-                   .own_tokenizer = options.train_bpe > 0,
-                   .skip_invalid = options.skip_invalid,
-                   .is_text = tokenizer->needs_utf8()});
+  TokenizeJob job(
+      *tokenizer, text, tail, notes,
+      {.out = options.out,
+       .valid_out = options.valid_out,
+       .format = options.format,
+       .shard_tokens = options.shard_size,
+       .end_of_text = options.append_eos ? end_of_text(*tokenizer, options) : std::nullopt,
+       .json_field = json_field,
+       .conversations = options.chat ? ConversationReader([&](const nlohmann::ordered_json& record, std::string& problem) {
+         return chat.read(record, problem);
+       })
+                                     : nullptr,
+       .threads = threads,
+       .own_tokenizer = options.train_bpe > 0,
+       .skip_invalid = options.skip_invalid,
+       .is_text = tokenizer->needs_utf8()});
   const TokenizeResult done = job.run();
   for (const WrittenFile& file : done.train)
     print_to(stdout, "{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());
@@ -350,11 +342,7 @@ int tokenize(const TokenizeOptions& options) {
       if (options.chat && masks->empty())
         print_to(stdout, "{}: its dataset loss_mask has 1 for tokens of answers, 0 for others\n", file.path.string());
   if (options.format->has_shards) warn_of_earlier_files(options, done);
-  if (!unused.empty())
-    print_warnings(
-        {format("the conversations have keys that are ignored ({}); check that neither their text nor their mask needs "
-                "them",
-                list_of({unused.begin(), unused.end()}))});
+  print_warnings(chat.warnings());
   return exit_code::done;
 }
 

@@ -389,7 +389,7 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   if (done.copied.empty()) copy(folder);
   if (const fs::path more = folder / "additional_chat_templates"; kind_of(more) == PathKind::folder)
     done.warnings.push_back(
-        format("{} was not copied (fsdp uses only the main chat template); copy it by hand", more.string()));
+        format("{} was not copied (only the files of the folder itself are copied); copy it by hand", more.string()));
   return folder;
 }
 

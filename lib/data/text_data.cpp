@@ -23,6 +23,7 @@
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
+#include "text/chat_template.hpp"
 #include "text/end_tokens.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -73,12 +74,13 @@ class TokenMaker {
     if (!source.is_of_files())
       throw UserError(
           format("'{}' is a pipe or a device (text is read again at the next start); copy it into a file", text.name));
-    const std::string field = source.json_field(reading_.json_field);
+    const std::string field = reading_.chat ? "" : source.json_field(reading_.json_field);
     nlohmann::ordered_json made_of = {{"texts", source.identity()},
                                       {"tokenizer", tokenizer_sum_},
                                       {"json_field", field},
                                       {"skip_invalid", reading_.skip_invalid}};
-    const bool documents = reading_.documents && field.empty();
+    const bool documents = reading_.documents && field.empty() && !reading_.chat;
+    if (reading_.chat) made_of["chat"] = sum_of_chat_templates(folder_of_tokenizer(reading_.tokenizer));
     if (documents) made_of["documents"] = true;  // not `false`, because notes of older releases have no such entry
     const std::string size = format_bytes(static_cast<double>(source.size()));
     std::string why;
@@ -104,6 +106,13 @@ class TokenMaker {
       if (const std::string contradiction = contradiction_of_end(folder, *tokenizer_, *output.end_of_text);
           !contradiction.empty())
         print_warnings({contradiction});
+    std::optional<ChatReader> chat;
+    if (reading_.chat) {
+      chat.emplace(folder_of_tokenizer(reading_.tokenizer), *tokenizer_);
+      output.conversations = [&](const nlohmann::ordered_json& record, std::string& problem) {
+        return with_end(chat->read(record, problem));
+      };
+    }
     output.json_field = field;
     output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
     output.skip_invalid = reading_.skip_invalid;
@@ -116,18 +125,27 @@ class TokenMaker {
     print_line(
         format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why));
     const std::uint64_t tokens = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run().train.front().tokens;
+    if (chat) print_warnings(chat->warnings());
     const FileSum sum = sum_file(with(stem, ".bin"));
-    write_text_file_durably(with(stem, ".json"), seal_json({{"made_of", made_of},
-                                                            {"tokenizer", reading_.tokenizer},
-                                                            {"tokens", tokens},
-                                                            {"bytes", sum.bytes},
-                                                            {"checksum", sum.checksum},
-                                                            {"index_checksum", sum_file(with(stem, ".idx")).checksum}}));
+    nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
+                                   {"tokens", tokens},         {"bytes", sum.bytes},
+                                   {"checksum", sum.checksum}, {"index_checksum", sum_file(with(stem, ".idx")).checksum}};
+    if (chat) note["mask_checksum"] = sum_file(with(stem, ".mask.bin")).checksum;
+    write_text_file_durably(with(stem, ".json"), seal_json(note));
     require_tokens_of_model(text, stem);
     return format("text: '{}' has {} tokens", text.name, tokens);
   }
 
  private:
+  /// Ends an open answer with the tokenizer's end-of-text token.
+  ChatText with_end(ChatText text) const {
+    if (const auto end = find_end_of_text(*tokenizer_); end && text.ends_open && !text.answers.empty()) {
+      text.text += tokenizer_->spelling(*end);
+      text.answers.back().end = text.text.size();
+      text.ends_open = false;
+    }
+    return text;
+  }
   /// Reads the token file and its index once, and returns true if their checksums are those in the note. Throws
   /// TokenizingStopped.
   bool is_what_was_written(const TextSet& text, const fs::path& stem, const nlohmann::json& note) const {
@@ -143,8 +161,11 @@ class TokenMaker {
                    "comparison",
                    text.name));
     };
-    const bool same = sum_file(with(stem, ".bin"), piece_done) == expected &&
-                      (!note.contains("index_checksum") || sum_file(with(stem, ".idx")).checksum == note["index_checksum"]);
+    const bool same =
+        sum_file(with(stem, ".bin"), piece_done) == expected &&
+        (!note.contains("index_checksum") || sum_file(with(stem, ".idx")).checksum == note["index_checksum"]) &&
+        (!note.contains("mask_checksum") || (kind_of(with(stem, ".mask.bin")) == PathKind::file &&
+                                             sum_file(with(stem, ".mask.bin")).checksum == note["mask_checksum"]));
     bar.clear();
     return same;
   }
@@ -181,8 +202,9 @@ class TokenMaker {
 /// The tokens of a file that this program has made. name() is the name of the text, because users know only the text.
 class TokensOfText : public Tokens {
  public:
-  TokensOfText(const std::string& text, std::unique_ptr<const Tokens> tokens)
-      : name_(format("'{}'", text)), tokens_(std::move(tokens)) {}
+  /// `mask` is the path of the mask; empty if there is none.
+  TokensOfText(const std::string& text, std::unique_ptr<const Tokens> tokens, fs::path mask)
+      : name_(format("'{}'", text)), tokens_(std::move(tokens)), mask_(std::move(mask)) {}
 
   std::uint64_t size() const override { return tokens_->size(); }
   void read(std::uint64_t begin, std::span<std::uint32_t> out) const override { tokens_->read(begin, out); }
@@ -190,12 +212,13 @@ class TokensOfText : public Tokens {
   std::uint64_t largest_possible() const override { return tokens_->largest_possible(); }
   bool has_documents() const override { return tokens_->has_documents(); }
   std::vector<std::uint64_t> documents() const override { return tokens_->documents(); }
-  std::unique_ptr<Tokens> mask() const override { return tokens_->mask(); }
+  std::unique_ptr<Tokens> mask() const override { return mask_.empty() ? nullptr : open_token_file(mask_); }
   void check(std::size_t part, std::size_t parts) const override { tokens_->check(part, parts); }
 
  private:
   std::string name_;
   std::unique_ptr<const Tokens> tokens_;
+  fs::path mask_;
 };
 
 }  // namespace
@@ -216,7 +239,10 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
 }
 
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const fs::path& folder) {
-  return std::make_unique<TokensOfText>(text.name, open_token_file(with(stem_of(text, folder), ".bin")));
+  const fs::path stem = stem_of(text, folder);
+  const nlohmann::json note = read_note(stem);
+  return std::make_unique<TokensOfText>(text.name, open_token_file(with(stem, ".bin")),
+                                        note.is_object() && note.contains("mask_checksum") ? with(stem, ".mask.bin") : "");
 }
 
 std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const fs::path& folder) {

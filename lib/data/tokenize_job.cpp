@@ -87,7 +87,7 @@ JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std:
 std::optional<std::string> JsonPieces::read(TextPiece& piece) {
   piece.replaced = 0;
   if (!conversations_) return read_json_field(records_.record(), field_, problem_, &piece.replaced);
-  const nlohmann::json object = read_json(records_.record(), problem_, &piece.replaced);
+  const nlohmann::ordered_json object = read_json_in_order(records_.record(), problem_, &piece.replaced);
   if (!problem_.empty()) return std::nullopt;
   ChatText chat = conversations_(object, problem_);
   if (!problem_.empty()) return std::nullopt;
@@ -103,10 +103,10 @@ void JsonPieces::fail() const {
                            records_.place(), problem_));
   std::string none;
   if (is_conversation(read_json(records_.record(), none)))
-    throw UserError(
-        format("{} cannot be used ({}; it is a conversation); tokenize such lines as \"Tokens\" in docs/running.md shows, or "
-               "name the field that has the text by `field of JSON`",
-               records_.place(), problem_));
+    throw UserError(format(
+        "{} cannot be used ({}; it is a conversation); read such lines by `conversations`, or name the field that has the "
+        "text by `field of JSON`",
+        records_.place(), problem_));
   throw UserError(
       format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "
              "such lines out by `skipping of lines`",

@@ -57,7 +57,7 @@ class PlainPieces : public TextPieces {
 };
 
 /// Reads the conversation of a JSON record, or sets `problem` if there is none.
-using ConversationReader = std::function<ChatText(const nlohmann::json& record, std::string& problem)>;
+using ConversationReader = std::function<ChatText(const nlohmann::ordered_json& record, std::string& problem)>;
 
 /// Makes a piece of each JSON record. The text in a field of the record is a document, and one piece.
 class JsonPieces : public TextPieces {

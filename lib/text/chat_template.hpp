@@ -1,102 +1,108 @@
-// Writes conversations as text, in the format with which a model was trained.
+// Writes conversations as text, in the format with which a model was trained. The model's chat template defines the format, a
+// program in Jinja, which is run (jinja.hpp) as by transformers' apply_chat_template().
+//   Conversation        what the template gets
+//   ChatTemplate        the template, or two: models may have another one for conversations with tools
+//   ChatText            the text, and where its answers are
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "text/jinja.hpp"
 #include "text/tokenizer.hpp"
 
 namespace fsdp {
 
-struct ChatMessage {
-  std::string role;  // "system", "user" or "assistant"
-  std::string content;
-  bool is_answer = false;  // training computes the loss of this message's tokens
+/// The values that a template gets, as JSON in its order.
+struct Conversation {
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // each has "role", and mostly "content"
+  std::vector<bool> is_answer = {};                                // for each message: training computes the loss of its tokens
+  nlohmann::ordered_json tools = {};                               // a list, or null
+  nlohmann::ordered_json more = nlohmann::ordered_json::object();  // further variables, "chat_template_kwargs"
+
+  void add(const std::string& role, const std::string& content, bool answer = false);
 };
 
-/// A conversation as text, with the byte ranges of its answers. A range begins with the answer's content, after the text that
-/// names the role, and ends after the token that ends the turn.
+/// A conversation as text, with the byte ranges of its answers. A range begins behind the text that asks for the answer
+/// (add_generation_prompt), and ends after the text that ends the turn.
 struct ChatText {
-  struct Span {
-    std::size_t begin, end;
-  };
   std::string text;
-  std::vector<Span> answers;
+  std::vector<TextSpan> answers;
   bool ends_open = false;  // the text ends with an answer, without a token that ends the turn
 };
 
-/// One way to write conversations: a row of the table in chat_template.cpp. A format is text in which {role}, {content},
-/// {content|trim}, {bos_token} and {eos_token} are replaced.
-struct ChatFamily {
-  std::string name;       // "Llama 2"
-  std::string begin;      // text before all messages
-  std::string system;     // a format; if empty, system messages are written by with_system, or refused
-  std::string user;       // a format
-  std::string assistant;  // a format; its last token ends the turn
-  std::string ask;        // text after a conversation that the assistant is to continue
-  std::string last = {};  // text after a conversation that is complete
-  /// The format of the first user message's content if the conversation has a system message, which replaces {system_message}.
-  /// If this format has {content|trim}, its result is not trimmed again.
-  std::string with_system = {};
-  std::string assistant_name = "assistant";  // the value of {role} for the assistant
-  bool alternates = false;                   // user and assistant must alternate, and the user must begin
-  bool leaves_last_open = false;             // the last message of a complete conversation has no end token
-  /// The known Jinja templates that write these formats, as program_of() in chat_template.cpp rewrites them. {default} stands
-  /// for the default system message.
-  std::vector<std::string> programs = {};
-};
-
-/// Writes the conversations of one model. transformers runs the model's chat_template for this, a program in Jinja. Here the
-/// program is not run, but compared with the programs of known models. Spaces, quotes and other details without effect may
-/// differ, and so may the default system message. A program with any other difference is refused.
 class ChatTemplate {
  public:
-  /// The texts that replace {bos_token} (`begin`) and {eos_token} (`end`).
-  struct Tokens {
-    std::string begin, end;
-  };
-  /// Reads the text of a chat_template. Throws UserError if the template is not known or needs a token that `tokens` does not
-  /// have.
-  explicit ChatTemplate(const std::string& jinja, Tokens tokens = {});
+  /// `name` is the template's name in messages. `variables` are the special tokens by name, such as "eos_token". Throws
+  /// UserError for what is not Jinja, with line and column.
+  ChatTemplate(const std::string& name, const std::string& jinja, std::map<std::string, std::string> variables = {});
+  /// Sets another template for conversations with tools.
+  void set_for_tools(const std::string& name, const std::string& jinja) { for_tools_.emplace(name, jinja); }
 
   /// Writes a conversation, followed by the beginning of the assistant's next message, like transformers' apply_chat_template()
-  /// with add_generation_prompt. Throws UserError for messages that the template does not accept.
-  std::string render(const std::vector<ChatMessage>& messages) const;
-  /// Writes a complete conversation, like apply_chat_template() without add_generation_prompt.
-  ChatText render_whole(const std::vector<ChatMessage>& messages) const;
-  /// The token that ends each of the assistant's messages: "<|im_end|>".
+  /// with add_generation_prompt. Throws UserError if the template cannot be run, or refuses the conversation.
+  std::string render(const Conversation& conversation) const;
+  /// Writes a complete conversation, like apply_chat_template() without add_generation_prompt. The answers are what
+  /// `generation` blocks write. Without such blocks, an answer begins after the text of the messages before it with
+  /// add_generation_prompt, and ends with the output of its pass of the loop over the messages. If the whole text does not
+  /// begin with the former, or the template has no such loop, throws UserError.
+  ChatText render_whole(const Conversation& conversation) const;
+  /// The text that ends each of the assistant's messages: "<|im_end|>". Empty if it was not found.
   const std::string& end() const { return end_; }
-  const std::string& name() const { return family_.name; }
+  const std::string& name() const { return whole_.name(); }
+  /// Returns true if the template for this conversation has this word as a variable, an attribute or a text.
+  bool mentions(const Conversation& conversation, const std::string& word) const;
 
  private:
-  std::string filled(const std::string& format, const ChatMessage& message, std::size_t* content_begin = nullptr) const;
-  void add_messages(ChatText& to, const std::vector<ChatMessage>& messages) const;
+  const JinjaTemplate& template_for(const Conversation& conversation) const;
+  std::string find_end() const;
 
-  ChatFamily family_;
-  Tokens tokens_;
-  std::optional<std::string> default_system_;  // the system message if a conversation has none
+  JinjaTemplate whole_;
+  std::optional<JinjaTemplate> for_tools_;
+  std::map<std::string, std::string> variables_;
   std::string end_;
 };
 
 /// Reads the conversation of a JSON record, in the forms of Hugging Face's TRL. In {"messages": [{"role": .., "content": ..},
 /// ..]} the assistant's messages are answers. In {"prompt": .., "completion": ..} the two values may be lists of messages; the
 /// assistant's messages in the completion are then answers. If the two are texts, they are joined without a template, and the
-/// completion is an answer. An answer with "weight" 0 or "train" false does not count as an answer. `chat` is
-/// called only if the template is needed; it returns the template, or throws. If the record has no conversation, or has a key
-/// that would change the text, `problem` is set to the reason. Unknown keys are added to `unused`.
-ChatText read_conversation(const nlohmann::json& object, const std::function<const ChatTemplate&()>& chat, std::string& problem,
-                           std::set<std::string>& unused);
+/// completion is an answer. An answer with "weight" 0 or "train" false does not count as an answer. "tools" and
+/// "chat_template_kwargs" go to the template. `chat` is called only if the template is needed; it returns the template, or
+/// throws. If the record has no conversation, has a key that would change the text, or is refused by the template, `problem` is
+/// set to the reason. Keys that are not used are added to `unused`, also those that the template does not read.
+ChatText read_conversation(const nlohmann::ordered_json& object, const std::function<const ChatTemplate&()>& chat,
+                           std::string& problem, std::set<std::string>& unused);
 
-/// Reads the template of a model's folder: chat_template.jinja, or "chat_template" of tokenizer_config.json. Throws UserError
-/// if there is no known template, or if the tokenizer does not have the token that ends the template's messages.
+/// Reads the template of a model's folder: chat_template.jinja, or "chat_template" of tokenizer_config.json, and the one named
+/// "tool_use" if there is one. Throws UserError if there is no template, if it is no Jinja, or if it needs a special token that
+/// no file names.
 ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokenizer& tokenizer);
+/// A checksum of the texts of these templates; empty if there are none.
+std::string sum_of_chat_templates(const std::filesystem::path& model);
+
+/// Reads conversations with the chat template of a model's folder. The template is read when it is first needed.
+class ChatReader {
+ public:
+  /// `tokenizer` must outlive this object.
+  ChatReader(std::filesystem::path model, const Tokenizer& tokenizer) : model_(std::move(model)), tokenizer_(tokenizer) {}
+  /// The same as read_conversation().
+  ChatText read(const nlohmann::ordered_json& record, std::string& problem);
+  /// Warnings of what was not used, and of a tokenizer without the token that ends answers.
+  std::vector<std::string> warnings() const;
+
+ private:
+  std::filesystem::path model_;
+  const Tokenizer& tokenizer_;
+  std::optional<ChatTemplate> template_;
+  std::set<std::string> unused_;
+};
 
 }  // namespace fsdp

@@ -85,7 +85,7 @@ class SpecialTokens {
     if (!tokenizer_ || folder_.empty()) return {};
     try {
       return of_model(tokenizer_->find(read_chat_template(folder_, *tokenizer_).end()));
-    } catch (const UserError&) {  // no template, or an unknown one
+    } catch (const UserError&) {  // no template, or one that cannot be used
       return {};
     }
   }

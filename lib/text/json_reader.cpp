@@ -28,6 +28,7 @@ bool is_plain(char c) { return (c != '"') & (c != '\\') & (static_cast<unsigned 
 
 /// Reads values, beginning at a position. Each function returns false if the text is not JSON or ends too early.
 /// Values and strings are stored in `to`, unless it is null.
+template <class Json>
 class Reader {
  public:
   explicit Reader(std::string_view text, std::size_t at = 0) : text_(text), begin_(at), at_(at) {}
@@ -37,15 +38,15 @@ class Reader {
   const std::string& problem() const { return problem_; }
   std::size_t replaced() const { return replaced_; }
 
-  bool value(json* to) {
+  bool value(Json* to) {
     skip_spaces();
     if (at_ == text_.size()) return open();
     switch (text_[at_]) {
       case '{':
-        if (to) *to = json::object();
+        if (to) *to = Json::object();
         return members(
             [&](std::string& key) {
-              json* const member = to ? &(*to)[key] : nullptr;
+              Json* const member = to ? &(*to)[key] : nullptr;
               return value(member);
             },
             to != nullptr);
@@ -126,11 +127,11 @@ class Reader {
     }
   }
 
-  bool array(json* to) {
-    if (to) *to = json::array();
+  bool array(Json* to) {
+    if (to) *to = Json::array();
     return nested(']', [&] {
       if (!to) return value(nullptr);
-      json element;
+      Json element;
       if (!value(&element)) return false;
       to->push_back(std::move(element));
       return true;
@@ -205,9 +206,9 @@ class Reader {
     return true;
   }
 
-  bool scalar(json* to) {
+  bool scalar(Json* to) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
-    static const std::pair<std::string_view, json> words[] = {
+    static const std::pair<std::string_view, Json> words[] = {
         {"true", true},         {"false", false},        {"null", nullptr}, {"NaN", std::numeric_limits<double>::quiet_NaN()},
         {"Infinity", infinity}, {"-Infinity", -infinity}};
     const std::string_view rest = text_.substr(at_);
@@ -222,7 +223,7 @@ class Reader {
     return number(to);
   }
 
-  bool number(json* to) {
+  bool number(Json* to) {
     std::size_t end = at_;
     const auto is = [&](std::string_view one_of) { return end < text_.size() && one_of.find(text_[end]) != one_of.npos; };
     const auto digits = [&] {
@@ -249,15 +250,15 @@ class Reader {
     return true;
   }
 
-  static json number_of(std::string_view text, bool is_integer) {
+  static Json number_of(std::string_view text, bool is_integer) {
     const auto read = [&](auto number) {
       const auto [stopped, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-      return error == std::errc() ? json(number) : json();
+      return error == std::errc() ? Json(number) : Json();
     };
-    json number = is_integer ? read(std::uint64_t{}) : json();
+    Json number = is_integer ? read(std::uint64_t{}) : Json();
     if (is_integer && number.is_null()) number = read(std::int64_t{});
     if (number.is_null()) number = read(double{});
-    return number.is_null() ? json(std::numeric_limits<double>::quiet_NaN()) : number;  // NaN if it is too large for a double
+    return number.is_null() ? Json(std::numeric_limits<double>::quiet_NaN()) : number;  // NaN if it is too large for a double
   }
 
   std::string_view text_;
@@ -266,7 +267,8 @@ class Reader {
   std::string problem_;
 };
 
-bool finish(Reader& reader, bool done, std::string& problem, std::size_t* replaced) {
+template <class Json>
+bool finish(Reader<Json>& reader, bool done, std::string& problem, std::size_t* replaced) {
   const bool is_value = done && reader.end();
   problem = is_value ? "" : "it is not JSON: " + reader.problem();
   if (is_value && replaced) *replaced += reader.replaced();
@@ -276,21 +278,34 @@ bool finish(Reader& reader, bool done, std::string& problem, std::size_t* replac
 }  // namespace
 
 JsonEnd end_of_json(std::string_view text, std::size_t at) {
-  Reader reader(text, at);
+  Reader<json> reader(text, at);
   if (reader.value(nullptr)) return {JsonEnd::whole, reader.at()};
   return {reader.is_open() ? JsonEnd::open : JsonEnd::wrong, 0, reader.problem()};
 }
 
+namespace {
+
+template <class Json>
+Json read_as(std::string_view text, std::string& problem, std::size_t* replaced) {
+  Reader<Json> reader(text);
+  Json value;
+  return finish(reader, reader.value(&value), problem, replaced) ? value : Json(Json::value_t::discarded);
+}
+
+}  // namespace
+
 json read_json(std::string_view text, std::string& problem, std::size_t* replaced) {
-  Reader reader(text);
-  json value;
-  return finish(reader, reader.value(&value), problem, replaced) ? value : json(json::value_t::discarded);
+  return read_as<json>(text, problem, replaced);
+}
+
+nlohmann::ordered_json read_json_in_order(std::string_view text, std::string& problem, std::size_t* replaced) {
+  return read_as<nlohmann::ordered_json>(text, problem, replaced);
 }
 
 json read_json_object(const std::filesystem::path& path) {
   const std::string file = read_text_file(path);
   const std::string_view text = std::string_view(file).substr(byte_order_mark(file));
-  Reader reader(text);
+  Reader<json> reader(text);
   json object;
   std::string problem;
   if (const std::size_t wrong = valid_until(text); wrong < text.size())
@@ -306,7 +321,7 @@ json read_json_object(const std::filesystem::path& path) {
 
 std::optional<std::string> read_json_field(std::string_view text, std::string_view field, std::string& problem,
                                            std::size_t* replaced) {
-  Reader reader(text);
+  Reader<json> reader(text);
   if (!reader.starts_object()) {
     if (finish(reader, reader.value(nullptr), problem, nullptr)) problem = "it is no object";
     return std::nullopt;

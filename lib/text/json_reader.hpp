@@ -25,6 +25,8 @@ JsonEnd end_of_json(std::string_view text, std::size_t at);
 /// Reads a text that is one JSON value. If it is something else, sets `problem` to the reason ("it is not JSON: ..."); else
 /// `problem` is empty. Adds the number of replacements by U+FFFD to *replaced.
 nlohmann::json read_json(std::string_view text, std::string& problem, std::size_t* replaced = nullptr);
+/// The same, but members of objects keep their order.
+nlohmann::ordered_json read_json_in_order(std::string_view text, std::string& problem, std::size_t* replaced = nullptr);
 /// Reads a JSON file of a model's folder. Throws UserError if the file is not one object or not UTF-8.
 nlohmann::json read_json_object(const std::filesystem::path& path);
 /// Reads the string `field` of a JSON object. The other fields are checked, but not stored. If the object has no such string,

@@ -59,7 +59,7 @@ std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std:
     tokenizer_.encode_rest(std::string_view(piece.text).substr(0, byte), 0, part);
     return static_cast<std::size_t>(std::mismatch(part.begin(), part.end(), ids.begin(), ids.end()).first - part.begin());
   };
-  for (const ChatText::Span& answer : piece.answers) {
+  for (const TextSpan& answer : piece.answers) {
     const std::size_t begin = tokens_before(answer.begin), end = tokens_before(answer.end);
     if (end < part.size())
       throw UserError(

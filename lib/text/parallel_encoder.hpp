@@ -20,7 +20,7 @@ struct TextPiece {
   std::uint64_t end = 0;  // the position of the piece's end in the caller's text
   bool ends_document = false;
   bool is_conversation = false;              // if true, the tokens get a mask
-  std::vector<ChatText::Span> answers = {};  // the byte ranges of the conversation's answers
+  std::vector<TextSpan> answers = {};  // the byte ranges of the conversation's answers
   bool ends_open = false;                    // the last answer has no token that ends the turn
   std::size_t replaced = 0;                  // the number of invalid places that the caller has replaced by U+FFFD
   std::size_t skipped = 0;                   // the number of JSON records before this piece that were left out

@@ -17,7 +17,7 @@ namespace fsdp {
 std::span<const std::string_view> options_that_keep_results() {
   static constexpr std::string_view names[] = {
       // The effect of these options is compared instead: the checkpoint's position in the data has checksums of the tokens.
-      "valid", "valid-mask", "tokenizer", "json-field", "skip-invalid",
+      "valid", "valid-mask", "tokenizer", "json-field", "chat", "skip-invalid",
       // Options of the model. They need no comparison, because a checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
       "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
@@ -36,8 +36,8 @@ std::span<const std::string_view> options_that_keep_results() {
       "restore", "decay-from", "keep-best", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader",
       "no-verify",
       // Output.
-      "log-interval", "log-format", "log-file", "log-group-norms", "validate-interval-updates", "early-stopping",
-      "sample-interval-updates", "sample-prompt", "use-ema", "trace", "trace-updates", "dry-run"};
+      "log-interval", "log-format", "log-file", "log-group-norms", "validate-interval-updates", "eval-on-start",
+      "early-stopping", "sample-interval-updates", "sample-prompt", "use-ema", "trace", "trace-updates", "dry-run"};
   return names;
 }
 

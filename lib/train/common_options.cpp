@@ -275,12 +275,21 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
       .sets("device");
 }
 
-void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid) {
+void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
+                      const std::string& with_masks) {
   table
       .text("json-field", "NAME", json_field,
             "The texts are JSON, lines or an array of objects. Field NAME of each object is a document, tokenized by itself.")
       .unset("text, if the content or the name of a file shows that it is JSON; other files are plain text")
       .sets("field of JSON");
+  table
+      .flag(
+          "chat", chat,
+          "The texts are JSON, lines or an array of conversations, {\"messages\": [{\"role\": .., \"content\": ..}, ..]}, also "
+          "with \"tools\", or {\"prompt\": .., \"completion\": ..}. Each is a document, written by the chat template in the "
+          "tokenizer's folder. " +
+              with_masks)
+      .sets("conversations");
   table.flag("skip-invalid", skip_invalid, "Skip lines or objects of JSON without a usable text, and report their number.")
       .sets("skipping of lines");
 }

@@ -50,8 +50,9 @@ void add_comm_options(OptionTable& table, CommOptions& comm);
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
 /// --device, for every program that computes. `more` is appended to the help of the option.
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
-/// --json-field and --skip-invalid, for every program that reads text.
-void add_text_options(OptionTable& table, std::string& json_field, bool& skip_invalid);
+/// --json-field, --chat and --skip-invalid, for every program that reads text. `with_masks` says where masks of answers go.
+void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
+                      const std::string& with_masks);
 /// --threads, for every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --base-dtype and its spellings, for programs that can keep a model's matrices quantized.

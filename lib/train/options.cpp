@@ -60,7 +60,7 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .alias("sample-tokenizer")
       .unset("that of the checkpoint, of --model or of --finetune-from; bytes with --arch, or for a vocabulary of 256")
       .sets("tokenizer");
-  add_text_options(table, o.json_field, o.skip_invalid);
+  add_text_options(table, o.json_field, o.chat, o.skip_invalid, "Only the tokens of answers count in the loss.");
   table.flag("shuffle", o.shuffle,
              "Read the sequences in a random order, which depends on --seed and on the pass over the data, instead of the "
              "file's order.");
@@ -754,6 +754,8 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
              "Also write to --log-file the gradient's norm of each group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                 "Validate every N updates; 0: at the end only.");
+  table.flag("eval-on-start", o.eval_on_start,
+             "Validate before the first update, too. A run that resumes does not do this again.");
   table
       .integer("early-stopping", "N", o.early_stopping, {1, 1e6},
                "Save and stop when N validations in a row had no smaller loss than the best one before.")
@@ -855,6 +857,8 @@ void require_complete(const TrainOptions& o) {
   require(!o.valid_mask.empty(), "valid-mask", !o.valid.empty(), "--valid");
   if (o.valid.empty() && !valid_data_of(o.data) && o.validate_interval_updates != 0)
     throw UserError("--validate-interval-updates has no data (there is no --valid); give --valid FILE or leave it out");
+  if (o.valid.empty() && !valid_data_of(o.data) && o.eval_on_start)
+    throw UserError("--eval-on-start has no data (there is no --valid); give --valid FILE or leave it out");
 }
 
 TrainCommand parse_train_command(int argc, const char* const* argv, int world_size) {

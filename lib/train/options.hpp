@@ -38,6 +38,7 @@ struct TrainOptions {
   bool shuffle = false;
   std::string tokenizer;   // for texts and samples; empty: the model's tokenizer, or else bytes
   std::string json_field;  // field of JSON lines that holds the text: TextSource::json_field()
+  bool chat = false;       // texts are conversations
   bool skip_invalid = false;
   // model: `arch` or `model` is set, or neither if the run resumes from a checkpoint, which has the configuration
   std::string arch;
@@ -84,6 +85,7 @@ struct TrainOptions {
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
   std::size_t early_stopping = 0;             // stop after this many validations without a smaller loss; 0: do not
+  bool eval_on_start = false;                 // also validate before the first update
   std::size_t sample_interval_updates = 0;    // 0: no samples
   std::string sample_prompt = "\n";
   TraceOptions trace;

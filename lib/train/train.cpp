@@ -233,6 +233,9 @@ int train(const TrainOptions& options, Communicator& world) {
     bool lead_is_short = false;
     std::size_t saves_honoured = 0;
     watch.expect(outlook());
+    const auto must_stop = [&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); };
+    const auto validate_now = [&] { return validate(loop, data->valid.get(), saver, must_stop); };
+    if (options.eval_on_start && progress.update == 0) validate_now();
     while (!all_done()) {
       const UpdateScalars scalars = policy.next_update();
       reporter.before_update();
@@ -253,10 +256,6 @@ int train(const TrainOptions& options, Communicator& world) {
       lead_is_short = lead_is_short || warn_of_short_lead(run, outlook());
       const bool wait = asked || stop || agreed.cannot_read;
       const bool validates = done && every(options.validate_interval_updates, progress.update) && !all_done();
-      const auto validate_now = [&] {
-        return validate(loop, data->valid.get(), saver,
-                        [&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); });
-      };
       const bool is_best = validates && options.judges() && !stop && !agreed.cannot_read && validate_now();
       const bool is_due = agreed.due || (is_best && !options.save.keep_best.empty()) ||
                           (done && every(options.save.interval_updates, progress.update));

@@ -80,7 +80,11 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
       for (const std::string& warning : opened->warnings()) run.log.warn(warning);
       if (const auto doubt = doubt_tokenizer(*opened, origin.config.vocab_size)) run.log.warn(*doubt);
     }
+    if (all.empty() && run.options.chat)
+      throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
     if (all.empty()) return;
+    if (run.options.chat && origin.tokenizer == "bytes")
+      throw UserError("--chat does not go with bytes as tokens (they have no chat template); give --tokenizer, or --model DIR");
     if (origin.tokenizer.empty())
       throw UserError(
           format("'{}' is text, but no tokenizer is known (the model has {} tokens, and the folder that it came from has no "
@@ -101,6 +105,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
                                       {.tokenizer = origin.tokenizer,
                                        .json_field = run.options.json_field,
                                        .skip_invalid = run.options.skip_invalid,
+                                       .chat = run.options.chat,
                                        .documents = needs_documents(data_cut(run.options)),
                                        .folder = text_tokens(run.options),
                                        .vocab_size = origin.config.vocab_size},

@@ -595,49 +595,62 @@ Target make_json_lines(const fs::path& folder) {
 
 void require_answers_in(const ChatText& chat) {
   std::size_t end = 0;
-  for (const ChatText::Span& answer : chat.answers) {
+  for (const TextSpan& answer : chat.answers) {
     require(end <= answer.begin && answer.begin <= answer.end && answer.end <= chat.text.size(),
             "an answer outside of its text");
     end = answer.end;
   }
 }
 
-/// Chat templates: only known ones may write conversations.
+/// Chat templates, which are programs: none may crash, or take more than its limits.
 Target make_chat_template(const fs::path&) {
   Target target;
   target.is_text = true;
-  for (const auto& model : parse_json(read_file(fs::path(FSDP_TEST_DATA) / "tokenizers" / "chat.json")))
-    target.corpus.push_back(model["template"].get<std::string>());
-  target.accepts = [](std::string_view bytes) {
+  for (const auto& entry : fs::directory_iterator(fs::path(FSDP_TEST_DATA) / "chat_templates"))
+    target.corpus.push_back(read_file(entry.path()));
+  std::sort(target.corpus.begin(), target.corpus.end());
+  Conversation plain;
+  plain.add("user", " Who? ");
+  plain.add("assistant", "Me.", true);
+  Conversation with_tools = plain;
+  with_tools.messages[1]["tool_calls"] =
+      nlohmann::ordered_json::parse(R"([{"id": "123456789", "function": {"name": "f", "arguments": {"a": [1, 2.5]}}}])");
+  with_tools.messages.push_back({{"role", "tool"}, {"tool_call_id", "123456789"}, {"content", "7"}});
+  with_tools.is_answer.push_back(false);
+  with_tools.tools = nlohmann::ordered_json::parse(
+      R"([{"function": {"name": "f", "description": "F.", "parameters": {"type": "object", "properties":
+          {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}}}])");
+  target.accepts = [plain, with_tools](std::string_view bytes) {
     return !is_refused([&] {
-      const ChatTemplate chat(std::string(bytes), {.begin = "<s>", .end = "</s>"});
-      std::vector<ChatMessage> messages = {{"user", " Who? "}};
-      require(chat.render(messages).find("Who?") != std::string::npos, "a conversation without what is said");
-      messages.push_back({"assistant", "Me.", true});
-      const ChatText whole = chat.render_whole(messages);
-      require(whole.answers.size() == 1 && whole.text.compare(whole.answers[0].begin, 3, "Me.") == 0,
-              "an answer that is not what is said");
-      require_answers_in(whole);
+      const ChatTemplate chat("t", std::string(bytes), {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
+      chat.render(plain);
+      for (const Conversation* const one : {&plain, &with_tools})
+        is_refused([&] {
+          const ChatText whole = chat.render_whole(*one);
+          require_answers_in(whole);
+          require(valid_until(bytes) < bytes.size() || valid_until(whole.text) == whole.text.size(), "text that is not UTF-8");
+        });
     });
   };
   return target;
 }
 
 /// A line of JSON with a conversation.
-Target make_conversation(const fs::path& folder) {
+Target make_conversation(const fs::path&) {
   Target target;
   target.is_text = true;
   target.corpus = {
       R"({"messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "W\u00e9 ?"}, {"role": "assistant", "content": " Me. "}]})",
       R"({"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "Me."}]})",
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"b": 1e3}}}]}], "tools": [{"function": {"name": "f"}}], "chat_template_kwargs": {"c": null}})",
       R"({"id": 7, "prompt": "Who? ", "completion": "Me.\ud83d\ude00"})"};
-  const std::string jinja = make_chat_template(folder).corpus.front();  // ChatML
-  const auto chat = std::make_shared<ChatTemplate>(jinja, ChatTemplate::Tokens{.begin = "<s>", .end = "</s>"});
+  const auto chat =
+      std::make_shared<ChatTemplate>("t", read_file(fs::path(FSDP_TEST_DATA) / "chat_templates" / "granite-tools.jinja"));
   target.accepts = [chat](std::string_view bytes) {
     std::string problem;
     std::set<std::string> unused;
     ChatText text;
-    const nlohmann::json record = read_json(bytes, problem);
+    const nlohmann::ordered_json record = read_json_in_order(bytes, problem);
     if (!problem.empty()) return false;
     const bool refused = is_refused([&] {
       text = read_conversation(

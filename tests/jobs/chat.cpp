@@ -151,6 +151,51 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
     BOOST_TEST(json::parse(std::ifstream(folder / "whole" / name))["eos_token_id"] == (json{0, end}), name);
 }
 
+BOOST_AUTO_TEST_CASE(training_reads_conversations_itself) {
+  const fs::path folder = prepare();
+  must(tokenize(folder, "chat.jsonl --chat --tokenizer model --format megatron --out all --valid-out valid"));
+  must(tokenize(folder, "chat.jsonl --chat --tokenizer model --format megatron --out all"));
+  const std::string chat = "chat.jsonl --chat --tokenizer model";
+  must(run(folder, mpirun(2, "fsdp-train", options("two", "--batch-size 6 --max-update 3", "all --mask all.mask"))));
+  must(run(folder, mpirun(2, "fsdp-train", options("one", "--batch-size 6 --max-update 3 --eval-on-start", chat))));
+  const auto two = metrics(folder / "two.jsonl", "train"), one = metrics(folder / "one.jsonl", "train");
+  BOOST_TEST_REQUIRE((one.size() == 3u && two.size() == 3u));
+  for (std::size_t u = 0; u < one.size(); ++u) {
+    BOOST_TEST(one[u]["tokens"] == two[u]["tokens"]);
+    BOOST_TEST(one[u]["loss"] == two[u]["loss"]);
+  }
+  // The loss before the first update is that of the initial model; it changes nothing else, and a resumed run does not
+  // repeat it.
+  const auto valid = metrics(folder / "one.jsonl", "valid");
+  BOOST_TEST_REQUIRE(valid.size() == 2u);
+  BOOST_TEST(valid.front()["step"] == 0);
+  BOOST_TEST(std::abs(valid.front()["loss"].get<double>() - std::log(501)) < 0.3);
+  BOOST_TEST(valid.back()["loss"] == metrics(folder / "two.jsonl", "valid").back()["loss"]);
+  const Outcome more = run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 4 --eval-on-start", chat)));
+  must(more);
+  BOOST_TEST(more.says("already in one/tokens/chat-"), more.output);
+  BOOST_TEST(metrics(folder / "one.jsonl", "valid").size() == 3u);
+
+  // The same for evaluation. Another template makes the tokens anew.
+  const Outcome evaluated =
+      run(folder, mpirun(1, "fsdp-evaluate", split("one chat.jsonl --chat --tokens-per-sample 70 --break-mode complete --json")));
+  must(evaluated);
+  must(run(folder, mpirun(1, "fsdp-evaluate", split("one all --mask all.mask --tokens-per-sample 70 --break-mode complete"))));
+  const json config = json::parse(std::ifstream(folder / "model" / "tokenizer_config.json"));
+  write_file(folder / "model" / "chat_template.jinja", "{{ bos_token }}" + config["chat_template"].get<std::string>());
+  const Outcome anew = run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 5 --reset-dataloader", chat)));
+  must(anew);
+  BOOST_TEST(anew.says("the way to read it has changed"), anew.output);
+
+  const Outcome of_tokens = run(folder, mpirun(2, "fsdp-train", options("bad", "--max-update 1", "all --chat")));
+  BOOST_TEST((of_tokens.code == 2 && of_tokens.says("--chat changes nothing (the data are tokens already)")), of_tokens.output);
+  write_file(folder / "model" / "chat_template.jinja", "{{ raise_exception('No ' ~ messages | length) }}");
+  const Outcome raised = run(folder, mpirun(2, "fsdp-train", options("bad", "--max-update 1", chat)));
+  BOOST_TEST((raised.code == 2 && raised.says("line 1 of 'chat.jsonl' is no conversation (the chat template refuses it: No 3 "
+                                              "(model/chat_template.jinja, line 1, column ")),
+             raised.output);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
   const fs::path folder = prepare();
   must(tokenize(folder, "chat.jsonl --chat --tokenizer model --format megatron --out train --valid-out valid"));
@@ -173,7 +218,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
           "it has neither \"messages\" nor both \"prompt\" and \"completion\"");
   BOOST_TEST((!fs::exists(folder / "b.bin") && !fs::exists(folder / "b.mask.bin")));
   write_file(folder / "model" / "tokenizer_config.json", R"({"chat_template":"{{ messages[0]['content'] }}"})");
-  refused(tokenize(folder, "chat.jsonl --chat --tokenizer model --out b.bin"), "chat template is not known");
+  refused(tokenize(folder, "chat.jsonl --chat --tokenizer model --out b.bin"), "it has no loop that writes the messages one by one");
   write_file(folder / "plain.jsonl", R"({"prompt":"a b","completion":" c"})"
                                      "\n");
   must(tokenize(folder, "plain.jsonl --chat --append-eos --eos-token <|im_end|> --tokenizer model --out p.bin"));

@@ -1,15 +1,18 @@
 // Texts and tokens, in both directions, compared with Python packages. Hugging Face's tokenizers and SentencePiece give
-// the same ids for a quarter of a megabyte of each kind of text, and data sets can be exchanged with Megatron. The
-// tests are skipped if Python (FSDP_PYTHON, else python3) lacks tokenizers; parts that need other missing packages are
-// left out.
+// the same ids for a quarter of a megabyte of each kind of text, transformers' chat templates write the same texts, and
+// data sets can be exchanged with Megatron. The tests are skipped if Python (FSDP_PYTHON, else python3) lacks
+// tokenizers; parts that need other missing packages are left out.
 #include <algorithm>
+#include <map>
 
 #include <boost/test/unit_test.hpp>
 
+#include "base/error.hpp"
 #include "jobs/python.hpp"
 #include "support/files.hpp"
 #include "support/tokenizer_folders.hpp"
 #include "support/tokens.hpp"
+#include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
 
 using namespace fsdp::test;
@@ -71,6 +74,59 @@ BOOST_AUTO_TEST_CASE(folders_are_read_as_autotokenizer_does, *boost::unit_test::
   const auto folder = fresh_folder();
   must(folder, {python(), script, "folders", tokenizers});
   check_tokenizer_folders(folder / "folders.json", tokenizers);
+}
+
+/// The bytes of a text before its character `at`, for each of its characters, and for its end.
+std::vector<std::size_t> bytes_of_characters(const std::string& text) {
+  std::vector<std::size_t> bytes;
+  for (std::size_t i = 0; i <= text.size(); ++i)
+    if (i == text.size() || (text[i] & 0xc0) != 0x80) bytes.push_back(i);
+  return bytes;
+}
+
+BOOST_AUTO_TEST_CASE(chat_templates_are_run_as_by_transformers, *boost::unit_test::precondition(has_transformers)) {
+  const auto folder = fresh_folder();
+  must(folder, {python(), script_of_jobs("chats_in_python.py"), "60", FSDP_TEST_DATA "/chat_templates"});
+  const auto chats = nlohmann::ordered_json::parse(std::ifstream(folder / "chats.json"));
+  std::map<std::string, fsdp::ChatTemplate> templates;
+  for (const auto& [name, source] : chats["templates"].items())
+    templates.emplace(name, fsdp::ChatTemplate(name, source, chats["tokens"].get<std::map<std::string, std::string>>()));
+  std::size_t written = 0, refused = 0, generated = 0;
+  for (const auto& one : chats["cases"]) BOOST_TEST_CONTEXT(one["template"] << ", conversation " << one["conversation"]) {
+      const auto& theirs = chats["conversations"][one["conversation"].get<std::size_t>()];
+      const fsdp::ChatTemplate& chat = templates.at(one["template"]);
+      fsdp::Conversation conversation{
+          .messages = theirs["messages"], .tools = theirs["tools"], .more = theirs["chat_template_kwargs"]};
+      const bool asks = one["asks"].get<bool>(), has_spans = !one.contains("error") && !one["spans"].empty() && !asks;
+      conversation.is_answer.assign(conversation.messages.size(), has_spans);
+      std::string ours, problem;
+      nlohmann::ordered_json spans = nlohmann::ordered_json::array();
+      try {
+        const fsdp::ChatText text =
+            asks ? fsdp::ChatText{chat.render(conversation), {}, false} : chat.render_whole(conversation);
+        ours = text.text;
+        for (const auto& [begin, end] : text.answers) spans.push_back({begin, end});
+      } catch (const fsdp::UserError& error) {
+        problem = error.what();
+      }
+      BOOST_TEST(problem.empty() == !one.contains("error"), "ours: " << problem << "; theirs: " << one.value("error", ""));
+      if (one.contains("error") || !problem.empty()) {
+        ++refused;
+        continue;
+      }
+      BOOST_TEST(ours == one["text"].get<std::string>());
+      ++written;
+      if (!has_spans) continue;
+      const std::vector<std::size_t> bytes = bytes_of_characters(ours);
+      nlohmann::ordered_json wanted = nlohmann::ordered_json::array();
+      for (const auto& span : one["spans"])
+        if (span[0] != span[1]) wanted.push_back({bytes[span[0].get<std::size_t>()], bytes[span[1].get<std::size_t>()]});
+      BOOST_TEST(spans == wanted);
+      ++generated;
+    }
+  BOOST_TEST(
+      (templates.size() >= 16u && written >= templates.size() * 30 && refused > 0u && generated > 0u),
+      templates.size() << " templates, " << written << " texts, " << refused << " refused, " << generated << " with masks");
 }
 
 BOOST_AUTO_TEST_CASE(megatron_reads_and_writes_the_same_data_sets, *boost::unit_test::precondition(has_megatron)) {

@@ -234,7 +234,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   write_file(folder / "blank.jsonl", "\n\n");
   check("blank.jsonl", "has no tokens");
   write_file(folder / "chat.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
-  check("chat.jsonl", "it is a conversation); tokenize such lines as \"Tokens\" in docs/running.md shows");
+  check("chat.jsonl", "it is a conversation); read such lines by --chat, or name the field");
   // fsdp-tokenize prints the same messages.
   const auto check_tokenizing = [&](const std::string& data, const std::string& says) {
     const Outcome outcome = tool(folder, "fsdp-tokenize " + data + " --out no.bin");

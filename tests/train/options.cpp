@@ -201,6 +201,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_there_says_so) {
   BOOST_TEST(parse({"d.bin", "--arch", "gpt2", "--total-num-update", "9", "--lr-scheduler", "cosine", "--max-update", "4"})
                  .options.max_update == 4u);
   CHECK_CONTAINS(error({"--validate-interval-updates", "5"}), "give --valid");
+  CHECK_CONTAINS(error({"--eval-on-start"}), "give --valid");
   BOOST_CHECK_NO_THROW(parse({"--dry-run", "--arch", "gpt2"}));
   CHECK_CONTAINS(error({"--batchsize", "5"}), "did you mean --batch-size?");
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes chat-tokenizer.json, which is smollm2.json with the token that ends a message of ChatML, and chat.json: what transformers'
 apply_chat_template() makes of conversations with tokenizers of this folder, and which of these tokens are of answers: those that have
-a character of the assistant's content or of the token that ends its turn, by the offsets of Hugging Face's tokenizers.
+a character behind the text that asks for the answer (add_generation_prompt), up to the token that ends its turn, by the offsets of
+Hugging Face's tokenizers.
 
-    pip install transformers==5.23.0 jinja2==3.1.6
+    pip install transformers==5.24.0 jinja2==3.1.6
     python3 make_chat.py
 """
 import json, os
@@ -96,12 +97,12 @@ for name, template, bos, end in [("chat-tokenizer.json", chatml, "<s>", "<|im_en
         encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
         assert encoding.ids == ids
         mask, at = [0] * len(ids), 0
-        for message in messages:
+        for n, message in enumerate(messages):
             content = message["content"].strip() if template in (llama2, gemma, gemma3) and message["role"] != "system" else message["content"]
-            begin = text.index(content, at)
-            at = begin + len(content)
+            at = text.index(content, at) + len(content)
             if message["role"] != "assistant":
                 continue
+            begin = len(tokenizer.apply_chat_template(messages[:n], tokenize=False, add_generation_prompt=True))
             at = text.index(end, at) + len(end)
             for i, (left, right) in enumerate(encoding.offsets):
                 if right > begin and left < at:

@@ -1,0 +1,447 @@
+#include "text/jinja.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "text/jinja_functions.hpp"
+
+namespace fsdp {
+
+namespace jinja {
+
+namespace {
+
+constexpr std::size_t deepest_run = 1000;
+
+/// A problem, and where in the template it is.
+struct Located : std::runtime_error {
+  Located(const std::string& what, Place place, bool by_template)
+      : std::runtime_error(what), at(place), is_raised(by_template) {}
+  Place at;
+  bool is_raised;
+};
+
+/// The names of a block. Blocks of `if` have none of their own.
+struct Scope {
+  std::shared_ptr<Scope> outer;
+  std::vector<std::pair<std::string_view, Value>> names;
+
+  const Value* find(std::string_view name) const {
+    for (const Scope* scope = this; scope; scope = scope->outer.get())
+      for (const auto& [known, value] : scope->names)
+        if (known == name) return &value;
+    return nullptr;
+  }
+  void set(std::string_view name, Value value) {
+    for (auto& [known, old] : names)
+      if (known == name) return void(old = std::move(value));
+    names.emplace_back(name, std::move(value));
+  }
+};
+
+/// One rendering of a template.
+class Run {
+ public:
+  Run(const JinjaTemplate::Variables& variables, std::size_t steps, std::size_t bytes) : budget_(steps, bytes) {
+    scope_ = std::make_shared<Scope>();
+    for (const auto& [name, value] : variables) {
+      scope_->set(name, value);
+      if (name == "messages" && value.items())
+        for (const Value& message : *value.items()) messages_.emplace(message.dict(), messages_.size());
+    }
+    scope_ = std::make_shared<Scope>(Scope{scope_, {}});
+    output_.messages.resize(messages_.size());
+  }
+  ~Run() {
+    // Macros and namespaces may refer to themselves.
+    for (const auto& scope : scopes_) scope->names.clear();
+    for (const auto& space : spaces_) space->entries.clear();
+  }
+
+  JinjaOutput render(const Node& tree) {
+    out_ = &output_.text;
+    execute(tree);
+    return std::move(output_);
+  }
+
+ private:
+  enum class Flow { next, stop, skip };  // go on; leave the loop; begin its next pass
+
+  /// Counts the levels of the run.
+  struct Level {
+    explicit Level(Run& of) : run(of) {
+      if (run.level_ == deepest_run)
+        throw Problem(format("it calls itself, or is nested, more than {} levels deep", deepest_run));
+      ++run.level_;
+    }
+    ~Level() { --run.level_; }
+    Run& run;
+  };
+  /// A scope, until the end of the block.
+  struct Inner {
+    explicit Inner(Run& of, std::shared_ptr<Scope> outer = nullptr) : run(of), before(of.scope_) {
+      run.scope_ = std::make_shared<Scope>(Scope{outer ? std::move(outer) : before, {}});
+    }
+    ~Inner() { run.scope_ = before; }
+    Run& run;
+    std::shared_ptr<Scope> before;
+  };
+
+  template <class Do>
+  auto at(const Node& node, const Do& act) {
+    try {
+      const Level level(*this);
+      budget_.step();
+      return act();
+    } catch (const Raised& problem) {
+      throw Located(problem.what(), node.at, true);
+    } catch (const Problem& problem) {
+      throw Located(problem.what(), node.at, false);
+    }
+  }
+
+  Value evaluate(const Node& node) {
+    return at(node, [&] { return value_of(node); });
+  }
+  Flow execute(const Node& node) {
+    return at(node, [&] { return flow_of(node); });
+  }
+  Value part(const Node& node, std::size_t i) { return node.parts[i] ? evaluate(*node.parts[i]) : Value(); }
+
+  std::vector<Value> parts_from(const Node& node, std::size_t i) {
+    std::vector<Value> all;
+    for (; i < node.parts.size(); ++i) all.push_back(evaluate(*node.parts[i]));
+    return all;
+  }
+  Arguments arguments(const Node& node) {
+    Arguments all{parts_from(node, 1), {}};
+    for (const auto& [name, value] : node.named) all.named.emplace_back(name, evaluate(*value));
+    return all;
+  }
+
+  Value value_of(const Node& node) {
+    switch (node.kind) {
+      case Node::constant:
+        return node.value;
+      case Node::variable:
+        return look_up(node.name);
+      case Node::list:
+      case Node::tuple:
+        budget_.make(node.parts.size() * sizeof(Value));
+        return Value::list(parts_from(node, 0), node.kind == Node::list ? Shape::list : Shape::tuple);
+      case Node::dict:
+        return dict(node);
+      case Node::attribute:
+        return attribute(evaluate(*node.parts[0]), node.name, budget_);
+      case Node::item: {
+        const Value object = evaluate(*node.parts[0]);
+        return subscript(object, evaluate(*node.parts[1]), budget_);
+      }
+      case Node::slice: {
+        const Value object = evaluate(*node.parts[0]), begin = part(node, 1), end = part(node, 2);
+        return slice(object, begin, end, part(node, 3), budget_);
+      }
+      case Node::call:
+        return call(node);
+      case Node::filter: {
+        const Value object = node.parts[0] ? evaluate(*node.parts[0]) : std::move(filtered_);
+        return call_filter(node.name, object, arguments(node), budget_);
+      }
+      case Node::test: {
+        const Value object = evaluate(*node.parts[0]);
+        return call_test(node.name, object, arguments(node), budget_);
+      }
+      case Node::unary: {
+        const Value operand = evaluate(*node.parts[0]);
+        return node.name == "not" ? Value(!truth(operand)) : operate(node.name, 0, operand, budget_);
+      }
+      case Node::binary: {
+        Value left = evaluate(*node.parts[0]);
+        if ((node.name == "or" && truth(left)) || (node.name == "and" && !truth(left))) return left;
+        const Value right = evaluate(*node.parts[1]);
+        return node.name == "or" || node.name == "and" ? right : operate(node.name, left, right, budget_);
+      }
+      case Node::compare:
+        return compare(node);
+      case Node::choice:
+        if (truth(evaluate(*node.parts[0]))) return evaluate(*node.parts[1]);
+        return node.parts[2] ? evaluate(*node.parts[2]) : Value(Undefined{"the value of an 'if' without 'else'"});
+      default:
+        throw Problem("a statement has no value");
+    }
+  }
+
+  Value look_up(const std::string& name) {
+    if (const Value* const found = scope_->find(name)) return *found;
+    if (name == "namespace")
+      return std::make_shared<const Function>(Function{name, [this](const Arguments& given) -> Value {
+                                                         auto space = std::make_shared<Dict>(dict_of(given));
+                                                         for (const auto& [key, value] : space->entries) require_visible(key);
+                                                         spaces_.push_back(space);
+                                                         return space;
+                                                       }});
+    if (auto function = global_function(name, budget_)) return *function;
+    return Undefined{format("'{}'", excerpt(name))};
+  }
+
+  static void require_visible(std::string_view name) {
+    if (name.starts_with('_')) throw Problem("the name of an attribute begins with '_', which transformers forbids");
+  }
+
+  Value dict(const Node& node) {
+    Dict all;
+    for (std::size_t i = 0; i < node.parts.size(); i += 2) {
+      const Value key = evaluate(*node.parts[i]);
+      if (!key.text()) throw Problem(format("a key of a dictionary is no text, but {}", type_of(key)));
+      all.set(*key.text(), evaluate(*node.parts[i + 1]));
+    }
+    budget_.make(all.entries.size() * sizeof(all.entries[0]));
+    return Value::dict(std::move(all));
+  }
+
+  Value compare(const Node& node) {
+    Value left = evaluate(*node.parts[0]);
+    for (std::size_t i = 0; i < node.names.size(); ++i) {
+      Value right = evaluate(*node.parts[i + 1]);
+      const std::string& sign = node.names[i];
+      const bool is = sign == "=="       ? equal(left, right)
+                      : sign == "!="     ? !equal(left, right)
+                      : sign == "<"      ? less(left, right)
+                      : sign == ">"      ? less(right, left)
+                      : sign == "<="     ? less(left, right) || equal(left, right)
+                      : sign == ">="     ? less(right, left) || equal(left, right)
+                      : sign == "not in" ? !contains(right, left)
+                                         : contains(right, left);
+      if (!is) return false;
+      left = std::move(right);
+    }
+    return true;
+  }
+
+  Value call(const Node& node) {
+    const Value function = evaluate(*node.parts[0]);
+    if (const auto* const known = function.as<std::shared_ptr<const Function>>()) return (*known)->call(arguments(node));
+    if (function.is_undefined()) throw Problem(format("{} is undefined", function.as<Undefined>()->what));
+    throw Problem(format("{} is called, which is no function", type_of(function)));
+  }
+
+  void write(const std::string& text) {
+    budget_.make(text.size());
+    *out_ += text;
+  }
+
+  /// What a block writes, as a text.
+  std::string captured(const Node& block) {
+    std::string text;
+    std::string* const before = std::exchange(out_, &text);
+    try {
+      execute(block);
+    } catch (...) {
+      out_ = before;
+      throw;
+    }
+    out_ = before;
+    return text;
+  }
+
+  Flow flow_of(const Node& node) {
+    switch (node.kind) {
+      case Node::block:
+        for (const NodePtr& one : node.parts)
+          if (const Flow flow = execute(*one); flow != Flow::next) return flow;
+        break;
+      case Node::text:
+        write(*node.value.text());
+        break;
+      case Node::print:
+        write(str(evaluate(*node.parts[0])));
+        break;
+      case Node::if_block:
+        for (std::size_t i = 0; i + 1 < node.parts.size(); i += 2)
+          if (truth(evaluate(*node.parts[i]))) return execute(*node.parts[i + 1]);
+        if (node.parts.size() % 2 == 1) return execute(*node.parts.back());
+        break;
+      case Node::for_block:
+        loop(node);
+        break;
+      case Node::set:
+        assign(*node.parts[0], evaluate(*node.parts[1]));
+        break;
+      case Node::set_block: {
+        Value text = [&] {
+          const Inner inner(*this);
+          return Value(captured(*node.parts[2]));
+        }();
+        if (node.parts[1]) {
+          filtered_ = std::move(text);
+          text = evaluate(*node.parts[1]);
+        }
+        assign(*node.parts[0], text);
+        break;
+      }
+      case Node::macro:
+        define(node);
+        break;
+      case Node::filter_block: {
+        const Inner inner(*this);
+        filtered_ = Value(captured(*node.parts[1]));
+        write(str(evaluate(*node.parts[0])));
+        break;
+      }
+      case Node::with_block: {
+        std::vector<Value> values;
+        for (std::size_t i = 1; i < node.parts.size(); i += 2) values.push_back(evaluate(*node.parts[i + 1]));
+        const Inner inner(*this);
+        for (std::size_t i = 0; i < values.size(); ++i) assign(*node.parts[2 * i + 1], values[i]);
+        return execute(*node.parts[0]);
+      }
+      case Node::generation: {
+        if (out_ != &output_.text)
+          throw Problem("'generation' in a macro or in a block of 'set' or 'filter' is not known here");
+        const Inner inner(*this);
+        const std::size_t begin = output_.text.size();
+        execute(*node.parts[0]);
+        output_.generated.push_back({begin, output_.text.size()});
+        break;
+      }
+      case Node::break_loop:
+        return Flow::stop;
+      case Node::continue_loop:
+        return Flow::skip;
+      default:
+        throw Problem("an expression is no statement");
+    }
+    return Flow::next;
+  }
+
+  void assign(const Node& to, const Value& value) {
+    if (to.kind == Node::variable) return scope_->set(to.name, value);
+    if (to.kind == Node::attribute) {
+      const Value object = evaluate(*to.parts[0]);
+      const auto* const space = object.as<std::shared_ptr<Dict>>();
+      if (!space) throw Problem(format("'{}' of {} is set, but only a namespace can change", to.name, type_of(object)));
+      require_visible(to.name);
+      return (*space)->set(to.name, value);
+    }
+    const std::vector<Value> values = elements(value);
+    if (values.size() != to.parts.size())
+      throw Problem(format("{} are assigned to {}", plural(values.size(), "value"), plural(to.parts.size(), "name")));
+    for (std::size_t i = 0; i < values.size(); ++i) assign(*to.parts[i], values[i]);
+  }
+
+  void loop(const Node& node) {
+    const Node &target = *node.parts[0], &body = *node.parts[3];
+    auto loop = std::make_shared<Loop>();
+    for (Value& one : elements(evaluate(*node.parts[1]))) {
+      budget_.step();
+      if (node.parts[2]) {
+        const Inner inner(*this);
+        assign(target, one);
+        if (!truth(evaluate(*node.parts[2]))) continue;
+      }
+      loop->items.push_back(std::move(one));
+    }
+    budget_.make(loop->items.size() * sizeof(Value));
+    for (; loop->index < loop->items.size(); ++loop->index) {
+      const Value& one = loop->items[loop->index];
+      const bool is_outside = out_ == &output_.text;
+      const std::size_t begin = output_.text.size();
+      const Inner inner(*this);
+      assign(target, one);
+      scope_->set("loop", loop);
+      const Flow flow = execute(body);
+      if (const auto message = messages_.find(one.dict());
+          is_outside && message != messages_.end() && output_.text.size() > begin)
+        output_.messages[message->second] = {begin, output_.text.size()};
+      if (flow == Flow::stop) break;
+    }
+    if (!loop->items.empty() || !node.parts[4]) return;
+    const Inner inner(*this);
+    execute(*node.parts[4]);
+  }
+
+  void define(const Node& node) {
+    scopes_.push_back(scope_);
+    scope_->set(node.name,
+                std::make_shared<const Function>(Function{node.name, [this, &node, scope = scope_](const Arguments& given) {
+                                                            return call_macro(node, scope, given);
+                                                          }}));
+  }
+
+  Value call_macro(const Node& node, const std::shared_ptr<Scope>& scope, const Arguments& given) {
+    if (given.values.size() > node.names.size())
+      throw Problem(
+          format("the macro '{}' takes {}, not {}", node.name, plural(node.names.size(), "argument"), given.values.size()));
+    const Inner inner(*this, scope);
+    const std::size_t first_default = node.names.size() - (node.parts.size() - 1);
+    for (const auto& [name, value] : given.named)
+      if (std::find(node.names.begin(), node.names.end(), name) == node.names.end())
+        throw Problem(format("the macro '{}' has no argument '{}'", node.name, excerpt(name)));
+    for (std::size_t i = 0; i < node.names.size(); ++i) {
+      Value value = Undefined{format("the argument '{}' of the macro '{}'", excerpt(node.names[i]), node.name)};
+      const auto named =
+          std::find_if(given.named.begin(), given.named.end(), [&](const auto& one) { return one.first == node.names[i]; });
+      if (i < given.values.size())
+        value = given.values[i];
+      else if (named != given.named.end())
+        value = named->second;
+      else if (i >= first_default)
+        value = evaluate(*node.parts[1 + i - first_default]);
+      scope_->set(node.names[i], std::move(value));
+    }
+    return captured(*node.parts[0]);
+  }
+
+  Budget budget_;
+  std::shared_ptr<Scope> scope_;
+  std::vector<std::shared_ptr<Scope>> scopes_;
+  std::vector<std::shared_ptr<Dict>> spaces_;
+  std::unordered_map<const Dict*, std::size_t> messages_;
+  JinjaOutput output_;
+  std::string* out_ = nullptr;
+  Value filtered_;  // what the filter without a value gets
+  std::size_t level_ = 0;
+};
+
+}  // namespace
+
+}  // namespace jinja
+
+JinjaTemplate::JinjaTemplate(std::string name, std::string_view source) : name_(std::move(name)) {
+  try {
+    tree_ = jinja::parse(source);
+    jinja::each_node(*tree_, [&](const jinja::Node& node) {
+      if (node.kind == jinja::Node::generation) has_generation_ = true;
+      if (node.kind == jinja::Node::variable && (node.name == "varargs" || node.name == "kwargs"))
+        throw jinja::SyntaxProblem(format("'{}' is not known here", node.name), node.at);
+    });
+  } catch (const jinja::SyntaxProblem& problem) {
+    throw UserError(format("the chat template {} cannot be used (line {}, column {}: {}); correct it, or give another template",
+                           name_, problem.at.line, problem.at.column, problem.what()));
+  }
+}
+
+JinjaOutput JinjaTemplate::render(const Variables& variables) const {
+  try {
+    return jinja::Run(variables, most_steps, most_bytes).render(*tree_);
+  } catch (const jinja::Located& problem) {
+    const std::string where = format("{}, line {}, column {}", name_, problem.at.line, problem.at.column);
+    if (problem.is_raised)
+      throw TemplateRefusal(format("the chat template refuses it: {} ({})", excerpt(problem.what()), where));
+    throw UserError(
+        format("the chat template cannot be run ({}: {}); correct the template or the conversation", where, problem.what()));
+  }
+}
+
+bool JinjaTemplate::mentions(std::string_view word) const {
+  bool found = false;
+  jinja::each_node(*tree_, [&](const jinja::Node& node) {
+    found = found || ((node.kind == jinja::Node::variable || node.kind == jinja::Node::attribute) && node.name == word) ||
+            (node.kind == jinja::Node::constant && node.value.text() && *node.value.text() == word);
+  });
+  return found;
+}
+
+}  // namespace fsdp

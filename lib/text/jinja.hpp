@@ -1,0 +1,65 @@
+// Runs Jinja templates, as transformers runs chat templates: Jinja 3.1 in its immutable sandbox, with the options and functions
+// of transformers' apply_chat_template(). Values are Python's. Not known are imports, inheritance, `call` blocks, recursive
+// loops, `varargs`, escapes of HTML by themselves, and filters and methods that chat templates do not use.
+//   JinjaTemplate   a template                               jinja.cpp
+//   jinja::Node     its tree, read from the source           jinja_parser.cpp
+//   jinja::Value    values, their operators and texts        jinja_value.cpp
+//   filters, tests and methods, as tables                    jinja_functions.cpp
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja_parser.hpp"
+#include "text/jinja_value.hpp"
+
+namespace fsdp {
+
+/// The bytes from `begin` to `end` of a text.
+struct TextSpan {
+  std::size_t begin = 0, end = 0;
+};
+
+struct JinjaOutput {
+  std::string text;
+  std::vector<TextSpan> generated;  // what `generation` blocks wrote
+  /// What each message wrote: the output of the last pass of a loop over `messages` that wrote anything for the message. Empty
+  /// if there was none.
+  std::vector<TextSpan> messages;
+};
+
+/// The template has called raise_exception(), so it refuses the values that it got.
+struct TemplateRefusal : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class JinjaTemplate {
+ public:
+  /// What one rendering may use. These limits are far above what conversations need.
+  static constexpr std::size_t most_steps = 10'000'000, most_bytes = std::size_t{512} << 20;
+
+  /// `name` is the name in messages, that of the file. Throws UserError with line and column for what is not Jinja or not
+  /// known.
+  JinjaTemplate(std::string name, std::string_view source);
+
+  using Variables = std::vector<std::pair<std::string, jinja::Value>>;
+  /// Runs the template. Throws UserError, with line and column, for errors in the template and for what exceeds the limits, and
+  /// TemplateRefusal.
+  JinjaOutput render(const Variables& variables) const;
+
+  const std::string& name() const { return name_; }
+  bool has_generation() const { return has_generation_; }
+  /// Returns true if the template has this word as a variable, an attribute or a text in quotes.
+  bool mentions(std::string_view word) const;
+
+ private:
+  std::string name_;
+  jinja::NodePtr tree_;
+  bool has_generation_ = false;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,821 @@
+#include "text/jinja_parser.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "base/format.hpp"
+#include "text/utf8.hpp"
+
+namespace fsdp::jinja {
+
+namespace {
+
+constexpr std::size_t deepest_tree = 400, deepest_parse = 100;
+
+struct Token {
+  enum Kind { data, print_begin, print_end, tag_begin, tag_end, name, text, integer, real, sign, end } kind;
+  std::string value;
+  std::size_t at;  // in the source
+  Place place = {};
+};
+
+/// The source with each line end as \n, and without the last one.
+std::string with_simple_lines(std::string_view source) {
+  std::string all;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] != '\r')
+      all += source[i];
+    else if (i + 1 == source.size() || source[i + 1] != '\n')
+      all += '\n';
+  }
+  if (all.ends_with('\n')) all.pop_back();
+  return all;
+}
+
+Place place_of(std::string_view source, std::size_t at) {
+  const std::string_view before = source.substr(0, at);
+  const std::size_t line_begin = before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1;
+  return {1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')),
+          1 + static_cast<std::size_t>(std::count_if(before.begin() + static_cast<std::ptrdiff_t>(line_begin), before.end(),
+                                                     [](char c) { return (c & 0xc0) != 0x80; }))};
+}
+
+bool begins_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
+}
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) : source_(source) {}
+
+  std::vector<Token> tokens() {
+    while (at_ < source_.size()) outside();
+    add(Token::end, "", source_.size());
+    std::size_t at = 0;
+    Place place;
+    for (Token& token : tokens_) {
+      for (; at < token.at; ++at) {
+        if (source_[at] == '\n') {
+          ++place.line;
+          place.column = 1;
+        } else if ((source_[at] & 0xc0) != 0x80) {
+          ++place.column;
+        }
+      }
+      token.place = place;
+    }
+    return std::move(tokens_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what, std::size_t at) const { throw SyntaxProblem(what, place_of(source_, at)); }
+  bool is(std::string_view text, std::size_t at) const { return source_.substr(at).starts_with(text); }
+  bool take(std::string_view text) {
+    if (!is(text, at_)) return false;
+    at_ += text.size();
+    return true;
+  }
+  void add(Token::Kind kind, std::string value, std::size_t at) { tokens_.push_back({kind, std::move(value), at}); }
+  void skip_spaces() {
+    while (at_ < source_.size()) {
+      std::size_t next = at_;
+      if (!is_python_space(next_character(source_, next))) return;
+      at_ = next;
+    }
+  }
+
+  /// Adds the text from `begin` to `end`. A mark with `sign` follows, which may remove spaces at the end of the text.
+  void add_data(std::size_t begin, std::size_t end, char sign, bool is_print) {
+    std::string text(source_.substr(begin, end - begin));
+    if (sign == '-') {
+      text = strip(text, false, true, is_python_space);
+    } else if (sign != '+' && !is_print) {
+      const std::size_t newline = text.rfind('\n'), line = newline == text.npos ? 0 : newline + 1;
+      const bool starts_line = newline != text.npos || begin == 0 || source_[begin - 1] == '\n';
+      if (starts_line && strip(text.substr(line), true, true, is_python_space).empty()) text.resize(line);
+    }
+    if (!text.empty()) add(Token::data, std::move(text), begin);
+  }
+
+  /// Skips what the end of a tag or comment removes from the text behind it.
+  void trim_behind(char sign) {
+    if (sign == '-')
+      skip_spaces();
+    else if (sign != '+')
+      take("\n");
+  }
+
+  void outside() {
+    std::size_t mark = at_;
+    do {
+      mark = source_.find('{', mark);
+    } while (mark != source_.npos &&
+             (mark + 1 == source_.size() || std::string_view("%{#").find(source_[mark + 1]) == std::string_view::npos) &&
+             ++mark > 0);
+    if (mark == source_.npos) {
+      if (at_ < source_.size()) add(Token::data, std::string(source_.substr(at_)), at_);
+      at_ = source_.size();
+      return;
+    }
+    const char kind = source_[mark + 1];
+    const char sign =
+        mark + 2 < source_.size() && (source_[mark + 2] == '-' || source_[mark + 2] == '+') ? source_[mark + 2] : ' ';
+    add_data(at_, mark, sign, kind == '{');
+    at_ = mark + (sign == ' ' ? 2 : 3);
+    if (kind == '#') return comment(mark);
+    if (kind == '%' && raw(mark)) return;
+    add(kind == '{' ? Token::print_begin : Token::tag_begin, "", mark);
+    while (!inside(kind == '{', mark)) {
+    }
+  }
+
+  void comment(std::size_t mark) {
+    const std::size_t end = source_.find("#}", at_);
+    if (end == source_.npos) fail("a comment does not end", mark);
+    const char sign = end > at_ ? source_[end - 1] : ' ';
+    at_ = end + 2;
+    trim_behind(sign);
+  }
+
+  /// Reads the whole of {% raw %} ... {% endraw %}. Returns false if another tag begins here.
+  bool raw(std::size_t mark) {
+    const std::size_t before = at_;
+    skip_spaces();
+    const bool is_raw = take("raw");
+    skip_spaces();
+    const bool strips = take("-%}");
+    if (!is_raw || (!strips && !take("%}"))) {
+      at_ = before;
+      return false;
+    }
+    if (strips) skip_spaces();
+    const std::size_t begin = at_;
+    for (std::size_t end = source_.find("{%", begin); end != source_.npos; end = source_.find("{%", end + 1)) {
+      at_ = end + 2;
+      const char sign = take("-") ? '-' : take("+") ? '+' : ' ';
+      skip_spaces();
+      if (!take("endraw")) continue;
+      skip_spaces();
+      const char last = take("-%}") ? '-' : take("+%}") ? '+' : take("%}") ? ' ' : 'x';
+      if (last == 'x') continue;
+      add_data(begin, end, sign, false);
+      trim_behind(last);
+      return true;
+    }
+    fail("'raw' does not end", mark);
+  }
+
+  /// Reads a token. Returns true if the tag ends.
+  bool inside(bool is_print, std::size_t mark) {
+    skip_spaces();
+    const std::size_t begin = at_;
+    if (at_ == source_.size()) fail(is_print ? "'{{' has no '}}'" : "'{%' has no '%}'", mark);
+    if (open_.empty()) {
+      const bool strips = take(is_print ? "-}}" : "-%}"), keeps = !strips && !is_print && take("+%}");
+      if (strips || keeps || take(is_print ? "}}" : "%}")) {
+        add(is_print ? Token::print_end : Token::tag_end, "", begin);
+        if (strips || !is_print) trim_behind(strips ? '-' : keeps ? '+' : ' ');
+        return true;
+      }
+    }
+    const char c = source_[at_];
+    if (begins_name(c)) {
+      while (at_ < source_.size() && (begins_name(source_[at_]) || is_decimal(source_[at_]))) ++at_;
+      add(Token::name, std::string(source_.substr(begin, at_ - begin)), begin);
+    } else if (is_decimal(c)) {
+      number();
+    } else if (c == '\'' || c == '"') {
+      quoted();
+    } else {
+      sign();
+    }
+    return false;
+  }
+
+  void number() {
+    const std::size_t begin = at_;
+    const auto digits = [&] {
+      while (at_ < source_.size() && (is_decimal(source_[at_]) || (source_[at_] == '_' && is_decimal(source_[at_ - 1])))) ++at_;
+    };
+    digits();
+    bool is_real = false;
+    const bool is_of_attribute = begin > 0 && source_[begin - 1] == '.';  // a.0
+    if (!is_of_attribute && at_ + 1 < source_.size() && source_[at_] == '.' && is_decimal(source_[at_ + 1])) {
+      is_real = true;
+      ++at_;
+      digits();
+    }
+    if (!is_of_attribute && at_ + 1 < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
+      const std::size_t exponent = at_ + (source_[at_ + 1] == '-' || source_[at_ + 1] == '+' ? 2 : 1);
+      if (exponent < source_.size() && is_decimal(source_[exponent])) {
+        is_real = true;
+        at_ = exponent;
+        digits();
+      }
+    }
+    std::string value(source_.substr(begin, at_ - begin));
+    std::erase(value, '_');
+    if (at_ < source_.size() && begins_name(source_[at_])) fail("a number ends with a letter", at_);
+    add(is_real ? Token::real : Token::integer, std::move(value), begin);
+  }
+
+  void quoted() {
+    const std::size_t begin = at_;
+    const char quote = source_[at_++];
+    std::string value;
+    for (;;) {
+      if (at_ == source_.size()) fail("a text in quotes does not end", begin);
+      const char c = source_[at_++];
+      if (c == quote) break;
+      if (c == '\\')
+        escape(value, begin);
+      else
+        value += c;
+    }
+    add(Token::text, std::move(value), begin);
+  }
+
+  void escape(std::string& to, std::size_t begin) {
+    if (at_ == source_.size()) fail("a text in quotes does not end", begin);
+    const char c = source_[at_++];
+    constexpr std::string_view names = "ntr\\'\"abfv", meanings = "\n\t\r\\'\"\a\b\f\v";
+    if (const std::size_t i = names.find(c); i != names.npos) {
+      to += meanings[i];
+    } else if (c == 'x' || c == 'u' || c == 'U') {
+      const std::size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+      unsigned code = 0;
+      const char* const last = source_.data() + std::min(source_.size(), at_ + digits);
+      const auto [stopped, error] = std::from_chars(source_.data() + at_, last, code, 16);
+      if (error != std::errc() || stopped != source_.data() + at_ + digits || code > 0x10ffff ||
+          (code >= 0xd800 && code < 0xe000))
+        fail(format("'\\{}' is not followed by the {} digits of a character", c, digits), at_ - 2);
+      append_utf8(to, code);
+      at_ += digits;
+    } else if (c >= '0' && c < '8') {
+      unsigned code = 0;
+      --at_;
+      for (int n = 0; n < 3 && at_ < source_.size() && source_[at_] >= '0' && source_[at_] < '8'; ++n)
+        code = code * 8 + static_cast<unsigned>(source_[at_++] - '0');
+      append_utf8(to, code);
+    } else if (c == 'N') {
+      fail("'\\N' is not known in a text", at_ - 2);
+    } else if (c != '\n') {
+      to += '\\';
+      to += c;
+    }
+  }
+
+  void sign() {
+    constexpr std::string_view doubles[] = {"**", "//", "==", "!=", "<=", ">="};
+    const std::size_t begin = at_;
+    std::string_view value = source_.substr(at_, 1);
+    for (const std::string_view two : doubles)
+      if (is(two, at_)) value = two;
+    if (std::string_view("+-*/%~<>=.,:|()[]{}!").find(value[0]) == value.npos || value == "!")
+      fail(format("'{}' is not expected", excerpt(source_.substr(at_, 1))), at_);
+    constexpr std::string_view opening = "([{", closing = ")]}";
+    if (const std::size_t i = opening.find(value[0]); i != opening.npos) open_ += closing[i];
+    if (closing.find(value[0]) != closing.npos) {
+      if (!open_.ends_with(value[0])) fail(format("'{}' closes nothing", value), at_);
+      open_.pop_back();
+    }
+    at_ += value.size();
+    add(Token::sign, std::string(value), begin);
+  }
+
+  std::string_view source_;
+  std::size_t at_ = 0;
+  std::string open_;  // the brackets that are to be closed
+  std::vector<Token> tokens_;
+};
+
+class Parser {
+ public:
+  explicit Parser(std::string_view source) : tokens_(Lexer(source).tokens()) {}
+
+  NodePtr whole() {
+    NodePtr all = block({});
+    if (here().kind != Token::end) fail("the source does not end here");
+    return all;
+  }
+
+ private:
+  using Names = std::vector<std::string_view>;
+
+  const Token& here() const { return tokens_[at_]; }
+  const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+  [[noreturn]] void fail(const std::string& what) const { throw SyntaxProblem(what, here().place); }
+  static std::string named(const Token& token) {
+    switch (token.kind) {
+      case Token::data:
+        return "text";
+      case Token::print_begin:
+        return "'{{'";
+      case Token::print_end:
+        return "'}}'";
+      case Token::tag_begin:
+        return "'{%'";
+      case Token::tag_end:
+        return "'%}'";
+      case Token::end:
+        return "the end of the template";
+      default:
+        return format("'{}'", excerpt(token.value, 40));
+    }
+  }
+  bool is(Token::Kind kind) const { return here().kind == kind; }
+  bool is_sign(std::string_view sign) const { return is(Token::sign) && here().value == sign; }
+  bool is_name(std::string_view name) const { return is(Token::name) && here().value == name; }
+  bool take_sign(std::string_view sign) { return is_sign(sign) && ++at_ > 0; }
+  bool take_name(std::string_view name) { return is_name(name) && ++at_ > 0; }
+  void expect_sign(std::string_view sign) {
+    if (!take_sign(sign)) fail(format("'{}' is expected, not {}", sign, named(here())));
+  }
+  void expect(Token::Kind kind) {
+    if (!is(kind)) fail(format("{} is expected, not {}", named({kind, "", 0, {}}), named(here())));
+    ++at_;
+  }
+  std::string expect_name() {
+    if (!is(Token::name)) fail(format("a name is expected, not {}", named(here())));
+    return tokens_[at_++].value;
+  }
+
+  Node node(Node::Kind kind, std::string name = {}) const {
+    return {.kind = kind, .at = here().place, .name = std::move(name)};
+  }
+  NodePtr made(Node node) const {
+    for (const NodePtr& part : node.parts)
+      if (part) node.depth = std::max(node.depth, part->depth + 1);
+    for (const auto& [name, part] : node.named) node.depth = std::max(node.depth, part->depth + 1);
+    if (node.depth > deepest_tree)
+      throw SyntaxProblem(format("an expression or block has more than {} levels", deepest_tree), node.at);
+    return std::make_unique<const Node>(std::move(node));
+  }
+  template <class... Parts>
+  NodePtr made(Node node, Parts... parts) const {
+    (node.parts.push_back(std::move(parts)), ...);
+    return made(std::move(node));
+  }
+
+  /// Counts the levels of calls, which brackets and blocks make.
+  struct Level {
+    explicit Level(Parser& of) : parser(of) {
+      if (++parser.level_ > deepest_parse) parser.fail(format("brackets or blocks have more than {} levels", deepest_parse));
+    }
+    ~Level() { --parser.level_; }
+    Parser& parser;
+  };
+
+  /// Reads statements until the tag of one of `ends`, whose {% and name are then behind.
+  NodePtr block(const Names& ends) {
+    const Level level(*this);
+    const Place begin = here().place;
+    Node all = node(Node::block);
+    for (;;) {
+      if (is(Token::end)) {
+        if (!ends.empty()) throw SyntaxProblem(format("'{}' is missing for the block that begins here", ends.back()), begin);
+        return made(std::move(all));
+      }
+      if (is(Token::data)) {
+        Node text = node(Node::text);
+        text.value = Value(tokens_[at_++].value);
+        all.parts.push_back(made(std::move(text)));
+      } else if (is(Token::print_begin)) {
+        ++at_;
+        Node print = node(Node::print);
+        all.parts.push_back(made(std::move(print), tuple_or_one()));
+        expect(Token::print_end);
+      } else {
+        expect(Token::tag_begin);
+        if (is(Token::name) && std::find(ends.begin(), ends.end(), here().value) != ends.end()) return made(std::move(all));
+        all.parts.push_back(statement());
+      }
+    }
+  }
+  /// The rest of a tag, a block until `end`, and its tag.
+  NodePtr body(std::string_view end) {
+    expect(Token::tag_end);
+    NodePtr all = block({end});
+    ++at_;
+    return all;
+  }
+
+  NodePtr statement() {
+    const std::string name = is(Token::name) ? here().value : "";
+    const auto is_one = [&](std::string_view of) { return name == of && ++at_ > 0; };
+    Node all = node(Node::block);
+    NodePtr done;
+    if (is_one("if")) {
+      done = if_block(std::move(all));
+    } else if (is_one("for")) {
+      done = for_block(std::move(all));
+    } else if (is_one("set")) {
+      done = set(std::move(all));
+    } else if (is_one("macro")) {
+      done = macro(std::move(all));
+    } else if (is_one("generation")) {
+      all.kind = Node::generation;
+      done = made(std::move(all), body("endgeneration"));
+    } else if (is_one("filter")) {
+      all.kind = Node::filter_block;
+      NodePtr by = filters(filter(nullptr));
+      done = made(std::move(all), std::move(by), body("endfilter"));
+    } else if (is_one("with")) {
+      done = with_block(std::move(all));
+    } else if (name == "break" || name == "continue") {
+      if (loops_ == 0) fail(format("'{}' is in no loop", name));
+      ++at_;
+      all.kind = name == "break" ? Node::break_loop : Node::continue_loop;
+      done = made(std::move(all));
+    } else {
+      fail(format("the tag {} is not known here", named(here())));
+    }
+    expect(Token::tag_end);
+    return done;
+  }
+
+  NodePtr if_block(Node all) {
+    all.kind = Node::if_block;
+    all.parts.push_back(tuple_or_one(/*with_choice=*/false));
+    expect(Token::tag_end);
+    for (;;) {
+      all.parts.push_back(block({"elif", "else", "endif"}));
+      if (take_name("endif")) return made(std::move(all));
+      if (take_name("elif"))
+        all.parts.push_back(tuple_or_one(/*with_choice=*/false));
+      else
+        break;
+      expect(Token::tag_end);
+    }
+    ++at_;
+    all.parts.push_back(body("endif"));
+    return made(std::move(all));
+  }
+
+  NodePtr for_block(Node all) {
+    all.kind = Node::for_block;
+    all.parts.push_back(target(/*with_attribute=*/false));
+    if (!take_name("in")) fail(format("'in' is expected, not {}", named(here())));
+    all.parts.push_back(tuple_or_one(/*with_choice=*/false));
+    all.parts.push_back(take_name("if") ? expression() : nullptr);
+    if (is_name("recursive")) fail("a loop that is 'recursive' is not known here");
+    expect(Token::tag_end);
+    ++loops_;
+    all.parts.push_back(block({"else", "endfor"}));
+    --loops_;
+    if (take_name("else")) {
+      all.parts.push_back(body("endfor"));
+    } else {
+      ++at_;
+      all.parts.push_back(nullptr);
+    }
+    return made(std::move(all));
+  }
+
+  /// A name, a tuple of names, or name.attribute, to which a value is assigned.
+  NodePtr target(bool with_attribute) {
+    const auto one = [&]() -> NodePtr {
+      Node to = node(Node::variable);
+      if (take_sign("(")) {
+        NodePtr inner = target(false);
+        expect_sign(")");
+        return inner;
+      }
+      to.name = expect_name();
+      if (with_attribute && take_sign(".")) {
+        Node of = node(Node::attribute, expect_name());
+        of.at = to.at;
+        return made(std::move(of), made(std::move(to)));
+      }
+      return made(std::move(to));
+    };
+    const Level level(*this);
+    Node all = node(Node::tuple);
+    NodePtr first = one();
+    if (!is_sign(",")) return first;
+    all.parts.push_back(std::move(first));
+    while (take_sign(","))
+      if (is(Token::name) || is_sign("(")) all.parts.push_back(one());
+    return made(std::move(all));
+  }
+
+  NodePtr set(Node all) {
+    NodePtr to = target(/*with_attribute=*/true);
+    if (take_sign("=")) {
+      all.kind = Node::set;
+      return made(std::move(all), std::move(to), tuple_or_one());
+    }
+    all.kind = Node::set_block;
+    NodePtr by = is_sign("|") ? filters(nullptr) : nullptr;
+    return made(std::move(all), std::move(to), std::move(by), body("endset"));
+  }
+
+  NodePtr macro(Node all) {
+    all.kind = Node::macro;
+    all.name = expect_name();
+    std::vector<NodePtr> defaults;
+    expect_sign("(");
+    while (!take_sign(")")) {
+      if (!all.names.empty()) expect_sign(",");
+      if (take_sign(")")) break;
+      all.names.push_back(expect_name());
+      if (take_sign("="))
+        defaults.push_back(expression());
+      else if (!defaults.empty())
+        fail("a parameter without a default value is behind one that has it");
+    }
+    const std::size_t outer = std::exchange(loops_, 0);
+    all.parts.push_back(body("endmacro"));
+    loops_ = outer;
+    for (NodePtr& one : defaults) all.parts.push_back(std::move(one));
+    return made(std::move(all));
+  }
+
+  NodePtr with_block(Node all) {
+    all.kind = Node::with_block;
+    std::vector<NodePtr> values;
+    while (!is(Token::tag_end)) {
+      if (!values.empty()) expect_sign(",");
+      values.push_back(target(false));
+      expect_sign("=");
+      values.push_back(expression());
+    }
+    all.parts.push_back(body("endwith"));
+    for (NodePtr& one : values) all.parts.push_back(std::move(one));
+    return made(std::move(all));
+  }
+
+  /// An expression, or several with commas between them.
+  NodePtr tuple_or_one(bool with_choice = true) {
+    Node all = node(Node::tuple);
+    const auto one = [&] { return with_choice ? expression() : either(); };
+    NodePtr first = one();
+    if (!is_sign(",")) return first;
+    all.parts.push_back(std::move(first));
+    while (take_sign(",")) {
+      if (is(Token::print_end) || is(Token::tag_end) || is_sign(")") || is_name("in")) break;
+      all.parts.push_back(one());
+    }
+    return made(std::move(all));
+  }
+
+  NodePtr expression() {
+    const Level level(*this);
+    NodePtr value = either();
+    while (is_name("if")) {
+      Node choice = node(Node::choice);
+      ++at_;
+      NodePtr condition = either();
+      NodePtr other = take_name("else") ? expression() : nullptr;
+      value = made(std::move(choice), std::move(condition), std::move(value), std::move(other));
+    }
+    return value;
+  }
+
+  /// Operators of one precedence, from left to right.
+  template <class Read>
+  NodePtr operators(const Names& signs, Token::Kind kind, const Read& read) {
+    NodePtr left = read();
+    while (is(kind) && std::find(signs.begin(), signs.end(), here().value) != signs.end()) {
+      Node both = node(Node::binary, here().value);
+      ++at_;
+      left = made(std::move(both), std::move(left), read());
+    }
+    return left;
+  }
+  NodePtr either() {
+    return operators({"or"}, Token::name, [&] { return operators({"and"}, Token::name, [&] { return negation(); }); });
+  }
+  NodePtr negation() {
+    if (!is_name("not")) return comparison();
+    const Level level(*this);
+    Node all = node(Node::unary, "not");
+    ++at_;
+    return made(std::move(all), negation());
+  }
+  NodePtr comparison() {
+    Node all = node(Node::compare);
+    NodePtr first = sum();
+    for (;;) {
+      std::string sign;
+      if (is(Token::sign) &&
+          (here().value == "==" || here().value == "!=" || here().value[0] == '<' || here().value[0] == '>')) {
+        sign = here().value;
+      } else if (is_name("in")) {
+        sign = "in";
+      } else if (is_name("not") && next().kind == Token::name && next().value == "in") {
+        sign = "not in";
+        ++at_;
+      } else {
+        break;
+      }
+      ++at_;
+      if (all.parts.empty()) all.parts.push_back(std::move(first));
+      all.names.push_back(sign);
+      all.parts.push_back(sum());
+    }
+    return all.parts.empty() ? std::move(first) : made(std::move(all));
+  }
+  NodePtr sum() {
+    return operators({"+", "-"}, Token::sign, [&] {
+      return operators({"~"}, Token::sign, [&] {
+        return operators({"*", "/", "//", "%"}, Token::sign,
+                         [&] { return operators({"**"}, Token::sign, [&] { return signed_value(true); }); });
+      });
+    });
+  }
+  NodePtr signed_value(bool with_filters) {
+    const Level level(*this);
+    NodePtr value;
+    if (is_sign("-") || is_sign("+")) {
+      Node all = node(Node::unary, here().value);
+      ++at_;
+      value = made(std::move(all), signed_value(false));
+    } else {
+      value = primary();
+    }
+    value = with_attributes(std::move(value));
+    return with_filters ? filters(std::move(value)) : std::move(value);
+  }
+
+  NodePtr primary() {
+    Node one = node(Node::constant);
+    if (is(Token::name)) {
+      static const std::pair<std::string_view, Value> words[] = {{"true", true},   {"True", true},   {"false", false},
+                                                                 {"False", false}, {"none", None()}, {"None", None()}};
+      for (const auto& [word, value] : words) {
+        if (!is_name(word)) continue;
+        one.value = value;
+        ++at_;
+        return made(std::move(one));
+      }
+      for (const std::string_view word : {"if", "else", "in", "is", "not", "and", "or"})
+        if (is_name(word)) fail(format("a value is expected, not '{}'", word));
+      one.kind = Node::variable;
+      one.name = expect_name();
+      return made(std::move(one));
+    }
+    if (is(Token::text)) {
+      std::string text;
+      while (is(Token::text)) text += tokens_[at_++].value;
+      one.value = Value(std::move(text));
+      return made(std::move(one));
+    }
+    if (is(Token::integer) || is(Token::real)) {
+      const std::string& digits = here().value;
+      std::int64_t whole = 0;
+      double real = 0;
+      const char* const end = digits.data() + digits.size();
+      const auto read =
+          is(Token::integer) ? std::from_chars(digits.data(), end, whole) : std::from_chars(digits.data(), end, real);
+      if (read.ec != std::errc() || read.ptr != end) fail(format("the number {} is not accepted", excerpt(digits, 40)));
+      one.value = is(Token::integer) ? Value(whole) : Value(real);
+      ++at_;
+      return made(std::move(one));
+    }
+    if (take_sign("(")) {
+      if (take_sign(")")) {
+        one.kind = Node::tuple;
+        return made(std::move(one));
+      }
+      NodePtr inner = tuple_or_one();
+      expect_sign(")");
+      return inner;
+    }
+    if (take_sign("[")) {
+      one.kind = Node::list;
+      elements("]", [&] { one.parts.push_back(expression()); });
+      return made(std::move(one));
+    }
+    if (take_sign("{")) {
+      one.kind = Node::dict;
+      elements("}", [&] {
+        one.parts.push_back(expression());
+        expect_sign(":");
+        one.parts.push_back(expression());
+      });
+      return made(std::move(one));
+    }
+    fail(format("a value is expected, not {}", named(here())));
+  }
+  template <class Read>
+  void elements(std::string_view end, const Read& read) {
+    for (bool first = true; !take_sign(end); first = false) {
+      if (!first) expect_sign(",");
+      if (take_sign(end)) return;
+      read();
+    }
+  }
+
+  NodePtr with_attributes(NodePtr value) {
+    for (;;) {
+      Node all = node(Node::attribute);
+      if (take_sign(".")) {
+        if (is(Token::integer)) {
+          all.kind = Node::item;
+          value = made(std::move(all), std::move(value), primary());
+        } else {
+          all.name = expect_name();
+          value = made(std::move(all), std::move(value));
+        }
+      } else if (take_sign("[")) {
+        value = subscript(std::move(all), std::move(value));
+      } else if (is_sign("(")) {
+        value = call(std::move(all), std::move(value));
+      } else {
+        return value;
+      }
+    }
+  }
+  NodePtr subscript(Node all, NodePtr value) {
+    all.parts.push_back(std::move(value));
+    const auto bound = [&] { return is_sign(":") || is_sign("]") ? nullptr : expression(); };
+    all.kind = Node::item;
+    NodePtr first = bound();
+    if (!first && is_sign("]")) fail("a value is expected, not ']'");
+    all.parts.push_back(std::move(first));
+    if (is_sign(":")) {
+      all.kind = Node::slice;
+      for (int i = 0; i < 2; ++i) all.parts.push_back(take_sign(":") ? bound() : nullptr);
+    }
+    expect_sign("]");
+    return made(std::move(all));
+  }
+  NodePtr call(Node all, NodePtr function) {
+    all.kind = Node::call;
+    all.parts.push_back(std::move(function));
+    arguments(all);
+    return made(std::move(all));
+  }
+  void arguments(Node& to) {
+    expect_sign("(");
+    elements(")", [&] {
+      if (is_sign("*") || is_sign("**")) fail("arguments with '*' are not known here");
+      if (is(Token::name) && next().kind == Token::sign && next().value == "=") {
+        std::string name = expect_name();
+        ++at_;
+        to.named.emplace_back(std::move(name), expression());
+      } else if (to.named.empty()) {
+        to.parts.push_back(expression());
+      } else {
+        fail("an argument without a name is behind one with a name");
+      }
+    });
+  }
+
+  /// The filters, tests and calls behind a value.
+  NodePtr filters(NodePtr value) {
+    for (;;) {
+      if (take_sign("|")) {
+        value = filter(std::move(value));
+      } else if (value && is_name("is")) {
+        value = test(std::move(value));
+      } else if (value && is_sign("(")) {
+        Node all = node(Node::call);
+        value = call(std::move(all), std::move(value));
+      } else {
+        return value;
+      }
+    }
+  }
+  NodePtr filter(NodePtr value) {
+    Node all = node(Node::filter);
+    all.name = expect_name();
+    all.parts.push_back(std::move(value));
+    if (is_sign("(")) arguments(all);
+    return made(std::move(all));
+  }
+  NodePtr test(NodePtr value) {
+    Node all = node(Node::test);
+    ++at_;
+    const bool negates = take_name("not");
+    all.name = expect_name();
+    all.parts.push_back(std::move(value));
+    if (is_sign("(")) {
+      arguments(all);
+    } else if (is(Token::text) || is(Token::integer) || is(Token::real) || is_sign("[") || is_sign("{") ||
+               (is(Token::name) && !is_name("else") && !is_name("or") && !is_name("and") && !is_name("if"))) {
+      if (is_name("is")) fail("tests do not follow each other");
+      if (!is_name("in") && !is_name("not") && !is_name("recursive")) all.parts.push_back(with_attributes(primary()));
+    }
+    Node inverse = node(Node::unary, "not");
+    inverse.at = all.at;
+    NodePtr done = made(std::move(all));
+    return negates ? made(std::move(inverse), std::move(done)) : std::move(done);
+  }
+
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0, level_ = 0, loops_ = 0;
+};
+
+}  // namespace
+
+NodePtr parse(std::string_view source) {
+  const std::string lines = with_simple_lines(source);
+  return Parser(lines).whole();
+}
+
+}  // namespace fsdp::jinja
