@@ -18,6 +18,9 @@ struct Row {
   const Choice* choice;
 };
 
+/// The number of inputs.
+std::size_t length_of(const Row& row) { return row.question->context.size() + row.choice->tokens.size() - 1; }
+
 std::vector<Row> rows_of(const std::vector<Question>& questions) {
   std::vector<Row> rows;
   for (const Question& question : questions)
@@ -73,8 +76,7 @@ std::size_t number_of_rows(const std::vector<Question>& questions) { return rows
 
 std::size_t longest_row(const std::vector<Question>& questions) {
   std::size_t longest = 1;
-  for (const Row& row : rows_of(questions))
-    longest = std::max(longest, row.question->context.size() + row.choice->tokens.size() - 1);
+  for (const Row& row : rows_of(questions)) longest = std::max(longest, length_of(row));
   return longest;
 }
 
@@ -93,6 +95,14 @@ MultipleChoiceScore ask(const std::vector<Question>& questions, Executor& execut
   std::vector<float> of_tokens(B * T);
   std::vector<double> losses(rows.size(), 0);  // by row: of this rank's rows, later of all rows
   const std::size_t at_once = B * static_cast<std::size_t>(world.size());
+  agree(world, [&] {
+    for (const Row& row : rows)
+      if (executor.table_class(std::min(T, length_of(row))) != executor.table_class(T))
+        throw UserError(format(
+            "questions of {} and {} tokens do not go together (the model's rotary frequencies depend on the length); split "
+            "the file by the length of its questions",
+            length_of(row), T));
+  });
   for (std::size_t begin = 0; begin < rows.size(); begin += at_once) {
     const std::size_t first = std::min(rows.size(), begin + B * static_cast<std::size_t>(world.rank()));
     const std::size_t mine = std::min(B, rows.size() - first);

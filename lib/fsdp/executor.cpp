@@ -61,10 +61,16 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
     }
   }
-  const std::size_t longest = std::max(shape.T, plan_.cache.positions);
-  std::vector<float> tables(model.table_numel(longest));
-  model.fill_tables(tables, longest, options_.table_type);
-  view_of(plan_.tables, tables.size() * sizeof(float), StreamId::compute).write(0, std::as_bytes(std::span(tables)));
+}
+
+void Executor::fill_tables(std::size_t length) {
+  const std::size_t wanted = table_class(length), positions = std::max(facts_.shape.T, plan_.cache.positions);
+  if (wanted == table_class_) return;
+  tables_.resize(facts_.model.table_numel(positions));
+  facts_.model.fill_tables(tables_, positions, length, options_.table_type);
+  view_of(plan_.tables, tables_.size() * sizeof(float), StreamId::compute).write(0, std::as_bytes(std::span(tables_)));
+  table_class_ = wanted;
+  if (table_class(positions) == table_class(1)) tables_ = {};
 }
 
 std::size_t Executor::peak_bytes() const {
@@ -319,7 +325,7 @@ void Executor::decode(const DecodingStep& step, float* logits) {
     memory = std::copy(numbers.begin(), numbers.end(), memory);
     return kept;
   };
-  step_ = {keep(step.tokens), keep(step.sequences), keep(step.positions), keep(step.wanted)};
+  step_ = {keep(step.tokens), keep(step.sequences), keep(step.positions), keep(step.wanted), step.length};
   run(plan_.decoding);
   std::copy_n(at<const float>(plan_.logits), step.wanted.size() * facts_.sizes.logits / sizeof(float), logits);
 }
@@ -357,6 +363,7 @@ std::int32_t* Executor::next_batch(std::size_t index) {
 /// Every list begins and ends with all streams idle. Plans rely on this.
 void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars, std::span<OperationTime> times) {
   expect(!pass_, "one list runs at a time");
+  fill_tables(&operations == &plan_.decoding ? step_.length : facts_.shape.T);
   pass_.emplace(Pass{this, operations, scalars, times, next_half_ ? 0 : half_of_batches(), notes_of(operations)});
   for (const auto& s : streams()) s->begin_marks(!times.empty());
 }

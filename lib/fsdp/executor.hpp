@@ -130,6 +130,8 @@ class Executor {
   /// caches. Collective over world.
   void decode(const DecodingStep& step, float* logits);
   const kernels::CacheShape& cache() const { return plan_.cache; }
+  /// See Model::table_class(), and DecodingStep for its use.
+  std::size_t table_class(std::size_t length) const { return facts_.model.table_class(length); }
   /// The largest number of tokens in a decoding step.
   std::size_t most_rows() const { return facts_.shape.rows(); }
 
@@ -156,6 +158,8 @@ class Executor {
   void reset_times();
 
  private:
+  /// Fills plan.tables for sequences of this length, unless they are. All streams must be idle.
+  void fill_tables(std::size_t length);
   /// One run of a list of operations: the list, its arguments, and the number of operations already submitted.
   struct Pass {
     Executor* executor;
@@ -206,6 +210,8 @@ class Executor {
   FlightLanes* lanes_ = nullptr;
   std::array<std::vector<FlightEntry>, 4> notes_;              // for the lists update, evaluation, decoding and publish
   DecodingStep step_;                                          // the current step
+  std::size_t table_class_ = 0;                                // the class of lengths that plan.tables is filled for; 0: none
+  std::vector<float> tables_;                                  // for filling plan.tables; empty if only one class is possible
   bool next_half_ = false;                                     // which half of plan.tokens holds the batch of the next update
   std::optional<Pass> pass_;                                   // the current run of a list
   std::vector<Event> events_;                                  // one event for the end of each operation of the current list

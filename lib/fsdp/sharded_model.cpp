@@ -110,6 +110,11 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
                "`micro-batches per update` and raise `micro-batch`",
                options.plan.micro_batches, model.blocks(), options.plan.micro_batches * model.blocks(), most_block_passes));
   model.check_batch(options.batch, options.types.parameter, options.plan.cache);
+  if (options.plan.documents && model.table_class(options.batch.T) != model.table_class(1))
+    throw UserError(format(
+        "`attention within documents` does not work with sequences of {} tokens (the model's rotary frequencies depend on "
+        "the length, and documents of a sequence differ in length); lower `sequence length`, or leave it out",
+        options.batch.T));
 }
 
 ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, MeshShape mesh,

@@ -7,6 +7,7 @@
 #include "base/narrow.hpp"
 #include "base/philox.hpp"
 #include "comm/agree.hpp"
+#include "nn/rope.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -47,7 +48,8 @@ GenerationShape generation_shape(const TransformerConfig& config, std::size_t se
                                  std::size_t new_tokens) {
   const std::size_t most = config.longest_sequence(), positions = std::min(most, round_up(longest + new_tokens, 64));
   // If a text can reach the longest sequence, a step may have to run the newest half of the text again.
-  const std::size_t at_once = positions < longest + new_tokens ? positions : std::min(longest, positions) * sequences;
+  const bool again = positions < longest + new_tokens || rope_class(config, config.rope, positions) != 1;
+  const std::size_t at_once = again ? positions : std::min(longest, positions) * sequences;
   return {{sequences, positions}, std::max(sequences, std::min(most_rows, round_up(at_once, 16)))};
 }
 
@@ -57,10 +59,12 @@ struct Generator::Text {
   std::vector<TokenId> tokens;  // the prompt's tokens, then the new ones
   std::size_t base = 0;         // index of the token at position 0
   std::size_t cached = 0;       // tokens [base, cached) are in the cache
+  std::size_t table_class = 0;  // for which the cached keys were rotated
   std::unique_ptr<TokenDecoder> decoder;
   std::size_t shown = 0;  // the number of bytes of result.text that were shown
 
   std::size_t pending() const { return tokens.size() - cached; }
+  std::size_t length() const { return tokens.size() - base; }
 };
 
 Generator::Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer& tokenizer,
@@ -169,16 +173,25 @@ void Generator::add_rows(std::size_t place, std::size_t room) {
 }
 
 /// Runs a step: first the newest token of each text whose other tokens are cached, then as many tokens of the other texts as
-/// fit.
+/// fit. If texts differ in their table class, only those in the class of the text that began first take part.
 void Generator::step() {
   for (auto* list : {&tokens_, &sequences_, &positions_, &wanted_}) list->clear();
   wanted_places_.clear();
   const std::size_t most = executor_.most_rows();
+  const Text* first = nullptr;
+  for (const auto& place : places_) {
+    if (!place) continue;
+    if (const std::size_t now = executor_.table_class(place->length()); now != place->table_class)
+      place->cached = place->base, place->table_class = now;
+    if (!first || place->result.prompt < first->result.prompt) first = place.get();
+  }
+  const auto takes_part = [&](std::size_t p) { return places_[p] && places_[p]->table_class == first->table_class; };
+  const std::size_t length = first ? first->length() : 0;
   for (std::size_t p = 0; p < places_.size(); ++p)
-    if (places_[p] && places_[p]->pending() == 1) add_rows(p, most - tokens_.size());
+    if (takes_part(p) && places_[p]->pending() == 1) add_rows(p, most - tokens_.size());
   for (std::size_t p = 0; p < places_.size(); ++p)
-    if (places_[p] && places_[p]->pending() > 1) add_rows(p, most - tokens_.size());
-  executor_.decode({tokens_, sequences_, positions_, wanted_}, logits_.data());
+    if (takes_part(p) && places_[p]->pending() > 1) add_rows(p, most - tokens_.size());
+  executor_.decode({tokens_, sequences_, positions_, wanted_, length}, logits_.data());
   for (std::size_t i = 0; i < wanted_.size(); ++i)
     go_on(*places_[wanted_places_[i]], std::span(logits_).subspan(i * vocab_size_, vocab_size_));
   for (std::unique_ptr<Text>& place : places_)

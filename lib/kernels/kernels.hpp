@@ -211,12 +211,12 @@ void round_to(Stream& stream, DType type, float* x, std::size_t n);
 
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
 /// Rotary position embedding (Su et al. 2021) in Hugging Face's split-half form, in place. The heads are the first heads * D
-/// elements of each row of x; rows are `stride` elements apart. The halves of a head, x1 and x2, become x1 cos - x2 sin and x2
-/// cos + x1 sin. A row of cos_sin[T,D] has D/2 cosines, then D/2 sines. `inverse` rotates back, for the backward pass. Row r
-/// has the position positions[r], or r mod T if `positions` is null.
+/// elements of each row of x; rows are `stride` elements apart. Only the first `rotated` elements of a head change: their
+/// halves, x1 and x2, become x1 cos - x2 sin and x2 cos + x1 sin. A row of cos_sin[T,rotated] has the cosines, then the sines.
+/// `inverse` rotates back, for the backward pass. Row r has the position positions[r], or r mod T if `positions` is null.
 template <class E>
-void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t stride,
-          const float* cos_sin, bool inverse, const std::int32_t* positions = nullptr);
+void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t rotated,
+          std::size_t stride, const float* cos_sin, bool inverse, const std::int32_t* positions = nullptr);
 
 // --- attention.cpp -----------------------------------------------------------------------------------------------------
 /// Keys [begin, end) of a sequence.
@@ -233,25 +233,32 @@ struct Keys {
 /// `positions`, if it is not null, divides sequences into documents. positions[B,T] are the tokens' positions in their
 /// documents: 0 at the first token of a document, and increasing by one. A token attends only to its own document, and the
 /// kernels skip other documents' keys. `past` must be 0 if `positions` is not null.
+/// `window`, if it is not 0, is the largest number of keys that a query attends to: its own and the window - 1 before it
+/// (Beltagy et al. 2020, section 3.1). It may be longer than the sequence.
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
   const std::int32_t* positions = nullptr;
+  std::size_t window = 0;
 
   /// Returns the keys that a query attends to. `own` is the index of the query's own key in the sequence, and `position` the
   /// query's position in its document. All kernels derive their bounds from this function. They assume only that a query
   /// attends to its own key and to no later key, and that neither bound decreases from one query to the next.
   [[gnu::always_inline]] constexpr Keys visible_keys(std::size_t own, std::size_t position) const {
-    return {own - position, own + 1};
+    const std::size_t most = window - 1;  // without a window, the largest number
+    return {own - (position < most ? position : most), own + 1};
   }
   /// Returns the keys that token t of sequence b attends to.
   [[gnu::always_inline]] constexpr Keys seen_by(std::size_t b, std::size_t t) const {
     return visible_keys(past + t, positions ? static_cast<std::size_t>(positions[b * T + t]) : past + t);
   }
   /// Returns true if all queries attend to the first key of their sequence.
-  constexpr bool all_see_the_first() const { return !positions; }
+  constexpr bool all_see_the_first() const { return !positions && (window == 0 || past + T <= window); }
 };
 /// The approximate number of (query, visible key) pairs in a sequence of one document, for estimates of attention's cost.
-constexpr double visible_pairs(double T) { return T * T / 2; }
+constexpr double visible_pairs(std::size_t T, std::size_t window) {
+  const auto all = static_cast<double>(T), most = static_cast<double>(window == 0 ? T : std::min(window, T));
+  return all * most - most * most / 2;
+}
 template <class E>
 void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* k, const E* v, const AttentionShape& shape,
                        float* scratch, const DropoutMask& mask = {});
@@ -276,13 +283,20 @@ struct CacheShape {
   bool operator==(const CacheShape&) const = default;
 };
 /// Copies row r of kv[R, n], n = 2KD, to position positions[r] of sequence sequences[r]. Rows of kv are `stride` elements
-/// apart.
+/// apart. If the position is not below shape.positions, the row goes to position mod shape.positions, so that the cache keeps
+/// the newest shape.positions tokens. The rows of a sequence are adjacent and in order.
 template <class E>
 void append_to_cache(Stream& stream, E* cache, const CacheShape& shape, const E* kv, std::size_t R, std::size_t n,
                      std::size_t stride, const std::int32_t* sequences, const std::int32_t* positions);
+/// Copies to to[past + count, n] the keys and values of consecutive tokens: `past` cached ones of a sequence, from position
+/// `first` on, then rows of kv[count, n], which are `stride` elements apart.
+template <class E>
+void join_cache(Stream& stream, E* to, const E* cache, const CacheShape& shape, std::size_t sequence, std::size_t first,
+                std::size_t past, const E* kv, std::size_t count, std::size_t n, std::size_t stride);
 /// Attention of R single tokens, with the result in out[R,H,D]. The query of row r of q[R,H,D] attends to the cached keys of
 /// sequence sequences[r] up to position positions[r], that of the query's own token. `rows` describes R sequences of one token;
-/// its kv_stride is ignored. `scratch` has R * H * shape.positions floats.
+/// its kv_stride is ignored. With a window, shape.positions is the window, or all positions if there are fewer. `scratch` has
+/// R * H * shape.positions floats.
 template <class E>
 void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const CacheShape& shape, const AttentionShape& rows,
                       const std::int32_t* sequences, const std::int32_t* positions, float* scratch);

@@ -7,6 +7,7 @@
 // Backward runs these lines in reverse. It updates dx, the gradient of the residual stream, in place: each branch adds its
 // gradient to dx. Gradients of other tensors overwrite saved tensors that are no longer needed, so that backward needs little
 // scratch.
+#include "nn/rope.hpp"
 #include "nn/stages.hpp"
 
 namespace fsdp {
@@ -24,8 +25,8 @@ std::size_t Transformer::scratch_numel(BatchShape shape, DType type) const {
   return Scratch(config_, shape, type, device_).numel;
 }
 
-std::size_t Transformer::cache_numel(const kernels::CacheShape& cache) const {
-  return cache.sequences * cache.positions * cached_width(config_);
+std::size_t Transformer::cache_numel(const kernels::CacheShape& cache, std::size_t block) const {
+  return cache.sequences * cache_of(config_, cache, block).positions * cached_width(config_);
 }
 
 std::size_t Transformer::decoding_scratch_numel(const kernels::CacheShape& cache, DType type) const {
@@ -119,7 +120,7 @@ void rotate(const Stage<E>& stage, E* qkv, bool inverse, const std::int32_t* pos
   if (c.positions != Positions::rotary) return;
   expect(stage.context.tables != nullptr, "the tables of rotary positions exist");
   kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
-                qkv_width(c), stage.context.tables, inverse, positions);
+                rotated_elements(c, c.rope), qkv_width(c), stage.context.tables, inverse, positions);
 }
 
 /// Rows [begin, end) of a decoding step. If `single` is true, each row is a token of another sequence. Otherwise the rows are
@@ -140,43 +141,81 @@ Run run_of(const DecodedRows& rows, std::size_t begin) {
   return {begin, end, true};
 }
 
+/// A block's cache in a step of decoding. `whole` is the shape for which scratch was sized, `shape` that of this cache.
+template <class E>
+struct Cache {
+  E* values;
+  kernels::CacheShape whole, shape;
+  std::size_t window;
+
+  /// Returns true if the positions of a run's tokens and of all earlier ones are also their places in the cache.
+  bool has_all(const DecodedRows& rows, const Run& run) const {
+    return static_cast<std::size_t>(rows.positions[run.end - 1]) < shape.positions;
+  }
+};
+
 /// Computes attention over the cache for rows [first, first + count), separately for each row. Writes out[count,HD].
 template <class E>
 void attend_each(const Stage<E>& stage, E* out, const SavedTensors<E>& at, const DecodedRows& rows, std::size_t first,
-                 std::size_t count, const kernels::CacheShape& shape, const E* cache) {
+                 std::size_t count, const Cache<E>& cache) {
   const TransformerConfig& c = stage.config;
-  const DecodingScratch scratch(c, stage.scratch, shape, stage.device, dtype_of<E>);
-  kernels::cached_attention(stage.context.stream, out, at.qkv + first * qkv_width(c), cache, shape,
-                            attention_shape(c, {count, 1}), rows.sequences_there + first, rows.positions_there + first,
-                            stage.scratch_at(scratch.scores));
+  const DecodingScratch scratch(c, stage.scratch, cache.whole, stage.device, dtype_of<E>);
+  kernels::cached_attention(stage.context.stream, out, at.qkv + first * qkv_width(c), cache.values, cache.shape,
+                            attention_shape(c, {count, 1}, cache.window), rows.sequences_there + first,
+                            rows.positions_there + first, stage.scratch_at(scratch.scores));
 }
 
-/// Computes attention over the cache for all rows of a step. The cache has the rows' keys and values already. Several rows of
-/// one sequence (a prompt) are computed by the kernel for whole sequences.
+/// Computes attention for the rows of a run, which are one sequence. keys[past + rows,2KD] has the keys and values of their
+/// window or, without one, of all earlier tokens and their own.
 template <class E>
-void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows,
-                     const kernels::CacheShape& shape, const E* cache) {
+void attend_run(const Stage<E>& stage, const SavedTensors<E>& at, const Run& run, const E* keys, std::size_t past,
+                const Cache<E>& cache) {
   const TransformerConfig& c = stage.config;
-  Stream& stream = stage.context.stream;
-  const std::size_t width = qkv_width(c), kept = cached_width(c), half = kept / 2;
-  const DecodingScratch scratch(c, stage.scratch, shape, stage.device, dtype_of<E>);
+  const DecodingScratch scratch(c, stage.scratch, cache.whole, stage.device, dtype_of<E>);
+  kernels::AttentionShape tokens = attention_shape(c, {1, run.end - run.begin}, cache.window);
+  tokens.kv_stride = cached_width(c), tokens.past = past;
+  kernels::attention_forward(stage.context.stream, at.attention + run.begin * attention_width(c), at.lse + run.begin * c.heads,
+                             at.qkv + run.begin * qkv_width(c), keys, keys + cached_width(c) / 2, tokens,
+                             stage.scratch_at(scratch.attention));
+}
+
+/// Computes attention for those prompts of a step that are longer than the cache, which holds only a window. The new keys will
+/// overwrite earlier ones that the first tokens see, so call this before they are appended.
+template <class E>
+void attend_beyond_cache(const Stage<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows, const Cache<E>& cache) {
+  const TransformerConfig& c = stage.config;
+  const DecodingScratch scratch(c, stage.scratch, cache.whole, stage.device, dtype_of<E>);
+  const std::size_t kept = cached_width(c);
+  Run run{};
+  for (std::size_t r = 0; r < rows.sequences.size(); r = run.end) {
+    run = run_of(rows, r);
+    if (run.single || cache.has_all(rows, run)) continue;
+    const auto position = static_cast<std::size_t>(rows.positions[r]), past = std::min(position, cache.window - 1);
+    E* const joined = stage.scratch_values(scratch.joined);
+    kernels::join_cache(stage.context.stream, joined, cache.values, cache.shape, static_cast<std::size_t>(rows.sequences[r]),
+                        position - past, past, at.qkv + r * qkv_width(c) + attention_width(c), run.end - r, kept, qkv_width(c));
+    attend_run(stage, at, run, joined, past, cache);
+  }
+}
+
+/// Computes attention over the cache for all other rows of a step. The cache has the rows' keys and values already. Several
+/// rows of one sequence (a prompt) are computed by the kernel for whole sequences.
+template <class E>
+void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows, const Cache<E>& cache) {
+  const TransformerConfig& c = stage.config;
   for (std::size_t r = 0; r < rows.sequences.size();) {
     const Run run = run_of(rows, r);
-    const auto past = static_cast<std::size_t>(rows.positions[r]), sequence = static_cast<std::size_t>(rows.sequences[r]);
-    const E* const q = at.qkv + r * width;
-    E* const out = at.attention + r * attention_width(c);
     if (!run.single) {
-      const E* const keys = cache + sequence * shape.positions * kept;
-      kernels::AttentionShape tokens = attention_shape(c, {1, run.end - run.begin});
-      tokens.kv_stride = kept, tokens.past = past;
-      kernels::attention_forward(stream, out, at.lse + r * c.heads, q, keys, keys + half, tokens,
-                                 stage.scratch_at(scratch.attention));
+      const auto sequence = static_cast<std::size_t>(rows.sequences[r]);
+      if (cache.has_all(rows, run))
+        attend_run(stage, at, run, cache.values + sequence * cache.shape.positions * cached_width(c),
+                   static_cast<std::size_t>(rows.positions[r]), cache);
       r = run.end;
       continue;
     }
     // The scratch is large enough for shape.sequences rows at a time.
-    const std::size_t count = std::min(run.end - r, shape.sequences);
-    attend_each(stage, out, at, rows, r, count, shape, cache);
+    const std::size_t count = std::min(run.end - r, cache.shape.sequences);
+    attend_each(stage, at.attention + r * attention_width(c), at, rows, r, count, cache);
     r += count;
   }
 }
@@ -290,10 +329,10 @@ void Transformer::forward_block(const StageContext& context, std::size_t block, 
   add_branches(stage, parameters, block, at, x_in, x_out);
 }
 
-template <class E, class Append>
+template <class E, class Append, class Attend>
 void Transformer::decode_wanted(const StageContext& context, std::size_t block, const DecodedRows& rows, const E* x_in,
-                                E* x_out, float* saved, const kernels::CacheShape& shape, const E* cache, float* cheap,
-                                const Append& append) const {
+                                E* x_out, float* saved, std::size_t at_once, float* cheap, const Append& append,
+                                const Attend& attend) const {
   const BlockParameters& parameters = model_.blocks[block];
   const std::span<const std::int32_t> wanted = *rows.wanted;
   const std::size_t C = config_.width;
@@ -310,12 +349,12 @@ void Transformer::decode_wanted(const StageContext& context, std::size_t block, 
   // Calls work(i, n) once for n adjacent wanted rows. Rows of texts that grow by one token are adjacent.
   const auto for_each_run = [&](const auto& work) {
     for (std::size_t i = 0, n = 1; i < wanted.size(); i += n, n = 1) {
-      while (i + n < wanted.size() && n < shape.sequences && row(i + n) == row(i) + n) ++n;
+      while (i + n < wanted.size() && n < at_once && row(i + n) == row(i) + n) ++n;
       work(i, n);
     }
   };
   for_each_run([&](std::size_t i, std::size_t n) {
-    attend_each(stage, at.attention + i * attention_width(config_), at, rows, row(i), n, shape, cache);
+    attend(stage, at.attention + i * attention_width(config_), at, row(i), n);
     context.stream.copy(in + i * C, x_in + row(i) * C, n * C * sizeof(E));
   });
   add_branches(stage, parameters, block, at, in, out);
@@ -354,10 +393,10 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
   d_branch = stage.branch_gradient(DropoutSite::attention_out, block, dx);
   stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
   stage.linear_backward_input(parameters.attention_out, d_branch, C, d_attention, Write::overwrite);
-  kernels::attention_backward(context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, at.attention, at.lse, at.qkv,
-                              at.qkv + k, at.qkv + v, attention_shape(config_, context.shape, context.positions),
-                              stage.scratch_at(stage.scratch.attention),
-                              stage.dropout_mask(DropoutSite::attention_probabilities, block));
+  kernels::attention_backward(
+      context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
+      attention_shape(config_, context.shape, config_.window_of(block), context.positions),
+      stage.scratch_at(stage.scratch.attention), stage.dropout_mask(DropoutSite::attention_probabilities, block));
   rotate(stage, d_qkv, true, context.positions);
   qk_norm_backward(stage, parameters, at, d_qkv, write);
   qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
@@ -371,7 +410,7 @@ void Transformer::block_forward(const StageContext& context, std::size_t block, 
     const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
       rotate(stage, at.qkv, false, context.positions);
       kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
-                                 attention_shape(config_, context.shape, context.positions),
+                                 attention_shape(config_, context.shape, config_.window_of(block), context.positions),
                                  stage.scratch_at(stage.scratch.attention),
                                  stage.dropout_mask(DropoutSite::attention_probabilities, block));
     };
@@ -383,19 +422,29 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
                                void* x_out, float* saved, const kernels::CacheShape& shape, void* cache, float* cheap) const {
   expect(context.shape.B == 1 && context.shape.T == rows.sequences.size(), "a step of decoding has a row for each token");
   with_element(context.type, [&]<class E>() {
-    auto* const kept = static_cast<E*>(cache);
+    const Cache<E> kept = {static_cast<E*>(cache), shape, cache_of(config_, shape, block), config_.window_of(block)};
     const auto* const x = static_cast<const E*>(x_in);
     const auto append = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-      rotate(stage, at.qkv, false, rows.positions_there);
-      kernels::append_to_cache(context.stream, kept, shape, at.qkv + attention_width(config_), stage.R(), cached_width(config_),
-                               qkv_width(config_), rows.sequences_there, rows.positions_there);
+      kernels::append_to_cache(context.stream, kept.values, kept.shape, at.qkv + attention_width(config_), stage.R(),
+                               cached_width(config_), qkv_width(config_), rows.sequences_there, rows.positions_there);
     };
+    // The output of a prompt is used only at its last token. Its window is the cache after all tokens of the prompt are in it.
     if (rows.wanted && rows.wanted->size() < rows.sequences.size())
-      return decode_wanted(context, block, rows, x, static_cast<E*>(x_out), saved, shape, kept, cheap, append);
+      return decode_wanted(
+          context, block, rows, x, static_cast<E*>(x_out), saved, shape.sequences, cheap,
+          [&](const Stage<E>& stage, const SavedTensors<E>& at) {
+            rotate(stage, at.qkv, false, rows.positions_there);
+            append(stage, at);
+          },
+          [&](const Stage<E>& stage, E* out, const SavedTensors<E>& at, std::size_t first, std::size_t count) {
+            attend_each(stage, out, at, rows, first, count, kept);
+          });
     forward_block(context, block, x, static_cast<E*>(x_out), saved, cheap,
                   [&](const Stage<E>& stage, const SavedTensors<E>& at) {
+                    rotate(stage, at.qkv, false, rows.positions_there);
+                    attend_beyond_cache(stage, at, rows, kept);
                     append(stage, at);
-                    attend_to_cache(stage, at, rows, shape, kept);
+                    attend_to_cache(stage, at, rows, kept);
                   });
   });
 }

@@ -12,6 +12,7 @@
 #include "files/json.hpp"
 #include "nn/families.hpp"
 #include "nn/families/config_keys.hpp"
+#include "nn/rope.hpp"
 #include "text/json_reader.hpp"
 
 namespace fsdp {
@@ -88,15 +89,9 @@ void TransformerConfig::validate() const {
              "more",
              width));
   if (positions == Positions::rotary) {
-    require(head_size % 2 == 0, format("the head size {} is odd (rotary positions rotate pairs of elements); change `number of "
-                                       "heads` or `width` (config.json: head_dim)",
-                                       head_size));
-    require(rope.theta > 0, "rope_theta is not positive (the rotary frequencies are powers of it); correct config.json");
-    if (rope.llama3)
-      require(rope.factor > 0 && rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor &&
-                  rope.original_positions > 0,
-              "the llama3 rope parameters have wrong values (factor, low_freq_factor and original_max_position_embeddings "
-              "must be positive; high_freq_factor must be above low_freq_factor); correct config.json");
+    require(row.partial_rotary || rope.rotated == 1,
+            format("partial_rotary_factor is not 1 (models of the family {} rotate whole heads); correct config.json", family));
+    validate_rope(*this, rope);
   }
   const TransformerConfig base = without_adapters(*this);
   expect(read_keys(row, write_keys(row, base)) == base, "the configuration is one that its family can have");
@@ -109,7 +104,18 @@ TransformerConfig without_adapters(TransformerConfig config) {
 }
 
 std::size_t TransformerConfig::longest_sequence() const {
-  return sliding_window > 0 ? std::min(max_positions, sliding_window) : max_positions;
+  if (positions != Positions::rotary) return max_positions;
+  const auto extended = [&](std::size_t original) {
+    return std::max(max_positions, static_cast<std::size_t>(rope.factor * static_cast<double>(original)));
+  };
+  if (rope.kind == RopeKind::linear || rope.kind == RopeKind::dynamic) return extended(max_positions);
+  if (rope.kind == RopeKind::yarn) return extended(rope.original_positions);
+  return max_positions;
+}
+
+std::size_t TransformerConfig::window_of(std::size_t layer) const {
+  const bool is_full = layer < window_from || (full_every > 0 && (layer + 1) % full_every == 0);
+  return is_full ? 0 : sliding_window;
 }
 
 namespace {
@@ -208,11 +214,10 @@ TransformerConfig config_from_json(const json& object) {
     throw UserError("config.json: \"pruned_heads\" is not supported (it changes the shapes); use a model with all its heads");
   if (const json* types = keys::find(object, {"layer_types"}))
     for (const json& layer_type : *types)
-      if (layer_type != "full_attention" &&
-          !(layer_type == "sliding_attention" && family->reads_sliding_window && keys::find(object, {"use_sliding_window"})))
+      if (layer_type != "full_attention" && !(layer_type == "sliding_attention" && family->reads_layer_types))
         throw UserError(
-            format("config.json: layer type {} is not supported (it changes the results); use a model with full attention in "
-                   "all layers",
+            format("config.json: layer type {} is not supported in models of this family (it changes the results); use a model "
+                   "with full attention in all layers",
                    json_excerpt(layer_type)));
   const TransformerConfig config = read_keys(*family, object);
   // A window or a chunk as long as the longest sequence has no effect.

@@ -21,12 +21,22 @@ enum class NormKind { layer, rms };  // LayerNorm with a bias, or RMSNorm
 enum class Positions { learned, sinusoidal, rotary };
 enum class Activation { gelu_tanh, gelu_erf, relu, swiglu };
 
-/// Frequencies of rotary positions: "default", or "llama3" (Llama 3.1 release notes; transformers' _compute_llama3_parameters).
+/// The rope types of transformers; `plain` is "default". nn/rope.cpp has the formulas and their sources.
+enum class RopeKind { plain, linear, dynamic, yarn, longrope, llama3 };
+
+/// Rotary positions: pair i of the rotated part of a head turns by position * theta^(-2i / rotated elements), and a kind other
+/// than `plain` changes these frequencies. Fields that a kind does not use keep their defaults.
 struct Rope {
+  RopeKind kind = RopeKind::plain;
   double theta = 10000.0;
-  bool llama3 = false;
-  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
-  std::size_t original_positions = 0;
+  double rotated = 1;                  // the part of each head that is rotated (transformers: partial_rotary_factor)
+  double factor = 1;                   // linear, dynamic, yarn, llama3
+  std::size_t original_positions = 0;  // yarn, longrope, llama3: the longest sequence before the model was extended
+  double attention_factor = 1;         // yarn, longrope: cosines and sines are multiplied by it
+  double low_freq_factor = 1, high_freq_factor = 4;           // llama3
+  double beta_fast = 32, beta_slow = 1;                       // yarn
+  bool truncate = true;                                       // yarn: the bounds of its ramp are rounded to whole pairs
+  std::vector<double> short_factors = {}, long_factors = {};  // longrope: one for each pair
 
   bool operator==(const Rope&) const = default;
 };
@@ -53,9 +63,10 @@ struct TransformerConfig {
   std::optional<std::size_t> padding_token;
   Rope rope;
   bool qk_norm = false;  // RMSNorm of each head of queries and keys, before the rotation
-  /// A token attends to itself and the window - 1 tokens before it; 0: no window. Sequences that are longer than the window are
-  /// refused, so the window never changes a result.
-  std::size_t sliding_window = 0;
+  /// In layers with a window, a token attends to itself and the window - 1 tokens before it; 0: no layer has a window. The
+  /// other two fields tell which layers have one: those from layer `window_from` on, except each full_every-th one (0: no
+  /// exception).
+  std::size_t sliding_window = 0, window_from = 0, full_every = 0;
   Activation activation = Activation::gelu_tanh;
   bool qkv_bias = true, attention_out_bias = true, mlp_bias = true;
   bool tied_embeddings = true;
@@ -66,8 +77,10 @@ struct TransformerConfig {
   std::optional<kernels::Quantization> base_type = {};
 
   bool operator==(const TransformerConfig&) const = default;
-  /// The longest sequence that the model supports: max_positions, or the window if that is shorter.
+  /// The longest sequence that the model supports: max_positions, or the length to which its Rope extends it.
   std::size_t longest_sequence() const;
+  /// The window of a layer, which are numbered from 0; 0: none.
+  std::size_t window_of(std::size_t layer) const;
   /// Throws UserError for the first contradiction (for example heads that do not divide the width).
   void validate() const;
 };

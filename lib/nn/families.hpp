@@ -63,8 +63,12 @@ struct Family {
   bool grouped_queries = true;
   /// Each head may have any size; else heads must divide the width.
   bool free_head_size = false;
+  /// Rotary positions may rotate only a part of each head.
+  bool partial_rotary = false;
   /// read() reads the key "sliding_window". If false, the key must be missing or off.
   bool reads_sliding_window = false;
+  /// read() reads the key "layer_types", which tells the layers with a window. If false, all layers must have full attention.
+  bool reads_layer_types = false;
   /// transformers' defaults for missing keys; 0 if the default follows from other keys. The fields that read() does not set are
   /// the same for all models of the family.
   TransformerConfig defaults = {};

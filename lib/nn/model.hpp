@@ -67,7 +67,8 @@ struct StageContext {
 struct DecodedRows {
   std::span<const std::int32_t> sequences, positions;
   const std::int32_t *sequences_there, *positions_there;
-  /// For the last block: the rows of which the output is used, in ascending order. Not set: all rows.
+  /// For the last block: the rows of which the output is used, in ascending order, each the last row of its sequence. Not set:
+  /// all rows.
   std::optional<std::span<const std::int32_t>> wanted = {};
 };
 
@@ -80,7 +81,7 @@ struct ModelSizes {
   std::size_t inputs = 0, targets = 0;        // of a batch, with elements of 4 bytes
   std::size_t losses = 0, logits = 0;         // losses: of all rows of a batch; logits: of one row
   std::size_t tables = 0;                     // from fill_tables()
-  std::size_t cache = 0;                      // of one block, if the plan decodes
+  std::vector<std::size_t> cache = {};        // of each block, if the plan decodes
   std::vector<std::vector<std::size_t>> stages =
       {};  // indices of the parameters that each stage reads: first stage, blocks, head
 
@@ -106,9 +107,11 @@ class Model {
   /// Throws UserError if the model does not support this batch or cache.
   virtual void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const = 0;
 
-  /// The number of floats in tables for sequences up to T. fill_tables() computes them once, rounded to `type`.
+  /// The number of floats in tables for positions up to T. fill_tables() computes them for sequences of `length` tokens,
+  /// rounded to `type`. Lengths with the same table_class() have the same tables.
   virtual std::size_t table_numel(std::size_t /*T*/) const { return 0; }
-  virtual void fill_tables(std::span<float> /*tables*/, std::size_t /*T*/, DType /*type*/) const {}
+  virtual void fill_tables(std::span<float> /*tables*/, std::size_t /*T*/, std::size_t /*length*/, DType /*type*/) const {}
+  virtual std::size_t table_class(std::size_t /*length*/) const { return 1; }
 
   // Activations (x) and their gradients (dx) are arrays of type context.type.
 

@@ -43,9 +43,15 @@ inline std::size_t attention_width(const TransformerConfig& c) { return c.heads 
 inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
 /// The number of elements per token in a block's key-value cache. Keys and values are adjacent at the end of a row of qkv.
 inline std::size_t cached_width(const TransformerConfig& c) { return 2 * c.kv_heads * c.head_size; }
-inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape,
+/// `window`: of the block.
+inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape, std::size_t window = 0,
                                                const std::int32_t* positions = nullptr) {
-  return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c), 0, positions};
+  return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c), 0, positions, window};
+}
+/// The shape of a block's cache. With a window, it holds only the last keys and values, those of position p at p mod positions.
+inline kernels::CacheShape cache_of(const TransformerConfig& c, const kernels::CacheShape& cache, std::size_t block) {
+  const std::size_t window = c.window_of(block);
+  return {cache.sequences, window == 0 ? cache.positions : std::min(window, cache.positions)};
 }
 
 /// The offsets of a block's saved activations: in the part that selective checkpointing keeps (`kept` is its size), then in the
@@ -156,7 +162,8 @@ struct Scratch {
 
 /// Offsets in the scratch memory of decoding, after the small areas of Scratch.
 struct DecodingScratch {
-  std::size_t attention, scores;    // block: for attention of prompts; for attention of single tokens, [S,H,positions]
+  std::size_t attention, joined;    // block: for attention of prompts; keys and values of a window, [positions,2KD]
+  std::size_t scores;               // block: for attention of single tokens, [S,H,positions]
   std::size_t norm, stats, logits;  // head: [S,C], [S,2], fp32 [S,V]
   std::size_t numel;
 
@@ -165,6 +172,8 @@ struct DecodingScratch {
     const std::size_t S = cache.sequences;
     Offsets prompt(type, others.small_end), answer = prompt, head = prompt;
     attention = prompt.take(kernels::attention_forward_scratch(attention_shape(c, {1, cache.positions}), device));
+    joined =
+        prompt.take_values(c.sliding_window > 0 && c.sliding_window < cache.positions ? cache.positions * cached_width(c) : 0);
     scores = answer.take(S * c.heads * cache.positions);
     norm = head.take_values(S * c.width);
     stats = head.take(2 * S);

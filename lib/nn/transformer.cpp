@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "nn/rope.hpp"
 
 namespace fsdp {
 
@@ -20,6 +20,8 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
   const std::size_t batch = shape.rows() * sizeof(std::int32_t),
                     scratch =
                         std::max(scratch_numel(shape, type), cache.positions > 0 ? decoding_scratch_numel(cache, type) : 0);
+  std::vector<std::size_t> caches;
+  for (std::size_t block = 0; block < blocks(); ++block) caches.push_back(cache_numel(cache, block) * size_of(type));
   return {.activations = std::vector(blocks() + 1, shape.rows() * config_.width * size_of(type)),
           .saved = std::vector(blocks(), saved_numel(shape, type) * sizeof(float)),
           .kept = std::vector(blocks(), kept_numel(shape, type) * sizeof(float)),
@@ -29,7 +31,7 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .losses = shape.rows() * sizeof(float),
           .logits = config_.vocab_size * sizeof(float),
           .tables = table_numel(std::max(shape.T, cache.positions)) * sizeof(float),
-          .cache = cache_numel(cache) * size_of(type),
+          .cache = std::move(caches),
           .stages = parameters_by_stage()};
 }
 
@@ -44,14 +46,9 @@ void Transformer::check_batch(BatchShape shape, DType /*type*/, const kernels::C
   if (cache.positions > config_.longest_sequence())
     throw UserError(format("a cache of {} positions is longer than the model's longest sequence of {}; use fewer positions",
                            cache.positions, config_.longest_sequence()));
-  if (shape.T > config_.max_positions)
-    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`", shape.T,
-                           config_.max_positions));
   if (shape.T > config_.longest_sequence())
-    throw UserError(
-        format("sequences of {} tokens are longer than the model's sliding window of {} (attention to only a part of the "
-               "sequence is not supported); lower `sequence length`",
-               shape.T, config_.longest_sequence()));
+    throw UserError(format("sequences of {} tokens are longer than the model's {} positions; lower `sequence length`", shape.T,
+                           config_.longest_sequence()));
 }
 
 double Transformer::flops_per_token(std::size_t T) const {
@@ -59,13 +56,15 @@ double Transformer::flops_per_token(std::size_t T) const {
   const std::size_t table = c.vocab_size * c.width;
   std::size_t multiplied = parameter_count() - table + (c.tied_embeddings ? table : 0);
   if (model_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(model_.position_table)].shape);
-  const double pairs = kernels::visible_pairs(static_cast<double>(T)) / static_cast<double>(T);
+  double pairs = 0;  // per token, in all layers
+  for (std::size_t layer = 0; layer < c.layers; ++layer)
+    pairs += kernels::visible_pairs(T, c.window_of(layer)) / static_cast<double>(T);
   std::size_t adapters = 0;
   for (const Parameter& parameter : parameters()) adapters += parameter.is_adapter ? numel(parameter.shape) : 0;
   multiplied -= adapters;
   const double of_weights = c.lora.rank > 0 ? 4 : 6;  // frozen weights need no products for their gradients
   return of_weights * static_cast<double>(multiplied) + 6 * static_cast<double>(adapters) +
-         12 * static_cast<double>(c.layers * c.heads * c.head_size) * pairs;
+         12 * static_cast<double>(c.heads * c.head_size) * pairs;
 }
 
 std::size_t Transformer::table_numel(std::size_t T) const {
@@ -75,7 +74,7 @@ std::size_t Transformer::table_numel(std::size_t T) const {
     case Positions::sinusoidal:
       return T * config_.width;
     case Positions::rotary:
-      return T * config_.head_size;
+      return T * rotated_elements(config_, config_.rope);
   }
   return 0;
 }
@@ -100,38 +99,31 @@ void fill_sinusoids(std::span<float> table, std::size_t T, std::size_t C, std::s
   }
 }
 
-/// Fills tables[T,D]: each row has cosines, then sines.
-void fill_rotations(std::span<float> tables, std::size_t T, std::size_t D, const Rope& rope) {
-  for (std::size_t i = 0; i < D / 2; ++i) {
-    // Frequencies and angles are computed in fp32 as in transformers, because pretrained weights were trained with these
-    // roundings.
-    float frequency = 1 / static_cast<float>(std::pow(rope.theta, static_cast<float>(2 * i) / static_cast<float>(D)));
-    if (rope.llama3) {
-      const float original = static_cast<float>(rope.original_positions);
-      const float low = static_cast<float>(rope.low_freq_factor), high = static_cast<float>(rope.high_freq_factor);
-      const float factor = static_cast<float>(rope.factor);
-      const float wavelength = 2 * std::numbers::pi_v<float> / frequency;
-      if (wavelength > original / low) {
-        frequency /= factor;
-      } else if (wavelength >= original / high) {
-        const float smooth = (original / wavelength - low) / (high - low);
-        frequency = (1 - smooth) * frequency / factor + smooth * frequency;
-      }
-    }
+/// Fills table[T,E], where E is the number of rotated elements of a head: each row has cosines, then sines.
+void fill_rotations(std::span<float> table, std::size_t T, const TransformerConfig& config, const Rope& rope,
+                    std::size_t length) {
+  const std::vector<float> frequencies = rope_frequencies(config, rope, length);
+  const std::size_t pairs = frequencies.size();
+  const auto factor = static_cast<float>(rope.attention_factor);
+  for (std::size_t i = 0; i < pairs; ++i)
     for (std::size_t t = 0; t < T; ++t) {
-      const double angle = static_cast<float>(t) * frequency;
-      tables[t * D + i] = static_cast<float>(std::cos(angle));
-      tables[t * D + D / 2 + i] = static_cast<float>(std::sin(angle));
+      // In fp32, as in transformers: see rope_frequencies().
+      const double angle = static_cast<float>(t) * frequencies[i];
+      table[t * 2 * pairs + i] = factor * static_cast<float>(std::cos(angle));
+      table[t * 2 * pairs + pairs + i] = factor * static_cast<float>(std::sin(angle));
     }
-  }
 }
 
 }  // namespace
 
-void Transformer::fill_tables(std::span<float> tables, std::size_t T, DType type) const {
+std::size_t Transformer::table_class(std::size_t length) const {
+  return config_.positions == Positions::rotary ? rope_class(config_, config_.rope, length) : 1;
+}
+
+void Transformer::fill_tables(std::span<float> tables, std::size_t T, std::size_t length, DType type) const {
   expect(tables.size() == table_numel(T), "the size of the tables");
   if (config_.positions == Positions::sinusoidal) fill_sinusoids(tables, T, config_.width, config_.position_offset);
-  if (config_.positions == Positions::rotary) fill_rotations(tables, T, config_.head_size, config_.rope);
+  if (config_.positions == Positions::rotary) fill_rotations(tables, T, config_, config_.rope, length);
   round_values(type, tables);
 }
 

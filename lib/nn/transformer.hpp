@@ -54,7 +54,8 @@ class Transformer final : public Model {
   std::size_t scratch_numel(BatchShape shape, DType type = DType::f32) const;
   /// The number of floats of the tables of rotary or sinusoidal positions.
   std::size_t table_numel(std::size_t T) const override;
-  void fill_tables(std::span<float> tables, std::size_t T, DType type = DType::f32) const override;
+  void fill_tables(std::span<float> tables, std::size_t T, std::size_t length, DType type) const override;
+  std::size_t table_class(std::size_t length) const override;
 
   void embedding_forward(const StageContext& context, const std::int32_t* tokens, void* x) const override;
   void embedding_backward(const StageContext& context, const std::int32_t* tokens, const void* dx,
@@ -73,7 +74,7 @@ class Transformer final : public Model {
                  float* losses = nullptr) const override;
 
   /// The number of elements of a block's key-value cache, and the number of floats of scratch for decoding.
-  std::size_t cache_numel(const kernels::CacheShape& cache) const;
+  std::size_t cache_numel(const kernels::CacheShape& cache, std::size_t block) const;
   std::size_t decoding_scratch_numel(const kernels::CacheShape& cache, DType type = DType::f32) const;
   void embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,
                         void* x) const override;
@@ -88,10 +89,10 @@ class Transformer final : public Model {
   void forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved, float* cheap,
                      const Attend& attend) const;
   /// block_decode() for the wanted rows only. `append` runs first, for all rows: it rotates queries and keys, and writes keys
-  /// and values to the cache.
-  template <class E, class Append>
+  /// and values to the cache. `attend` computes attention over the cache for at most `at_once` rows.
+  template <class E, class Append, class Attend>
   void decode_wanted(const StageContext& context, std::size_t block, const DecodedRows& rows, const E* x_in, E* x_out,
-                     float* saved, const kernels::CacheShape& shape, const E* cache, float* cheap, const Append& append) const;
+                     float* saved, std::size_t at_once, float* cheap, const Append& append, const Attend& attend) const;
   template <class E>
   void recompute_cheap_of_block(const StageContext& context, std::size_t block, const E* x_in, float* saved,
                                 float* cheap) const;

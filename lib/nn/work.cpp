@@ -12,7 +12,7 @@ double real(std::size_t n) { return static_cast<double>(n); }
 }  // namespace
 
 StageWork::StageWork(const Transformer& model, const std::vector<bool>& trained, BatchShape shape, DType type)
-    : c_(model.config()), R_(real(shape.rows())), T_(real(shape.T)), size_(real(size_of(type))) {
+    : c_(model.config()), R_(real(shape.rows())), T_(shape.T), size_(real(size_of(type))) {
   for (const auto& stage : model.parameters_by_stage()) {
     matrices_.push_back(0), trained_matrices_.push_back(0);
     for (const std::size_t p : stage) {
@@ -28,7 +28,7 @@ Cost StageWork::forward(std::size_t block) const {
   const double C = real(c_.width);
   const double norms = 2 * 2 * C, residuals = 2 * 3 * C;
   return {.product_flops = 2 * R_ * matrices_[1 + block],
-          .attention_forward_flops = 2 * attention(),
+          .attention_forward_flops = 2 * attention(block),
           .memory_bytes = numbers(norms + residuals + activation() + heads() + biases())};
 }
 
@@ -47,7 +47,7 @@ Cost StageWork::backward(std::size_t block) const {
   const double C = real(c_.width), F = real(c_.ffn_width);
   const double norms = 2 * 4 * C, activations = (c_.activation == Activation::swiglu ? 5 : 3) * F;
   return {.product_flops = 2 * R_ * (matrices_[1 + block] + trained_matrices_[1 + block]),
-          .attention_backward_flops = 5 * attention(),
+          .attention_backward_flops = 5 * attention(block),
           .memory_bytes = numbers(norms + activations + heads() + biases())};
 }
 
@@ -66,7 +66,9 @@ Cost StageWork::head() const {
 }
 
 /// The FLOPs of one matrix product of attention, such as q k^T.
-double StageWork::attention() const { return 2 * R_ / T_ * kernels::visible_pairs(T_) * real(c_.heads * c_.head_size); }
+double StageWork::attention(std::size_t block) const {
+  return 2 * R_ / static_cast<double>(T_) * kernels::visible_pairs(T_, c_.window_of(block)) * real(c_.heads * c_.head_size);
+}
 double StageWork::activation() const { return 3 * real(c_.ffn_width); }
 /// The numbers per row that norms and rotations of queries and keys read and write.
 double StageWork::heads() const {

@@ -31,13 +31,15 @@ class StageWork {
 
  private:
   double numbers(double per_row) const { return R_ * per_row * size_; }
-  double attention() const;
+  double attention(std::size_t block) const;
   double activation() const;
   double heads() const;
   double biases() const;
 
   const TransformerConfig& c_;
-  const double R_, T_, size_;
+  const double R_;
+  const std::size_t T_;
+  const double size_;
   std::vector<double> matrices_, trained_matrices_;  // elements of the weight matrices of each stage
 };
 

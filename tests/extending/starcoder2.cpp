@@ -41,7 +41,7 @@ TransformerConfig read(const json& object, TransformerConfig config) {
   config.norm_eps = keys::read_float(object, "norm_epsilon", double{config.norm_eps});
   config.qkv_bias = config.attention_out_bias = config.mlp_bias = keys::read_bool(object, "use_bias", true);
   config.initializer_range = keys::read_float(object, "initializer_range", double{config.initializer_range});
-  config.rope = keys::read_rope(object, 10000);
+  config.rope = keys::read_rope(object, config);
   return config;
 }
 

@@ -391,7 +391,7 @@ Target make_llama_config(const fs::path& folder) {
   Target target;
   target.is_text = true;
   target.corpus = {json_text(config_to_json(config), 1)};
-  config.rope = {500000, true, 8, 1, 4, 8};
+  config.rope = {.kind = RopeKind::llama3, .theta = 500000, .factor = 8, .original_positions = 8};
   target.corpus.push_back(json_text(config_to_json(config)));
   for (const Family* family : families()) {
     TransformerConfig small = config_from_json({{"model_type", family->model_type}});

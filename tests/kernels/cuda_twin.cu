@@ -162,12 +162,14 @@ int main() {
       });
   }
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
-          [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 256, -1.0f}; });
+          [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 64, 256, -1.0f}; });
   compare("rope at positions", 10 * 256 + 11 * 20, 10, rounding,  // halves of 10 numbers are not moved 16 bytes at a time
-          [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 20, 256, 1.0f, t}; });
+          [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 20, 16, 256, 1.0f, t}; });
   // Positions are small, so caches are short. No two rows have the same place.
   compare("append to cache", 11 * 11 * 24 + 10 * 40, 10, 0,
-          [](F x, I t) { return k::AppendToCache<float>{x, x + 11 * 11 * 24, 11, 24, 40, t, t + 16}; });
+          [](F x, I t) { return k::AppendToCache<float>{x, x + 11 * 11 * 24, 11, 10, 24, 40, t, t + 16}; });
+  compare("join the cache", 17 * 24 + 9 * 24 + 10 * 40, 17, 0,
+          [](F x, I) { return k::JoinCache<float>{x, x + 17 * 24, x + 26 * 24, 9, 5, 7, 24, 40}; });
   const k::AttentionShape shape = {.B = 10, .T = 1, .H = 6, .K = 2, .D = 20, .q_stride = 200, .kv_stride = 80};
   compare("cached attention", 10 * 120 + 10 * 200 + 11 * 11 * 80 + 60 * 11, 60, rounding, [=](F x, I t) {
     return k::CachedAttention<float>{x, x + 1200, x + 3200, 11, shape, t, t + 16, x + 3200 + 11 * 11 * 80};

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "nn/families/config_keys.hpp"
+#include "nn/rope.hpp"
 #include "nn/transformer.hpp"
 #include "support/files.hpp"
 
@@ -77,7 +78,7 @@ BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
       {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 16}};
   json old_scaling = with(scaling, "rope_type", "llama3"), older_scaling = with(scaling, "type", "llama3");
   const json new_scaling = with(old_scaling, "rope_theta", 500000.0);
-  const Rope expected{500000.0, true, 8, 1, 4, 16};
+  const Rope expected{.kind = RopeKind::llama3, .theta = 500000, .factor = 8, .original_positions = 16};
   BOOST_CHECK(config_from_json(with(kLlama, "rope_parameters", new_scaling)).rope == expected);
   BOOST_CHECK(config_from_json(with(with(kLlama, "rope_theta", 500000.0), "rope_scaling", old_scaling)).rope == expected);
   BOOST_CHECK(config_from_json(with(with(kLlama, "rope_theta", 500000), "rope_scaling", older_scaling)).rope == expected);
@@ -90,7 +91,7 @@ BOOST_AUTO_TEST_CASE(both_spellings_of_rotary_positions_are_read) {
   BOOST_CHECK(config_from_json(with(both, "rope_scaling", nullptr)).rope == expected);
   for (const char* type : {"yarn", "linear"})
     BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", type}, {"factor", 2.0}})), UserError,
-                          names(type));
+                          names("differ (transformers uses rope_scaling"));
   BOOST_CHECK_EXCEPTION(config_from_json(with(both, "rope_scaling", {{"rope_type", "default"}})), UserError,
                         names("differ (transformers uses rope_scaling"));
 }
@@ -116,9 +117,17 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
                                                          {"rope_theta", INFINITY},       {"attention_bias", "yes"}};
   for (const auto& [key, value] : llama_features)
     BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, key, value)), UserError, names(key));
-  for (const char* type : {"linear", "yarn", "longrope"})
-    BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"type", type}, {"factor", 2.0}})), UserError,
-                          names(type));
+  const std::pair<json, const char*> scalings[] = {
+      {{{"type", "ntk"}, {"factor", 2.0}}, "ntk"},
+      {{{"type", "longrope"}, {"factor", 2.0}}, "short_factor"},
+      {{{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0, 2.0}}}, "8 positive numbers"},
+      {{{"type", "linear"}}, "factor"},
+      {{{"type", "linear"}, {"factor", -2.0}}, "not between 0 and 1e6"},
+      {{{"type", "dynamic"}, {"factor", 0.5}}, "dynamic"},
+      {{{"type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1.0}, {"beta_slow", 2.0}}, "yarn"},
+      {{{"type", "linear"}, {"factor", 2.0}, {"partial_rotary_factor", 0.5}}, "partial_rotary_factor"}};
+  for (const auto& [scaling, word] : scalings)
+    BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", scaling)), UserError, names(word));
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}})), UserError,
                         names("low_freq_factor"));
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "layer_types", {"full_attention", "sliding_attention"})), UserError,
@@ -132,13 +141,13 @@ BOOST_AUTO_TEST_CASE(what_changes_results_is_refused) {
 BOOST_AUTO_TEST_CASE(what_changes_no_result_is_accepted) {
   const auto plain = config_from_json(kLlama);
   for (const json& scaling : {json{{"type", "linear"}, {"factor", 1.0}}, json{{"rope_type", "linear"}, {"factor", 1}},
-                              json{{"rope_type", "default"}}, json{{"rope_type", "dynamic"}, {"factor", 2.0}},
+                              json{{"rope_type", "default"}}, json{{"rope_type", "dynamic"}, {"factor", 1.0}},
                               json{{"rope_type", "yarn"}, {"factor", 1.0}, {"original_max_position_embeddings", 48}}})
     for (const char* key : {"rope_scaling", "rope_parameters"})
       BOOST_CHECK(config_from_json(with(kLlama, key, scaling)) == plain);
   BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", {{"type", "linear"}})), UserError, names("linear"));
   const json yarn = {{"rope_type", "yarn"}, {"factor", 1.0}, {"attention_factor", 1.5}};
-  BOOST_CHECK_EXCEPTION(config_from_json(with(kLlama, "rope_scaling", yarn)), UserError, names("yarn"));
+  BOOST_TEST(config_from_json(with(kLlama, "rope_scaling", yarn)).rope.attention_factor == 1.5);
   const std::pair<const char*, json> neutral[] = {{"sliding_window", 48},
                                                   {"sliding_window", false},
                                                   {"attention_chunk_size", 48},
@@ -180,6 +189,35 @@ BOOST_AUTO_TEST_CASE(a_padding_token_is_read_and_written) {
     }
 }
 
+// A scaling extends the longest sequence, and for two types the length of a sequence decides the frequencies.
+BOOST_AUTO_TEST_CASE(scalings_of_rotary_positions) {
+  const auto config = [](json scaling) { return config_from_json(with(kLlama, "rope_scaling", std::move(scaling))); };
+  const auto classes = [](const TransformerConfig& c) {
+    return std::array{rope_class(c, c.rope, 16), rope_class(c, c.rope, 48), rope_class(c, c.rope, 49),
+                      rope_class(c, c.rope, 90)};
+  };
+  const std::array same{std::size_t{1}, std::size_t{1}, std::size_t{1}, std::size_t{1}};
+  const auto linear = config({{"type", "linear"}, {"factor", 2.5}});
+  BOOST_TEST(linear.longest_sequence() == 120u);
+  BOOST_CHECK(classes(linear) == same);
+  const auto dynamic = config({{"type", "dynamic"}, {"factor", 2.0}});
+  BOOST_TEST(dynamic.longest_sequence() == 96u);
+  BOOST_CHECK((classes(dynamic) == std::array{std::size_t{1}, std::size_t{1}, std::size_t{49}, std::size_t{90}}));
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 20}};
+  BOOST_TEST(config(yarn).longest_sequence() == 80u);
+  BOOST_TEST(config(yarn).rope.attention_factor == 0.1 * std::log(4.0) + 1, boost::test_tools::tolerance(1e-12));
+  BOOST_CHECK(classes(config(yarn)) == same);
+  const std::vector<double> factors(8, 2.0);
+  const auto longrope = config(
+      {{"type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}, {"original_max_position_embeddings", 16}});
+  BOOST_TEST(longrope.longest_sequence() == 48u);
+  BOOST_TEST(longrope.rope.attention_factor == std::sqrt(1 + std::log(3.0) / std::log(16.0)),
+             boost::test_tools::tolerance(1e-12));
+  BOOST_CHECK((classes(longrope) == std::array{std::size_t{1}, std::size_t{17}, std::size_t{17}, std::size_t{17}}));
+  for (const TransformerConfig& c : {linear, dynamic, config(yarn), longrope})
+    BOOST_CHECK(config_from_json(config_to_json(c)) == c);
+}
+
 // In Qwen, layers from max_window_layers on, or those named in layer_types, have a window.
 BOOST_AUTO_TEST_CASE(windows_count_if_a_layer_has_one) {
   for (const char* type : {"qwen2", "qwen3"}) {
@@ -191,16 +229,24 @@ BOOST_AUTO_TEST_CASE(windows_count_if_a_layer_has_one) {
     BOOST_CHECK(config_from_json(windows) == plain);  // the model's 28 layers have no window
     BOOST_CHECK(config_from_json(with(windows, "max_window_layers", 3)) == plain);
     BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 0), "layer_types", full)) == plain);
-    BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 1), "sliding_window", 48)) == plain);
-    BOOST_TEST(config_from_json(with(with(windows, "max_window_layers", 0), "sliding_window", 48)).longest_sequence() == 48u);
     BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 0), "sliding_window", nullptr)) == plain);
     BOOST_CHECK(config_from_json(with(with(windows, "max_window_layers", 0), "use_sliding_window", false)) == plain);
     for (const json& all : {with(windows, "max_window_layers", 0), with(windows, "layer_types", sliding)}) {
       const TransformerConfig config = config_from_json(all);
-      BOOST_TEST(config.longest_sequence() == 8u);
+      BOOST_TEST((config.window_of(0) == 8 && config.window_of(2) == 8));
       BOOST_CHECK(config_from_json(config_to_json(config)) == config);
     }
-    BOOST_CHECK_EXCEPTION(config_from_json(with(windows, "max_window_layers", 2)), UserError, names("1 of 3 layers"));
+    const json alternating = {"sliding_attention", "full_attention", "sliding_attention"};
+    for (const json& some : {with(windows, "max_window_layers", 1), with(windows, "layer_types", alternating)}) {
+      const TransformerConfig config = config_from_json(some);
+      BOOST_TEST(((config.window_of(0) == 0) != some.contains("layer_types")));
+      BOOST_TEST(((config.window_of(1) == 8) != some.contains("layer_types")));
+      BOOST_TEST(config.window_of(2) == 8u);
+      BOOST_CHECK(config_from_json(config_to_json(config)) == config);
+    }
+    const json irregular = {"sliding_attention", "full_attention", "full_attention"};
+    BOOST_CHECK_EXCEPTION(config_from_json(with(windows, "layer_types", irregular)), UserError, names("order of layers"));
+    BOOST_CHECK_EXCEPTION(config_from_json(with(windows, "layer_types", {"full_attention"})), UserError, names("list of 3"));
     BOOST_CHECK_EXCEPTION(config_from_json(with(with(windows, "layer_types", sliding), "use_sliding_window", false)), UserError,
                           names("layer_types"));
   }

@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(sinusoids_are_those_of_their_formula) {
     const std::size_t T = 300, half = C / 2;
     std::vector<float> table(model.table_numel(T));
     BOOST_TEST_REQUIRE(table.size() == T * C);
-    model.fill_tables(table, T);
+    model.fill_tables(table, T, T, DType::f32);
     for (const std::size_t t : {0u, 1u, 299u})
       for (std::size_t i = 0; i < half; ++i) {
         const double angle =

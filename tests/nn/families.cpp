@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"};
+const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"};
 
 auto names(const std::string& word) {
   return [word](const UserError& error) { return std::string(error.what()).find(word) != std::string::npos; };
@@ -62,8 +62,6 @@ BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
   const auto refused = [](const char* family, const char* key, const json& value) {
     BOOST_CHECK_EXCEPTION(config_from_json(with({{"model_type", family}}, key, value)), UserError, names(key));
   };
-  refused("qwen2", "use_sliding_window", true);
-  refused("qwen3", "use_sliding_window", true);
   refused("mistral", "sliding_window", 0);
   refused("mistral", "sliding_window", "wide");
   refused("opt", "sliding_window", 128);
@@ -81,8 +79,9 @@ BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
   for (const char* family : {"mistral", "qwen2", "qwen3"}) {
     refused(family, "hidden_act", "gelu");
     refused(family, "quantization_config", {{"bits", 4}});
-    BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", family}, {"layer_types", {"sliding_attention"}}}), UserError,
-                          names("sliding_attention"));
+    BOOST_CHECK_EXCEPTION(
+        config_from_json({{"model_type", family}, {"num_hidden_layers", 1}, {"layer_types", {"sliding_attention"}}}), UserError,
+        names("sliding"));
   }
   for (const char* key : {"sliding_window", "use_sliding_window"})
     BOOST_CHECK_NO_THROW(config_from_json(with({{"model_type", "qwen2"}}, key, key[0] == 'u' ? json(false) : json(131072))));
@@ -91,11 +90,14 @@ BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
     BOOST_CHECK_EXCEPTION(config_from_json({{"model_type", "gpt_neox"}}), UserError, names(word));
 }
 
-BOOST_AUTO_TEST_CASE(a_window_is_the_longest_sequence) {
+BOOST_AUTO_TEST_CASE(all_layers_of_mistral_have_the_window) {
   const json config = {{"model_type", "mistral"}, {"max_position_embeddings", 100}};
-  BOOST_TEST(config_from_json(with(config, "sliding_window", 30)).longest_sequence() == 30u);
-  BOOST_TEST(config_from_json(with(config, "sliding_window", 300)).longest_sequence() == 100u);
-  BOOST_TEST(config_from_json(with(config, "sliding_window", nullptr)).longest_sequence() == 100u);
+  for (const std::size_t window : {30, 300}) {
+    const TransformerConfig with_window = config_from_json(with(config, "sliding_window", window));
+    BOOST_TEST(
+        (with_window.longest_sequence() == 100 && with_window.window_of(0) == window && with_window.window_of(31) == window));
+  }
+  BOOST_TEST(config_from_json(with(config, "sliding_window", nullptr)).window_of(0) == 0u);
   BOOST_TEST(config_from_json(config).sliding_window == 4096u);
 }
 

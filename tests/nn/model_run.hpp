@@ -24,7 +24,7 @@ struct ModelRun {
       gradients.emplace_back(numel(parameter.shape));
     }
     tables.resize(model.table_numel(longest));
-    model.fill_tables(tables, longest);
+    model.fill_tables(tables, longest, longest, DType::f32);
   }
 
   /// Sets weights different from 0 and 1, so that a missing or a swapped one changes the result.

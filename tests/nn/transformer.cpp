@@ -65,7 +65,10 @@ const Case kCases[] = {
     {"llama, heads wider than the model",
      changed(tiny_llama(), [](auto& c) { c.head_size = 8, c.qkv_bias = c.attention_out_bias = true; })},
     {"llama, heads narrower, llama3",
-     changed(tiny_llama(), [](auto& c) { c.width = 18, c.rope = {100.0, true, 8, 1, 4, 16}; })},
+     changed(tiny_llama(),
+             [](auto& c) {
+               c.width = 18, c.rope = {.kind = RopeKind::llama3, .theta = 100, .factor = 8, .original_positions = 16};
+             })},
     {"mistral, heads that do not divide the width", changed(tiny_llama(), [](auto& c) { c.family = "mistral", c.width = 13; })},
     {"qwen2", changed(tiny_llama(), [](auto& c) { c.family = "qwen2", c.qkv_bias = true; })},
     {"qwen3, heads wider than the model",
@@ -88,6 +91,9 @@ const Case kCases[] = {
                                                      c.family = "qwen3", c.qk_norm = true, c.head_size = 8;
                                                      c.lora = {5, 1, 0.2, false, {"all-linear"}};
                                                    })},
+    {"mistral, a window", changed(tiny_llama(), [](auto& c) { c.family = "mistral", c.head_size = 4, c.sliding_window = 3; })},
+    {"qwen2, windows from the second layer on",
+     changed(tiny_llama(), [](auto& c) { c.family = "qwen2", c.qkv_bias = true, c.sliding_window = 4, c.window_from = 1; })},
     {"opt", tiny_opt()},
     {"xglm", tiny_xglm()},
     {"xglm, untied", changed(tiny_xglm(), [](auto& c) { c.tied_embeddings = false; })},
@@ -420,7 +426,7 @@ BOOST_AUTO_TEST_CASE(rotary_tables_have_llama3_frequencies) {
   const Transformer model(arch_config("llama-3.1-8b"));
   const std::size_t T = 3, D = 128;
   std::vector<float> tables(model.table_numel(T));
-  model.fill_tables(tables, T);
+  model.fill_tables(tables, T, T, DType::f32);
   for (std::size_t i = 0; i < D / 2; ++i) {
     const double frequency = std::pow(500000.0, -2.0 * static_cast<double>(i) / D), turns = 8192 * frequency / (2 * M_PI);
     const double smooth = std::clamp((turns - 1) / 3, 0.0, 1.0), angle = 2 * frequency * (smooth + (1 - smooth) / 8);
@@ -494,7 +500,8 @@ BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boo
   const std::vector<float> whole = run.x.back();
 
   const kernels::CacheShape shape = {S, T + 1};
-  std::vector<std::vector<float>> caches(run.model.blocks(), std::vector<float>(run.model.cache_numel(shape), std::nanf("")));
+  std::vector<std::vector<float>> caches;
+  for (std::size_t b = 0; b < run.model.blocks(); ++b) caches.emplace_back(run.model.cache_numel(shape, b), std::nanf(""));
   std::vector<float> x(most * C), x_out(most * C), saved(run.model.saved_numel({1, most})), expected(V);
   std::mt19937 generator(20);
   std::size_t known[S] = {}, wanted_in_all = 0;

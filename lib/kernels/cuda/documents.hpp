@@ -1,5 +1,5 @@
 // AttentionShape::visible_keys() for both attention kernels on GPUs. The kernels are compiled twice: for sequences in which all
-// queries see the first key, and for other sequences, such as those with several documents.
+// queries see the first key, and for other sequences: those with several documents, or longer than a window.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@ namespace fsdp::kernels {
 
 struct OneDocument {
   static __device__ __forceinline__ Keys seen_by(const AttentionShape& s, std::size_t, std::size_t t) {
-    return s.visible_keys(s.past + t, s.past + t);
+    return {0, s.past + t + 1};
   }
   static __device__ __forceinline__ std::size_t end_of_seers(const AttentionShape& s, std::size_t, std::size_t) { return s.T; }
   static __device__ __forceinline__ bool some_begin_behind(const AttentionShape&, std::size_t, unsigned, unsigned, unsigned) {

@@ -112,6 +112,7 @@
   X(Fill<E>)                                           \
   X(HeadNormBackward<E>)                               \
   X(HeadNormForward<E>)                                \
+  X(JoinCache<E>)                                      \
   X(LayerNormBackward<E>)                              \
   X(LayerNormForward<E>)                               \
   X(LogitGradient<E>)                                  \

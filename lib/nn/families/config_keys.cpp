@@ -84,32 +84,82 @@ void require_off(const json& object, const char* name, const json& off) {
                          json_excerpt(*value), name, off.dump()));
 }
 
-std::size_t read_windows(const json& object, std::size_t layers, std::size_t max_positions) {
-  const bool used = read_bool(object, "use_sliding_window", false);
-  const std::size_t window = used ? read_count(object, {"sliding_window"}, 4096) : 0;
-  const bool is_off = !used || (object.contains("sliding_window") && object["sliding_window"].is_null());
-  const std::size_t first = std::min(read_count(object, {"max_window_layers"}, 28), layers);
-  std::size_t windows = layers - first;
-  if (const json* types = find(object, {"layer_types"}))
-    windows = static_cast<std::size_t>(std::count(types->begin(), types->end(), json("sliding_attention")));
-  if (is_off && windows > 0 && find(object, {"layer_types"}))
-    throw UserError(
-        "config.json: \"layer_types\" has layers with a sliding window, but \"use_sliding_window\" or \"sliding_window\" turns "
-        "windows off; correct the wrong key");
-  if (is_off || windows == 0 || (windows < layers && window >= max_positions)) return 0;
-  if (windows < layers)
-    throw UserError(
-        format("config.json: a sliding window of {} in {} of {} layers is not supported (it changes the results of longer "
-               "sequences); use a model without \"use_sliding_window\", or with \"max_position_embeddings\": {}",
-               window, windows, layers, window));
-  if (window == 0) wrong_value("sliding_window", object["sliding_window"], "a count of tokens, or null for no window");
-  return window;
+namespace {
+
+constexpr const char *window_type = "sliding_attention", *full_type = "full_attention";
+
+/// Sets the fields for layers with windows so that they agree with `windows`, which has an entry for each layer.
+void describe_windows(TransformerConfig& config, const std::vector<bool>& windows) {
+  const auto agrees = [&](std::size_t from, std::size_t every) {
+    config.window_from = from, config.full_every = every;
+    for (std::size_t layer = 0; layer < windows.size(); ++layer)
+      if ((config.window_of(layer) > 0) != windows[layer]) return false;
+    return true;
+  };
+  const auto first = std::find(windows.begin(), windows.end(), true);
+  if (agrees(static_cast<std::size_t>(first - windows.begin()), 0)) return;
+  for (std::size_t every = 2; every <= windows.size(); ++every)
+    if (agrees(0, every)) return;
+  throw UserError(
+      "config.json: \"layer_types\" has an order of layers with and without windows that is not supported (supported are "
+      "windows "
+      "from one layer on, and in all but every n-th layer); use another model");
 }
 
-void write_windows(std::size_t window, json& object) {
-  object["sliding_window"] = window == 0 ? json() : json(window);
-  object["use_sliding_window"] = window > 0;
-  if (window > 0) object["max_window_layers"] = 0;
+}  // namespace
+
+void read_layer_types(const json& object, TransformerConfig& config) {
+  std::vector<bool> windows;
+  if (const json* types = find(object, {"layer_types"})) {
+    if (!types->is_array() || types->size() != config.layers)
+      wrong_value("layer_types", *types, format("a list of {} types", config.layers).c_str());
+    for (const json& type : *types) windows.push_back(type == window_type);
+    if (config.sliding_window == 0 && std::count(windows.begin(), windows.end(), true) > 0)
+      throw UserError(
+          "config.json: \"layer_types\" has layers with a sliding window, but \"use_sliding_window\" or \"sliding_window\" "
+          "turns "
+          "windows off; correct the wrong key");
+  } else {
+    for (std::size_t layer = 0; layer < config.layers; ++layer) windows.push_back(config.window_of(layer) > 0);
+  }
+  if (std::count(windows.begin(), windows.end(), true) > 0) return describe_windows(config, windows);
+  config.sliding_window = config.window_from = config.full_every = 0;
+}
+
+void read_window(const json& object, TransformerConfig& config) {
+  if (!object.contains("sliding_window")) return;
+  config.sliding_window = read_count(object, {"sliding_window"}, 0);  // null: no window
+  if (config.sliding_window == 0 && !object["sliding_window"].is_null())
+    wrong_value("sliding_window", object["sliding_window"], "a count of tokens, or null for no window");
+}
+
+void read_qwen_windows(const json& object, TransformerConfig& config) {
+  config.sliding_window = 0, config.window_from = 0;
+  if (read_bool(object, "use_sliding_window", false)) {
+    config.sliding_window = 4096;
+    read_window(object, config);
+    config.window_from = std::min(read_count(object, {"max_window_layers"}, 28), config.layers);
+  }
+  read_layer_types(object, config);
+}
+
+void write_qwen_windows(const TransformerConfig& config, json& object) {
+  write_window(config, object);
+  object["use_sliding_window"] = config.sliding_window > 0;
+  if (config.sliding_window == 0) return;
+  object["max_window_layers"] = config.window_from;
+  if (config.full_every > 0) write_layer_types(config, object);
+}
+
+void write_window(const TransformerConfig& config, json& object) {
+  object["sliding_window"] = config.sliding_window == 0 ? json() : json(config.sliding_window);
+}
+
+void write_layer_types(const TransformerConfig& config, json& object) {
+  json types = json::array();
+  for (std::size_t layer = 0; layer < config.layers; ++layer)
+    types.push_back(config.window_of(layer) > 0 ? window_type : full_type);
+  object["layer_types"] = types;
 }
 
 Activation read_activation(const json& object, const char* name, const std::string& otherwise,
@@ -133,51 +183,121 @@ const char* name_of(Activation activation) {
 
 namespace {
 
-/// Returns true if a scaling does not change the frequencies. "dynamic" changes them only for sequences longer than
-/// max_position_embeddings, and these are refused.
-bool changes_no_rotation(const json& parameters, const std::string& type) {
-  if (!find(parameters, {"factor"})) return false;
-  const double factor = read_number(parameters, "factor", 0);
-  if (type == "dynamic") return factor > 0;
-  return (type == "linear" || type == "yarn") && factor == 1 && read_number(parameters, "attention_factor", 1) == 1;
+constexpr std::pair<RopeKind, const char*> rope_names[] = {{RopeKind::plain, "default"},     {RopeKind::linear, "linear"},
+                                                           {RopeKind::dynamic, "dynamic"},   {RopeKind::yarn, "yarn"},
+                                                           {RopeKind::longrope, "longrope"}, {RopeKind::llama3, "llama3"}};
+
+RopeKind read_rope_kind(const json& parameters) {
+  const std::string type = read_text(parameters, "rope_type", read_text(parameters, "type", "default"));
+  std::vector<std::string> known;
+  for (const auto& [kind, name] : rope_names) {
+    if (type == name) return kind;
+    known.push_back(format("\"{}\"", name));
+  }
+  throw UserError(format("config.json: rope type \"{}\" is not supported (it changes the results); use a model with one of {}",
+                         type, fmt::join(known, ", ")));
 }
 
-Rope read_rope_from(const json& object, const char* key, double default_theta) {
-  Rope rope;
-  rope.theta = default_theta;
-  const json* parameters = find(object, {key});
-  if (!parameters) return rope;
-  if (!parameters->is_object()) wrong_value(key, *parameters, "an object");
-  for (const json& value : *parameters)
-    if (value.is_object()) wrong_value(key, *parameters, "one set of parameters for all layers");
-  require_off(*parameters, "partial_rotary_factor", 1.0);
-  rope.theta = read_number(*parameters, "rope_theta", rope.theta);
-  const std::string type = read_text(*parameters, "rope_type", read_text(*parameters, "type", "default"));
-  if (type == "default" || changes_no_rotation(*parameters, type)) return rope;
-  if (type != "llama3")
-    throw UserError(
-        format("config.json: rope type \"{}\" is not supported (it changes the results); use a model with rope type "
-               "\"default\" or \"llama3\"",
-               type));
-  for (const char* name : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
-    if (!find(*parameters, {name}))
-      throw UserError(
-          format("config.json: rope type \"llama3\" needs \"{}\" (the frequencies depend on this key); add the key", name));
-  rope.llama3 = true;
-  rope.factor = read_number(*parameters, "factor", 0);
-  rope.low_freq_factor = read_number(*parameters, "low_freq_factor", 0);
-  rope.high_freq_factor = read_number(*parameters, "high_freq_factor", 0);
-  rope.original_positions = read_count(*parameters, {"original_max_position_embeddings"}, 0);
-  return rope;
+std::vector<double> read_factors(const json& parameters, const char* name) {
+  const json& value = parameters.at(name);
+  std::vector<double> factors;
+  if (!value.is_array()) wrong_value(name, value, "a list of numbers");
+  for (const json& factor : value) {
+    if (!factor.is_number()) wrong_value(name, value, "a list of numbers");
+    factors.push_back(factor.get<double>());
+  }
+  return factors;
+}
+
+/// YaRN's factor for the attention (Peng et al. 2023, section 3.4), and the form with two scales that DeepSeek-V2 uses.
+double yarn_attention_factor(const json& parameters, double factor) {
+  const auto scaled = [&](double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; };
+  const double one = read_number(parameters, "mscale", 0), all = read_number(parameters, "mscale_all_dim", 0);
+  return one != 0 && all != 0 ? scaled(one) / scaled(all) : scaled(1);
+}
+
+/// LongRoPE's factor for the attention (Ding et al. 2024; transformers' _compute_longrope_parameters).
+double longrope_attention_factor(double factor, std::size_t original) {
+  return factor <= 1 || original <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
 }
 
 }  // namespace
 
-Rope read_rope(const json& object, double default_theta) {
-  require_off(object, "partial_rotary_factor", 1.0);
-  const double theta = read_number(object, "rope_theta", default_theta);
-  const Rope by_parameters = read_rope_from(object, "rope_parameters", theta);
-  const Rope by_scaling = read_rope_from(object, "rope_scaling", theta);
+Rope read_rope_parameters(const json& parameters, const TransformerConfig& config, const Rope& otherwise) {
+  Rope rope = otherwise;
+  rope.theta = read_number(parameters, "rope_theta", rope.theta);
+  rope.rotated = read_number(parameters, "partial_rotary_factor", rope.rotated);
+  rope.kind = read_rope_kind(parameters);
+  const std::string type = read_text(parameters, "rope_type", read_text(parameters, "type", "default"));
+  const auto require_keys = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names)
+      if (!find(parameters, {name}))
+        throw UserError(
+            format("config.json: rope type \"{}\" needs \"{}\" (the frequencies depend on this key); add the key", type, name));
+  };
+  const auto original = [&] {
+    return read_count(parameters, {"original_max_position_embeddings"},
+                      otherwise.original_positions > 0 ? otherwise.original_positions : config.max_positions);
+  };
+  /// The key "factor", or how much longer the model's positions are than the original ones.
+  const auto factor_or_ratio = [&] {
+    return read_number(parameters, "factor",
+                       static_cast<double>(config.max_positions) / static_cast<double>(std::max<std::size_t>(original(), 1)));
+  };
+  rope.original_positions = 0;
+  switch (rope.kind) {
+    case RopeKind::plain:
+      break;
+    case RopeKind::linear:
+    case RopeKind::dynamic:
+      require_keys({"factor"});
+      rope.factor = read_number(parameters, "factor", 1);
+      break;
+    case RopeKind::yarn:
+      rope.original_positions = original();
+      rope.factor = factor_or_ratio();
+      rope.attention_factor = read_number(parameters, "attention_factor", yarn_attention_factor(parameters, rope.factor));
+      rope.beta_fast = read_number(parameters, "beta_fast", rope.beta_fast);
+      rope.beta_slow = read_number(parameters, "beta_slow", rope.beta_slow);
+      rope.truncate = read_bool(parameters, "truncate", rope.truncate);
+      break;
+    case RopeKind::longrope:
+      require_keys({"short_factor", "long_factor"});
+      rope.original_positions = original();
+      rope.attention_factor =
+          read_number(parameters, "attention_factor", longrope_attention_factor(factor_or_ratio(), rope.original_positions));
+      rope.short_factors = read_factors(parameters, "short_factor"),
+      rope.long_factors = read_factors(parameters, "long_factor");
+      break;
+    case RopeKind::llama3:
+      require_keys({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+      rope.factor = read_number(parameters, "factor", 0);
+      rope.low_freq_factor = read_number(parameters, "low_freq_factor", 0);
+      rope.high_freq_factor = read_number(parameters, "high_freq_factor", 0);
+      rope.original_positions = original();
+      break;
+  }
+  // A division by 1 changes nothing.
+  if (rope.kind == RopeKind::linear || rope.kind == RopeKind::dynamic || rope.kind == RopeKind::yarn)
+    if (rope.factor == 1 && rope.attention_factor == 1)
+      rope = {.kind = RopeKind::plain, .theta = rope.theta, .rotated = rope.rotated};
+  return rope;
+}
+
+Rope read_rope(const json& object, const TransformerConfig& config) {
+  Rope otherwise = config.rope;
+  otherwise.theta = read_number(object, "rope_theta", otherwise.theta);
+  otherwise.rotated = read_number(object, "partial_rotary_factor", otherwise.rotated);
+  otherwise.original_positions = read_count(object, {"original_max_position_embeddings"}, otherwise.original_positions);
+  const auto read = [&](const char* key) {
+    const json* parameters = find(object, {key});
+    if (!parameters) return read_rope_parameters(json::object(), config, otherwise);
+    if (!parameters->is_object()) wrong_value(key, *parameters, "an object");
+    for (const json& value : *parameters)
+      if (value.is_object()) wrong_value(key, *parameters, "one set of parameters for all layers");
+    return read_rope_parameters(*parameters, config, otherwise);
+  };
+  const Rope by_parameters = read("rope_parameters"), by_scaling = read("rope_scaling");
   if (!find(object, {"rope_scaling"})) return by_parameters;
   // If both keys exist, transformers 4 and 5 use rope_scaling. Older files have only rope_scaling.
   if (find(object, {"rope_parameters"}) && !(by_parameters == by_scaling))
@@ -187,17 +307,46 @@ Rope read_rope(const json& object, double default_theta) {
   return by_scaling;
 }
 
+json written_rope(const Rope& rope) {
+  json object = {{"rope_type", std::find_if(std::begin(rope_names), std::end(rope_names), [&](const auto& name) {
+                                 return name.first == rope.kind;
+                               })->second}};
+  switch (rope.kind) {
+    case RopeKind::plain:
+      break;
+    case RopeKind::linear:
+    case RopeKind::dynamic:
+      object["factor"] = rope.factor;
+      break;
+    case RopeKind::yarn:
+      object.update({{"factor", rope.factor},
+                     {"original_max_position_embeddings", rope.original_positions},
+                     {"attention_factor", rope.attention_factor},
+                     {"beta_fast", rope.beta_fast},
+                     {"beta_slow", rope.beta_slow},
+                     {"truncate", rope.truncate}});
+      break;
+    case RopeKind::longrope:
+      object.update({{"original_max_position_embeddings", rope.original_positions},
+                     {"attention_factor", rope.attention_factor},
+                     {"short_factor", rope.short_factors},
+                     {"long_factor", rope.long_factors}});
+      break;
+    case RopeKind::llama3:
+      object.update({{"factor", rope.factor},
+                     {"low_freq_factor", rope.low_freq_factor},
+                     {"high_freq_factor", rope.high_freq_factor},
+                     {"original_max_position_embeddings", rope.original_positions}});
+      break;
+  }
+  return object;
+}
+
 void write_rope(const Rope& rope, json& object) {
-  json scaling = {{"rope_type", "default"}};
-  if (rope.llama3)
-    scaling = {{"rope_type", "llama3"},
-               {"factor", rope.factor},
-               {"low_freq_factor", rope.low_freq_factor},
-               {"high_freq_factor", rope.high_freq_factor},
-               {"original_max_position_embeddings", rope.original_positions}};
+  json scaling = written_rope(rope);
   // transformers 4 reads rope_scaling and rope_theta. transformers 5 reads rope_parameters; if rope_scaling is not null, it
   // reads rope_scaling and rope_theta instead, which have the same values.
-  object["rope_scaling"] = rope.llama3 ? scaling : json();
+  object["rope_scaling"] = rope.kind == RopeKind::plain ? json() : scaling;
   object["rope_theta"] = rope.theta;
   scaling["rope_theta"] = rope.theta;
   object["rope_parameters"] = scaling;

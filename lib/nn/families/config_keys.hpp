@@ -30,19 +30,30 @@ std::optional<std::size_t> read_padding(const nlohmann::json& object, std::size_
 nlohmann::json written(const std::optional<std::size_t>& padding_token);
 /// Throws UserError if the key enables an unsupported feature; `off` is the value that disables it.
 void require_off(const nlohmann::json& object, const char* name, const nlohmann::json& off);
-/// The sliding window of all layers of a Qwen model; 0 if there is none. Throws if only some layers have a window and it is
-/// shorter than the longest sequence.
-std::size_t read_windows(const nlohmann::json& object, std::size_t layers, std::size_t max_positions);
-void write_windows(std::size_t window, nlohmann::json& object);
+/// Reads sliding_window, which may be null. If the key is missing, config.sliding_window keeps its value.
+void read_window(const nlohmann::json& object, TransformerConfig& config);
+void write_window(const TransformerConfig& config, nlohmann::json& object);
+/// Reads layer_types: which layers have the window. If the key is missing, the other fields of `config` decide. If no layer has
+/// a window, resets all fields for windows.
+void read_layer_types(const nlohmann::json& object, TransformerConfig& config);
+void write_layer_types(const TransformerConfig& config, nlohmann::json& object);
+/// Reads the keys of Qwen models: use_sliding_window, sliding_window, max_window_layers, layer_types.
+void read_qwen_windows(const nlohmann::json& object, TransformerConfig& config);
+void write_qwen_windows(const TransformerConfig& config, nlohmann::json& object);
 /// Reads one of `known`, by its name from name_of() or by another name that transformers accepts: "gelu_pytorch_tanh" for
 /// "gelu_new".
 Activation read_activation(const nlohmann::json& object, const char* name, const std::string& otherwise,
                            std::initializer_list<Activation> known);
 const char* name_of(Activation activation);
-/// Reads rotary positions, from the keys of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
-Rope read_rope(const nlohmann::json& object, double default_theta);
+/// Reads rotary positions, from the keys of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters). `config` has the
+/// keys that were read before: max_position_embeddings, the head size, and the default of rope_theta.
+Rope read_rope(const nlohmann::json& object, const TransformerConfig& config);
+/// Reads the parameters of one kind: the object in rope_scaling or rope_parameters. `otherwise` has the values of missing keys.
+Rope read_rope_parameters(const nlohmann::json& parameters, const TransformerConfig& config, const Rope& otherwise);
 /// Adds the keys of transformers 4 and 5 to `object`.
 void write_rope(const Rope& rope, nlohmann::json& object);
+/// The parameters without rope_theta, as rope_scaling has them.
+nlohmann::json written_rope(const Rope& rope);
 /// Returns a warning with the keys of the folder's config.json that the family does not read. Keys that do not change the
 /// computation, and values null, false or empty, are left out. Returns nothing if no keys are left or there is no file. Throws
 /// UserError as read_config() does.

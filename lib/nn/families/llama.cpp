@@ -40,7 +40,7 @@ TransformerConfig read_llama_keys(const json& object, TransformerConfig config) 
   config.norm_eps = keys::read_float(object, "rms_norm_eps", double{config.norm_eps});
   config.initializer_range = keys::read_float(object, "initializer_range", double{config.initializer_range});
   config.padding_token = keys::read_padding(object, config.vocab_size);
-  config.rope = keys::read_rope(object, config.rope.theta);
+  config.rope = keys::read_rope(object, config);
   return config;
 }
 
@@ -135,7 +135,8 @@ std::vector<Arch> archs() {
     config.tied_embeddings = size.tied;
     config.initializer_range = size.initializer_range;
     config.rope.theta = size.theta;
-    if (size.factor > 0) config.rope = {size.theta, true, size.factor, 1, 4, 8192};
+    if (size.factor > 0)
+      config.rope = {.kind = RopeKind::llama3, .theta = size.theta, .factor = size.factor, .original_positions = 8192};
     all.push_back({size.name, config});
   }
   return all;

@@ -1,5 +1,4 @@
-// Mistral: Llama with a sliding window, and heads of any size (Jiang et al. 2023). Attention over a window is not implemented.
-// Sequences longer than the window are refused, and for all others the window has no effect. Keys and defaults are from
+// Mistral: Llama with a sliding window in all layers, and heads of any size (Jiang et al. 2023). Keys and defaults are from
 // transformers' MistralConfig. The sizes are from the config.json of models with these names on Hugging Face.
 #include <nlohmann/json.hpp>
 
@@ -24,17 +23,13 @@ TransformerConfig defaults() {
 
 TransformerConfig read(const json& object, TransformerConfig defaults) {
   TransformerConfig config = read_llama_keys(object, std::move(defaults));
-  if (object.contains("sliding_window")) {
-    config.sliding_window = keys::read_count(object, {"sliding_window"}, 0);  // null: no window
-    if (config.sliding_window == 0 && !object["sliding_window"].is_null())
-      keys::wrong_value("sliding_window", object["sliding_window"], "a count of tokens, or null for no window");
-  }
+  keys::read_window(object, config);
   return config;
 }
 
 json write(const TransformerConfig& config) {
   json object = write_llama_keys(config);
-  object["sliding_window"] = config.sliding_window == 0 ? json() : json(config.sliding_window);
+  keys::write_window(config, object);
   return object;
 }
 

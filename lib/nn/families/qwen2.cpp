@@ -24,13 +24,13 @@ TransformerConfig defaults() {
 
 TransformerConfig read(const json& object, TransformerConfig defaults) {
   TransformerConfig config = read_llama_keys(object, std::move(defaults));
-  config.sliding_window = keys::read_windows(object, config.layers, config.max_positions);
+  keys::read_qwen_windows(object, config);
   return config;
 }
 
 json write(const TransformerConfig& config) {
   json object = write_llama_keys(config);
-  keys::write_windows(config.sliding_window, object);
+  keys::write_qwen_windows(config, object);
   return object;
 }
 
@@ -73,6 +73,7 @@ const Family& qwen2_family() {
                                 .names = llama_names(),
                                 .free_head_size = true,
                                 .reads_sliding_window = true,
+                                .reads_layer_types = true,
                                 .defaults = defaults(),
                                 .read = read,
                                 .write = write,

@@ -33,14 +33,14 @@ ParameterNames names() {
 TransformerConfig read(const json& object, TransformerConfig defaults) {
   TransformerConfig config = read_llama_keys(object, std::move(defaults));
   config.qkv_bias = config.attention_out_bias = keys::read_bool(object, "attention_bias", false);
-  config.sliding_window = keys::read_windows(object, config.layers, config.max_positions);
+  keys::read_qwen_windows(object, config);
   return config;
 }
 
 json write(const TransformerConfig& config) {
   json object = write_llama_keys(config);
   object["attention_bias"] = config.qkv_bias;
-  keys::write_windows(config.sliding_window, object);
+  keys::write_qwen_windows(config, object);
   return object;
 }
 
@@ -77,6 +77,7 @@ const Family& qwen3_family() {
                                 .names = names(),
                                 .free_head_size = true,
                                 .reads_sliding_window = true,
+                                .reads_layer_types = true,
                                 .defaults = defaults(),
                                 .read = read,
                                 .write = write,

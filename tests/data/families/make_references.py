@@ -9,7 +9,8 @@ descent. Weights and tokens follow from formulas (README.md), so that only numbe
 """
 import json, os
 import numpy as np, torch
-from transformers import (BioGptConfig, BioGptForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
+from transformers import (BioGptConfig, BioGptForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM, Phi3Config, Phi3ForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Starcoder2Config,
                           Starcoder2ForCausalLM, XGLMConfig, XGLMForCausalLM)
 
@@ -119,6 +120,79 @@ def xglm(g, T):
                                       scale_embedding=g.random() < 0.75, dropout=0.0, attention_dropout=0.0))
 
 
+def factors(g, n):
+    return [1.0 + between(g, 0, 60) / 8 for _ in range(n)]
+
+
+def scaled(g, T, kind, elements):
+    """Rotary positions of a kind, and max_position_embeddings. The original length is shorter than T, T, or longer."""
+    original, theta = max(2, T + one_of(g, [-4, -1, 0, 5])), one_of(g, [1e4, 50.0])
+    rope = dict(rope_type=kind, rope_theta=theta, factor=one_of(g, [2.0, 3.5, 8.0]))
+    if kind in ("linear", "dynamic"): return rope, original
+    rope.update(original_max_position_embeddings=original)
+    if kind == "yarn":
+        rope.update(one_of(g, [{}, dict(beta_fast=4.0, beta_slow=0.5), dict(truncate=False), dict(attention_factor=1.25),
+                               dict(mscale=1.0, mscale_all_dim=0.5), dict(beta_fast=2.0, truncate=False)]))
+    if kind == "longrope":
+        rope.update(short_factor=factors(g, elements // 2), long_factor=factors(g, elements // 2))
+        if g.random() < 0.5: del rope["factor"]
+    return rope, 4 * original
+
+
+def llama(g, T, number):
+    """Every kind of rotary positions."""
+    shape = rotary(g, T)
+    shape["head_dim"] = max(4, shape["head_dim"])
+    shape["hidden_size"] = shape["num_attention_heads"] * between(g, 3, 8)
+    kind = ["linear", "dynamic", "yarn", "longrope"][number % 4]
+    shape["rope_parameters"], shape["max_position_embeddings"] = scaled(g, T, kind, shape["head_dim"])
+    return LlamaForCausalLM(LlamaConfig(**shape))
+
+
+def windows(g, T, number):
+    """Windows that are shorter than the sequences, in some or all layers."""
+    shape, window = dict(rotary(g, T), num_hidden_layers=between(g, 2, 5)), one_of(g, [1, 2, 3, T - 1, T // 2])
+    if number % 3 == 0: return MistralForCausalLM(MistralConfig(**shape, sliding_window=window))
+    shape.update(use_sliding_window=True, sliding_window=window, max_window_layers=between(g, 0, 2))
+    if number % 2 == 0:  # as in Gemma
+        every = between(g, 2, shape["num_hidden_layers"])
+        shape["layer_types"] = ["full_attention" if (i + 1) % every == 0 else "sliding_attention"
+                                for i in range(shape["num_hidden_layers"])]
+    if number % 3 == 1: return Qwen2ForCausalLM(Qwen2Config(**shape))
+    shape["head_dim"] = max(4, shape["head_dim"])
+    return Qwen3ForCausalLM(Qwen3Config(**shape))
+
+
+def phi3(g, T, number):
+    kv_heads, size = between(g, 1, 3), 4 * between(g, 1, 5)
+    heads, part = kv_heads * between(g, 1, 3), one_of(g, [1.0, 0.5, 0.5, 0.75 if size % 8 == 0 else 1.0])
+    shape = dict(sizes(g), hidden_size=heads * size, intermediate_size=between(g, 7, 90), num_attention_heads=heads,
+                 num_key_value_heads=kv_heads, rms_norm_eps=one_of(g, [1e-5, 1e-6]), max_position_embeddings=T + between(g, 0, 9),
+                 sliding_window=one_of(g, [None, 3, T - 1, T + 5]))
+    rope = dict(rope_type="default", rope_theta=one_of(g, [1e4, 50.0]), partial_rotary_factor=part)
+    if number % 3 > 0:
+        n, original = int(size * part) // 2, max(2, T + one_of(g, [-4, -1, 0, 5]))
+        rope.update(rope_type="longrope", short_factor=factors(g, n), long_factor=factors(g, n))
+        shape.update(original_max_position_embeddings=original, max_position_embeddings=4 * original)
+    return Phi3ForCausalLM(Phi3Config(**shape, rope_parameters=rope))
+
+
+def gemma3_text(g, T, number):
+    shape = rotary(g, T)
+    size = shape["head_dim"] = 4 * between(g, 1, 5)
+    heads = shape["num_attention_heads"]
+    full = dict(rope_type="default", rope_theta=one_of(g, [1e6, 1e4]))
+    if number % 3 == 0:
+        full = dict(rope_type="linear", rope_theta=1e6, factor=8.0)
+    shape.update(hidden_size=heads * between(g, 3, 8), num_hidden_layers=between(g, 1, 4), tie_word_embeddings=g.random() < 0.6,
+                 rope_parameters=dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=one_of(g, [1e4, 50.0]))),
+                 query_pre_attn_scalar=one_of(g, [size, size + 3]), sliding_window=one_of(g, [1, 3, T - 1, T + 5]))
+    every = one_of(g, [2, 3])
+    shape["layer_types"] = ["full_attention" if (i + 1) % every == 0 else "sliding_attention"
+                            for i in range(shape["num_hidden_layers"])]
+    return Gemma3ForCausalLM(Gemma3TextConfig(**shape, attention_bias=g.random() < 0.25))
+
+
 def run(model, B, T):
     seen = set()
     with torch.no_grad():
@@ -144,11 +218,11 @@ def run(model, B, T):
 
 def main():
     cases = []
-    for number, build in enumerate([mistral, qwen2, qwen3, opt, starcoder2, biogpt, xglm]):
-        for shape in range(SHAPES):
+    for number, build in enumerate([mistral, qwen2, qwen3, opt, starcoder2, biogpt, xglm, llama, windows, phi3, gemma3_text]):
+        for shape in range(2 * SHAPES if build in (llama, windows) else SHAPES):
             g = np.random.default_rng([number, shape])
             B, T = between(g, 1, 4), between(g, 5, 23)
-            model = build(g, T).train()
+            model = (build(g, T, shape) if number >= 7 else build(g, T)).train()
             config = json.loads(model.config.to_json_string())
             for key in ("transformers_version", "architectures", "use_cache"): config.pop(key, None)
             cases.append(dict(config=config, B=B, T=T, steps=run(model, B, T)))
