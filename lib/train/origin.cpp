@@ -157,7 +157,11 @@ void open_base(const TrainOptions& options, Origin& origin) {
     if (kind_of(path) == PathKind::missing)
       throw UserError(format("{} holds adapters of the model {}, which does not exist; give its new place by --model",
                              origin.checkpoint->description(), path.string()));
-    origin.pretrained = open_model(path, {}, &origin.warnings, verify_of(options));
+    std::vector<std::string> warnings;
+    origin.pretrained = open_model(path, {}, &warnings, verify_of(options));
+    for (std::string& text : warnings)  // those about config.json are there already
+      if (std::find(origin.warnings.begin(), origin.warnings.end(), text) == origin.warnings.end())
+        origin.warnings.push_back(std::move(text));
   }
   if (!origin.pretrained) {
     if (options.dry_run) return;

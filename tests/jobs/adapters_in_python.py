@@ -1,10 +1,9 @@
 """Compares adapters (LoRA) with PEFT, with models that adapters.cpp trains in the working folder.
 
-Usage: adapters_in_python.py --probe | make FAMILY | train NAME RUN | load NAME.
-  make FAMILY  writes the model FAMILY, and adapters of PEFT for it, FAMILY-start
-  train NAME RUN  trains the adapters NAME-start by PEFT and PyTorch as the job RUN did, and compares
-  load NAME    loads NAME-peft by PEFT and NAME-merged by transformers, and compares both with PEFT's merge
-Exit code 77: this Python lacks a package.
+Usage: adapters_in_python.py --probe | make | check. Exit code 77: this Python lacks a package.
+  make   writes the models llama and gpt2, and adapters of PEFT for them, llama-start and gpt2-start
+  check  trains these adapters by PEFT and PyTorch as the jobs NAME-1 and NAME-3 did, and compares losses and weights; loads
+         NAME-peft by PEFT and NAME-merged by transformers, and compares both with PEFT's merge
 """
 
 import importlib.util
@@ -97,7 +96,7 @@ def load(name):
     pieces = [tokens[b : b + 33] for b in range(0, len(tokens) - 1, 32)]
     sums = [loss_of(adapted, piece[None, :-1], piece[None, 1:]).item() * (len(piece) - 1) for piece in pieces]
     loss = sum(sums) / (len(tokens) - 1)
-    wanted = json.loads(pathlib.Path("evaluated.json").read_text())["loss"]
+    wanted = json.loads(pathlib.Path(f"{name}-evaluated.json").read_text())["loss"]
     assert abs(loss - wanted) < 1e-6 * wanted + 1e-6, (loss, wanted)
     mine = adapted.merge_and_unload().state_dict()
     theirs = safetensors.torch.load_file(f"{name}-merged/model.safetensors")
@@ -105,5 +104,11 @@ def load(name):
         assert (mine[key] - theirs[key]).abs().max() < 1e-6, key
 
 
-with torch.set_grad_enabled(sys.argv[1] == "train"):
-    {"make": make, "train": train, "load": load}[sys.argv[1]](*sys.argv[2:])
+for family in ("llama", "gpt2"):
+    if sys.argv[1] == "make":
+        make(family)
+    else:
+        for ranks in (1, 3):
+            train(family, f"{family}-{ranks}")
+        with torch.no_grad():
+            load(family)
