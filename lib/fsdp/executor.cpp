@@ -146,7 +146,7 @@ void Executor::swap_average() {
   for (std::size_t u = 0; u < other.units.size(); ++u) {
     if (other.units[u].empty()) continue;
     expect(mine.types[u] == DType::f32, "fp32 parameters are swapped without a loss");
-    constexpr std::size_t most = std::size_t{1} << 20;
+    constexpr std::size_t most = std::size_t{1} << 16;  // elements
     for (std::size_t at = 0; at < other.numel(u); at += a.size()) {
       a.resize(std::min(most, other.numel(u) - at)), b.resize(a.size());
       mine.read(u, at, a), other.read(u, at, b);

@@ -192,9 +192,9 @@ constexpr Row rows[] = {
     {"run-name project trackio-space-id", "give --log-file", "metrics are lines of JSON"},
     {"load-in-4bit load-in-8bit bnb-4bit-quant-type bnb-4bit-compute-dtype use-bnb-nested-quant", "give --bf16 --master-dtype bf16, and --offload-optimizer", "weights are not quantized"},
     {"criterion=label_smoothed_cross_entropy", "give --label-smoothing E V / (V - 1), for fairseq's E and V tokens", "fairseq spreads E over the other V - 1 tokens"},
-    {"dpo-alpha loss-type reference-free ref-model model-init-kwargs precompute-ref-log-probs rpo-alpha sync-ref-model beta", "train on the chosen answers, or use TRL with the model of fsdp-consolidate", "DPO and other training on preferences are not here"},
-    {"reward-model-path reward-funcs num-generations kl-coef max-prompt-length max-completion-length generate-during-eval use-vllm num-ppo-epochs", "use TRL with the model of fsdp-consolidate", "reward models and reinforcement learning are not here"},
-    {"sweep hp-space n-trials hyperparameter-search", "start a job for each choice: slurm/array-sweep.sbatch", "a run has one set of options"},
+    {"dpo orpo kto dpo-alpha loss-type reference-free ref-model model-init-kwargs precompute-ref-log-probs rpo-alpha sync-ref-model beta", "train on the chosen answers, or use TRL with the model of fsdp-consolidate", "DPO and other training on preferences are not here"},
+    {"ppo grpo reward-model-path reward-funcs num-generations kl-coef max-prompt-length max-completion-length generate-during-eval use-vllm num-ppo-epochs", "use TRL with the model of fsdp-consolidate", "reward models and reinforcement learning are not here"},
+    {"sweep sweep-config hp-space n-trials hyperparameter-search", "start a job for each choice: slurm/array-sweep.sbatch", "a run has one set of options"},
     {"user-dir experimental.custom-import", "see docs/extending.md", "there is no Python here"},
 };
 // clang-format on

@@ -5,6 +5,7 @@
 
 #include "base/format.hpp"
 #include "checkpoint/save_folder.hpp"
+#include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "train/run_context.hpp"
 
@@ -57,6 +58,8 @@ void Saver::link_best() {
   const auto& validations = header_.progress.validations;
   if (options_.keep_best.empty() || !validations || validations->best_update == 0 || loop_.world.rank() != 0) return;
   if (validations->best_update == linked_) return;
+  // If the run began with a step of another folder, the best step so far may be there.
+  if (kind_of(options_.folder / stored::step_name(validations->best_update)) == PathKind::missing) return;
   try {
     fsdp::link_best(options_.folder, validations->best_update);
     linked_ = validations->best_update;

@@ -118,6 +118,9 @@ BOOST_AUTO_TEST_CASE(the_best_step_stays_and_a_run_that_gets_worse_stops) {
   const Outcome branch = train(folder, 2, "branch", 7, "--restore saves/best");
   BOOST_TEST(branch.code == 0, branch.output);
   BOOST_TEST(branch.says("restored step 6"), branch.output);
+  const Outcome kept = train(folder, 2, "branch", 8, keep);
+  BOOST_TEST(kept.code == 0, kept.output);
+  BOOST_TEST(!kept.says("does not name the best step"), kept.output);
   BOOST_TEST(train(folder, 2, "nowhere", 8, "--restore best").says("--restore best"));
   for (const char* words :
        {"--keep-best loss", "--early-stopping 2", "--keep-best loss --validate-interval-updates 2 --no-save"})
