@@ -7,6 +7,7 @@
 #include "checkpoint/save_folder.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
+#include "files/input_file.hpp"
 #include "train/run_context.hpp"
 
 namespace fsdp {
