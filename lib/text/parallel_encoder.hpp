@@ -19,12 +19,12 @@ struct TextPiece {
   std::size_t cut = 0;    // `text` begins with the character before the piece, in `cut` bytes, which do not belong to the piece
   std::uint64_t end = 0;  // the position of the piece's end in the caller's text
   bool ends_document = false;
-  bool is_conversation = false;              // if true, the tokens get a mask
+  bool is_conversation = false;        // if true, the tokens get a mask
   std::vector<TextSpan> answers = {};  // the byte ranges of the conversation's answers
-  bool ends_open = false;                    // the last answer has no token that ends the turn
-  std::size_t replaced = 0;                  // the number of invalid places that the caller has replaced by U+FFFD
-  std::size_t skipped = 0;                   // the number of JSON records before this piece that were left out
-  std::uint64_t first_skipped = 0;           // the position of the first such record in the caller's text
+  bool ends_open = false;              // the last answer has no token that ends the turn
+  std::size_t replaced = 0;            // the number of invalid places that the caller has replaced by U+FFFD
+  std::size_t skipped = 0;             // the number of JSON records before this piece that were left out
+  std::uint64_t first_skipped = 0;     // the position of the first such record in the caller's text
 };
 
 struct EncodedPiece {

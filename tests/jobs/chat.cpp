@@ -171,19 +171,21 @@ BOOST_AUTO_TEST_CASE(training_reads_conversations_itself) {
   BOOST_TEST(valid.front()["step"] == 0);
   BOOST_TEST(std::abs(valid.front()["loss"].get<double>() - std::log(501)) < 0.3);
   BOOST_TEST(valid.back()["loss"] == metrics(folder / "two.jsonl", "valid").back()["loss"]);
-  const Outcome more = run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 4 --eval-on-start", chat)));
+  const Outcome more =
+      run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 4 --eval-on-start", chat)));
   must(more);
   BOOST_TEST(more.says("already in one/tokens/chat-"), more.output);
   BOOST_TEST(metrics(folder / "one.jsonl", "valid").size() == 3u);
 
   // The same for evaluation. Another template makes the tokens anew.
-  const Outcome evaluated =
-      run(folder, mpirun(1, "fsdp-evaluate", split("one chat.jsonl --chat --tokens-per-sample 70 --break-mode complete --json")));
+  const Outcome evaluated = run(
+      folder, mpirun(1, "fsdp-evaluate", split("one chat.jsonl --chat --tokens-per-sample 70 --break-mode complete --json")));
   must(evaluated);
   must(run(folder, mpirun(1, "fsdp-evaluate", split("one all --mask all.mask --tokens-per-sample 70 --break-mode complete"))));
   const json config = json::parse(std::ifstream(folder / "model" / "tokenizer_config.json"));
   write_file(folder / "model" / "chat_template.jinja", "{{ bos_token }}" + config["chat_template"].get<std::string>());
-  const Outcome anew = run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 5 --reset-dataloader", chat)));
+  const Outcome anew =
+      run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 5 --reset-dataloader", chat)));
   must(anew);
   BOOST_TEST(anew.says("the way to read it has changed"), anew.output);
 
@@ -218,7 +220,8 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
           "it has neither \"messages\" nor both \"prompt\" and \"completion\"");
   BOOST_TEST((!fs::exists(folder / "b.bin") && !fs::exists(folder / "b.mask.bin")));
   write_file(folder / "model" / "tokenizer_config.json", R"({"chat_template":"{{ messages[0]['content'] }}"})");
-  refused(tokenize(folder, "chat.jsonl --chat --tokenizer model --out b.bin"), "it has no loop that writes the messages one by one");
+  refused(tokenize(folder, "chat.jsonl --chat --tokenizer model --out b.bin"),
+          "it has no loop that writes the messages one by one");
   write_file(folder / "plain.jsonl", R"({"prompt":"a b","completion":" c"})"
                                      "\n");
   must(tokenize(folder, "plain.jsonl --chat --append-eos --eos-token <|im_end|> --tokenizer model --out p.bin"));
