@@ -170,8 +170,11 @@ void open_base(const TrainOptions& options, Origin& origin) {
   }
   if (const auto* step = dynamic_cast<const CheckpointReader*>(origin.pretrained.get())) path = step->folder();
   origin.base = {std::filesystem::absolute(path).lexically_normal().string(), 0};
-  if (!options.adapter.empty() && !origin.checkpoint)
-    origin.adapter = open_adapter(options.adapter, origin.pretrained->config(), &origin.warnings, verify_of(options));
+  if (options.adapter.empty() || origin.checkpoint) return;
+  origin.adapter = open_adapter(options.adapter, origin.pretrained->config(), &origin.warnings, verify_of(options));
+  if (const double rate = origin.adapter->lora.dropout; rate > 0 && options.lora.dropout == 0)
+    origin.warnings.push_back(
+        format("the adapters were trained with lora_dropout {}, which is not used; set dropout with --lora-dropout", rate));
 }
 
 /// Computes the checksum of the base model, and compares it with that of the adapters. Collective over world.
