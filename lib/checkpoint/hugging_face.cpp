@@ -329,25 +329,6 @@ void write_file_index(const WrittenModel& model, const std::string& name) {
   write_text_file_durably(model.path / (name + ".safetensors.index.json"), json_text(index, 2) + "\n");
 }
 
-/// Copies from `theirs` (the original config.json) into `config` the settings that affect only texts longer than
-/// max_position_embeddings: rotary positions of type "dynamic", and sliding windows of some layers.
-void keep_beyond_positions(const json& theirs, const TransformerConfig& model, json& config) {
-  const json before = config;
-  for (const char* key : {"rope_scaling", "rope_parameters"})
-    if (const json scaling = theirs.value(key, json()); scaling.is_object() && before.contains(key))
-      if (scaling.value("rope_type", scaling.value("type", json())) == "dynamic") {
-        config["rope_scaling"] = config["rope_parameters"] = scaling;
-        config["rope_parameters"]["rope_theta"] = config["rope_theta"];
-      }
-  for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"})
-    if (theirs.contains(key) && before.contains("sliding_window")) config[key] = theirs[key];
-  try {
-    if (config_from_json(config) == model) return;
-  } catch (const UserError&) {  // the sizes of the model differ from those in `theirs`
-  }
-  config = before;
-}
-
 /// Copies the tokenizer's files from the checkpoint, else from the original folder, which the model came from. The original
 /// config.json also names special tokens, which are copied into `config`. Returns the original folder if its config.json was
 /// used, else an empty path.
@@ -385,7 +366,6 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (theirs.contains(key)) config[key] = theirs[key];
-  keep_beyond_positions(theirs, source.config(), config);
   if (done.copied.empty()) copy(folder);
   if (const fs::path more = folder / "additional_chat_templates"; kind_of(more) == PathKind::folder)
     done.warnings.push_back(

@@ -48,7 +48,7 @@ GenerationShape generation_shape(const TransformerConfig& config, std::size_t se
                                  std::size_t new_tokens) {
   const std::size_t most = config.longest_sequence(), positions = std::min(most, round_up(longest + new_tokens, 64));
   // If a text can reach the longest sequence, a step may have to run the newest half of the text again.
-  const bool again = positions < longest + new_tokens || rope_class(config, config.rope, positions) != 1;
+  const bool again = positions < longest + new_tokens || rope_class(config, positions) != 1;
   const std::size_t at_once = again ? positions : std::min(longest, positions) * sequences;
   return {{sequences, positions}, std::max(sequences, std::min(most_rows, round_up(at_once, 16)))};
 }

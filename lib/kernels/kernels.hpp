@@ -85,23 +85,26 @@ template <class E>
 void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, float* d_bias, Write write_parameters,
                          const E* dy, const E* x, const float* stats, const E* gain, std::size_t R, std::size_t C,
                          float* scratch);
-/// RMSNorm (Zhang and Sennrich 2019): y = x * rstd * gain. stats[R] receives rstd of each row.
+/// RMSNorm (Zhang and Sennrich 2019): y = x * rstd * (gain + offset). stats[R] receives rstd of each row. In the backward pass,
+/// dx may be x.
 template <class E>
-void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, std::size_t R, std::size_t C, float eps);
+void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, std::size_t R, std::size_t C, float eps,
+                      float offset = 0);
 template <class E>
 void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
-                       const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch);
+                       const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch, float offset = 0);
 /// RMSNorm of each head of queries or keys, in place. The heads are the first heads * D elements of each row of x; rows are
 /// `stride` elements apart. All heads share gain[D]. before[R,heads,D] receives the input, and stats[R,heads] receives rstd of
 /// each head.
 template <class E>
 void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
-                       std::size_t D, std::size_t stride, float eps);
+                       std::size_t D, std::size_t stride, float eps, float offset = 0);
 /// dx has the layout of x. On entry it is the gradient of the output, on return the gradient of the input. `write_gain` is for
 /// d_gain[D]. `scratch` has column_sum_scratch(D, device) floats.
 template <class E>
 void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
-                        const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch);
+                        const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch,
+                        float offset = 0);
 /// The number of floats of scratch for the partial sums of gain and bias gradients.
 std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 
@@ -212,40 +215,44 @@ void round_to(Stream& stream, DType type, float* x, std::size_t n);
 // --- rope.cpp ----------------------------------------------------------------------------------------------------------
 /// Rotary position embedding (Su et al. 2021) in Hugging Face's split-half form, in place. The heads are the first heads * D
 /// elements of each row of x; rows are `stride` elements apart. Only the first `rotated` elements of a head change: their
-/// halves, x1 and x2, become x1 cos - x2 sin and x2 cos + x1 sin. A row of cos_sin[T,rotated] has the cosines, then the sines.
-/// `inverse` rotates back, for the backward pass. Row r has the position positions[r], or r mod T if `positions` is null.
+/// halves, x1 and x2, become x1 cos - x2 sin and x2 cos + x1 sin. A row of cos_sin[T,rotated] has the cosines, then the sines;
+/// rows are `table_stride` elements apart. `inverse` rotates back, for the backward pass. Row r has the position positions[r],
+/// or r mod T if `positions` is null.
 template <class E>
 void rope(Stream& stream, E* x, std::size_t B, std::size_t T, std::size_t heads, std::size_t D, std::size_t rotated,
-          std::size_t stride, const float* cos_sin, bool inverse, const std::int32_t* positions = nullptr);
+          std::size_t stride, const float* cos_sin, std::size_t table_stride, bool inverse,
+          const std::int32_t* positions = nullptr);
 
 // --- attention.cpp -----------------------------------------------------------------------------------------------------
 /// Keys [begin, end) of a sequence.
 struct Keys {
   std::size_t begin, end;
 };
-/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v. The strides q_stride (of q[B,T,H,D]) and
-/// kv_stride (of k and v[B,T,K,D]) are the numbers of elements from one token to the next, so that q, k and v may be parts of a
-/// fused matrix. lse[B,H,T] receives the log of each row's sum of exponentials. The kernels work in blocks of query rows and
-/// store no T x T matrix. `scratch` has attention_scratch() floats. `mask` drops probabilities after the softmax, by (sequence,
-/// head, query, key); backward takes the same mask.
-/// `past` is the number of earlier tokens, whose keys and values precede those of the queries' own tokens: k and v are
-/// [B,past+T,K,D]. Only attention_forward() supports `past` > 0.
-/// `positions`, if it is not null, divides sequences into documents. positions[B,T] are the tokens' positions in their
-/// documents: 0 at the first token of a document, and increasing by one. A token attends only to its own document, and the
-/// kernels skip other documents' keys. `past` must be 0 if `positions` is not null.
-/// `window`, if it is not 0, is the largest number of keys that a query attends to: its own and the window - 1 before it
-/// (Beltagy et al. 2020, section 3.1). It may be longer than the sequence.
+/// Causal attention with grouped queries: out[B,T,H,D] = softmax(q k^T / sqrt(D)) v, or with another divisor (`scaled_by`). The
+/// strides q_stride (of q[B,T,H,D]) and kv_stride (of k and v[B,T,K,D]) are the numbers of elements from one token to the next,
+/// so that q, k and v may be parts of a fused matrix. lse[B,H,T] receives the log of each row's sum of exponentials. The
+/// kernels work in blocks of query rows and store no T x T matrix. `scratch` has attention_scratch() floats. `mask` drops
+/// probabilities after the softmax, by (sequence, head, query, key); backward takes the same mask. `past` is the number of
+/// earlier tokens, whose keys and values precede those of the queries' own tokens: k and v are [B,past+T,K,D]. Only
+/// attention_forward() supports `past` > 0. `positions`, if it is not null, divides sequences into documents. positions[B,T]
+/// are the tokens' positions in their documents: 0 at the first token of a document, and increasing by one. A token attends
+/// only to its own document, and the kernels skip other documents' keys. `past` must be 0 if `positions` is not null. `window`,
+/// if it is not 0, is the largest number of keys that a query attends to: its own and the window - 1 before it (Beltagy et al.
+/// 2020, section 3.1). It may be longer than the sequence.
 struct AttentionShape {
   std::size_t B, T, H, K, D, q_stride, kv_stride, past = 0;
   const std::int32_t* positions = nullptr;
-  std::size_t window = 0;
+  std::uint32_t window = 0;
+  std::size_t scaled_by = 0;  // scores are divided by the root of this number; 0: of D
 
+  [[gnu::always_inline]] constexpr float squared_divisor() const { return static_cast<float>(scaled_by > 0 ? scaled_by : D); }
   /// Returns the keys that a query attends to. `own` is the index of the query's own key in the sequence, and `position` the
   /// query's position in its document. All kernels derive their bounds from this function. They assume only that a query
   /// attends to its own key and to no later key, and that neither bound decreases from one query to the next.
   [[gnu::always_inline]] constexpr Keys visible_keys(std::size_t own, std::size_t position) const {
-    const std::size_t most = window - 1;  // without a window, the largest number
-    return {own - (position < most ? position : most), own + 1};
+    // 32-bit integers, to save registers on a GPU. Without a window, `most` is the largest number.
+    const std::uint32_t before = static_cast<std::uint32_t>(position), most = window - 1;
+    return {own - (before < most ? before : most), own + 1};
   }
   /// Returns the keys that token t of sequence b attends to.
   [[gnu::always_inline]] constexpr Keys seen_by(std::size_t b, std::size_t t) const {

@@ -45,29 +45,32 @@ void layer_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, f
 }
 
 template <class E>
-void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, std::size_t R, std::size_t C, float eps) {
-  launch(stream, RmsNormForward<E>{y, stats, x, gain, C, eps}, R);
+void rms_norm_forward(Stream& stream, E* y, float* stats, const E* x, const E* gain, std::size_t R, std::size_t C, float eps,
+                      float offset) {
+  launch(stream, RmsNormForward<E>{y, stats, x, gain, C, eps, offset}, R);
 }
 
 template <class E>
 void rms_norm_backward(Stream& stream, E* dx, Write write_dx, float* d_gain, Write write_parameters, const E* dy, const E* x,
-                       const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch) {
+                       const float* stats, const E* gain, std::size_t R, std::size_t C, float* scratch, float offset) {
   const std::size_t partitions = partitions_of(stream, R);
-  launch(stream, RmsNormBackward<E>{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add}, partitions);
+  launch(stream, RmsNormBackward<E>{dx, scratch, dy, x, stats, gain, R, C, partitions, write_dx == Write::add, offset},
+         partitions);
   finish(stream, d_gain, scratch, C, C, partitions, write_parameters);
 }
 
 template <class E>
 void head_norm_forward(Stream& stream, E* x, E* before, float* stats, const E* gain, std::size_t R, std::size_t heads,
-                       std::size_t D, std::size_t stride, float eps) {
-  launch(stream, HeadNormForward<E>{x, before, stats, gain, heads, D, stride, eps}, R * heads);
+                       std::size_t D, std::size_t stride, float eps, float offset) {
+  launch(stream, HeadNormForward<E>{x, before, stats, gain, heads, D, stride, eps, offset}, R * heads);
 }
 
 template <class E>
 void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, const E* before, const float* stats,
-                        const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch) {
+                        const E* gain, std::size_t R, std::size_t heads, std::size_t D, std::size_t stride, float* scratch,
+                        float offset) {
   const std::size_t partitions = partitions_of(stream, R * heads);
-  launch(stream, HeadNormBackward<E>{dx, scratch, before, stats, gain, R, heads, D, stride, partitions}, partitions);
+  launch(stream, HeadNormBackward<E>{dx, scratch, before, stats, gain, R, heads, D, stride, partitions, offset}, partitions);
   finish(stream, d_gain, scratch, D, D, partitions, write_gain);
 }
 
@@ -83,13 +86,13 @@ void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, st
   template void layer_norm_forward(Stream&, E*, float*, const E*, const E*, const E*, std::size_t, std::size_t, float);       \
   template void layer_norm_backward(Stream&, E*, Write, float*, float*, Write, const E*, const E*, const float*, const E*,    \
                                     std::size_t, std::size_t, float*);                                                        \
-  template void rms_norm_forward(Stream&, E*, float*, const E*, const E*, std::size_t, std::size_t, float);                   \
+  template void rms_norm_forward(Stream&, E*, float*, const E*, const E*, std::size_t, std::size_t, float, float);            \
   template void rms_norm_backward(Stream&, E*, Write, float*, Write, const E*, const E*, const float*, const E*, std::size_t, \
-                                  std::size_t, float*);                                                                       \
+                                  std::size_t, float*, float);                                                                \
   template void head_norm_forward(Stream&, E*, E*, float*, const E*, std::size_t, std::size_t, std::size_t, std::size_t,      \
-                                  float);                                                                                     \
+                                  float, float);                                                                              \
   template void head_norm_backward(Stream&, E*, float*, Write, const E*, const float*, const E*, std::size_t, std::size_t,    \
-                                   std::size_t, std::size_t, float*);                                                         \
+                                   std::size_t, std::size_t, float*, float);                                                  \
   template void bias_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, Write, float*);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 

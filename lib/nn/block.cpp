@@ -4,6 +4,8 @@
 //   mid = x_in + drop(attention(qkv) Wo)
 //   norm2 = norm(mid);   pre = norm2 Win;   x_out = mid + drop(activation(pre) Wout)
 //
+// With branch_norms, drop(norm(...)) takes the place of drop(...).
+//
 // Backward runs these lines in reverse. It updates dx, the gradient of the residual stream, in place: each branch adds its
 // gradient to dx. Gradients of other tensors overwrite saved tensors that are no longer needed, so that backward needs little
 // scratch.
@@ -38,8 +40,8 @@ namespace {
 /// Pointers to the tensors that a block saves for backward.
 template <class E>
 struct SavedTensors {
-  E *qkv, *q, *k, *attention, *mid, *pre, *norm1, *norm2, *activated;
-  float *q_stats, *k_stats, *lse, *stats1, *stats2;
+  E *qkv, *q, *k, *attention, *attention_branch, *ffn_branch, *mid, *pre, *norm1, *norm2, *activated;
+  float *q_stats, *k_stats, *lse, *attention_branch_stats, *ffn_branch_stats, *stats1, *stats2;
 
   /// If `cheap` is null, the cheap part is in `saved`, after the kept part.
   SavedTensors(const Stage<E>& stage, float* saved, float* cheap) {
@@ -48,6 +50,8 @@ struct SavedTensors {
     q = values_at<E>(saved, at.q), k = values_at<E>(saved, at.k), q_stats = saved + at.q_stats, k_stats = saved + at.k_stats;
     qkv = values_at<E>(saved, at.qkv), attention = values_at<E>(saved, at.attention), mid = values_at<E>(saved, at.mid);
     pre = values_at<E>(saved, at.pre), lse = saved + at.lse;
+    attention_branch = values_at<E>(saved, at.attention_branch), ffn_branch = values_at<E>(saved, at.ffn_branch);
+    attention_branch_stats = saved + at.attention_branch_stats, ffn_branch_stats = saved + at.ffn_branch_stats;
     norm1 = values_at<E>(cheap, at.norm1), norm2 = values_at<E>(cheap, at.norm2), activated = values_at<E>(cheap, at.activated);
     stats1 = cheap + at.stats1, stats2 = cheap + at.stats2;
   }
@@ -92,9 +96,9 @@ void qk_norm_forward(const Stage<E>& stage, const BlockParameters& parameters, c
   if (!c.qk_norm) return;
   Stream& stream = stage.context.stream;
   kernels::head_norm_forward(stream, at.qkv, at.q, at.q_stats, stage.weight(parameters.q_norm.gain), stage.R(), c.heads,
-                             c.head_size, qkv_width(c), c.norm_eps);
+                             c.head_size, qkv_width(c), c.norm_eps, c.gain_offset);
   kernels::head_norm_forward(stream, at.qkv + attention_width(c), at.k, at.k_stats, stage.weight(parameters.k_norm.gain),
-                             stage.R(), c.kv_heads, c.head_size, qkv_width(c), c.norm_eps);
+                             stage.R(), c.kv_heads, c.head_size, qkv_width(c), c.norm_eps, c.gain_offset);
 }
 
 /// Replaces the gradient of the norms' outputs in d_qkv by the gradient of their inputs.
@@ -107,7 +111,7 @@ void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, 
     float* d_gain = stage.gradient(norm.gain);
     if (!d_gain) d_gain = stage.scratch_at(stage.scratch.unwanted);
     kernels::head_norm_backward(stage.context.stream, dx, d_gain, write, before, stats, stage.weight(norm.gain), stage.R(),
-                                heads, c.head_size, qkv_width(c), stage.scratch_at(stage.scratch.column_sums));
+                                heads, c.head_size, qkv_width(c), stage.scratch_at(stage.scratch.column_sums), c.gain_offset);
   };
   backward(parameters.q_norm, d_qkv, at.q, at.q_stats, c.heads);
   backward(parameters.k_norm, d_qkv + attention_width(c), at.k, at.k_stats, c.kv_heads);
@@ -115,12 +119,14 @@ void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, 
 
 /// Rotates queries and keys by their positions (RoPE). One call rotates both, because they are adjacent in a row.
 template <class E>
-void rotate(const Stage<E>& stage, E* qkv, bool inverse, const std::int32_t* positions = nullptr) {
+void rotate(const Stage<E>& stage, std::size_t block, E* qkv, bool inverse, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
   if (c.positions != Positions::rotary) return;
   expect(stage.context.tables != nullptr, "the tables of rotary positions exist");
+  const Rope& rope = c.rope_of(block);
+  const float* const table = stage.context.tables + (&rope == &c.rope ? 0 : rotated_elements(c, c.rope));
   kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
-                rotated_elements(c, c.rope), qkv_width(c), stage.context.tables, inverse, positions);
+                rotated_elements(c, rope), qkv_width(c), table, table_width(c), inverse, positions);
 }
 
 /// Rows [begin, end) of a decoding step. If `single` is true, each row is a token of another sequence. Otherwise the rows are
@@ -237,10 +243,13 @@ void activate(const Stage<E>& stage, E* pre, E* activated, const E* bias = nullp
       return kernels::bias_relu_forward(stream, activated, pre, bias, R, F);
     case Activation::swiglu:
       return kernels::swiglu_forward(stream, activated, pre, pre + R * F, R * F);
+    case Activation::geglu_tanh:
+      kernels::bias_gelu_forward(stream, kernels::Gelu::tanh, activated, pre, nullptr, R, F);
+      return kernels::multiply(stream, activated, activated, pre + R * F, R * F, Write::overwrite);
   }
 }
 
-/// Computes pre and activated[R,F] from x[R,C]. `pre` has [R,F] or, for SwiGLU, gate[R,F] and then up[R,F].
+/// Computes pre and activated[R,F] from x[R,C]. `pre` has [R,F] or, with a gate, gate[R,F] and then up[R,F].
 template <class E>
 void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* pre, E* activated) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
@@ -252,6 +261,7 @@ void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x,
       stage.linear_forward(group.part[0], x, pre, F);
       return activate(stage, pre, activated, stage.weight(group.part[0].bias));
     case Activation::swiglu:
+    case Activation::geglu_tanh:
       for (std::size_t i = 0; i < group.size; ++i) {
         E* const part = pre + i * R * F;
         stage.linear_forward(group.part[i], x, part, F);
@@ -261,8 +271,8 @@ void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x,
   }
 }
 
-/// Computes d_pre[R,F], the gradient of `pre`, from dy[R,C], the gradient of the output of projection `out`. For SwiGLU, d_pre
-/// is the gradient of the gate, and the gradient of the up projection is written to scratch.d_up.
+/// Computes d_pre[R,F], the gradient of `pre`, from dy[R,C], the gradient of the output of projection `out`. With a gate, d_pre
+/// is its gradient, and the gradient of the up projection is written to scratch.d_up.
 template <class E>
 void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, const E* pre, E* d_pre) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
@@ -277,6 +287,15 @@ void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, 
       stage.linear_backward_input(out, dy, stage.config.width, d_pre, Write::overwrite);
       return kernels::swiglu_backward(stage.context.stream, d_pre, stage.scratch_values(stage.scratch.d_up), d_pre, pre,
                                       pre + R * F, R * F);
+    case Activation::geglu_tanh: {
+      E* const d_up = stage.scratch_values(stage.scratch.d_up);
+      E* const gate = const_cast<E*>(pre);  // without a bias, it does not change
+      stage.linear_backward_input(out, dy, stage.config.width, d_pre, Write::overwrite);
+      kernels::bias_gelu_forward(stage.context.stream, kernels::Gelu::tanh, d_up, gate, nullptr, R, F);
+      kernels::multiply(stage.context.stream, d_up, d_up, d_pre, R * F, Write::overwrite);
+      kernels::multiply(stage.context.stream, d_pre, d_pre, pre + R * F, R * F, Write::overwrite);
+      return kernels::gelu_backward(stage.context.stream, kernels::Gelu::tanh, d_pre, d_pre, pre, R * F);
+    }
   }
 }
 
@@ -298,22 +317,50 @@ void make_qkv(const Stage<E>& stage, const BlockParameters& parameters, const Sa
   qk_norm_forward(stage, parameters, at);
 }
 
-/// The part of a block after attention. If x_out is null, it ends after the activation function.
+/// Adds the bias, which may be null, to a branch's output, and writes its norm to y. Returns null: the bias that is left to
+/// add.
+template <class E>
+const E* normalise_branch(const Stage<E>& stage, const Norm& norm, E* y, float* stats, E* branch, const E* bias) {
+  if (bias) kernels::add_bias(stage.context.stream, branch, bias, stage.R(), stage.config.width);
+  stage.norm_forward(norm, y, stats, branch, stage.R());
+  return nullptr;
+}
+
+/// Returns the gradient of a branch's output before its norm, if it has one, and computes that of the norm's gain. `branch` is
+/// overwritten.
+template <class E>
+const E* branch_norm_backward(const Stage<E>& stage, const Norm& norm, const E* dy, E* branch, const float* stats,
+                              Write write) {
+  if (!stage.config.branch_norms) return dy;
+  stage.norm_backward(norm, branch, Write::overwrite, dy, branch, stats, write);
+  return branch;
+}
+
+/// The part of a block after attention. If x_out is null, it ends when all saved tensors are computed.
 template <class E>
 void add_branches(const Stage<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
                   const E* x_in, E* x_out) {
   const std::size_t R = stage.R(), C = stage.config.width;
   Stream& stream = stage.context.stream;
-  stage.linear_forward(parameters.attention_out, at.attention, at.mid, C);
-  kernels::add_residual(stream, at.mid, x_in, at.mid, stage.weight(parameters.attention_out.bias), R, C,
-                        stage.dropout_mask(DropoutSite::attention_out, block));
+  const bool norms = stage.config.branch_norms;
+  E* const attention_branch = norms ? at.attention_branch : at.mid;
+  const E* bias = stage.weight(parameters.attention_out.bias);
+  stage.linear_forward(parameters.attention_out, at.attention, attention_branch, C);
+  if (norms)
+    bias = normalise_branch(stage, parameters.attention_norm, at.mid, at.attention_branch_stats, attention_branch, bias);
+  kernels::add_residual(stream, at.mid, x_in, at.mid, bias, R, C, stage.dropout_mask(DropoutSite::attention_out, block));
 
   stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, R);
   ffn_in_forward(stage, parameters.ffn_in, at.norm2, at.pre, at.activated);
+  if (x_out == nullptr && !norms) return;
+  E* const ffn_branch = norms ? at.ffn_branch : x_out;
+  bias = stage.weight(parameters.ffn_out.bias);
+  stage.linear_forward(parameters.ffn_out, at.activated, ffn_branch, C);
+  if (norms)
+    bias = normalise_branch(stage, parameters.ffn_norm, x_out ? x_out : stage.scratch_values(stage.scratch.d_branch),
+                            at.ffn_branch_stats, ffn_branch, bias);
   if (x_out == nullptr) return;
-  stage.linear_forward(parameters.ffn_out, at.activated, x_out, C);
-  kernels::add_residual(stream, x_out, at.mid, x_out, stage.weight(parameters.ffn_out.bias), R, C,
-                        stage.dropout_mask(DropoutSite::ffn_out, block));
+  kernels::add_residual(stream, x_out, at.mid, x_out, bias, R, C, stage.dropout_mask(DropoutSite::ffn_out, block));
 }
 
 }  // namespace
@@ -382,7 +429,8 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
   const std::size_t k = config_.heads * config_.head_size, v = k + config_.kv_heads * config_.head_size;  // columns of qkv
 
   E* const d_pre = at.activated;
-  const E* d_branch = stage.branch_gradient(DropoutSite::ffn_out, block, dx);
+  const E* d_branch = branch_norm_backward(stage, parameters.ffn_norm, stage.branch_gradient(DropoutSite::ffn_out, block, dx),
+                                           at.ffn_branch, at.ffn_branch_stats, write);
   stage.linear_backward_parameters(parameters.ffn_out, at.activated, d_branch, C, write);
   activation_backward(stage, parameters.ffn_out, d_branch, at.pre, d_pre);
   ffn_in_backward(stage, parameters.ffn_in, at.norm2, d_pre, write);
@@ -390,14 +438,16 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
 
   E* const d_attention = at.mid;
   E* const d_qkv = stage.scratch_values(stage.scratch.d_qkv);
-  d_branch = stage.branch_gradient(DropoutSite::attention_out, block, dx);
+  d_branch =
+      branch_norm_backward(stage, parameters.attention_norm, stage.branch_gradient(DropoutSite::attention_out, block, dx),
+                           at.attention_branch, at.attention_branch_stats, write);
   stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
   stage.linear_backward_input(parameters.attention_out, d_branch, C, d_attention, Write::overwrite);
   kernels::attention_backward(
       context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
       attention_shape(config_, context.shape, config_.window_of(block), context.positions),
       stage.scratch_at(stage.scratch.attention), stage.dropout_mask(DropoutSite::attention_probabilities, block));
-  rotate(stage, d_qkv, true, context.positions);
+  rotate(stage, block, d_qkv, true, context.positions);
   qk_norm_backward(stage, parameters, at, d_qkv, write);
   qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
   stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
@@ -408,7 +458,7 @@ void Transformer::block_forward(const StageContext& context, std::size_t block, 
   with_element(context.type, [&]<class E>() {
     const std::size_t k = attention_width(config_), v = k + config_.kv_heads * config_.head_size;  // columns of qkv
     const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-      rotate(stage, at.qkv, false, context.positions);
+      rotate(stage, block, at.qkv, false, context.positions);
       kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
                                  attention_shape(config_, context.shape, config_.window_of(block), context.positions),
                                  stage.scratch_at(stage.scratch.attention),
@@ -433,7 +483,7 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
       return decode_wanted(
           context, block, rows, x, static_cast<E*>(x_out), saved, shape.sequences, cheap,
           [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-            rotate(stage, at.qkv, false, rows.positions_there);
+            rotate(stage, block, at.qkv, false, rows.positions_there);
             append(stage, at);
           },
           [&](const Stage<E>& stage, E* out, const SavedTensors<E>& at, std::size_t first, std::size_t count) {
@@ -441,7 +491,7 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
           });
     forward_block(context, block, x, static_cast<E*>(x_out), saved, cheap,
                   [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-                    rotate(stage, at.qkv, false, rows.positions_there);
+                    rotate(stage, block, at.qkv, false, rows.positions_there);
                     attend_beyond_cache(stage, at, rows, kept);
                     append(stage, at);
                     attend_to_cache(stage, at, rows, kept);

@@ -75,6 +75,8 @@ void TransformerConfig::validate() const {
           format("{} key/value heads do not divide {} attention heads (each serves an equal group); change "
                  "`number of key/value heads` or `number of heads`",
                  kv_heads, heads));
+  require(sliding_window <= std::numeric_limits<std::uint32_t>::max(),
+          format("the sliding window is {} (the limit is 2^32 - 1); correct config.json", sliding_window));
   require(norm_eps > 0,
           "the epsilon of the norms is not positive (the norm of a constant row would divide by zero); set layer_norm_epsilon "
           "or rms_norm_eps in config.json");
@@ -92,6 +94,7 @@ void TransformerConfig::validate() const {
     require(row.partial_rotary || rope.rotated == 1,
             format("partial_rotary_factor is not 1 (models of the family {} rotate whole heads); correct config.json", family));
     validate_rope(*this, rope);
+    if (window_rope) validate_rope(*this, *window_rope);
   }
   const TransformerConfig base = without_adapters(*this);
   expect(read_keys(row, write_keys(row, base)) == base, "the configuration is one that its family can have");
@@ -247,6 +250,7 @@ namespace {
 constexpr const char* without_effect[] = {"_attn_implementation",
                                           "_attn_implementation_autoset",
                                           "_commit_hash",
+                                          "_sliding_window_pattern",
                                           "_flash_attn_2_enabled",
                                           "_name_or_path",
                                           "activation_dropout",
@@ -302,6 +306,10 @@ constexpr const char* read_elsewhere[] = {"attention_chunk_size",
                                           "quantization_config",
                                           "rope_scaling",
                                           "rope_theta",
+                                          "rope_local_base_freq",
+                                          "sliding_window_pattern",
+                                          "use_bidirectional_attention",
+                                          "original_max_position_embeddings",
                                           "rope_parameters",
                                           "sliding_window",
                                           "use_sliding_window",

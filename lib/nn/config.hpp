@@ -19,7 +19,11 @@ namespace fsdp {
 enum class NormKind { layer, rms };  // LayerNorm with a bias, or RMSNorm
 /// `learned` and `sinusoidal` add a table to the embedding; `rotary` rotates queries and keys.
 enum class Positions { learned, sinusoidal, rotary };
-enum class Activation { gelu_tanh, gelu_erf, relu, swiglu };
+/// swiglu and geglu_tanh multiply the activation (SiLU, GELU) of a gate by a second projection (Shazeer 2020).
+enum class Activation { gelu_tanh, gelu_erf, relu, swiglu, geglu_tanh };
+constexpr bool is_gated(Activation activation) {
+  return activation == Activation::swiglu || activation == Activation::geglu_tanh;
+}
 
 /// The rope types of transformers; `plain` is "default". nn/rope.cpp has the formulas and their sources.
 enum class RopeKind { plain, linear, dynamic, yarn, longrope, llama3 };
@@ -55,14 +59,19 @@ struct TransformerConfig {
   std::size_t ffn_width = 0;      // F
   NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;
+  float gain_offset = 0;      // RMSNorm multiplies by its gain plus this number
+  bool branch_norms = false;  // RMSNorm also of the output of attention and MLP, before it is added to the residual stream
   Positions positions = Positions::learned;
   std::size_t position_offset = 0;  // the first token's row in a position table; a learned table has this many extra rows
   /// The embedding of a token is multiplied by sqrt(C) before positions are added (Vaswani et al. 2017, section 3.4).
   bool scaled_embedding = false;
+  bool rounded_scale = false;  // sqrt(C) is rounded to the type of the weights before
   /// This token's row of the embedding gets no gradient from its lookups (torch.nn.Embedding's padding_idx).
   std::optional<std::size_t> padding_token;
   Rope rope;
-  bool qk_norm = false;  // RMSNorm of each head of queries and keys, before the rotation
+  std::optional<Rope> window_rope = {};  // of the layers with a window, if theirs is another one
+  std::size_t scores_scaled_by = 0;      // attention's scores are divided by the root of this number; 0: of head_size
+  bool qk_norm = false;                  // RMSNorm of each head of queries and keys, before the rotation
   /// In layers with a window, a token attends to itself and the window - 1 tokens before it; 0: no layer has a window. The
   /// other two fields tell which layers have one: those from layer `window_from` on, except each full_every-th one (0: no
   /// exception).
@@ -81,6 +90,8 @@ struct TransformerConfig {
   std::size_t longest_sequence() const;
   /// The window of a layer, which are numbered from 0; 0: none.
   std::size_t window_of(std::size_t layer) const;
+  /// The rotary positions of a layer.
+  const Rope& rope_of(std::size_t layer) const { return window_rope && window_of(layer) > 0 ? *window_rope : rope; }
   /// Throws UserError for the first contradiction (for example heads that do not divide the width).
   void validate() const;
 };

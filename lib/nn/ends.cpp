@@ -12,9 +12,11 @@ using namespace stages;
 
 namespace {
 
-/// The factor that the embedding of a token is multiplied by.
+/// The factor that the embedding of a token is multiplied by; E is the type of the weights.
+template <class E>
 float embedding_scale(const TransformerConfig& config) {
-  return config.scaled_embedding ? std::sqrt(static_cast<float>(config.width)) : 1;
+  const float root = config.scaled_embedding ? std::sqrt(static_cast<float>(config.width)) : 1;
+  return config.rounded_scale ? static_cast<float>(E(root)) : root;
 }
 
 /// The row of the first token in the table of learned positions; null if the model has no such table.
@@ -39,7 +41,7 @@ void Transformer::embedding_forward(const StageContext& context, const std::int3
     const Stage<E> stage(config_, device_, context);
     auto* const x = static_cast<E*>(x_out);
     kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), learned_positions(stage, model_), B,
-                               T, config_.width, context.positions, embedding_scale(config_), sinusoids(config_, context));
+                               T, config_.width, context.positions, embedding_scale<E>(config_), sinusoids(config_, context));
     const Dropout& random = context.dropout;
     if (random.neftune_alpha != 0)
       kernels::add_noise(
@@ -57,7 +59,7 @@ void Transformer::embedding_backward(const StageContext& context, const std::int
     const E* const dx = stage.branch_gradient(DropoutSite::embedding, 0, static_cast<const E*>(dx_out));
     if (float* d_table = stage.gradient(model_.token_table))
       kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config_.width, config_.vocab_size,
-                                  config_.tied_embeddings ? Write::add : write, embedding_scale(config_),
+                                  config_.tied_embeddings ? Write::add : write, embedding_scale<E>(config_),
                                   config_.padding_token ? narrow<std::int32_t>(*config_.padding_token) : -1);
     if (float* d_table = stage.gradient(model_.position_table)) {
       const std::size_t unused = config_.position_offset * config_.width;
@@ -156,7 +158,7 @@ void Transformer::embedding_decode(const StageContext& context, const std::int32
     const Stage<E> stage(config_, device_, context);
     kernels::embedding_forward(context.stream, static_cast<E*>(x), tokens, stage.weight(model_.token_table),
                                learned_positions(stage, model_), 1, stage.R(), config_.width, rows.positions_there,
-                               embedding_scale(config_), sinusoids(config_, context));
+                               embedding_scale<E>(config_), sinusoids(config_, context));
   });
 }
 

@@ -10,8 +10,9 @@ namespace fsdp {
 namespace {
 
 std::vector<const Family*>& table() {
-  static std::vector<const Family*> rows = {&gpt2_family(),  &llama_family(), &mistral_family(), &qwen2_family(),
-                                            &qwen3_family(), &opt_family(),   &biogpt_family(),  &xglm_family()};
+  static std::vector<const Family*> rows = {&gpt2_family(),   &llama_family(), &mistral_family(), &qwen2_family(),
+                                            &qwen3_family(),  &phi3_family(),  &gemma3_family(),  &opt_family(),
+                                            &biogpt_family(), &xglm_family()};
   return rows;
 }
 

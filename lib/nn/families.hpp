@@ -25,9 +25,10 @@ struct ParameterNames {
   std::string norm1;
   std::vector<std::string> qkv;  // three projections, or one projection with the outputs of q, k and v next to each other
   std::string q_norm = "", k_norm = "";
-  std::string attention_out, norm2;
-  std::vector<std::string> ffn_in;  // one projection, or gate and up
-  std::string ffn_out;
+  std::string attention_out, attention_norm = "", norm2;
+  std::vector<std::string>
+      ffn_in;  // one projection (with the rows of gate and then those of up, if it is gated), or gate and up
+  std::string ffn_out, ffn_norm = "";
   std::string final_norm, head;  // without the block prefix
 };
 
@@ -94,6 +95,8 @@ const Family& llama_family();
 const Family& mistral_family();
 const Family& qwen2_family();
 const Family& qwen3_family();
+const Family& phi3_family();
+const Family& gemma3_family();
 const Family& opt_family();
 const Family& biogpt_family();
 const Family& xglm_family();

@@ -1,5 +1,5 @@
-// Names, order, shapes and initial values. The order is the same in all families. Norm gains start at 1. All other initial
-// values depend on the family's InitialWeights:
+// Names, order, shapes and initial values. The order is the same in all families. Norms begin by multiplying by 1. All other
+// initial values depend on the family's InitialWeights:
 //   normal           weights and embeddings normal(initializer_range), biases 0
 //   residual_scaled  the same, but projections into the residual stream are divided by sqrt(2 L) (Radford et al. 2019, section
 //                    2.3; GPT2PreTrainedModel._init_weights)
@@ -83,14 +83,15 @@ class Builder {
     return uniform(1 / std::sqrt(static_cast<float>(in)));
   }
 
+  Init initial_gain() const { return constant(1 - config_.gain_offset); }
   Norm norm(const std::string& name) {
     Norm norm;
-    norm.gain = vector(name + ".weight", config_.width, constant(1));
+    norm.gain = vector(name + ".weight", config_.width, initial_gain());
     if (config_.norm == NormKind::layer) norm.bias = vector(name + ".bias", config_.width, constant(0));
     return norm;
   }
   Linear linear(const std::string& name, Projection kind, std::size_t in, std::size_t out, bool bias) {
-    Linear linear{.in = in, .out = out, .layout = family_.weights};
+    Linear linear{.in = in, .out = out, .stored = out, .layout = family_.weights};
     linear.weight = add(name + ".weight", linear.layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in},
                         initial_weight(kind, in, out));
     out_.parameters.back().quantized = config_.base_type;
@@ -98,13 +99,27 @@ class Builder {
     linear.index = projections_++;
     return linear;
   }
-  /// Projections of one input to outputs of these widths. If there is only one name, one projection computes all outputs, next
-  /// to each other.
+  /// Projections of one input to outputs of these widths. If there is only one name, one matrix has them all, next to each
+  /// other.
   LinearGroup group(const std::string& block, const std::vector<std::string>& names, Projection kind,
                     std::vector<std::size_t> widths, bool bias) {
-    if (names.size() == 1) widths = {std::accumulate(widths.begin(), widths.end(), std::size_t{0})};
-    expect(names.size() == widths.size(), "a family has names for all its projections");
     LinearGroup group;
+    if (names.size() == 1) {
+      const std::size_t all = std::accumulate(widths.begin(), widths.end(), std::size_t{0});
+      const Linear whole = linear(block + names[0], kind, config_.width, all, bias);
+      if (kind == Projection::qkv || widths.size() == 1) {
+        group.part[group.size++] = whole;
+        return group;
+      }
+      // Gate and up are computed separately, because the activation function has separate matrices.
+      expect(whole.layout == WeightLayout::out_in && !bias, "gate and up are rows of one matrix");
+      for (std::size_t first = 0; first < all; first += widths[group.size], ++group.size) {
+        group.part[group.size] = whole;
+        group.part[group.size].out = widths[group.size], group.part[group.size].first = first;
+      }
+      return group;
+    }
+    expect(names.size() == widths.size(), "a family has names for all its projections");
     for (; group.size < names.size(); ++group.size)
       group.part[group.size] = linear(block + names[group.size], kind, config_.width, widths[group.size], bias);
     return group;
@@ -118,14 +133,16 @@ class Builder {
     block.norm1 = norm(name + names_.norm1);
     block.qkv = group(name, names_.qkv, Projection::qkv, {q, kv, kv}, config_.qkv_bias);
     if (config_.qk_norm) {
-      block.q_norm.gain = vector(name + names_.q_norm + ".weight", config_.head_size, constant(1));
-      block.k_norm.gain = vector(name + names_.k_norm + ".weight", config_.head_size, constant(1));
+      block.q_norm.gain = vector(name + names_.q_norm + ".weight", config_.head_size, initial_gain());
+      block.k_norm.gain = vector(name + names_.k_norm + ".weight", config_.head_size, initial_gain());
     }
     block.attention_out = linear(name + names_.attention_out, Projection::attention_out, q, C, config_.attention_out_bias);
+    if (config_.branch_norms) block.attention_norm = norm(name + names_.attention_norm);
     block.norm2 = norm(name + names_.norm2);
-    const bool gated = config_.activation == Activation::swiglu;
+    const bool gated = is_gated(config_.activation);
     block.ffn_in = group(name, names_.ffn_in, Projection::ffn_in, gated ? std::vector{F, F} : std::vector{F}, config_.mlp_bias);
     block.ffn_out = linear(name + names_.ffn_out, Projection::ffn_out, F, C, config_.mlp_bias);
+    if (config_.branch_norms) block.ffn_norm = norm(name + names_.ffn_norm);
     return block;
   }
 
@@ -158,6 +175,11 @@ class Builder {
         for (std::size_t i = 0; i < lora.targets.size(); ++i)
           if (is_target(lora.targets[i], module)) used[i] = chosen = true;
         if (!chosen) continue;
+        if (linear->out != linear->stored)
+          throw UserError(
+              format("adapters of {} are not supported (it has the gate and the up projection in one matrix); name other "
+                     "projections in `targets of adapters`",
+                     module));
         const auto add_matrix = [&](const char* name, Shape shape, Init init) {
           const int index = add(module + name, std::move(shape), init);
           out_.parameters.back().is_adapter = true;

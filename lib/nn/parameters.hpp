@@ -41,6 +41,7 @@ struct Norm {
 struct Linear {
   int weight = -1, bias = -1;
   std::size_t in = 0, out = 0;
+  std::size_t first = 0, stored = 0;  // the outputs are `out` from `first` on of the `stored` ones that the weight has
   WeightLayout layout = WeightLayout::out_in;
   int lora_a = -1, lora_b = -1;  // [rank, in] and [out, rank]
   std::size_t index = 0;         // among the projections of its block
@@ -57,9 +58,11 @@ struct BlockParameters {
   LinearGroup qkv;      // one projection, or three: q, k, v
   Norm q_norm, k_norm;  // [D], the same for all heads
   Linear attention_out;
+  Norm attention_norm;  // of the branch's output; -1 if it has none
   Norm norm2;
   LinearGroup ffn_in;  // one projection, or two: gate, up
   Linear ffn_out;
+  Norm ffn_norm;  // likewise
 };
 
 struct ModelParameters {

@@ -61,13 +61,13 @@ void validate_rope(const TransformerConfig& config, const Rope& rope) {
   }
 }
 
-std::size_t rope_class(const TransformerConfig& config, const Rope& rope, std::size_t length) {
+namespace {
+
+std::size_t class_of(const TransformerConfig& config, const Rope& rope, std::size_t length) {
   if (rope.kind == RopeKind::dynamic) return length > config.max_positions ? length : 1;
   if (rope.kind == RopeKind::longrope) return length > rope.original_positions ? rope.original_positions + 1 : 1;
   return 1;
 }
-
-namespace {
 
 /// NTK-aware scaling that grows with the sequence (posts of u/bloc97 and u/emozilla, 2023; transformers'
 /// _compute_dynamic_ntk_parameters): up to max_positions nothing changes.
@@ -109,6 +109,12 @@ float llama3_frequency(float frequency, const Rope& rope) {
 }
 
 }  // namespace
+
+std::size_t rope_class(const TransformerConfig& config, std::size_t length) {
+  if (config.positions != Positions::rotary) return 1;
+  const std::size_t of_most = class_of(config, config.rope, length);
+  return config.window_rope ? std::max(of_most, class_of(config, *config.window_rope, length)) : of_most;
+}
 
 std::vector<float> rope_frequencies(const TransformerConfig& config, const Rope& rope, std::size_t length) {
   const std::size_t elements = rotated_elements(config, rope);

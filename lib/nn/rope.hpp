@@ -17,7 +17,7 @@ void validate_rope(const TransformerConfig& config, const Rope& rope);
 
 /// Sequences with the same class have the same frequencies. The class of a sequence of `length` tokens is the shortest length
 /// with these frequencies. It is 1 for types that do not depend on the length.
-std::size_t rope_class(const TransformerConfig& config, const Rope& rope, std::size_t length);
+std::size_t rope_class(const TransformerConfig& config, std::size_t length);
 
 /// The angle by which each pair of elements turns per position, in a sequence of `length` tokens.
 std::vector<float> rope_frequencies(const TransformerConfig& config, const Rope& rope, std::size_t length);

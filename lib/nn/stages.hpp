@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/narrow.hpp"
 #include "kernels/quantized.hpp"
+#include "nn/rope.hpp"
 #include "nn/transformer.hpp"
 
 namespace fsdp::stages {
@@ -39,6 +40,10 @@ E* values_at(float* memory, std::size_t offset) {
   return reinterpret_cast<E*>(memory + offset);
 }
 
+/// The number of floats per position of rotary tables: the cosines and sines of `rope`, then those of `window_rope`.
+inline std::size_t table_width(const TransformerConfig& c) {
+  return rotated_elements(c, c.rope) + (c.window_rope ? rotated_elements(c, *c.window_rope) : 0);
+}
 inline std::size_t attention_width(const TransformerConfig& c) { return c.heads * c.head_size; }
 inline std::size_t qkv_width(const TransformerConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_size; }
 /// The number of elements per token in a block's key-value cache. Keys and values are adjacent at the end of a row of qkv.
@@ -46,7 +51,10 @@ inline std::size_t cached_width(const TransformerConfig& c) { return 2 * c.kv_he
 /// `window`: of the block.
 inline kernels::AttentionShape attention_shape(const TransformerConfig& c, BatchShape shape, std::size_t window = 0,
                                                const std::int32_t* positions = nullptr) {
-  return {shape.B, shape.T, c.heads, c.kv_heads, c.head_size, qkv_width(c), qkv_width(c), 0, positions, window};
+  kernels::AttentionShape attention{shape.B,      shape.T,      c.heads, c.kv_heads, c.head_size,
+                                    qkv_width(c), qkv_width(c), 0,       positions};
+  attention.window = narrow<std::uint32_t>(window), attention.scaled_by = c.scores_scaled_by;
+  return attention;
 }
 /// The shape of a block's cache. With a window, it holds only the last keys and values, those of position p at p mod positions.
 inline kernels::CacheShape cache_of(const TransformerConfig& c, const kernels::CacheShape& cache, std::size_t block) {
@@ -60,9 +68,11 @@ struct Saved {
   std::size_t qkv;   // [R,(H+2K)D], after bias, norm and rotation
   std::size_t q, k;  // queries and keys before their norm, if they have one: [R,HD], [R,KD]
   std::size_t q_stats, k_stats;
-  std::size_t attention, lse;  // [R,HD], [B,H,T]
-  std::size_t mid;             // residual stream after attention, [R,C]; in backward the gradient of `attention`, [R,HD]
-  std::size_t pre;             // input of the activation function: [R,F], or gate and up [2,R,F]
+  std::size_t attention, lse;                // [R,HD], [B,H,T]
+  std::size_t attention_branch, ffn_branch;  // [R,C] each: the branches before their norms, if they have some
+  std::size_t attention_branch_stats, ffn_branch_stats;
+  std::size_t mid;  // residual stream after attention, [R,C]; in backward the gradient of `attention`, [R,HD]
+  std::size_t pre;  // input of the activation function: [R,F], or gate and up [2,R,F]
   std::size_t kept;
   std::size_t norm1, stats1;  // [R,C], [R,2] at most; from here on in the cheap part
   std::size_t norm2, stats2;  // [R,C], [R,2] at most
@@ -79,8 +89,12 @@ struct Saved {
     k_stats = at.take(c.qk_norm ? R * c.kv_heads : 0);
     attention = at.take_values(R * attention_width(c));
     lse = at.take(R * c.heads);
+    attention_branch = at.take_values(c.branch_norms ? R * C : 0);
+    ffn_branch = at.take_values(c.branch_norms ? R * C : 0);
+    attention_branch_stats = at.take(c.branch_norms ? R : 0);
+    ffn_branch_stats = at.take(c.branch_norms ? R : 0);
     mid = at.take_values(R * std::max(C, attention_width(c)));
-    pre = at.take_values(R * F * (c.activation == Activation::swiglu ? 2 : 1));
+    pre = at.take_values(R * F * (is_gated(c.activation) ? 2 : 1));
     kept = at.end();
     norm1 = again.take_values(R * C);
     stats1 = again.take(2 * R);
@@ -138,7 +152,7 @@ struct Scratch {
     unwanted = small.take(std::max(2 * C, c.head_size));
     small_end = small.end();
     Offsets adapters = small, head = small;
-    matrix = adapters.take_values(c.base_type ? largest_matrix(c) : 0);
+    matrix = adapters.take_values(c.base_type ? largest_matrix(c) + kernels::quantized_block : 0);
     hidden = adapters.take_values(R * c.lora.rank);
     d_hidden = adapters.end();
     hidden_distance = d_hidden - hidden;
@@ -147,7 +161,7 @@ struct Scratch {
     Offsets block = adapters, activation = adapters, branch = adapters;
     d_qkv = block.take_values(R * qkv_width(c));
     attention = block.take(kernels::attention_scratch(attention_shape(c, shape), device));
-    d_up = activation.take_values(c.activation == Activation::swiglu ? R * F : 0);
+    d_up = activation.take_values(is_gated(c.activation) ? R * F : 0);
     d_branch = branch.take_values(R * C);
     norm = head.take_values(R * C);
     stats = head.take(2 * R);
@@ -212,17 +226,25 @@ class Stage {
     expect(found != nullptr, "a stage runs with its parameters gathered");
     return static_cast<const E*>(found);
   }
-  /// The matrix of a projection, in its stored layout. A quantized one is expanded in scratch, where the next call overwrites
-  /// it.
+  /// The matrix of a projection, in its stored layout; it may be only some rows of the stored one. A quantized one is expanded
+  /// in scratch, where the next call overwrites it.
   const E* matrix(const Linear& linear) const {
-    if (!config.base_type) return weight(linear.weight);
+    const std::size_t begin = linear.first * linear.in;
+    if (!config.base_type) return weight(linear.weight) + begin;
     const void* const quantized = context.weights[static_cast<std::size_t>(linear.weight)];
     expect(quantized != nullptr, "a stage runs with its parameters gathered");
     const bool in_out = linear.layout == WeightLayout::in_out;
+    const std::size_t surplus = *config.base_type == kernels::Quantization::nf4 ? begin % kernels::quantized_block : 0;
     E* const expanded = scratch_values(scratch.matrix);
-    kernels::dequantize(context.stream, *config.base_type, {in_out ? linear.in : linear.out, in_out ? linear.out : linear.in},
-                        quantized, {0, linear.in * linear.out}, expanded);
-    return expanded;
+    kernels::dequantize(context.stream, *config.base_type,
+                        {in_out ? linear.in : linear.stored, in_out ? linear.stored : linear.in}, quantized,
+                        {begin - surplus, begin + linear.in * linear.out}, expanded);
+    return expanded + surplus;
+  }
+  /// The gradient of a projection's matrix; null if it is not needed.
+  float* gradient(const Linear& linear) const {
+    float* const whole = gradient(linear.weight);
+    return whole ? whole + linear.first * linear.in : nullptr;
   }
   float* gradient(int index) const { return index < 0 ? nullptr : context.gradients[static_cast<std::size_t>(index)]; }
 
@@ -255,7 +277,8 @@ class Stage {
       kernels::layer_norm_forward(context.stream, y, stats, x, weight(norm.gain), weight(norm.bias), rows, config.width,
                                   config.norm_eps);
     } else {
-      kernels::rms_norm_forward(context.stream, y, stats, x, weight(norm.gain), rows, config.width, config.norm_eps);
+      kernels::rms_norm_forward(context.stream, y, stats, x, weight(norm.gain), rows, config.width, config.norm_eps,
+                                config.gain_offset);
     }
   }
 
@@ -272,7 +295,7 @@ class Stage {
                                    config.width, sums);
     } else {
       kernels::rms_norm_backward(context.stream, dx, write_dx, d_gain, write, dy, x, stats, weight(norm.gain), R(),
-                                 config.width, sums);
+                                 config.width, sums, config.gain_offset);
     }
   }
 
@@ -320,7 +343,7 @@ class Stage {
   }
   /// Computes gradients of weight, bias and adapter from the input and the gradient of the output.
   void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
-    if (float* d_weight = gradient(linear.weight)) {
+    if (float* d_weight = gradient(linear)) {
       if (linear.layout == WeightLayout::in_out) {
         kernels::gemm(context.stream, Trans::yes, Trans::no, linear.in, linear.out, R(), x, linear.in, dy, stride, d_weight,
                       linear.out, write);

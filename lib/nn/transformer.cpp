@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "nn/rope.hpp"
+#include "nn/stages.hpp"
 
 namespace fsdp {
 
@@ -74,7 +75,7 @@ std::size_t Transformer::table_numel(std::size_t T) const {
     case Positions::sinusoidal:
       return T * config_.width;
     case Positions::rotary:
-      return T * rotated_elements(config_, config_.rope);
+      return T * stages::table_width(config_);
   }
   return 0;
 }
@@ -99,8 +100,9 @@ void fill_sinusoids(std::span<float> table, std::size_t T, std::size_t C, std::s
   }
 }
 
-/// Fills table[T,E], where E is the number of rotated elements of a head: each row has cosines, then sines.
-void fill_rotations(std::span<float> table, std::size_t T, const TransformerConfig& config, const Rope& rope,
+/// Fills table[T,E], where E is the number of rotated elements of a head: each row has cosines, then sines. Rows are `stride`
+/// floats apart.
+void fill_rotations(float* table, std::size_t stride, std::size_t T, const TransformerConfig& config, const Rope& rope,
                     std::size_t length) {
   const std::vector<float> frequencies = rope_frequencies(config, rope, length);
   const std::size_t pairs = frequencies.size();
@@ -109,21 +111,24 @@ void fill_rotations(std::span<float> table, std::size_t T, const TransformerConf
     for (std::size_t t = 0; t < T; ++t) {
       // In fp32, as in transformers: see rope_frequencies().
       const double angle = static_cast<float>(t) * frequencies[i];
-      table[t * 2 * pairs + i] = factor * static_cast<float>(std::cos(angle));
-      table[t * 2 * pairs + pairs + i] = factor * static_cast<float>(std::sin(angle));
+      table[t * stride + i] = factor * static_cast<float>(std::cos(angle));
+      table[t * stride + pairs + i] = factor * static_cast<float>(std::sin(angle));
     }
 }
 
 }  // namespace
 
-std::size_t Transformer::table_class(std::size_t length) const {
-  return config_.positions == Positions::rotary ? rope_class(config_, config_.rope, length) : 1;
-}
+std::size_t Transformer::table_class(std::size_t length) const { return rope_class(config_, length); }
 
 void Transformer::fill_tables(std::span<float> tables, std::size_t T, std::size_t length, DType type) const {
   expect(tables.size() == table_numel(T), "the size of the tables");
   if (config_.positions == Positions::sinusoidal) fill_sinusoids(tables, T, config_.width, config_.position_offset);
-  if (config_.positions == Positions::rotary) fill_rotations(tables, T, config_, config_.rope, length);
+  if (config_.positions == Positions::rotary) {
+    const std::size_t stride = stages::table_width(config_);
+    fill_rotations(tables.data(), stride, T, config_, config_.rope, length);
+    if (config_.window_rope)
+      fill_rotations(tables.data() + rotated_elements(config_, config_.rope), stride, T, config_, *config_.window_rope, length);
+  }
   round_values(type, tables);
 }
 

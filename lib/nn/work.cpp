@@ -26,7 +26,7 @@ StageWork::StageWork(const Transformer& model, const std::vector<bool>& trained,
 
 Cost StageWork::forward(std::size_t block) const {
   const double C = real(c_.width);
-  const double norms = 2 * 2 * C, residuals = 2 * 3 * C;
+  const double norms = (c_.branch_norms ? 4 : 2) * 2 * C, residuals = 2 * 3 * C;
   return {.product_flops = 2 * R_ * matrices_[1 + block],
           .attention_forward_flops = 2 * attention(block),
           .memory_bytes = numbers(norms + residuals + activation() + heads() + biases())};
@@ -35,6 +35,7 @@ Cost StageWork::forward(std::size_t block) const {
 Cost StageWork::recompute(std::size_t block) const {
   const double C = real(c_.width);
   Cost cost = forward(block);
+  if (c_.branch_norms) return cost;  // backward needs the last product
   cost.product_flops -= 2 * R_ * real(c_.ffn_width) * C;
   cost.memory_bytes -= numbers(3 * C);
   return cost;
@@ -45,7 +46,7 @@ Cost StageWork::recompute_cheap() const { return {.memory_bytes = numbers(2 * 2 
 /// In attention, forward has 2 matrix products, and backward has 5, because it recomputes the probabilities.
 Cost StageWork::backward(std::size_t block) const {
   const double C = real(c_.width), F = real(c_.ffn_width);
-  const double norms = 2 * 4 * C, activations = (c_.activation == Activation::swiglu ? 5 : 3) * F;
+  const double norms = (c_.branch_norms ? 4 : 2) * 4 * C, activations = (is_gated(c_.activation) ? 5 : 3) * F;
   return {.product_flops = 2 * R_ * (matrices_[1 + block] + trained_matrices_[1 + block]),
           .attention_backward_flops = 5 * attention(block),
           .memory_bytes = numbers(norms + activations + heads() + biases())};

@@ -207,45 +207,6 @@ BOOST_AUTO_TEST_CASE(tokenizer_files_come_along) {
   compare_sources(*reader, *open_tensor_source(folder / "model"));
 }
 
-// Settings for sequences longer than max_position_embeddings are kept for transformers; fsdp does not use such sequences.
-BOOST_AUTO_TEST_CASE(what_counts_beyond_the_positions_comes_along) {
-  const TemporaryFolder folder;
-  for (const char* family : {"llama", "qwen2"}) {
-    Run run;
-    run.config = llama_config();
-    run.config.family = family;
-    if (family == std::string("qwen2")) run.config.qkv_bias = true, run.config.head_size = run.config.width / run.config.heads;
-    run.model_folder = folder / family / "origin";
-    fs::create_directories(run.model_folder / "additional_chat_templates");
-    nlohmann::json config = config_to_json(run.config);
-    const nlohmann::json plain = config, dynamic = {{"rope_type", "dynamic"}, {"factor", 4.0}};
-    config.erase("rope_parameters");
-    config["rope_scaling"] = dynamic;
-    if (family == std::string("qwen2"))
-      config.update({{"use_sliding_window", true}, {"sliding_window", run.config.max_positions}, {"max_window_layers", 1}});
-    write_file(run.model_folder / "config.json", config.dump());
-    const auto reader = CheckpointReader::open(save(folder / family / "saves", run));
-    const auto written = [&](const char* name) {
-      const Consolidated done = consolidate(*reader, folder / family / name, {.format = &safetensors_format()});
-      BOOST_TEST_REQUIRE(done.warnings.size() == 1u);
-      CHECK_CONTAINS(done.warnings[0], "additional_chat_templates was not copied");
-      BOOST_CHECK(read_config(folder / family / name) == run.config);
-      return nlohmann::json::parse(read_file(folder / family / name / "config.json"));
-    };
-    const nlohmann::json kept = written("model");
-    BOOST_TEST(kept["rope_scaling"] == dynamic);
-    BOOST_TEST(kept["rope_parameters"]["rope_type"] == "dynamic");
-    BOOST_TEST(kept["rope_parameters"]["rope_theta"] == run.config.rope.theta);
-    for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers"})
-      if (config.contains(key)) BOOST_TEST(kept[key] == config[key]);
-    // If the folder now has another model, its settings are ignored.
-    config.update({{"use_sliding_window", true}, {"sliding_window", 4}, {"max_window_layers", 0}});
-    config["max_position_embeddings"] = 4;
-    write_file(run.model_folder / "config.json", config.dump());
-    if (family == std::string("qwen2")) BOOST_TEST(written("other")["rope_parameters"] == plain["rope_parameters"]);
-  }
-}
-
 BOOST_AUTO_TEST_CASE(a_difference_is_named) {
   const TemporaryFolder folder;
   const auto reader = CheckpointReader::open(save(folder / "saves", Run{}));

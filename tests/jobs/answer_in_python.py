@@ -20,6 +20,24 @@ configurations = {
     "llama": transformers.LlamaConfig(hidden_size=72, intermediate_size=136, num_hidden_layers=3, num_attention_heads=6,
                                       num_key_value_heads=2, max_position_embeddings=160, **sizes),
 }
+# Windows, and rotary positions that depend on the length. All texts of `text.txt` and all questions are shorter than the original
+# length of 72 tokens; prompts and their answers are longer.
+rotary = dict(hidden_size=72, intermediate_size=136, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+              pad_token_id=None, **sizes)
+factors = lambda scale: [1 + scale * i / 5 for i in range(6)]
+configurations |= {
+    "mistral": transformers.MistralConfig(**rotary, max_position_embeddings=160, sliding_window=20),
+    "qwen2": transformers.Qwen2Config(**rotary, max_position_embeddings=160, use_sliding_window=True, sliding_window=7,
+                                      max_window_layers=1),
+    "dynamic": transformers.LlamaConfig(**rotary, max_position_embeddings=72,
+                                        rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0)),
+    "phi3": transformers.Phi3Config(**rotary, max_position_embeddings=160, original_max_position_embeddings=72, sliding_window=50,
+                                    rope_parameters=dict(rope_type="longrope", rope_theta=1e4, short_factor=factors(1),
+                                                         long_factor=factors(3))),
+    "gemma3": transformers.Gemma3TextConfig(**rotary, head_dim=8, query_pre_attn_scalar=12, max_position_embeddings=160, tie_word_embeddings=False,
+                                            sliding_window=16, layer_types=["sliding_attention", "full_attention",
+                                                                            "sliding_attention"]),
+}
 new_tokens, length = 64, 48
 
 random.seed(1)
@@ -43,13 +61,19 @@ def losses(model, ids):
     return torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none").double()
 
 
+def forget_lengths(rotary, *_):
+    """transformers keeps the frequencies of "dynamic" for the longest sequence so far. Here each pass is on its own."""
+    rotary.max_seq_len_cached = rotary.original_max_seq_len
+    rotary.inv_freq = rotary.original_inv_freq
+
+
 @torch.no_grad()
 def expected(model):
     answers = []
     for prompt in prompts:
         ids = tokens(prompt)
         answer = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new_tokens,
-                                max_new_tokens=new_tokens, pad_token_id=0)
+                                max_new_tokens=new_tokens, pad_token_id=0, use_cache=False)
         answers.append(answer[0, ids.shape[1]:].tolist())
     ids = tokens(text)
     loss = torch.cat([losses(model, ids[:, begin : begin + length + 1]) for begin in range(0, ids.shape[1] - 1, length)])
@@ -71,5 +95,6 @@ for name, configuration in configurations.items():
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(configuration).float().eval()
     model.save_pretrained(name)
+    if name == "dynamic": model.model.rotary_emb.register_forward_pre_hook(forget_lengths)
     found[name] = expected(model)
 pathlib.Path("expected.json").write_text(json.dumps(dict(new_tokens=new_tokens, length=length, models=found)))

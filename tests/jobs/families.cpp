@@ -15,7 +15,7 @@ using namespace fsdp::test;
 
 namespace {
 
-const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"};
+const char* const kFamilies[] = {"mistral", "qwen2", "qwen3", "phi3", "gemma3_text", "opt", "biogpt", "xglm"};
 
 Outcome tool(const fs::path& folder, const std::string& words) { return run(folder, split(FSDP_BIN "/" + words)); }
 
@@ -130,15 +130,28 @@ BOOST_DATA_TEST_CASE(what_is_a_byte_a_token_can_be_sampled, boost::unit_test::da
   BOOST_TEST(tool(folder, "fsdp-generate model --prompt ab --temperature 0 --max-new-tokens 40").output == greedy.output);
 }
 
-BOOST_AUTO_TEST_CASE(sequences_beyond_the_window_are_refused) {
+// Frequencies that depend on the length of a sequence are not those of its documents, nor of questions of other lengths.
+BOOST_AUTO_TEST_CASE(lengths_that_decide_the_frequencies_do_not_mix) {
   const auto folder = fresh_folder();
   json one = family_case("mistral");
-  one["config"]["sliding_window"] = one["T"].get<int>() - 1;
-  write_formula_model(folder / "model", one["config"]);
-  write_formula_tokens(folder / "train.bin", one["config"]["vocab_size"], 1000);
+  const int T = one["T"];
+  one["config"]["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 1e4}, {"factor", 4.0}};
+  one["config"]["vocab_size"] = 256;
+  for (const int positions : {T - 1, T}) {
+    one["config"]["max_position_embeddings"] = positions;
+    write_formula_model(folder / "model", one["config"]);
+    write_formula_tokens(folder / "train.bin", one["config"]["vocab_size"], 1000);
+    const Outcome documents = train(folder, 2, one, "--model model --document-attention --eos-token-id 3");
+    BOOST_TEST(documents.code == (positions < T ? 2 : 0), documents.output);
+    BOOST_TEST(documents.says("frequencies depend on the length") == (positions < T), documents.output);
+    std::ofstream(folder / "questions.jsonl")
+        << json{{"context", "ab"}, {"choices", {"c", "d"}}, {"answer", 0}} << "\n"
+        << json{{"context", std::string(static_cast<std::size_t>(T), 'a')}, {"choices", {"c", "d"}}, {"answer", 1}} << "\n";
+    const Outcome questions = tool(folder, "fsdp-evaluate model --multiple-choice questions.jsonl");
+    BOOST_TEST(questions.code == (positions < T ? 2 : 0), questions.output);
+  }
+  one["T"] = 4 * T + 1;
   const Outcome longer = train(folder, 2, one, "--model model");
   BOOST_TEST(longer.code == 2);
-  BOOST_TEST(longer.says("sliding window"), longer.output);
-  one["T"] = one["T"].get<int>() - 1;
-  BOOST_TEST(train(folder, 2, one, "--model model").code == 0);
+  BOOST_TEST(longer.says("longer than the model's " + std::to_string(4 * T) + " positions"), longer.output);
 }

@@ -43,7 +43,8 @@ Doubles explicit_factors(const DropoutMask& mask, const AttentionShape& s) {
 
 /// Returns the first key that token t of sequence b attends to.
 std::size_t first_key(const AttentionShape& s, std::size_t b, std::size_t t) {
-  return s.positions ? t - static_cast<std::size_t>(s.positions[b * s.T + t]) : 0;
+  const std::size_t begin = s.positions ? t - static_cast<std::size_t>(s.positions[b * s.T + t]) : 0;
+  return s.window > 0 && t + 1 > s.window ? std::max(begin, t + 1 - s.window) : begin;
 }
 
 Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const AttentionShape& s, const Doubles& factors) {
@@ -58,7 +59,7 @@ Reference attention(const Doubles& q, const Doubles& k, const Doubles& v, const 
           double score = 0;
           for (std::size_t d = 0; d < s.D; ++d)
             score += q[(b * s.T + t) * s.q_stride + h * s.D + d] * k[(b * s.T + j) * s.kv_stride + group * s.D + d];
-          p[j] = std::exp(score / std::sqrt(static_cast<double>(s.D)));
+          p[j] = std::exp(score / std::sqrt(double{s.squared_divisor()}));
           total += p[j];
         }
         result.lse[(b * s.H + h) * s.T + t] = std::log(total);
@@ -79,7 +80,7 @@ Gradients attention_gradients(const Doubles& d_out, const Doubles& q, const Doub
                               const AttentionShape& s, const Doubles& factors) {
   const Reference forward = attention(q, k, v, s, factors);
   Gradients g{Doubles(q.size()), Doubles(k.size()), Doubles(v.size())};
-  const double scale = 1 / std::sqrt(static_cast<double>(s.D));
+  const double scale = 1 / std::sqrt(double{s.squared_divisor()});
   for (std::size_t b = 0; b < s.B; ++b)
     for (std::size_t h = 0; h < s.H; ++h)
       for (std::size_t t = 0; t < s.T; ++t) {
@@ -159,7 +160,8 @@ BOOST_AUTO_TEST_CASE(the_reference_gradients_are_those_of_the_reference) {
 enum class Documents { one, several };
 
 template <class E>
-void check_against_reference(float rate, double tolerance, Documents documents = Documents::one) {
+void check_against_reference(float rate, double tolerance, Documents documents = Documents::one, std::uint32_t window = 0,
+                             std::size_t scaled_by = 0) {
   struct Case {
     std::size_t T, H, K, D, pad;
   };
@@ -180,6 +182,7 @@ void check_against_reference(float rate, double tolerance, Documents documents =
     BOOST_TEST_CONTEXT("T " << T << ", H " << H << ", K " << K << ", D " << D) {
       if (documents == Documents::several && (T < 60 || T == 64)) continue;
       AttentionShape s{2, T, H, K, D, H * D + pad, K * D + 2 * pad};
+      s.window = window, s.scaled_by = scaled_by;
       const std::vector<std::int32_t> positions = document_positions(s.B, T);
       if (documents == Documents::several) s.positions = positions.data();
       const DropoutMask mask = kernels::dropout_mask(rate, 1, 2, 3, 4, T);
@@ -218,6 +221,15 @@ BOOST_DATA_TEST_CASE(in_bf16, boost::unit_test::data::make({0.0f, 0.1f, 0.5f}), 
 BOOST_DATA_TEST_CASE(documents, boost::unit_test::data::make({0.0f, 0.3f}), rate) {
   check_against_reference<float>(rate, tolerance, Documents::several);
   check_against_reference<bf16>(rate, 0.01, Documents::several);
+}
+
+// Windows of one key, around the blocks of 48 and 32 queries, and longer than all sequences.
+BOOST_DATA_TEST_CASE(windows, boost::unit_test::data::make({1, 2, 31, 48, 64, 300}), window) {
+  for (const Documents documents : {Documents::one, Documents::several}) {
+    const auto keys = static_cast<std::uint32_t>(window);
+    check_against_reference<float>(0.3f, tolerance, documents, keys, 5);
+    check_against_reference<bf16>(0.0f, 0.01, documents, keys);
+  }
 }
 
 // On the CPU the bits are the same: keys of other documents are not read, and the order of sums does not change.

@@ -162,9 +162,9 @@ int main() {
       });
   }
   compare("rope", 10 * 256 + 5 * 64, 10, rounding,
-          [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 64, 64, 256, -1.0f}; });
+          [](F x, I) { return k::RopeBody<float>{x, x + 10 * 256, 64, 5, 3, 64, 64, 256, -1.0f}; });
   compare("rope at positions", 10 * 256 + 11 * 20, 10, rounding,  // halves of 10 numbers are not moved 16 bytes at a time
-          [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 5, 3, 20, 16, 256, 1.0f, t}; });
+          [](F x, I t) { return k::RopeBody<float>{x, x + 10 * 256, 20, 5, 3, 20, 16, 256, 1.0f, t}; });
   // Positions are small, so caches are short. No two rows have the same place.
   compare("append to cache", 11 * 11 * 24 + 10 * 40, 10, 0,
           [](F x, I t) { return k::AppendToCache<float>{x, x + 11 * 11 * 24, 11, 10, 24, 40, t, t + 16}; });

@@ -28,11 +28,12 @@ struct Case {
   float dropout = 0;
   std::size_t behind = 8;  // columns after q, k and v
   bool documents = false;
+  std::uint32_t window = 0;
 
   constexpr std::size_t width() const { return (H + 2 * K) * D; }
   constexpr std::size_t stride() const { return width() + behind; }
   constexpr k::AttentionShape shape(const std::int32_t* positions = nullptr) const {
-    return {B, T, H, K, D, stride(), stride(), 0, positions};
+    return {B, T, H, K, D, stride(), stride(), 0, positions, window};
   }
 };
 
@@ -177,7 +178,7 @@ void compare(const char* type, const Case& c) {
   bool ok = marks && repeats && joins;
   std::printf("%s on %s, B %zu T %zu H %zu K %zu D %zu dropout %.1f%s:", type,
               k::tensor_attention_takes(dtype_of<E>, c.shape()) ? "tensor cores" : "CUDA cores", c.B, c.T, c.H, c.K, c.D,
-              static_cast<double>(c.dropout), c.documents ? " documents" : "");
+              static_cast<double>(c.dropout), c.documents ? " documents" : c.window > 0 ? " window" : "");
   for (const auto& [name, error, allowed] : results) {
     const double part = error.apart / error.largest / allowed;
     std::printf(" %s %.2f", name, part);
@@ -210,6 +211,7 @@ void compare_all(const char* type, bool few) {
     compare<E>(type, {1, 17, 2, 1, D, 0.2f});
     if (few) {
       compare<E>(type, {1, 130, 1, 1, D, 0.2f, 8, true});
+      compare<E>(type, {1, 130, 1, 1, D, 0, 8, false, 50});
       continue;
     }
     compare<E>(type, {2, 1, 2, 2, D});
@@ -219,6 +221,7 @@ void compare_all(const char* type, bool few) {
     compare<E>(type, {2, 129, 2, 1, D});
     compare<E>(type, {1, 200, 1, 1, D, 0.2f, 40});
     compare<E>(type, {2, 200, 2, 1, D, 0.2f, 8, true});
+    compare<E>(type, {2, 200, 2, 1, D, D == 64 ? 0.2f : 0, 8, D == 96, 70});
   }
   if (!sanitized) compare<E>(type, {2, 70, 4, 2, 33, 0.3f, 0});  // on CUDA cores
   if (few) return;
@@ -243,6 +246,7 @@ int main() {
       if (sanitized && dropout == 0) continue;
       compare<float>("fp32", {2, 65, 4, 2, D, dropout});
       if (!sanitized) compare<float>("fp32", {2, 200, on_double ? 2u : 4u, on_double ? 1u : 2u, D, dropout, 8, true});
+      if (!sanitized) compare<float>("fp32", {1, 150, 2, 1, D, dropout, 8, false, 40});
     }
   compare<bf16>("bf16", {1, 65, 4, 2, 64, 0.2f, 4});  // heads that do not begin on multiples of 16 bytes
   compare_all<bf16>("bf16", sanitized);

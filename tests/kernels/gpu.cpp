@@ -228,7 +228,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(pointwise, E, Types) {
     });
     for (const bool inverse : {false, true})
       compare<E>("rope", R * C, T * D, 1, [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
-        kernels::rope(s, x, B, T, H, D, D, C, f, inverse);
+        kernels::rope(s, x, B, T, H, D, D, C, f, D, inverse);
       });
   });
 }

@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(rotary_positions) {
       }
     const Floats before = random_floats(B * T * stride, 1);
     Floats x = before;
-    kernels::rope(stream, x.data(), B, T, heads, D, D, stride, table.data(), false);
+    kernels::rope(stream, x.data(), B, T, heads, D, D, stride, table.data(), D, false);
     for (std::size_t r = 0; r < B * T; ++r)
       for (std::size_t c = 0; c < stride; ++c) {
         double want = before[r * stride + c];
@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(rotary_positions) {
         BOOST_REQUIRE_SMALL(x[r * stride + c] - want, tolerance);
       }
     // A rotation's transpose is its inverse.
-    kernels::rope(stream, x.data(), B, T, heads, D, D, stride, table.data(), true);
+    kernels::rope(stream, x.data(), B, T, heads, D, D, stride, table.data(), D, true);
     BOOST_TEST(relative_error(x, upcast(before)) < tolerance);
   }
 }

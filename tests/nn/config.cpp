@@ -193,8 +193,7 @@ BOOST_AUTO_TEST_CASE(a_padding_token_is_read_and_written) {
 BOOST_AUTO_TEST_CASE(scalings_of_rotary_positions) {
   const auto config = [](json scaling) { return config_from_json(with(kLlama, "rope_scaling", std::move(scaling))); };
   const auto classes = [](const TransformerConfig& c) {
-    return std::array{rope_class(c, c.rope, 16), rope_class(c, c.rope, 48), rope_class(c, c.rope, 49),
-                      rope_class(c, c.rope, 90)};
+    return std::array{rope_class(c, 16), rope_class(c, 48), rope_class(c, 49), rope_class(c, 90)};
   };
   const std::array same{std::size_t{1}, std::size_t{1}, std::size_t{1}, std::size_t{1}};
   const auto linear = config({{"type", "linear"}, {"factor", 2.5}});

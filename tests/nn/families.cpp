@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3", "opt", "biogpt", "xglm"};
+const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3_text", "opt", "biogpt", "xglm"};
 
 auto names(const std::string& word) {
   return [word](const UserError& error) { return std::string(error.what()).find(word) != std::string::npos; };
@@ -51,11 +51,18 @@ BOOST_DATA_TEST_CASE(missing_keys_take_the_defaults, boost::unit_test::data::mak
   const TransformerConfig config = config_from_json({{"model_type", family}});
   BOOST_TEST(config.family == family);
   const bool of_fairseq = config.family == "biogpt" || config.family == "xglm";
-  BOOST_TEST(config.head_size == (config.family == "opt" || of_fairseq ? 64u : 128u));
-  BOOST_TEST(config.kv_heads == (config.family == "opt" ? 12u : config.family == "mistral" ? 8u : of_fairseq ? 16u : 32u));
+  const bool is_phi = config.family == "phi3", is_gemma = config.family == "gemma3_text";
+  BOOST_TEST(config.head_size == (config.family == "opt" || of_fairseq ? 64u : is_phi ? 96u : is_gemma ? 256u : 128u));
+  BOOST_TEST(config.kv_heads == (config.family == "opt"       ? 12u
+                                 : config.family == "mistral" ? 8u
+                                 : of_fairseq                 ? 16u
+                                 : is_gemma                   ? 4u
+                                                              : 32u));
   BOOST_TEST(config.qkv_bias == (config.family == "qwen2" || config.family == "opt" || of_fairseq));
-  BOOST_TEST(config.qk_norm == (config.family == "qwen3"));
-  BOOST_TEST(config.scaled_embedding == of_fairseq);
+  BOOST_TEST(config.qk_norm == (config.family == "qwen3" || is_gemma));
+  BOOST_TEST(config.scaled_embedding == (of_fairseq || is_gemma));
+  BOOST_TEST(config.window_of(0) == (config.family == "mistral" || is_gemma ? 4096u : 0u));
+  BOOST_TEST(config.window_of(5) == (config.family == "mistral" ? 4096u : 0u));
 }
 
 BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
@@ -64,6 +71,11 @@ BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {
   };
   refused("mistral", "sliding_window", 0);
   refused("mistral", "sliding_window", "wide");
+  refused("phi3", "rope_scaling", {{"type", "linear"}, {"factor", 2.0}});
+  refused("gemma3_text", "use_bidirectional_attention", true);
+  refused("gemma3_text", "final_logit_softcapping", 30.0);
+  refused("gemma3_text", "hidden_activation", "relu");
+  refused("gemma3_text", "rope_parameters", {{"rope_type", "default"}});
   refused("opt", "sliding_window", 128);
   refused("opt", "do_layer_norm_before", false);
   refused("opt", "_remove_final_layer_norm", true);
@@ -121,7 +133,8 @@ BOOST_AUTO_TEST_CASE(parameter_counts_are_the_published_ones) {
       {"qwen3-4b", 4022468096u},     {"qwen3-8b", 8190735360u},        {"qwen3-14b", 14768307200u},
       {"qwen3-32b", 32762123264u},   {"opt-125m", 125239296u},         {"opt-1.3b", 1315758080u},
       {"opt-2.7b", 2651596800u},     {"opt-6.7b", 6658473984u},        {"opt-13b", 12853473280u},
-      {"opt-30b", 29974540288u},     {"opt-66b", 65719701504u},
+      {"opt-30b", 29974540288u},     {"phi-3-mini-4k", 3821079552u},   {"phi-4", 14659507200u},
+      {"gemma-3-270m", 268098176u},  {"gemma-3-1b", 999885952u},       {"opt-66b", 65719701504u},
   };
   for (const auto& [name, count] : counts) BOOST_TEST(parameter_count(arch_config(name)) == count, name);
 }

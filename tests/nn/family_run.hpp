@@ -13,7 +13,7 @@ namespace fsdp::test {
 inline double compare_with_transformers(const nlohmann::json& one, double rate) {
   const TransformerConfig config = config_from_json(one["config"]);
   const std::size_t B = one["B"], T = one["T"];
-  ModelRun run(config);
+  ModelRun run(config, T);
   for (std::size_t p = 0; p < run.weights.size(); ++p) run.weights[p] = formula_values(run.model.parameters()[p]);
   const std::vector<std::int32_t> tokens = formula_tokens(config.vocab_size, one["steps"].size() * B * T + 1);
   double worst = 0;

@@ -13,7 +13,7 @@ namespace fsdp::kernels {
 inline constexpr std::size_t most_head_size_on_cuda = 256;
 
 /// The factor by which the products q k^T are multiplied.
-inline float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<float>(shape.D)); }
+inline float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(shape.squared_divisor()); }
 
 /// The largest shared memory, in bytes, of a block of attention on CUDA cores, in the forward pass or in both passes. The
 /// kernels on tensor cores need less than all supported GPUs have.

@@ -408,7 +408,7 @@ struct AttentionForward {
       const Seen seen(s, b, begin + first, begin + T, run_keys.begin);
       const std::size_t from = seen.first(), end = seen.last();
       pack_block(queries, transposed, width, q + (token + first) * s.q_stride + h * D, s.q_stride, rows, columns, T - first, D,
-                 1.0f / square_root(static_cast<float>(D)));
+                 1.0f / square_root(s.squared_divisor()));
       scores<level>(probabilities, keys, width, transposed, D, from, end, seen, columns);
 
       float top[block], total[block], factors[(block + 8) * 16];
@@ -461,7 +461,7 @@ struct AttentionBackward {
     const std::size_t D = s.D, group = s.H / s.K, token = b * s.T + begin;
     const AttentionSizes size{T, D};
     const std::size_t width = size.width(), kv_offset = token * s.kv_stride + kv * D;
-    const float scale = 1.0f / square_root(static_cast<float>(D));
+    const float scale = 1.0f / square_root(s.squared_divisor());
     const BackwardScratch at(size);
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;

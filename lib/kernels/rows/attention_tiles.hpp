@@ -120,7 +120,7 @@ struct TileAttentionForward {
     const TileForwardScratch at(T, s.D);
     const std::size_t D = s.D, R = at.R, W = at.W, token = b * s.T + begin;
     const std::size_t kv_offset = token * s.kv_stride + h / (s.H / s.K) * D;
-    const float scale = 1.0f / square_root(static_cast<float>(D));
+    const float scale = 1.0f / square_root(s.squared_divisor());
     bf16 *const keys = halves_at(scratch, at.keys), *const values = halves_at(scratch, at.values),
                 *const queries = halves_at(scratch, at.queries), *const probabilities = halves_at(scratch, at.probabilities);
     float *const scores = scratch + at.scores, *const sums = scratch + at.sums, *const factors = scratch + at.factors;
@@ -182,7 +182,7 @@ struct TileAttentionBackward {
     const TileBackwardScratch at(T, s.D);
     const std::size_t D = s.D, group = s.H / s.K, R = at.R, W = at.W, token = b * s.T + begin;
     const std::size_t kv_offset = token * s.kv_stride + kv * D;
-    const float scale = 1.0f / square_root(static_cast<float>(D));
+    const float scale = 1.0f / square_root(s.squared_divisor());
     bf16 *const keys = halves_at(scratch, at.keys), *const keys_transposed = halves_at(scratch, at.keys_transposed),
                 *const values_transposed = halves_at(scratch, at.values_transposed),
                 *const queries = halves_at(scratch, at.queries),

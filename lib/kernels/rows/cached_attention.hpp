@@ -62,7 +62,7 @@ struct CachedAttention {
     {
       const E* const query = q + row / shape.H * shape.q_stride + row % shape.H * shape.D;
       const E* const keys = kept(row);
-      const float scale = 1.0f / square_root(static_cast<float>(shape.D));
+      const float scale = 1.0f / square_root(shape.squared_divisor());
       lanes.rows(
           count, size, [=](std::size_t t, std::size_t d) FSDP_LANE { return query[d] * keys[t * stride + d]; },
           [=](std::size_t t, float sum) FSDP_LANE { scores[t] = sum * scale; });

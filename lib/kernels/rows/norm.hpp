@@ -47,7 +47,7 @@ struct RmsNormForward {
   float* stats;
   const E *x, *gain;
   std::size_t C;
-  float eps;
+  float eps, offset = 0;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
@@ -55,12 +55,13 @@ struct RmsNormForward {
     E* out = y + r * C;
     float* stat = stats + r;
     const E* g = gain;
+    const float more = offset;
     const float mean_square = lanes.sum(
                                   C, [](float x_c) FSDP_LANE { return x_c * x_c; }, in) /
                               static_cast<float>(C);
     const float rstd = 1.0f / square_root(mean_square + eps);
     lanes.each(
-        C, [=](E& y_c, float x_c, float g_c) FSDP_LANE { y_c = E(x_c * rstd * g_c); }, writes(out), in, g);
+        C, [=](E& y_c, float x_c, float g_c) FSDP_LANE { y_c = E(x_c * rstd * (g_c + more)); }, writes(out), in, g);
     lanes.once([=]() FSDP_LANE { *stat = rstd; });
   }
 };
@@ -118,11 +119,13 @@ struct RmsNormBackward {
   const E* gain;
   std::size_t R, C, partitions;
   bool add;
+  float offset = 0;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
     float* sum_gain = scratch + p * C;
     const E* g = gain;
+    const float more = offset;
     const float inverse = 1.0f / static_cast<float>(C);
     const bool keep = add;
     lanes.each(
@@ -131,15 +134,16 @@ struct RmsNormBackward {
       const E *in = x + r * C, *d = dy + r * C;
       E* out = dx + r * C;
       const float rstd = stats[r];
-      const float b = lanes.sum(
-                          C, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * (x_c * rstd); }, d, g, in) *
-                      inverse;
+      const float b =
+          lanes.sum(
+              C, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * (g_c + more) * (x_c * rstd); }, d, g, in) *
+          inverse;
       lanes.each(
           C,
           [=](float& gain_c, E& dx_c, float d_c, float g_c, float x_c) FSDP_LANE {
             const float hat = x_c * rstd;
             gain_c += d_c * hat;
-            const float value = rstd * (d_c * g_c - hat * b);
+            const float value = rstd * (d_c * (g_c + more) - hat * b);
             dx_c = E(keep ? dx_c + value : value);
           },
           sum_gain, out, d, g, in);
@@ -155,13 +159,14 @@ struct HeadNormForward {
   float* stats;
   const E* gain;
   std::size_t heads, D, stride;
-  float eps;
+  float eps, offset = 0;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E *row = x + r / heads * stride + r % heads * D, *kept = before + r * D;
     float* stat = stats + r;
     const E* g = gain;
+    const float more = offset;
     const E* in = row;  // a pointer to const, because sum() only reads
     const float mean_square = lanes.sum(
                                   D, [](float x_c) FSDP_LANE { return x_c * x_c; }, in) /
@@ -171,7 +176,7 @@ struct HeadNormForward {
         D,
         [=](E& kept_c, E& x_c, float g_c) FSDP_LANE {
           kept_c = x_c;
-          x_c = E(x_c * rstd * g_c);
+          x_c = E(x_c * rstd * (g_c + more));
         },
         writes(kept), row, g);
     lanes.once([=]() FSDP_LANE { *stat = rstd; });
@@ -188,11 +193,13 @@ struct HeadNormBackward {
   const float* stats;
   const E* gain;
   std::size_t R, heads, D, stride, partitions;
+  float offset = 0;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
     float* sum_gain = scratch + p * D;
     const E* g = gain;
+    const float more = offset;
     const float inverse = 1.0f / static_cast<float>(D);
     const std::size_t rows = R * heads;
     lanes.each(
@@ -202,15 +209,16 @@ struct HeadNormBackward {
       E* d = dx + r / heads * stride + r % heads * D;
       const float rstd = stats[r];
       const E* d_in = d;  // a pointer to const, because sum() only reads
-      const float b = lanes.sum(
-                          D, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * (x_c * rstd); }, d_in, g, in) *
-                      inverse;
+      const float b =
+          lanes.sum(
+              D, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * (g_c + more) * (x_c * rstd); }, d_in, g, in) *
+          inverse;
       lanes.each(
           D,
           [=](float& gain_c, E& d_c, float g_c, float x_c) FSDP_LANE {
             const float hat = x_c * rstd, dy_c = d_c;
             gain_c += dy_c * hat;
-            d_c = E(rstd * (dy_c * g_c - hat * b));
+            d_c = E(rstd * (dy_c * (g_c + more) - hat * b));
           },
           sum_gain, d, g, in);
     }

@@ -11,6 +11,7 @@ template <class E>
 struct RopeBody {
   E* x;
   const float* cos_sin;
+  std::size_t table_stride;
   std::size_t T, heads, D, rotated, stride;
   float sign;  // -1 rotates back
   const std::int32_t* positions = nullptr;
@@ -18,7 +19,7 @@ struct RopeBody {
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     const std::size_t half = rotated / 2;
-    const float *cosines = cos_sin + (positions ? static_cast<std::size_t>(positions[r]) : r % T) * rotated,
+    const float *cosines = cos_sin + (positions ? static_cast<std::size_t>(positions[r]) : r % T) * table_stride,
                 *sines = cosines + half;
     const float direction = sign;
     E* const row = x + r * stride;

@@ -147,8 +147,8 @@ void write_qwen_windows(const TransformerConfig& config, json& object) {
   write_window(config, object);
   object["use_sliding_window"] = config.sliding_window > 0;
   if (config.sliding_window == 0) return;
+  if (config.full_every > 0) return write_layer_types(config, object);
   object["max_window_layers"] = config.window_from;
-  if (config.full_every > 0) write_layer_types(config, object);
 }
 
 void write_window(const TransformerConfig& config, json& object) {
@@ -177,7 +177,8 @@ Activation read_activation(const json& object, const char* name, const std::stri
 }
 
 const char* name_of(Activation activation) {
-  constexpr const char* names[] = {"gelu_new", "gelu", "relu", "silu"};  // SwiGLU is named after the activation of its gate
+  // Activations with a gate are named after the activation of the gate.
+  constexpr const char* names[] = {"gelu_new", "gelu", "relu", "silu", "gelu_pytorch_tanh"};
   return names[static_cast<std::size_t>(activation)];
 }
 

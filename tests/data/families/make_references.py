@@ -158,8 +158,8 @@ def windows(g, T, number):
         every = between(g, 2, shape["num_hidden_layers"])
         shape["layer_types"] = ["full_attention" if (i + 1) % every == 0 else "sliding_attention"
                                 for i in range(shape["num_hidden_layers"])]
+    shape["head_dim"] = max(8, shape["head_dim"])
     if number % 3 == 1: return Qwen2ForCausalLM(Qwen2Config(**shape))
-    shape["head_dim"] = max(4, shape["head_dim"])
     return Qwen3ForCausalLM(Qwen3Config(**shape))
 
 
@@ -179,12 +179,12 @@ def phi3(g, T, number):
 
 def gemma3_text(g, T, number):
     shape = rotary(g, T)
-    size = shape["head_dim"] = 4 * between(g, 1, 5)
+    size = shape["head_dim"] = 8 * between(g, 1, 3)  # norms of few numbers magnify rounding
     heads = shape["num_attention_heads"]
     full = dict(rope_type="default", rope_theta=one_of(g, [1e6, 1e4]))
     if number % 3 == 0:
         full = dict(rope_type="linear", rope_theta=1e6, factor=8.0)
-    shape.update(hidden_size=heads * between(g, 3, 8), num_hidden_layers=between(g, 1, 4), tie_word_embeddings=g.random() < 0.6,
+    shape.update(hidden_size=heads * between(g, 6, 9), num_hidden_layers=between(g, 1, 4), tie_word_embeddings=g.random() < 0.6,
                  rope_parameters=dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=one_of(g, [1e4, 50.0]))),
                  query_pre_attn_scalar=one_of(g, [size, size + 3]), sliding_window=one_of(g, [1, 3, T - 1, T + 5]))
     every = one_of(g, [2, 3])
@@ -199,7 +199,7 @@ def run(model, B, T):
         for name, p in model.named_parameters():
             if id(p) in seen: continue
             seen.add(id(p))
-            is_gain = p.dim() == 1 and name.endswith("weight")
+            is_gain = p.dim() == 1 and name.endswith("weight") and not model.config.model_type.startswith("gemma")
             p.copy_(torch.from_numpy(values_of(name, p.numel(), is_gain)).reshape(p.shape))
     tokens = torch.from_numpy(tokens_of(model.config.vocab_size, UPDATES * B * T + 1))
     steps = []
