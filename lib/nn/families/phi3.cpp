@@ -46,7 +46,9 @@ TransformerConfig read(const json& object, TransformerConfig defaults) {
   }
   TransformerConfig config = read_llama_keys(simpler, std::move(defaults));
   if (config.rope.kind != RopeKind::plain && config.rope.kind != RopeKind::longrope)
-    throw UserError("config.json: models of the family phi3 have the rope type \"default\" or \"longrope\"; correct the file");
+    throw UserError(
+        "config.json: \"rope_scaling\" has a type that models of the family phi3 do not have (theirs are \"default\" and "
+        "\"longrope\"); correct the file");
   config.padding_token = keys::read_padding(object, config.vocab_size, 32000);
   keys::read_window(object, config);
   return config;

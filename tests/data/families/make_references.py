@@ -184,7 +184,7 @@ def gemma3_text(g, T, number):
     full = dict(rope_type="default", rope_theta=one_of(g, [1e6, 1e4]))
     if number % 3 == 0:
         full = dict(rope_type="linear", rope_theta=1e6, factor=8.0)
-    shape.update(hidden_size=heads * between(g, 6, 9), num_hidden_layers=between(g, 1, 4), tie_word_embeddings=g.random() < 0.6,
+    shape.update(hidden_size=heads * (16 // heads + between(g, 4, 8)), num_hidden_layers=between(g, 1, 4), tie_word_embeddings=g.random() < 0.6,
                  rope_parameters=dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=one_of(g, [1e4, 50.0]))),
                  query_pre_attn_scalar=one_of(g, [size, size + 3]), sliding_window=one_of(g, [1, 3, T - 1, T + 5]))
     every = one_of(g, [2, 3])
