@@ -99,7 +99,6 @@ struct LossTermsGradient {
     const float top = s.top, at_target = s.at_target, log_z = s.total == s.total ? log(s.total) + top : s.total;
     const float below = lanes.sum(
         columns, [=](float x) FSDP_LANE { return at_target - x; }, row);
-    lanes.sync();
     const float scale = gradient_scale, factor = scale * (1.0f + 2.0f * z_loss * log_z) / s.total, share = scale * of_class;
     lanes.each(
         columns, [=](E& x) FSDP_LANE { x = E(exp(x - top) * factor - share); }, row);
