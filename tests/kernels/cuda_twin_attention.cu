@@ -178,7 +178,10 @@ void compare(const char* type, const Case& c) {
   bool ok = marks && repeats && joins;
   std::printf("%s on %s, B %zu T %zu H %zu K %zu D %zu dropout %.1f%s:", type,
               k::tensor_attention_takes(dtype_of<E>, c.shape()) ? "tensor cores" : "CUDA cores", c.B, c.T, c.H, c.K, c.D,
-              static_cast<double>(c.dropout), c.documents ? " documents" : c.window > 0 ? " window" : "");
+              static_cast<double>(c.dropout),
+              c.documents    ? " documents"
+              : c.window > 0 ? " window"
+                             : "");
   for (const auto& [name, error, allowed] : results) {
     const double part = error.apart / error.largest / allowed;
     std::printf(" %s %.2f", name, part);

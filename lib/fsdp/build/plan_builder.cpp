@@ -299,7 +299,8 @@ class Builder {
       plan_.step = add_on_host("step", 3 * sizes_.inputs + options_.cache.sequences * sizeof(std::int32_t));
       plan_.logits = add_on_host("logits", sizes_.logits * options_.cache.sequences);
       for (int b = 0; b < blocks_; ++b)
-        plan_.caches.push_back(add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache[static_cast<std::size_t>(b)]));
+        plan_.caches.push_back(
+            add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache[static_cast<std::size_t>(b)]));
     }
     const std::size_t positions_bytes = options_.documents ? sizes_.inputs : 0;
     plan_.tokens = add_on_host(
