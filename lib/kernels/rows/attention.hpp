@@ -482,7 +482,9 @@ struct AttentionBackward {
       for (std::size_t first = 0; first < T; first += block) {
         const std::size_t rows = T - first < block ? T - first : block, columns = AttentionSizes::aligned(rows);
         const Seen seen(s, b, begin + first, begin + T, begin);
-        const std::size_t end = seen.last();
+        // Keys are divided into the same blocks as queries: a product writes whole tiles of rows, and no tile may reach into keys
+        // that this block of queries does not compute.
+        const std::size_t first_keys = seen.first() / block * block, end = seen.last();
         const std::size_t q_offset = (token + first) * s.q_stride + h * D, out_offset = ((token + first) * s.H + h) * D;
         pack_block(queries, queries_transposed, width, q + q_offset, s.q_stride, rows, columns, T - first, D, scale);
         pack_block(d_outs, d_outs_transposed, width, d_out + out_offset, s.H * D, rows, columns, T - first, D, 1.0f);
@@ -494,7 +496,7 @@ struct AttentionBackward {
           delta[j] = lanes.sum(D, [=](std::size_t d) FSDP_LANE { return x[d] * y[d]; });
           shift[j] = lse[(b * s.H + h) * s.T + begin + first + j];
         }
-        for (std::size_t from = seen.first(); from < end; from += block) {
+        for (std::size_t from = first_keys; from < end; from += block) {
           const std::size_t count = end - from < block ? end - from : block;
           scores<level>(probabilities, keys, width, queries_transposed, D, from, from + count, seen, columns);
           scores<level>(d_scores, values, width, d_outs_transposed, D, from, from + count, seen, columns);
@@ -508,7 +510,7 @@ struct AttentionBackward {
           small_gemm<level>(count, D, rows, {probabilities, block, 1}, d_outs, width, d_values + from * width, width, true);
           small_gemm<level>(count, D, rows, {d_scores, block, 1}, queries, width, d_keys + from * width, width, true);
           small_gemm<level>(rows, D, count, {d_scores, 1, block}, keys + from * width, width, d_queries, width,
-                            from > seen.first());
+                            from > first_keys);
         }
         unpack(dq + q_offset, s.q_stride, d_queries, width, rows, T - first, D);
       }
