@@ -482,8 +482,8 @@ struct AttentionBackward {
       for (std::size_t first = 0; first < T; first += block) {
         const std::size_t rows = T - first < block ? T - first : block, columns = AttentionSizes::aligned(rows);
         const Seen seen(s, b, begin + first, begin + T, begin);
-        // Keys are divided into the same blocks as queries: a product writes whole tiles of rows, and no tile may reach into keys
-        // that this block of queries does not compute.
+        // Keys are divided into the same blocks as queries: a product writes whole tiles of rows, and no tile may reach into
+        // keys that this block of queries does not compute.
         const std::size_t first_keys = seen.first() / block * block, end = seen.last();
         const std::size_t q_offset = (token + first) * s.q_stride + h * D, out_offset = ((token + first) * s.H + h) * D;
         pack_block(queries, queries_transposed, width, q + q_offset, s.q_stride, rows, columns, T - first, D, scale);
