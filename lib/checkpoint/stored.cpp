@@ -105,10 +105,10 @@ json units_to_json(const std::vector<UnitSpec>& units) {
                    {"trainable", unit.trainable},
                    {"sharded", unit.sharded},
                    {"rule", unit.rule->name}});
-  for (std::size_t u = 0; u < units.size(); ++u)
+  for (std::size_t u = 0; u < units.size(); ++u) {
     if (!units[u].saved) all[u]["saved"] = false;
-  for (std::size_t u = 0; u < units.size(); ++u)
     if (units[u].quantized) all[u]["quantized"] = true;
+  }
   return all;
 }
 

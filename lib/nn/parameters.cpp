@@ -170,7 +170,7 @@ class Builder {
       const auto is_key = [&](const Linear* linear) { return parameters.qkv.size > 1 && linear == &parameters.qkv.part[1]; };
       for (Linear* const linear : projections(parameters)) {
         const std::string module = module_of(*linear);
-        if (b == 0) last_names.push_back(module.substr(module.rfind('.') + 1));
+        if (b == 0 && linear->first == 0) last_names.push_back(module.substr(module.rfind('.') + 1));
         bool chosen = lora.targets.empty() && linear->index < parameters.qkv.size && !is_key(linear);
         for (std::size_t i = 0; i < lora.targets.size(); ++i)
           if (is_target(lora.targets[i], module)) used[i] = chosen = true;

@@ -31,7 +31,7 @@ struct Conversation {
   void add(const std::string& role, const std::string& content, bool answer = false);
 };
 
-/// A conversation as text, with the byte ranges of its answers. A range begins behind the text that asks for the answer
+/// A conversation as text, with the byte ranges of its answers. A range begins after the text that asks for the answer
 /// (add_generation_prompt), and ends after the text that ends the turn.
 struct ChatText {
   std::string text;

@@ -100,8 +100,8 @@ class Lexer {
     if (!text.empty()) add(Token::data, std::move(text), begin);
   }
 
-  /// Skips what the end of a tag or comment removes from the text behind it.
-  void trim_behind(char sign) {
+  /// Skips what the end of a tag or comment removes from the text after it.
+  void trim_after(char sign) {
     if (sign == '-')
       skip_spaces();
     else if (sign != '+')
@@ -137,7 +137,7 @@ class Lexer {
     if (end == source_.npos) fail("a comment does not end", mark);
     const char sign = end > at_ ? source_[end - 1] : ' ';
     at_ = end + 2;
-    trim_behind(sign);
+    trim_after(sign);
   }
 
   /// Reads the whole of {% raw %} ... {% endraw %}. Returns false if another tag begins here.
@@ -162,7 +162,7 @@ class Lexer {
       const char last = take("-%}") ? '-' : take("+%}") ? '+' : take("%}") ? ' ' : 'x';
       if (last == 'x') continue;
       add_data(begin, end, sign, false);
-      trim_behind(last);
+      trim_after(last);
       return true;
     }
     fail("'raw' does not end", mark);
@@ -177,7 +177,7 @@ class Lexer {
       const bool strips = take(is_print ? "-}}" : "-%}"), keeps = !strips && !is_print && take("+%}");
       if (strips || keeps || take(is_print ? "}}" : "%}")) {
         add(is_print ? Token::print_end : Token::tag_end, "", begin);
-        if (strips || !is_print) trim_behind(strips ? '-' : keeps ? '+' : ' ');
+        if (strips || !is_print) trim_after(strips ? '-' : keeps ? '+' : ' ');
         return true;
       }
     }
@@ -369,7 +369,7 @@ class Parser {
     Parser& parser;
   };
 
-  /// Reads statements until the tag of one of `ends`, whose {% and name are then behind.
+  /// Reads statements until the tag of one of `ends`, whose {% and name have then been read.
   NodePtr block(const Names& ends) {
     const Level level(*this);
     const Place begin = here().place;
@@ -525,7 +525,7 @@ class Parser {
       if (take_sign("="))
         defaults.push_back(expression());
       else if (!defaults.empty())
-        fail("a parameter without a default value is behind one that has it");
+        fail("a parameter without a default value follows one that has it");
     }
     const std::size_t outer = std::exchange(loops_, 0);
     all.parts.push_back(body("endmacro"));
@@ -761,12 +761,12 @@ class Parser {
       } else if (to.named.empty()) {
         to.parts.push_back(expression());
       } else {
-        fail("an argument without a name is behind one with a name");
+        fail("an argument without a name follows one with a name");
       }
     });
   }
 
-  /// The filters, tests and calls behind a value.
+  /// The filters, tests and calls after a value.
   NodePtr filters(NodePtr value) {
     for (;;) {
       if (take_sign("|")) {
