@@ -44,6 +44,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   const DType type = options.sharding.types.parameter;
   const bool on_gpu = !is_host(device.kind());
   const std::size_t R = options.sharding.batch.rows(), C = config.width, F = config.ffn_width;
+  const std::size_t head_columns = Transformer(config, traits_of(device.kind(), kernels::threads())).head_columns();
   const std::optional<double> peak = gemm_peak(type, device, stream, world);
   const double cores = world.sum(share.cores);
   if (world.rank() == 0 && !on_gpu) note_peak_per_core(type, *peak / cores);  // the reference of fsdp-train's MFU
@@ -53,14 +54,14 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
     std::size_t m, n, k;
   };
   using enum kernels::Trans;
-  std::vector<Row> rows = {Row{"up, forward", no, no, R, F, C},      Row{"up, dX", no, yes, R, C, F},
-                           Row{"up, dW", yes, no, C, F, R},          Row{"down, forward", no, no, R, C, F},
-                           Row{"down, dX", no, yes, R, F, C},        Row{"down, dW", yes, no, F, C, R},
-                           Row{"head, forward", no, yes, R, 4096, C}};
-  if (on_gpu) {  // CPUs compute the logits in pieces of about 4096 columns, GPUs in one product
-    rows.back().n = config.vocab_size;
-    rows.push_back({"square", no, no, R, R, R});
-  }
+  std::vector<Row> rows = {Row{"up, forward", no, no, R, F, C},
+                           Row{"up, dX", no, yes, R, C, F},
+                           Row{"up, dW", yes, no, C, F, R},
+                           Row{"down, forward", no, no, R, C, F},
+                           Row{"down, dX", no, yes, R, F, C},
+                           Row{"down, dW", yes, no, F, C, R},
+                           Row{"head, forward", no, yes, R, head_columns, C}};
+  if (on_gpu) rows.push_back({"square", no, no, R, R, R});
   const std::string description = on_gpu ? device.description() : kernels::gemm_description();
   nlohmann::json json = {{"device", device.description()},
                          {"peak_gflops", json_of(peak)},

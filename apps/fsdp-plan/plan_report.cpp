@@ -108,7 +108,7 @@ std::string prediction_table(const PlanTable& table) {
              "\nprediction for {} (--gpu {}), not measured: the plan's operations with the figures of\n"
              "{}:\n"
              "{:.0f} TFLOP/s in {}, {:.2f} TB/s of memory, {:.0f} GB/s in each direction between GPUs of a node{}{}.\n"
-             "Assumed, not measured with this program:\n"
+             "Assumed:\n"
              "{}"
              "Kernel launches, latencies, reading data and saves are not included. Parts are ms of the compute stream, which "
              "waits for\n"

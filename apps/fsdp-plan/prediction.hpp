@@ -14,20 +14,21 @@
 
 namespace fsdp {
 
-/// The fraction of a figure of the datasheet that some work is assumed to reach. None was measured with this program.
+/// The fraction of a figure of the datasheet that some work is assumed to reach. The sources that name an H200 are this
+/// program's measurements (docs/performance.md, 2026-11-26).
 struct AssumedEfficiency {
   std::string_view name, work;  // in JSON and in text
   double fraction;
   std::string_view of, source;
 };
 inline constexpr std::array assumed_efficiencies = {
-    AssumedEfficiency{"products", "matrix products", 0.70, "the peak rate", "usual for good libraries at large sizes"},
-    AssumedEfficiency{"attention_forward", "attention, forward", 0.28, "the peak rate", "estimate from instruction counts"},
-    AssumedEfficiency{"attention_backward", "attention, backward", 0.17, "the peak rate", "estimate from instruction counts"},
-    AssumedEfficiency{"memory", "other kernels, the optimizer", 0.85, "the memory bandwidth",
-                      "usual for kernels that compute little"},
+    AssumedEfficiency{"products", "matrix products", 0.68, "the peak rate", "60 to 73 % on an H200 at its power limit"},
+    AssumedEfficiency{"attention_forward", "attention, forward", 0.25, "the peak rate", "21 to 25 % on an H200"},
+    AssumedEfficiency{"attention_backward", "attention, backward", 0.16, "the peak rate", "14 to 18 % on an H200"},
+    AssumedEfficiency{"memory", "other kernels, the optimizer", 0.65, "the memory bandwidth",
+                      "20 to 87 % on an H200, the optimizer 67 %"},
     AssumedEfficiency{"transfers", "collectives, offloading", 0.80, "the link bandwidth",
-                      "usual for good libraries at large sizes"}};
+                      "not measured; usual for good libraries at large sizes"}};
 
 consteval double assumed_efficiency(std::string_view name) {
   for (const AssumedEfficiency& assumed : assumed_efficiencies)

@@ -18,7 +18,6 @@ void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, con
   const auto memory = memory_of<std::uint16_t, 1>(
       {.parameter = wide, .state = {reinterpret_cast<std::byte*>(kept)}, .gradient = wide, .n = n, .noise = noise});
   launch(stream, ElementUpdate<KeepRule, std::uint16_t>{{write == Write::add}, memory}, rows_of(memory));
-  convert(stream, wide, kept, n);
 }
 
 void move_average(Stream& stream, float* average, const float* values, std::size_t n, double decay, const GradientNorm& norm) {

@@ -62,8 +62,10 @@ std::uint8_t nearest(std::span<const float> levels, float value) {
 }
 
 float largest_magnitude(std::span<const float> values) {
+  const float* const value = values.data();
   float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
+#pragma omp simd reduction(max : largest)
+  for (std::size_t i = 0; i < values.size(); ++i) largest = std::max(largest, std::abs(value[i]));
   return largest;
 }
 
@@ -72,31 +74,42 @@ T* part_at(std::span<std::byte> bytes, std::size_t offset) {
   return reinterpret_cast<T*>(bytes.data() + offset);
 }
 
+/// Calls f(i) for i in [0, n) on all threads.
+template <class F>
+void in_parallel(std::size_t n, const F& f) {
+#pragma omp parallel for schedule(static) if (n > 1)
+  for (std::size_t i = 0; i < n; ++i) f(i);
+}
+
 void quantize_rows(std::span<const float> values, std::size_t columns, float* scales, std::int8_t* codes) {
-  for (std::size_t r = 0; r < values.size() / columns; ++r) {
-    const std::span<const float> row = values.subspan(r * columns, columns);
-    scales[r] = largest_magnitude(row);
+  in_parallel(values.size() / columns, [=](std::size_t r) {
+    const float* const row = values.data() + r * columns;
+    std::int8_t* const to = codes + r * columns;
+    scales[r] = largest_magnitude({row, columns});
     const float to_code = scales[r] > 0 ? 127 / scales[r] : 0;
-    for (std::size_t c = 0; c < columns; ++c)
-      codes[r * columns + c] = static_cast<std::int8_t>(std::nearbyint(row[c] * to_code));
-  }
+    constexpr float whole = 12582912;  // 1.5 * 2^23: adding it rounds to the nearest integer, halves to even
+#pragma omp simd
+    for (std::size_t c = 0; c < columns; ++c) to[c] = static_cast<std::int8_t>(row[c] * to_code + whole - whole);
+  });
 }
 
 /// Quantizes the elements of whole blocks, except that the last one may be shorter. Writes the blocks' scales.
 void quantize_blocks(std::span<const float> values, float* scales, std::uint8_t* codes) {
-  std::array<float, 15> between;  // the middle of levels i and i + 1
-  for (std::size_t i = 0; i < between.size(); ++i) between[i] = (nf4_levels[i] + nf4_levels[i + 1]) / 2;
-  for (std::size_t begin = 0; begin < values.size(); begin += quantized_block) {
+  in_parallel((values.size() + quantized_block - 1) / quantized_block, [=](std::size_t b) {
+    const std::size_t begin = b * quantized_block;
     const std::span<const float> block = values.subspan(begin, std::min(quantized_block, values.size() - begin));
-    const float scale = scales[begin / quantized_block] = largest_magnitude(block);
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      const float value = scale > 0 ? block[i] / scale : 0;
-      unsigned code = 0;  // the number of the nearest level
-      for (unsigned half = 8; half > 0; half /= 2) code += value > between[code + half - 1] ? half : 0;
-      std::uint8_t& pair = codes[(begin + i) / 2];
-      pair = static_cast<std::uint8_t>(i % 2 == 0 ? code << 4 : pair | code);
+    const float scale = scales[b] = largest_magnitude(block);
+    float value[quantized_block] = {};
+    std::int32_t code[quantized_block] = {};  // the number of the nearest level
+    for (std::size_t i = 0; i < block.size(); ++i) value[i] = scale > 0 ? block[i] / scale : 0;
+    for (std::size_t level = 1; level < nf4_levels.size(); ++level) {
+      const float between = (nf4_levels[level - 1] + nf4_levels[level]) / 2;
+#pragma omp simd
+      for (std::size_t i = 0; i < quantized_block; ++i) code[i] += value[i] > between ? 1 : 0;
     }
-  }
+    for (std::size_t i = 0; i < block.size(); i += 2)
+      codes[(begin + i) / 2] = static_cast<std::uint8_t>(code[i] << 4 | (i + 1 < block.size() ? code[i + 1] : 0));
+  });
 }
 
 /// Quantizes the scales of all blocks of a matrix.

@@ -588,6 +588,9 @@ BOOST_AUTO_TEST_CASE(scratch_is_what_the_device_needs) {
   BOOST_TEST(stages::head_chunk_rows(8192, V, cuda_traits()) == 4096u);
   BOOST_TEST(stages::head_piece(V, cpu_traits(1)) == 4032u);
   BOOST_TEST(stages::head_piece(V, cuda_traits()) == V);
+  BOOST_TEST(stages::head_piece(50264, cuda_traits()) == 50264u);
+  BOOST_TEST(stages::head_piece(50257, cuda_traits()) == 50240u);  // so that cuBLASLt has fast products for the first piece
+  BOOST_TEST(stages::head_piece(63, cuda_traits()) == 63u);
   const kernels::AttentionShape shape = {3, 17, 4, 2, 8, 64, 64};
   BOOST_TEST(kernels::attention_scratch(shape, cuda_traits()) == 3u * 4 * 17);
   BOOST_TEST(kernels::attention_scratch(shape, cpu_traits(5)) == 5 * kernels::attention_scratch(shape, cpu_traits(1)));

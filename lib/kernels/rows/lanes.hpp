@@ -7,12 +7,12 @@
 //   sums(n, f, g[, h])  returns two or three sums in one pass (the compiler shares common parts of f and g);
 //   max(n, lowest, f)   returns the largest f(i), at least `lowest`;
 //   each, sum, sums and max with arrays after the functions, for example each(n, f, x, y): functions receive the arrays'
-//               elements instead of i, here f(x[i], y[i]), and CUDA accesses 16 bytes of an array at a time. A pointer to const
-//               is read, another pointer is read and written, and writes(pointer) is only written. An array that is written may
-//               be the same memory as one that is read if functions read an element before they write it;
+//               elements instead of i, here f(x[i], y[i]), and CUDA accesses several elements at a time, 16 bytes of the array
+//               with the largest type. A pointer to const is read, another pointer is read and written, and writes(pointer)
+//               is only written. An array that is written may be the same memory as one that is read if functions read an
+//               element before they write it;
 //   grid(rows, n, f, x, ...)  calls f(x.row(r)[i], ...) for r in [0, rows) and i in [0, n), in any order; x is RowsOf{array,
-//               stride}. CUDA accesses 16 bytes of a row at a time if all rows' lengths and addresses are multiples of 16
-//               bytes;
+//               stride}. CUDA accesses several elements at a time, as in each(), if all rows allow it;
 //   rows(rows, n, f, g)  calls g(r, sum) for r in [0, rows), with the sum of f(r, i) over i in [0, n); the order of each sum
 //               depends on n;
 //   columns(n, rows, f, g)  calls g(c, sum) for c in [0, n), with the sum of f(r, c) over r in [0, rows). The CPU adds in the
@@ -245,46 +245,46 @@ struct CpuLanes {
 
 #else
 
-/// The unit of loads and stores, 16 bytes.
-struct alignas(16) Bytes16 {
-  std::uint32_t words[4];
+/// The unit of loads and stores, at most 16 bytes.
+template <std::size_t size>
+struct alignas(size) Bytes {
+  std::uint32_t words[size / 4];
 };
 
-/// `count` elements of an array, in registers. The array's first element is aligned to 16 bytes.
+/// The number of bytes of `count` elements of an array.
+template <class A, std::size_t count>
+inline constexpr std::size_t bytes_of = count * sizeof(typename ElementOf<A>::type);
+
+/// `count` elements of an array, in registers. The array's first element is aligned to the size of a pack.
 template <class A, std::size_t count>
 class Pack {
  public:
   using Element = typename ElementOf<A>::type;
 
   FSDP_INLINE explicit Pack(A first) : array_(first) {
-    if constexpr (std::is_pointer_v<A>) {
-      FSDP_UNROLL
-      for (std::size_t p = 0; p < pieces; ++p) bytes_[p] = reinterpret_cast<const Bytes16*>(&array_[0])[p];
-    }
+    if constexpr (std::is_pointer_v<A>) whole_ = *reinterpret_cast<const Whole*>(&array_[0]);
   }
   FSDP_INLINE void store() const {
-    if constexpr (!std::is_const_v<Element>) {
-      FSDP_UNROLL
-      for (std::size_t p = 0; p < pieces; ++p) reinterpret_cast<Bytes16*>(&array_[0])[p] = bytes_[p];
-    }
+    if constexpr (!std::is_const_v<Element>) *reinterpret_cast<Whole*>(&array_[0]) = whole_;
   }
   FSDP_INLINE Element& operator[](std::size_t i) { return values_[i]; }
 
  private:
-  static constexpr std::size_t pieces = count * sizeof(Element) / sizeof(Bytes16);
+  using Whole = Bytes<bytes_of<A, count>>;
   A array_;
   union {
-    Bytes16 bytes_[pieces];
+    Whole whole_;
     std::remove_const_t<Element> values_[count];
   };
 };
 
-/// The number of elements of a pack: as many as 16 bytes hold of the smallest element type.
+/// The number of elements of a pack: as many as 16 bytes hold of the largest element type. So the lanes of a warp access
+/// consecutive bytes of each array.
 template <class... A>
 inline constexpr std::size_t pack_of = [] {
-  std::size_t least = sizeof(Bytes16);
-  ((least = sizeof(typename ElementOf<A>::type) < least ? sizeof(typename ElementOf<A>::type) : least), ...);
-  return sizeof(Bytes16) / least;
+  std::size_t most = 1;
+  ((most = sizeof(typename ElementOf<A>::type) > most ? sizeof(typename ElementOf<A>::type) : most), ...);
+  return 16 / most;
 }();
 
 /// One thread block per row; blockDim.x is a multiple of 32, at most 1024.
@@ -301,7 +301,7 @@ struct CudaLanes {
   template <class F, Array... A>
   FSDP_INLINE static void grid(std::size_t rows, std::size_t n, F f, RowsOf<A>... arrays) {
     constexpr std::size_t count = pack_of<A...>;
-    const bool packed = n % count == 0 && ((is_on_16(arrays.first) && is_on_16(arrays.row(1))) && ...);
+    const bool packed = n % count == 0 && ((is_aligned<count>(arrays.first) && is_aligned<count>(arrays.row(1))) && ...);
     const auto width = static_cast<std::uint32_t>(packed ? n / count : n), all = static_cast<std::uint32_t>(rows) * width;
     for (std::uint32_t k = threadIdx.x; k < all; k += blockDim.x) {
       const std::size_t r = k / width, i = k % width;
@@ -427,7 +427,7 @@ struct CudaLanes {
   FSDP_INLINE static void sync() { __syncthreads(); }
 
  private:
-  /// Calls f for this lane's share of [0, n). If there is an index at which all arrays are aligned to 16 bytes, the elements
+  /// Calls f for this lane's share of [0, n). If there is an index at which all arrays are aligned to their packs, the elements
   /// from that index on are processed in packs. The elements before it, and those that do not fill a pack, are processed one by
   /// one.
   template <class F, Array... A>
@@ -435,21 +435,21 @@ struct CudaLanes {
     std::size_t lead = 0, packed = 0;  // numbers of elements
     if constexpr (sizeof...(A) > 0) {
       constexpr std::size_t count = pack_of<A...>;
-      lead = before_16(arrays...);
-      if (lead < n && (is_on_16(arrays + lead) && ...)) packed = (n - lead) / count * count;
+      lead = before_pack<count>(arrays...);
+      if (lead < n && (is_aligned<count>(arrays + lead) && ...)) packed = (n - lead) / count * count;
       for (std::size_t i = threadIdx.x * count; i < packed; i += blockDim.x * count)
         each_of_packs<count>(f, Pack<A, count>(arrays + (lead + i))...);
     }
     for (std::size_t k = threadIdx.x; k < n - packed; k += blockDim.x) call(f, k < lead ? k : k + packed, arrays...);
   }
-  template <class A>
-  FSDP_INLINE static bool is_on_16(A array) {
-    return reinterpret_cast<std::uintptr_t>(&array[0]) % sizeof(Bytes16) == 0;
+  template <std::size_t count, class A>
+  FSDP_INLINE static bool is_aligned(A array) {
+    return reinterpret_cast<std::uintptr_t>(&array[0]) % bytes_of<A, count> == 0;
   }
-  /// The number of elements of the first array before its next multiple of 16 bytes.
-  template <class First, class... A>
-  FSDP_INLINE static std::size_t before_16(First first, A...) {
-    return -reinterpret_cast<std::uintptr_t>(&first[0]) % sizeof(Bytes16) / sizeof(typename ElementOf<First>::type);
+  /// The number of elements of the first array before its next pack.
+  template <std::size_t count, class First, class... A>
+  FSDP_INLINE static std::size_t before_pack(First first, A...) {
+    return -reinterpret_cast<std::uintptr_t>(&first[0]) % bytes_of<First, count> / sizeof(typename ElementOf<First>::type);
   }
   template <std::size_t count, class F, class... P>
   FSDP_INLINE static void each_of_packs(F& f, P... packs) {

@@ -90,14 +90,13 @@ struct MuonMomentumRule {
   }
 };
 
-/// Stores the number in `parameter` as the state, or, if `add` is true, adds it to the state.
+/// Stores the number in `parameter` as the state, or, if `add` is true, adds it to the state. Then the parameter becomes the
+/// state, as it was rounded.
 struct KeepRule {
   static constexpr int states = 1;
   bool add;
-  FSDP_INLINE float operator()(float p, float, float* s) const {
-    s[0] = add ? s[0] + p : p;
-    return p;
-  }
+  FSDP_INLINE float operator()(float p, float, float* s) const { return s[0] = add ? s[0] + p : p; }
+  FSDP_INLINE static float rounded(const float* s) { return s[0]; }
 };
 
 /// The memory of a rank's part of a parameter. States are stored as float, or as the bits of bf16 in std::uint16_t.
@@ -140,7 +139,8 @@ struct ElementMemory {
   FSDP_INLINE const State* state_of_row(int k, std::size_t b) const { return state[k] + begin(b); }
 
   /// Calls f(s, x...) for each element of row b, where x... are the elements of `arrays`. Each array is as long as the part. s
-  /// has the element's states and receives the new states.
+  /// has the element's states and receives the new states. If these are then rounded to bf16, f.rounded(s, x...) is called with
+  /// the rounded ones, if f has this function.
   template <class Lanes, class F, Array... A>
   FSDP_INLINE void each(Lanes lanes, std::size_t b, F f, A... arrays) const {
     const std::size_t first = begin(b);
@@ -175,6 +175,7 @@ struct ElementMemory {
   template <bool whole, class Lanes, class F, Array... A>
   FSDP_INLINE void each_rounded(Lanes lanes, std::size_t b, F f, A... arrays) const {
     constexpr std::size_t quarter = block / 4;
+    constexpr bool hears = requires(const float* s, A... x) { f.rounded(s, x[0]...); };
     const ElementMemory m = *this;
     const std::size_t row = begin(b), before = lead(), first_counter = (noise.first_element / block + b) * quarter;
     lanes.each(quarter, [=](std::size_t j) FSDP_LANE {
@@ -196,7 +197,9 @@ struct ElementMemory {
         for (int k = 0; k < states; ++k) {
           const std::uint32_t word = k < 2 ? words[w] : more[w];
           m.state[k][i] = round_to_bf16(s[k], k % 2 == 0 ? word & 0xffffu : word >> 16);
+          s[k] = value_of(m.state[k][i]);
         }
+        if constexpr (hears) f.rounded(s, arrays[i - row]...);
       }
     });
   }
@@ -221,6 +224,17 @@ FSDP_INLINE auto with_device_numbers(const Rule& rule) {
     return rule;
 }
 
+/// Updates one element. rounded() is called when the states have been rounded.
+template <class Rule>
+struct UpdateElement {
+  Rule rule;
+  float scale;  // of the gradient
+  FSDP_INLINE void operator()(float* s, float& p, float g) const { p = rule(p, g * scale, s); }
+  FSDP_INLINE void rounded(const float* s, float& p, float) const {
+    if constexpr (requires { Rule::rounded(s); }) p = Rule::rounded(s);
+  }
+};
+
 template <class Rule, class State>
 struct ElementUpdate {
   // Denormals count as 0: the states of an unused embedding row decay into denormals, which make arithmetic ten times as slow.
@@ -231,11 +245,8 @@ struct ElementUpdate {
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
     if (!memory.applies()) return;
-    const auto rule_here = with_device_numbers(rule);
     const ElementMemory<State, Rule::states> m = memory;
-    const float scale = m.gradient_scale();
-    m.each(
-        lanes, b, [=](float* s, float& p, float g) FSDP_LANE { p = rule_here(p, g * scale, s); }, m.parameter, m.gradient);
+    m.each(lanes, b, UpdateElement{with_device_numbers(rule), m.gradient_scale()}, m.parameter, m.gradient);
     memory.write_copy(lanes, b);
   }
 };
