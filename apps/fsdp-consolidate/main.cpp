@@ -73,7 +73,8 @@ OptionTable consolidate_option_table(Command& o) {
   table
       .path("model", "MODEL", o.base,
             "With --merge: the base model, if it is no longer where it was when the adapters were trained.")
-      .unset("the path in the checkpoint");
+      .unset("the path in the checkpoint")
+      .sets("base model");
   table.flag("verify", o.verify,
              "First compare the checkpoint's checksums and norms; at the end read the result back and compare it.");
   add_average_option(table, o.use_ema);

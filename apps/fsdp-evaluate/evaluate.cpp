@@ -38,7 +38,8 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   table
       .path("model", "MODEL", options.model,
             "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
-      .positional();
+      .positional()
+      .sets("base model", "MODEL, with --adapter");
   table.text("data", "DATA", options.data, "tokens or text, of any format that fsdp-train reads").positional();
   table.path("multiple-choice", "FILE", options.multiple_choice,
              "instead of DATA, questions to answer: JSON, objects with \"context\", \"choices\" and \"answer\" (the "

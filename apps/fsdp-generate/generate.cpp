@@ -40,7 +40,8 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table
       .path("model", "MODEL", options.model,
             "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
-      .positional();
+      .positional()
+      .sets("base model", "MODEL, with --adapter");
   table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break");
   table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);

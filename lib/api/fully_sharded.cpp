@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <boost/core/demangle.hpp>
+#include <nlohmann/json.hpp>
 
 #include "api/chain.hpp"
 #include "api/job_parts.hpp"
@@ -21,11 +22,13 @@
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
+#include "files/json.hpp"
 #include "files/scratch_folder.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "nn/transformer.hpp"
 #include "optim/loss_scaler.hpp"
 #include "train/options.hpp"
+#include "train/origin.hpp"
 
 namespace fsdp {
 
@@ -158,15 +161,45 @@ TransformerDescription& TransformerDescription::heads(std::size_t n) { return he
 TransformerDescription& TransformerDescription::vocabulary(std::size_t n) { return vocabulary_ = n, *this; }
 TransformerDescription& TransformerDescription::longest_sequence(std::size_t n) { return longest_sequence_ = n, *this; }
 
+TransformerDescription TransformerDescription::from_config(std::filesystem::path folder) {
+  TransformerDescription description("");
+  description.folder_ = std::move(folder);
+  return description;
+}
+TransformerDescription& TransformerDescription::lora(Lora adapters) {
+  return lora_ = std::move(adapters), adapter_.clear(), *this;
+}
+TransformerDescription& TransformerDescription::lora(std::filesystem::path folder, double dropout) {
+  require_user(!folder.empty(), "the folder of lora() is empty; give a name");
+  return lora_ = {.dropout = dropout}, adapter_ = std::move(folder), *this;
+}
+TransformerDescription& TransformerDescription::base_dtype(std::string type) { return base_dtype_ = std::move(type), *this; }
+
 std::shared_ptr<const Model> TransformerDescription::build(const DeviceTraits& device) const {
+  // The table of fsdp-train checks the adapters.
+  TrainOptions adapters;
+  OptionTable table = train_option_table(adapters, 1);
+  std::vector<Field> fields = {
+      {"base-dtype", "base_dtype()", base_dtype_}, {"lora-rank", "lora().rank", {}}, {"adapter", "lora(folder)", {}}};
+  if (lora_) {
+    fields.push_back({"lora-dropout", "lora().dropout", format("{}", lora_->dropout)});
+    fields.push_back({"lora-alpha", "lora().alpha", format("{}", lora_->alpha)});
+    fields.push_back({"use-rslora", "lora().rank_stabilized", format("{}", lora_->rank_stabilized)});
+    fields[adapter_.empty() ? 1 : 2].value = adapter_.empty() ? format("{}", lora_->rank) : adapter_.string();
+  }
+  set_fields(table, fields);
+  if (lora_) adapters.lora.targets = lora_->targets;  // not set in the table: patterns may contain commas
   const auto unless_zero = [](std::size_t n) { return n > 0 ? std::optional(n) : std::nullopt; };
   ConfigOverrides sizes;
   sizes.layers = unless_zero(layers_), sizes.width = unless_zero(width_), sizes.heads = unless_zero(heads_);
   sizes.vocab_size = unless_zero(vocabulary_), sizes.max_positions = unless_zero(longest_sequence_);
-  return std::make_shared<Transformer>(override_config(arch_config(arch_), sizes), device);
+  const TransformerConfig base = override_config(folder_.empty() ? arch_config(arch_) : read_config(folder_), sizes);
+  base.validate();
+  return std::make_shared<Transformer>(with_adapters(base, adapters), device);
 }
 
 std::string TransformerDescription::text() const {
+  if (!folder_.empty()) return "";  // require_same_everywhere() compares the configuration
   return format("architecture {} with layers {}, width {}, heads {}, vocabulary {} and longest sequence {}\n", arch_, layers_,
                 width_, heads_, vocabulary_, longest_sequence_);
 }
@@ -221,9 +254,10 @@ TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
 }  // namespace
 
 struct FullyShardedDataParallel::Parts {
-  enum class Function { step, evaluate, save, load, save_full, load_full, for_each_parameter };
+  enum class Function { step, evaluate, save, load, save_full, load_full, load_adapter, for_each_parameter };
   static const char* name_of(Function function) {
-    constexpr std::array names = {"step", "evaluate", "save", "load", "save_full", "load_full", "for_each_parameter"};
+    constexpr std::array names = {"step",      "evaluate",  "save",         "load",
+                                  "save_full", "load_full", "load_adapter", "for_each_parameter"};
     return names.at(static_cast<std::size_t>(function));
   }
 
@@ -235,14 +269,17 @@ struct FullyShardedDataParallel::Parts {
       require_transformer(*model, options);
     });
     rows = model->row_sizes();
+    if (const TransformerConfig* const config = model->transformer_config(); config && config->lora.rank > 0) adapted = config;
     require_same_everywhere(*model, fields_of(user_options), description.text());
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
     sharded->allocate(*job->rank.device, {.table_type = sharding.types.parameter}, job->comm);
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
-    executor().initialize_parameters(options.seed);
-    executor().publish_parameters();
-    if (keeps_average()) executor().begin_average();
+    if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
+      executor().initialize_parameters(options.seed);
+      executor().publish_parameters();
+      if (keeps_average()) executor().begin_average();
+    }
     if (sharding.types.parameter == DType::f16) scaler.emplace(LossScalerOptions{});
   }
 
@@ -255,6 +292,10 @@ struct FullyShardedDataParallel::Parts {
       for (const Field& field : fields)
         if (field.option == option) add(field.name, value);
     told += description;
+    if (model.transformer_config()) {
+      const nlohmann::json config = StoredModel(model).to_json();
+      for (const auto& [key, value] : config.items()) add(key, json_text(value));
+    }
     for (const Parameter& parameter : model.parameters())
       add(parameter.name,
           format("{} {} {}", to_string(parameter.shape), static_cast<int>(parameter.init.kind), parameter.init.value));
@@ -300,6 +341,13 @@ struct FullyShardedDataParallel::Parts {
                        "correct the program",
                        world.rank(), name_of(function)));
           });
+        if (adapted && !base && function != Function::load && function != Function::load_full)
+          agree(world, [&] {
+            throw UserError(
+                "adapters have no base model (they change a model that is trained already); call load_full() with it, or "
+                "load() "
+                "with a checkpoint of adapters");
+          });
         work();
       });
     } catch (...) {
@@ -313,6 +361,8 @@ struct FullyShardedDataParallel::Parts {
   double evaluate(const FillBatch& fill, bool use_ema);
   void load(const std::filesystem::path& folder);
   void save_full(const std::filesystem::path& path, bool use_ema);
+  void load_full(const std::filesystem::path& path, const CheckpointReader* adapters = nullptr);
+  void load_adapter(const std::filesystem::path& folder);
   void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
 
   Executor& executor() { return sharded->executor(); }
@@ -324,6 +374,19 @@ struct FullyShardedDataParallel::Parts {
     });
   }
   const std::vector<Parameter>& parameters() const { return sharded->model().parameters(); }
+  struct Selected {
+    std::vector<Parameter> parameters;
+    std::vector<bool> others;  // by parameter of the model: true if it is not among `parameters`
+  };
+  /// The parameters of the adapters, or all others.
+  Selected select(bool adapters) const {
+    Selected selected;
+    for (const Parameter& parameter : parameters()) {
+      selected.others.push_back(parameter.is_adapter != adapters);
+      if (!selected.others.back()) selected.parameters.push_back(parameter);
+    }
+    return selected;
+  }
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
   std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
 
@@ -396,6 +459,8 @@ struct FullyShardedDataParallel::Parts {
             .units = {sharded->layout().units().begin(), sharded->layout().units().end()},
             .optimizer = std::string(sharding.optimizer.kind->name),
             .options_json = "{}",
+            .model_folder = model_folder,
+            .base = base,
             .version = version_string()};
   }
 
@@ -409,6 +474,9 @@ struct FullyShardedDataParallel::Parts {
     copy_batch(k, inputs, targets);
   };
   Progress progress;
+  std::string model_folder;                    // the Hugging Face folder of the last load_full(); else empty
+  const TransformerConfig* adapted = nullptr;  // the configuration of a model with adapters; else null
+  std::optional<BaseModel> base;               // of adapters, once it is loaded
   std::optional<Function> under_way;
   std::optional<LossScaler> scaler;  // with fp16
   std::optional<ShardedModel> sharded;
@@ -421,7 +489,8 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                                  .learning_rate = learning_rate,
                                  .clip_norm = options.clip_norm,
                                  .state_began = progress.optimizer_began,
-                                 .dropout = {.neftune_alpha = static_cast<float>(options.neftune_alpha),
+                                 .dropout = {.adapters = adapted ? static_cast<float>(adapted->lora.dropout) : 0,
+                                             .neftune_alpha = static_cast<float>(options.neftune_alpha),
                                              .seed = sharding.optimizer.seed,
                                              .update = progress.update + 1,
                                              .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
@@ -477,6 +546,10 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
                checkpoint->description(), update, first));
   });
   agree(world, [&] {
+    if (const TransformerConfig* const config = sharded->model().transformer_config())
+      if (const std::string how = describe_differences(*config, checkpoint->config(), "the checkpoint"); !how.empty())
+        throw UserError(
+            format("{} holds another model ({}); describe the model as it was saved", checkpoint->description(), how));
     const std::string& there = checkpoint->header().optimizer;
     const Optimizer& mine = *sharding.optimizer.kind;
     if (algorithm_of(mine.name) != algorithm_of(there))
@@ -484,7 +557,12 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
           format("{} holds the state of optimizer {} (this model uses {}); choose that optimizer, or load only the parameters "
                  "with load_full()",
                  checkpoint->description(), there, mine.name));
+  });
+  if (adapted && !base) load_full(agree(world, [&] { return base_of(*checkpoint); }), checkpoint.get());
+  agree(world, [&] {
+    if (adapted) require_base(*checkpoint, checkpoint->header().base->sum, base->sum, base->path);
     std::vector<ShardState> wanted = executor().states();
+    wanted.front() = only_units(wanted.front(), sharded->layout(), true);
     if (keeps_average() && !has_average(*checkpoint)) {
       if (checkpoint->header().progress.update > options.ema_start_update)
         throw UserError(
@@ -497,6 +575,7 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
     if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
   });
   progress = checkpoint->header().progress;
+  model_folder = checkpoint->header().model_folder;
   if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
   executor().publish_parameters();
 }
@@ -512,6 +591,10 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
   std::optional<ScratchFolder> shards;
   std::string folder;
   agree(world, [&] {
+    if (adapted && (is_hdf5 || is_other))
+      throw UserError(
+          format("'{}' is no name for adapters (they are written as a folder of PEFT); choose a name without such an ending",
+                 path.string()));
     if (!is_hdf5 && (is_other || !StoredModel(sharded->model()).is_transformer()))
       throw UserError(
           format("'{}' is no name for a full model (NAME.h5 is an HDF5 file; the folder of a transformer has a name without "
@@ -529,9 +612,59 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
   agree(world, [&] {
     if (world.rank() != 0) return;
     ConsolidateOptions to;
-    if (!is_hdf5) to.format = &safetensors_format();
+    if (!is_hdf5) to.format = adapted ? &peft_format() : &safetensors_format();
     consolidate(*CheckpointReader::open(step, Verify::yes, use_ema ? Weights::average : Weights::trained), path, to);
   });
+}
+
+/// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
+void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& path, const CheckpointReader* adapters) {
+  const Selected of_base = select(false);
+  const auto source = agree(world, [&] {
+    auto opened = open_model(path);
+    if (adapted)
+      if (const std::string how = describe_differences(without_adapters(*adapted), opened->config(), "that model");
+          !how.empty())
+        throw UserError(
+            format("{} is another model than the adapters' base model ({}); give that model, or describe this one by "
+                   "TransformerDescription::from_config()",
+                   opened->description(), how));
+    find_mismatch(*opened, of_base.parameters);
+    return opened;
+  });
+  std::optional<BaseModel> found;
+  if (adapted) found = {path_to_record(*source, path), content_sum(*source, world)};
+  agree(world, [&] {
+    if (adapters) require_base(*adapters, adapters->header().base->sum, found->sum, source->description());
+    load_parameters(*source, parameters(), sharded->layout(), sharded->shard(), executor().parameters(), of_base.others);
+    executor().initialize_parameters(options.seed, of_base.others);
+    if (keeps_average()) executor().begin_average();
+  });
+  base = std::move(found);
+  const bool is_hugging_face = kind_of(path / "config.json") == PathKind::file;
+  model_folder = is_hugging_face ? std::filesystem::absolute(path).string() : "";
+  executor().publish_parameters();
+}
+
+void FullyShardedDataParallel::Parts::load_adapter(const std::filesystem::path& folder) {
+  require_same_path(folder);
+  agree(world, [&] {
+    require_user(adapted != nullptr,
+                 "load_adapter() needs a model with adapters (this one has none); describe them with lora()");
+    const Adapter adapter = open_adapter(folder, without_adapters(*adapted));
+    const Selected adapters = select(true);
+    find_mismatch(*adapter.tensors, adapters.parameters, {},
+                  "give lora() the rank and targets of these adapters, or their folder");
+    if (adapter.lora.scale() != adapted->lora.scale())
+      throw UserError(
+          format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
+                 adapter.tensors->description(), adapter.lora.scale(), adapted->lora.scale()));
+    require_base(*adapter.tensors, adapter.base_sum, base->sum, base->path);
+    load_parameters(*adapter.tensors, parameters(), sharded->layout(), sharded->shard(),
+                    only_units(executor().parameters(), sharded->layout(), true), adapters.others);
+    if (keeps_average()) executor().begin_average();
+  });
+  executor().publish_parameters();
 }
 
 void FullyShardedDataParallel::Parts::for_each_parameter(
@@ -541,6 +674,7 @@ void FullyShardedDataParallel::Parts::for_each_parameter(
   const bool is_first_copy = sharded->mesh().replicate->rank() == 0;
   const auto stream = make_host_stream();
   for (std::size_t parameter = 0; parameter < parameters().size(); ++parameter) {
+    if (adapted && !parameters()[parameter].is_adapter) continue;
     // Each element is set on exactly one rank and zero on all others, so that the sum over the ranks is the whole parameter.
     std::vector<float> whole(numel(parameters()[parameter].shape));
     for (std::size_t u = 0; u < layout.units().size() && is_first_copy; ++u) {
@@ -605,13 +739,12 @@ void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
   Parts& p = *parts_;
   p.call(Parts::Function::load_full, [&] {
     p.require_same_path(path);
-    agree(p.world, [&] {
-      const auto source = open_model(path);
-      load_parameters(*source, p.parameters(), p.sharded->layout(), p.sharded->shard(), p.executor().parameters());
-      if (p.keeps_average()) p.executor().begin_average();
-    });
-    p.executor().publish_parameters();
+    p.load_full(path);
   });
+}
+
+void FullyShardedDataParallel::load_adapter(const std::filesystem::path& folder) {
+  parts_->call(Parts::Function::load_adapter, [&] { parts_->load_adapter(folder); });
 }
 
 void FullyShardedDataParallel::for_each_parameter(

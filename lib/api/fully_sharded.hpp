@@ -16,6 +16,7 @@
 
 #include "api/job.hpp"
 #include "api/layer.hpp"
+#include "nn/lora.hpp"
 
 namespace fsdp {
 
@@ -47,21 +48,35 @@ class Sequential final : public ModelDescription {
   LossPtr loss_;
 };
 
-/// A transformer. `arch` is the name of an architecture that fsdp-train lists, such as "gpt2" or "llama-3.2-1b". The functions
-/// below set sizes of the model; 0 means the size that the architecture has.
+/// A transformer. `arch` is the name of an architecture that fsdp-train lists, such as "gpt2" or "llama-3.2-1b".
 class TransformerDescription final : public ModelDescription {
  public:
   explicit TransformerDescription(std::string arch);
+  /// The model that config.json in a Hugging Face folder describes.
+  static TransformerDescription from_config(std::filesystem::path folder);
+  /// The next five functions set sizes of the model; 0 means the size that the architecture has.
   TransformerDescription& layers(std::size_t n);
   TransformerDescription& width(std::size_t n);
   TransformerDescription& heads(std::size_t n);
   TransformerDescription& vocabulary(std::size_t n);
   TransformerDescription& longest_sequence(std::size_t n);
+  /// Adds adapters to the model, and freezes the rest of it, the base model. load_full() reads the base model; nothing else can
+  /// be done before that or load(). docs/api.md explains the fields of Lora.
+  TransformerDescription& lora(Lora adapters);
+  /// Adds adapters with the rank, scale and targets of those in a folder: one of PEFT, or a checkpoint of adapters. Their
+  /// values are read by load_adapter().
+  TransformerDescription& lora(std::filesystem::path folder, double dropout = 0);
+  /// Keeps the matrices of the base model's blocks in 8 or 4 bits: "int8" or "nf4". Requires lora().
+  TransformerDescription& base_dtype(std::string type);
   std::shared_ptr<const Model> build(const DeviceTraits& device) const override;
   std::string text() const override;
 
  private:
   std::string arch_;
+  std::filesystem::path folder_;  // from_config(); else empty
+  std::optional<Lora> lora_;
+  std::filesystem::path adapter_;  // lora(folder); else empty
+  std::optional<std::string> base_dtype_;
   std::size_t layers_ = 0, width_ = 0, heads_ = 0, vocabulary_ = 0, longest_sequence_ = 0;
 };
 
@@ -143,7 +158,8 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
 /// do, UserError is thrown.
 class FullyShardedDataParallel {
  public:
-  /// Allocates all memory, and initializes the parameters from options.seed: the same values for any number of ranks.
+  /// Allocates all memory, and initializes the parameters from options.seed: the same values for any number of ranks. A model
+  /// with adapters has no values before load_full() or load().
   FullyShardedDataParallel(Job& job, const ModelDescription& model, const FsdpOptions& options = {});
   /// Makes a Job with the default JobOptions, instead of using an existing one.
   explicit FullyShardedDataParallel(const ModelDescription& model, const FsdpOptions& options = {});
@@ -162,21 +178,29 @@ class FullyShardedDataParallel {
   std::uint64_t updates() const;
   /// Writes the folder FOLDER/step-NNNNNNNN, a sharded state dict, and returns its path. It contains one HDF5 file per rank
   /// with the rank's shards, and an index in which any HDF5 tool can read whole parameters (docs/checkpoint-format.md). When
-  /// the function returns, all files are on the disk. An existing step is not overwritten.
+  /// the function returns, all files are on the disk. An existing step is not overwritten. If the model has adapters, only they
+  /// are saved, with the path and the checksum of the base model.
   std::filesystem::path save(const std::filesystem::path& folder);
   /// Loads what save() has written: parameters, optimizer state and the number of updates. The number of ranks and the strategy
   /// may differ from those of save(). `folder` is a step's folder, or the folder that was passed to save(); then the latest
-  /// complete step is loaded.
+  /// complete step is loaded. If the model has adapters, also loads their base model from its recorded path, unless load_full()
+  /// has loaded it.
   void load(const std::filesystem::path& folder);
   /// Returns true if `folder` contains something that load() can load.
   static bool can_load(const std::filesystem::path& folder);
   /// Writes a full state dict: rank 0 writes all whole parameters, in constant memory. If the name ends in ".h5" or ".hdf5",
   /// the result is an HDF5 file; otherwise it is a folder with safetensors, and the model must be a transformer. Existing files
-  /// are not overwritten. `use_ema`: writes the average of the parameters instead.
+  /// are not overwritten. `use_ema`: writes the average of the parameters instead. If the model has adapters, only they are
+  /// written, as a folder of PEFT.
   void save_full(const std::filesystem::path& path, bool use_ema = false);
-  /// Loads only the parameters. `path` is a file or folder of save_full(), a folder of save(), or a Hugging Face folder.
+  /// Loads only the parameters. `path` is a file or folder of save_full(), a folder of save(), or a Hugging Face folder. If the
+  /// model has adapters, loads their base model, and the adapters begin anew, from options.seed. Adapters in `path` are merged
+  /// into the weights.
   void load_full(const std::filesystem::path& path);
+  /// Loads only the adapters, from a folder of PEFT or a checkpoint of adapters.
+  void load_adapter(const std::filesystem::path& folder);
   /// Calls `take(name, shape, values)` on rank 0 for each parameter in order. Only one whole parameter is in memory at a time.
+  /// If the model has adapters, these are the parameters.
   void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
 
   /// The planned memory. Not collective.

@@ -32,6 +32,10 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"number of heads", "heads()"},
     {"vocabulary size", "vocabulary()"},
     {"save folder", "folder"},
+    {"rank of adapters", "lora()"},
+    {"targets of adapters", "lora().targets"},
+    {"type of the base model", "base_dtype()"},
+    {"base model", "load_full()"},
     {"restoring the latest", "load()"},
     {"checkpoint to restore", "load()"},
 };

@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/safetensors.hpp"
+#include "comm/agree.hpp"
 #include "files/checksum.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
@@ -278,7 +279,8 @@ class MergedCheckpoint final : public CheckpointReader {
 };
 
 void verify_base(const Adapter& adapter, const TensorSource& base, Verify verify) {
-  if (adapter.base_sum && verify == Verify::yes) require_base(adapter, content_sum(base), base.description());
+  if (adapter.base_sum && verify == Verify::yes)
+    require_base(*adapter.tensors, adapter.base_sum, content_sum(base), base.description());
 }
 
 Adapter adapter_of(std::unique_ptr<CheckpointReader> checkpoint) {
@@ -381,6 +383,11 @@ std::uint64_t content_sum(const TensorSource& model, int part, int parts) {
   return sum;
 }
 
+std::uint64_t content_sum(const TensorSource& model, Group& world) {
+  const std::uint64_t mine = agree(world, [&] { return content_sum(model, world.rank(), world.size()); });
+  return static_cast<std::uint64_t>(world.sum(static_cast<std::int64_t>(mine)));
+}
+
 Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::vector<std::string>* warnings, Verify verify,
                      Weights weights) {
   const fs::path path = given.has_filename() ? given : given.parent_path();
@@ -414,23 +421,35 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
   return adapter;
 }
 
-void require_base(const Adapter& adapter, std::uint64_t base_sum, const std::string& base) {
-  if (adapter.base_sum && *adapter.base_sum != base_sum)
+void require_base(const TensorSource& adapters, std::optional<std::uint64_t> trained_on, std::uint64_t base_sum,
+                  const std::string& base) {
+  if (trained_on && *trained_on != base_sum)
     throw UserError(format(
         "the adapters of {} were trained on another base model than {} (the checksum of its weights is {}, not {}); give "
         "the base model that they were trained on",
-        adapter.tensors->description(), base, checksum_text(base_sum), checksum_text(*adapter.base_sum)));
+        adapters.description(), base, checksum_text(base_sum), checksum_text(*trained_on)));
+}
+
+fs::path base_of(const CheckpointReader& adapters, const fs::path& given) {
+  expect(adapters.header().base.has_value(), "a checkpoint of adapters names its base model");
+  fs::path base = given.empty() ? fs::path(adapters.header().base->path) : given;
+  if (kind_of(base) == PathKind::missing)
+    throw UserError(
+        format("{} holds adapters of the model {}, which does not exist; put that model back, or give its new place (`base "
+               "model`)",
+               adapters.description(), base.string()));
+  return base;
+}
+
+std::string path_to_record(const TensorSource& base, const fs::path& path) {
+  const auto* const step = dynamic_cast<const CheckpointReader*>(&base);
+  return fs::absolute(step ? step->folder() : path).lexically_normal().string();
 }
 
 std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
                                                  std::vector<std::string>* warnings, Verify verify) {
-  expect(adapters->header().base.has_value(), "a checkpoint of adapters names its base model");
-  if (base.empty()) base = adapters->header().base->path;
-  if (kind_of(base) == PathKind::missing)
-    throw UserError(
-        format("{} holds adapters of the model {}, which does not exist; put that model back, or name its new place",
-               adapters->description(), base.string()));
   const CheckpointReader& reader = *adapters;
+  base = base_of(reader, base);
   auto model = open_model(base, {}, warnings, verify);
   if (!(model->config() == without_adapters(reader.config())))
     throw UserError(format("{} holds adapters of another model than {}; give the base model that they were trained on",

@@ -21,6 +21,8 @@ namespace fsdp {
 /// The checksum of a model's parameters as fp32 values. It does not depend on the format or the dtype of the files. It is a sum
 /// modulo 2^64 of `parts` numbers, which several ranks can compute: this function returns number `part`.
 std::uint64_t content_sum(const TensorSource& model, int part = 0, int parts = 1);
+/// The whole checksum, of which each rank computes a part. Collective over world.
+std::uint64_t content_sum(const TensorSource& model, Group& world);
 
 struct Adapter {
   Lora lora;
@@ -33,8 +35,14 @@ struct Adapter {
 Adapter open_adapter(const std::filesystem::path& path, const TransformerConfig& base,
                      std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
                      Weights weights = Weights::trained);
-/// Throws UserError if the adapter was trained on a base model with another content_sum().
-void require_base(const Adapter& adapter, std::uint64_t base_sum, const std::string& base);
+/// Throws UserError if the base model of `adapters` had another content_sum(). `trained_on`: the recorded one; empty: unknown.
+void require_base(const TensorSource& adapters, std::optional<std::uint64_t> trained_on, std::uint64_t base_sum,
+                  const std::string& base);
+/// The path of the base model of a checkpoint of adapters: `given` or, if that is empty, the recorded one. Throws UserError if
+/// it does not exist.
+std::filesystem::path base_of(const CheckpointReader& adapters, const std::filesystem::path& given = {});
+/// The path of a base model that checkpoints of adapters record, if it was opened by `path`: absolute, and of one step.
+std::string path_to_record(const TensorSource& base, const std::filesystem::path& path);
 
 /// Opens a whole model: as open_tensor_source(), but adapters are merged into the weights (W + scale * B A, in fp32) while they
 /// are read. `adapter` may be empty; the adapters are then those of `model`, if that is a checkpoint of adapters, whose base

@@ -131,6 +131,12 @@ bool has_average(const TensorSource& source) {
   return std::find(states.begin(), states.end(), average_state) != states.end();
 }
 
+ShardState only_units(ShardState state, const Layout& layout, bool saved) {
+  for (std::size_t u = 0; u < state.units.size(); ++u)
+    if (layout.units()[u].saved != saved) state.units[u] = {};
+  return state;
+}
+
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states) {
   std::vector<Parameter> saved;

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/json.hpp"
 #include "nn/transformer.hpp"
 
 namespace fsdp {
@@ -123,6 +124,24 @@ StoredModel StoredModel::read(const nlohmann::json& model, const std::string& wh
   config.validate();
   if (adapts) list_parameters(config);  // throws for targets that match nothing
   return config;
+}
+
+std::string describe_differences(TransformerConfig requested, const TransformerConfig& there, const std::string& place) {
+  requested.lora.dropout = there.lora.dropout;  // an option of training, which may change
+  if (requested == there) return "";
+  const nlohmann::json a = StoredModel(requested).to_json(), b = StoredModel(there).to_json();
+  std::vector<std::string> differences;
+  if (b.contains(lora_key) && !a.contains(lora_key))
+    differences.push_back(format("no adapters requested (`rank of adapters`), adapters in {}", place));
+  if (b.contains(base_type_key) && !a.contains(base_type_key))
+    differences.push_back(
+        format("no `type of the base model` requested, {} in {}", b[base_type_key].get<std::string>(), place));
+  const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // otherwise nearly all fields differ
+  for (const auto& [key, value] : a.items())
+    if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
+      differences.push_back(format("{}: {} requested, {} in {}", key, json_excerpt(value),
+                                   b.contains(key) ? json_excerpt(b[key]) : "nothing", place));
+  return format("{}", fmt::join(differences, "; "));
 }
 
 }  // namespace fsdp

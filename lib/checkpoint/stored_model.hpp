@@ -37,4 +37,8 @@ class StoredModel {
   std::vector<Parameter> layers_;
 };
 
+/// Describes how a model that is requested differs from the one that `place` has, except in the dropout of adapters: "n_layer:
+/// 3 requested, 2 in PLACE; ...". Empty if they are the same.
+std::string describe_differences(TransformerConfig requested, const TransformerConfig& there, const std::string& place);
+
 }  // namespace fsdp

@@ -139,7 +139,8 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
                "Train low-rank adapters of this rank (LoRA), and freeze the model, the base. Checkpoints have the adapters and "
                "the name and checksum of the base.")
       .alias("lora-r")
-      .unset("no adapters: all of the model is trained");
+      .unset("no adapters: all of the model is trained")
+      .sets("rank of adapters");
   table.number("lora-alpha", "A", o.lora.alpha, "Scale of adapters: their outputs are multiplied by A / R.", "above 0",
                above_0);
   table.number("lora-dropout", "P", o.lora.dropout, "Drop elements of the inputs of adapters.", "from 0 to below 1", below_1);
@@ -173,7 +174,8 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
   table
       .path("model", "DIR", o.model,
             "Hugging Face folder: config.json, and model.safetensors or the files that model.safetensors.index.json names.")
-      .unset("as --arch");
+      .unset("as --arch")
+      .sets("base model");
   table
       .choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}},
                         "Where the first weights come from.")

@@ -20,21 +20,9 @@ namespace fsdp {
 
 namespace {
 
-void require_same_model(TransformerConfig wanted, const CheckpointReader& checkpoint) {
-  wanted.lora.dropout = checkpoint.config().lora.dropout;  // an option of training, which may change
-  const nlohmann::json a = StoredModel(wanted).to_json(), b = checkpoint.model().to_json();
-  std::string differences;
-  const bool same_type = a.value("model_type", "") == b.value("model_type", "");  // otherwise nearly all fields differ
-  if (b.contains("lora") && !a.contains("lora"))
-    differences = "no adapters requested (--lora-rank), adapters in the checkpoint";
-  if (b.contains("base_dtype") && !a.contains("base_dtype"))
-    differences += format("{}no --base-dtype requested, {} in the checkpoint", differences.empty() ? "" : "; ",
-                          b["base_dtype"].get<std::string>());
-  for (const auto& [key, value] : a.items())
-    if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
-      differences += format("{}{}: {} requested, {} in the checkpoint", differences.empty() ? "" : "; ", key,
-                            json_excerpt(value), b.contains(key) ? json_excerpt(b[key]) : "nothing");
-  if (!(wanted == checkpoint.config()))
+void require_same_model(const TransformerConfig& wanted, const CheckpointReader& checkpoint) {
+  const std::string differences = describe_differences(wanted, checkpoint.config(), "the checkpoint");
+  if (!differences.empty())
     throw UserError(format(
         "{} holds another model ({}); choose another --save-dir or --restore, or leave out the options that name the model",
         checkpoint.description(), differences));
@@ -153,10 +141,7 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
 void open_base(const TrainOptions& options, Origin& origin) {
   std::filesystem::path path = options.finetune_from.empty() ? options.model : options.finetune_from;
   if (origin.checkpoint) {
-    if (path.empty()) path = origin.checkpoint->header().base->path;
-    if (kind_of(path) == PathKind::missing)
-      throw UserError(format("{} holds adapters of the model {}, which does not exist; give its new place by --model",
-                             origin.checkpoint->description(), path.string()));
+    path = base_of(*origin.checkpoint, path);
     std::vector<std::string> warnings;
     origin.pretrained = open_model(path, {}, &warnings, verify_of(options));
     for (std::string& text : warnings)  // those about config.json are there already
@@ -168,8 +153,7 @@ void open_base(const TrainOptions& options, Origin& origin) {
     throw UserError(
         "adapters have no base model (they change a model that is trained already); give --model DIR or --finetune-from PATH");
   }
-  if (const auto* step = dynamic_cast<const CheckpointReader*>(origin.pretrained.get())) path = step->folder();
-  origin.base = {std::filesystem::absolute(path).lexically_normal().string(), 0};
+  origin.base = {path_to_record(*origin.pretrained, path), 0};
   if (options.adapter.empty() || origin.checkpoint) return;
   origin.adapter = open_adapter(options.adapter, origin.pretrained->config(), &origin.warnings, verify_of(options));
   if (const double rate = origin.adapter->lora.dropout; rate > 0 && options.lora.dropout == 0)
@@ -183,17 +167,13 @@ void check_base(const TrainOptions& options, Origin& origin, Group& world) {
     origin.base->sum = origin.checkpoint->header().base->sum;
     return;
   }
-  const std::uint64_t mine = agree(world, [&] { return content_sum(*origin.pretrained, world.rank(), world.size()); });
-  origin.base->sum = static_cast<std::uint64_t>(world.sum(static_cast<std::int64_t>(mine)));
+  origin.base->sum = content_sum(*origin.pretrained, world);
   agree(world, [&] {
-    if (origin.adapter) require_base(*origin.adapter, origin.base->sum, origin.pretrained->description());
-    if (!origin.checkpoint) return;
-    if (const std::uint64_t there = origin.checkpoint->header().base->sum; there != origin.base->sum)
-      throw UserError(
-          format("{} holds adapters of another base model than {} (the checksum of its weights is {}, not {}); give the base "
-                 "model that they were trained on by --model",
-                 origin.checkpoint->description(), origin.pretrained->description(), checksum_text(origin.base->sum),
-                 checksum_text(there)));
+    const auto require = [&](const TensorSource& adapters, std::optional<std::uint64_t> trained_on) {
+      require_base(adapters, trained_on, origin.base->sum, origin.pretrained->description());
+    };
+    if (origin.adapter) require(*origin.adapter->tensors, origin.adapter->base_sum);
+    if (origin.checkpoint) require(*origin.checkpoint, origin.checkpoint->header().base->sum);
   });
 }
 
@@ -316,6 +296,10 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   // The positions of a new model are limited to the tokens per sample, as in fairseq.
   if (!options.arch.empty() && config.positions != Positions::rotary)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
+  return with_adapters(std::move(config), options);
+}
+
+TransformerConfig with_adapters(TransformerConfig config, const TrainOptions& options) {
   if (!options.adapter.empty())
     config.lora = open_adapter(options.adapter, config).lora;
   else if (options.lora.rank > 0)

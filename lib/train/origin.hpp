@@ -36,6 +36,9 @@ struct Origin {
 /// that vocabulary_of() returns, if any. Throws UserError.
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source, std::string tokenizer = {});
 
+/// Adds the adapters of --lora-rank or --adapter, and --base-dtype, to the configuration of a base model. Throws UserError.
+TransformerConfig with_adapters(TransformerConfig config, const TrainOptions& options);
+
 /// Finds the starting point from --restore, --finetune-from, --model, --arch and --init. Verifies the checksums of the
 /// checkpoint, each rank a share of them, and falls back to the previous checkpoint if the latest is damaged. Collective over
 /// world: every rank finds the same starting point, or all throw CollectiveError, for example if the checkpoint has another

@@ -119,13 +119,6 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   ShardedModel& model = loop.model;
   Executor& executor = model.executor();
   const auto& parameters = model.model().parameters();
-  /// The parameters of the units that are trained, or of those that are not.
-  const auto parameters_of = [&](bool trained) {
-    ShardState state = executor.parameters();
-    for (std::size_t u = 0; u < state.units.size(); ++u)
-      if (model.layout().units()[u].trainable != trained) state.units[u] = {};
-    return state;
-  };
   if (origin.checkpoint) {
     std::vector<ShardState> wanted = executor.states();
     std::erase_if(wanted, [&](const ShardState& state) {
@@ -134,7 +127,8 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
     });
     load_states(*origin.checkpoint, parameters, model.layout(), model.shard(), wanted);
     if (origin.base)
-      load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), parameters_of(false), origin.fresh);
+      load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(),
+                      only_units(executor.parameters(), model.layout(), false), origin.fresh);
     std::size_t fresh = 0;
     for (const Unit& unit : model.layout().units())
       for (const std::size_t p : unit.parameters) {
@@ -153,7 +147,8 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
     if (origin.adapter) {
       std::vector<bool> fresh;
       for (const Parameter& parameter : parameters) fresh.push_back(!parameter.is_adapter);
-      load_parameters(*origin.adapter->tensors, parameters, model.layout(), model.shard(), parameters_of(true), fresh);
+      load_parameters(*origin.adapter->tensors, parameters, model.layout(), model.shard(),
+                      only_units(executor.parameters(), model.layout(), true), fresh);
     }
   } else {
     executor.initialize_parameters(loop.options.seed);

@@ -137,15 +137,15 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
     weights.seekp(-1, std::ios::end);
     weights.put('\x3c');
   }
-  refused("--model copy --lora-rank 2", "holds adapters of another base model than Hugging Face folder copy");
-  refused("", "holds adapters of another base model than");  // the last run recorded the copy
+  refused("--model copy --lora-rank 2", "were trained on another base model than Hugging Face folder copy");
+  refused("", "were trained on another base model than");  // the last run recorded the copy
   expect_refused(train(folder, 2, "others", 1, "--model copy --adapter saves-peft"), "were trained on another base model");
   expect_refused(run(folder, mpirun(2, "fsdp-evaluate", split("copy " + tokens + " --adapter saves"))),
                  "were trained on another base model");
   const std::string other = golden_folder("gpt2-tied").string();
   expect_refused(train(folder, 2, "others", 1, "--model " + other + " --adapter saves-peft"), "has adapters of another model");
   fs::remove_all(folder / "copy");
-  refused("", "which does not exist; give its new place by --model");
+  refused("", "which does not exist; put that model back, or give its new place (--model)");
   // What this program does not have is refused by name.
   for (const auto& [key, value] : {std::pair("use_dora", "true"), std::pair("rank_pattern", "{\"q_proj\": 2}"),
                                    std::pair("bias", "\"all\""), std::pair("init_lora_weights", "\"pissa\"")}) {
