@@ -6,10 +6,16 @@
 namespace fsdp {
 
 DataPosition continue_data(const DataPosition& before, const DataPosition& now, std::string* notice) {
-  expect(before.tokens_per_sample > 0 && now.tokens_per_sample > 0, "a position in data has a cut");
+  expect(now.tokens_per_sample > 0, "a position in data has a cut");
   const auto say = [&](const std::string& text) {
     if (notice) *notice = text;
   };
+  DataPosition position = now;
+  position.sequences = 0;
+  if (before.tokens_per_sample == 0) {
+    say("the checkpoint has no position in the data (a user's program wrote it): the data are read from the start");
+    return position;
+  }
   const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
   // A token file may replace the text from which it was made, so an unknown checksum (0) counts as equal to any checksum.
   const auto same = [](std::uint64_t a, std::uint64_t b) { return a == b || a == 0 || b == 0; };
@@ -17,7 +23,6 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
              same_documents = same(before.documents_sum, now.documents_sum), same_mask = same(before.mask_sum, now.mask_sum);
   const bool same_data = before.data_tokens == now.data_tokens && same_text && same_sample && same_documents && same_mask,
              same_shuffle = before.shuffled == now.shuffled, same_order = same_shuffle && before.order == now.order;
-  DataPosition position = now;
   if (same_data && same_order && T == U) {
     say("");
     position = before;
@@ -36,7 +41,6 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
     say(format("sequences had {} tokens and now have {}: the data continue after the same number of tokens", T, U));
     return position;
   }
-  position.sequences = 0;
   say(format("{}: the data are read from the start",
              !same_text ? std::string("the text or its tokenizer has changed")
              : before.data_tokens != now.data_tokens

@@ -9,7 +9,7 @@ namespace fsdp {
 
 struct DataPosition {
   std::uint64_t sequences = 0;          // consumed so far, in all passes over the data
-  std::uint64_t tokens_per_sample = 0;  // T
+  std::uint64_t tokens_per_sample = 0;  // T; 0: a user's program, which reads its own data, has written the checkpoint
   std::uint64_t data_tokens = 0;        // number of tokens of all data; data_tokens and sample_sum identify the data
   bool shuffled = false;
   std::uint64_t seed = 0;      // seed of the order, if shuffled
