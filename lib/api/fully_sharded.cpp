@@ -273,7 +273,7 @@ struct FullyShardedDataParallel::Parts {
     require_same_everywhere(*model, fields_of(user_options), description.text());
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
-    sharded->allocate(*job->rank.device, {.table_type = sharding.types.parameter}, job->comm);
+    sharded->allocate(*job->rank.device, options.execution, job->comm);
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
       executor().initialize_parameters(options.seed);

@@ -68,7 +68,8 @@ Trained train(FullyShardedDataParallel& model, std::uint64_t first, std::uint64_
 }
 
 /// The losses and gradient norms of a run of fsdp-train on the ranks of `ranks`, with the adapters of adapted().
-Trained train_by_program(Communicator& ranks, const fs::path& saves, int updates, const std::string& base_dtype = "") {
+Trained train_by_program(Communicator& ranks, const fs::path& saves, int updates, const std::string& base_dtype = "",
+                         const std::string& precision = "fp32") {
   const fs::path log = saves.string() + ".jsonl";
   std::vector<std::string> words = {"fsdp-train", (base / "train.bin").string()};
   const auto add = [&](const std::string& option, const std::string& value) { words.insert(words.end(), {option, value}); };
@@ -78,7 +79,7 @@ Trained train_by_program(Communicator& ranks, const fs::path& saves, int updates
   add("--tokens-per-sample", std::to_string(length)), add("--total-batch-size", std::to_string(sequences_of_update));
   add("--batch-size", std::to_string(sequences_of_update / static_cast<std::size_t>(ranks.size())));
   add("--lr", "1e-2"), add("--seed", "7"), add("--max-update", std::to_string(updates)), add("--log-interval", "1");
-  add("--save-dir", saves.string()), add("--log-file", log.string());
+  add("--precision", precision), add("--save-dir", saves.string()), add("--log-file", log.string());
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
   const TrainCommand command = parse_train_command(static_cast<int>(argv.size()), argv.data(), ranks.size());
@@ -125,12 +126,16 @@ void refused(const std::string& text, const Call& call) {
 
 BOOST_AUTO_TEST_CASE(they_are_trained_as_by_fsdp_train) {
   std::set<double> first_losses;
-  for (const std::string base_dtype : {"", "nf4", "int8"}) {
-    BOOST_TEST_CONTEXT("base_dtype '" << base_dtype << "'") {
-      const fs::path folder = new_folder("same" + base_dtype);
-      const Trained expected = train_by_program(world(), folder / "program", 4, base_dtype);
+  using Case = std::pair<std::string, std::string>;
+  for (const auto& [base_dtype, precision] :
+       {Case("", "fp32"), Case("nf4", "fp32"), Case("int8", "fp32"), Case("nf4", "bf16")}) {
+    BOOST_TEST_CONTEXT("base_dtype '" << base_dtype << "', " << precision) {
+      const fs::path folder = new_folder("same" + base_dtype + precision);
+      const Trained expected = train_by_program(world(), folder / "program", 4, base_dtype, precision);
       Job job;
-      FullyShardedDataParallel model(job, adapted(base_dtype), options_of());
+      FsdpOptions options = options_of();
+      options.param_dtype = precision;
+      FullyShardedDataParallel model(job, adapted(base_dtype), options);
       model.load_full(base);
       const Trained found = train(model, 0, 4);
       BOOST_TEST_REQUIRE(expected.losses.size() == 4u);
