@@ -52,7 +52,7 @@ class Sequential final : public ModelDescription {
 class TransformerDescription final : public ModelDescription {
  public:
   explicit TransformerDescription(std::string arch);
-  /// The model that config.json in a Hugging Face folder describes.
+  /// The model that config.json in a Hugging Face folder describes. build() reads the file.
   static TransformerDescription from_config(std::filesystem::path folder);
   /// The next five functions set sizes of the model; 0 means the size that the architecture has.
   TransformerDescription& layers(std::size_t n);
@@ -60,11 +60,11 @@ class TransformerDescription final : public ModelDescription {
   TransformerDescription& heads(std::size_t n);
   TransformerDescription& vocabulary(std::size_t n);
   TransformerDescription& longest_sequence(std::size_t n);
-  /// Adds adapters to the model, and freezes the rest of it, the base model. load_full() reads the base model; nothing else can
-  /// be done before that or load(). docs/api.md explains the fields of Lora.
+  /// Adds adapters to the model, and freezes its other parameters, the base model, which load_full() or load() reads. Until
+  /// then, all other functions that need its values throw CollectiveError. docs/api.md explains the fields of Lora.
   TransformerDescription& lora(Lora adapters);
-  /// Adds adapters with the rank, scale and targets of those in a folder: one of PEFT, or a checkpoint of adapters. Their
-  /// values are read by load_adapter().
+  /// Adds adapters with the rank, scale and targets of those in a folder of PEFT or a checkpoint of adapters. load_adapter()
+  /// reads their values.
   TransformerDescription& lora(std::filesystem::path folder, double dropout = 0);
   /// Keeps the matrices of the base model's blocks in 8 or 4 bits: "int8" or "nf4". Requires lora().
   TransformerDescription& base_dtype(std::string type);

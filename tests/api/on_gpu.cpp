@@ -1,13 +1,15 @@
-// User-defined layers and a transformer, trained through the API on the double of CUDA (cuda_double/): results as on the CPU,
-// the same bits with all strategies, and layers that do not work on GPUs are refused by name.
+// User-defined layers, a transformer and adapters, trained through the API on the double of CUDA (cuda_double/): results as on
+// the CPU, the same bits with all strategies, and layers that do not work on GPUs are refused by name.
 #include "mpi_main.hpp"
 
 #include <cmath>
+#include <filesystem>
 #include <map>
 
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"
+#include "golden.hpp"
 #include "swiglu_layer.hpp"
 
 using namespace fsdp;
@@ -45,11 +47,14 @@ FsdpOptions options_of(const std::string& strategy, const std::string& type = "f
   return options;
 }
 
-Outcome train(const std::string& device, const ModelDescription& model, const FsdpOptions& options, int steps = 3) {
+/// `base`: the base model of a model with adapters; else empty.
+Outcome train(const std::string& device, const ModelDescription& model, const FsdpOptions& options, int steps = 3,
+              const std::filesystem::path& base = {}) {
   JobOptions of_job;
   of_job.device = device;
   Job job(of_job);
   FullyShardedDataParallel sharded(job, model, options);
+  if (!base.empty()) sharded.load_full(base);
   Outcome outcome;
   for (int step = 0; step < steps; ++step) {
     const StepResult result = sharded.step(5e-3, [&](const Batch& batch) {
@@ -112,6 +117,20 @@ BOOST_AUTO_TEST_CASE(transformers_are_trained_as_on_the_cpu) {
   require_near(full, cpu, before, "fp32");
   for (const char* strategy : {"SHARD_GRAD_OP", "NO_SHARD"})
     BOOST_TEST_CONTEXT(strategy) BOOST_TEST((train("cuda", small_transformer(), options_of(strategy)) == full));
+}
+
+BOOST_AUTO_TEST_CASE(adapters_are_trained_as_on_the_cpu) {
+  const std::filesystem::path base = golden_folder("llama-gqa");
+  for (const char* base_dtype : {"", "nf4"}) {
+    auto model = TransformerDescription::from_config(base).lora({.rank = 3, .dropout = 0.1, .targets = {"all-linear"}});
+    if (*base_dtype) model.base_dtype(base_dtype);
+    const auto trained = [&](const std::string& device, int steps = 3) {
+      return train(device, model, options_of("FULL_SHARD"), steps, base);
+    };
+    const Outcome before = trained("cpu", 0);
+    if (world().rank() == 0) BOOST_TEST(before.parameters.begin()->first.find(".lora_A.weight") != std::string::npos);
+    BOOST_TEST_CONTEXT("base_dtype '" << base_dtype << "'") require_near(trained("cuda"), trained("cpu"), before, "fp32");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(low_precision_is_that_of_the_cpu) {

@@ -47,6 +47,11 @@ BOOST_AUTO_TEST_CASE(other_data_or_another_order_start_anew) {
   BOOST_TEST(notice == "");
 }
 
+BOOST_AUTO_TEST_CASE(a_checkpoint_without_a_position_starts_anew) {
+  BOOST_CHECK((after({}, {3, 10, 1001, true, 2}) == DataPosition{0, 10, 1001, true, 2}));
+  BOOST_TEST(notice.find("the checkpoint has no position in the data") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(another_mixture_or_cut_starts_anew) {
   const DataPosition before{25, 10, 1001, false, 1, "900 tokens 0.5"};
   BOOST_CHECK((after(before, {0, 10, 1001, false, 2, "900 tokens 0.5"}) == before));
