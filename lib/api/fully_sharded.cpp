@@ -575,6 +575,7 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
     if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
   });
   progress = checkpoint->header().progress;
+  progress.data = {};  // the position of a run of fsdp-train; that of the user's program is unknown
   model_folder = checkpoint->header().model_folder;
   if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
   executor().publish_parameters();

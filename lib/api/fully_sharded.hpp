@@ -200,7 +200,7 @@ class FullyShardedDataParallel {
   /// Loads only the adapters, from a folder of PEFT or a checkpoint of adapters.
   void load_adapter(const std::filesystem::path& folder);
   /// Calls `take(name, shape, values)` on rank 0 for each parameter in order. Only one whole parameter is in memory at a time.
-  /// If the model has adapters, these are the parameters.
+  /// If the model has adapters, only their parameters are passed.
   void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
 
   /// The planned memory. Not collective.

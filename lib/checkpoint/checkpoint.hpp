@@ -170,8 +170,8 @@ bool has_average(const TensorSource& source);
 /// saved (UnitSpec::saved). The average of a parameter that was not trained becomes the parameter. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                  std::span<const ShardState> states);
-/// Returns `state` without the units that checkpoints store (`saved` = false), or without those that they leave out, which are
-/// a base model's (UnitSpec::saved). Loading skips these units.
+/// Returns `state` with only those units whose UnitSpec::saved is `saved`: the units that checkpoints store, or those of a base
+/// model. Loading skips the others.
 ShardState only_units(ShardState state, const Layout& layout, bool saved);
 /// Fills only the parameters, from any source. A parameter p with fresh[p] becomes zero instead. If `fresh` is empty, all are
 /// loaded; then tensors that do not fit throw UserError, as in find_mismatch().

@@ -141,6 +141,10 @@ std::string describe_differences(TransformerConfig requested, const TransformerC
     if ((same_type || key == "model_type") && (!b.contains(key) || b[key] != value))
       differences.push_back(format("{}: {} requested, {} in {}", key, json_excerpt(value),
                                    b.contains(key) ? json_excerpt(b[key]) : "nothing", place));
+  for (const auto& [key, value] : b.items())
+    if (same_type && !a.contains(key) && key != lora_key && key != base_type_key)
+      differences.push_back(format("{}: nothing requested, {} in {}", key, json_excerpt(value), place));
+  if (differences.empty()) differences.push_back("other values that config.json does not have");
   return format("{}", fmt::join(differences, "; "));
 }
 

@@ -186,7 +186,10 @@ BOOST_AUTO_TEST_CASE(checkpoints_move_between_programs_and_numbers_of_ranks) {
     FullyShardedDataParallel third(job, adapted(base_dtype), options_of());
     third.load(folder / "one");
     const Parameters loaded = parameters_of(third);
+    const fs::path again = third.save(folder / "again");
     if (world().rank() == 0) {
+      BOOST_TEST((open_checkpoint(folder / "one")->header().progress.data.sequences == 2 * sequences_of_update));
+      BOOST_TEST((open_checkpoint(again)->header().progress.data == DataPosition{}));
       BOOST_TEST((loaded == parameters_in(*open_checkpoint(folder / "one"))));
       of_one = train_by_program(*one, folder / "one", 4, base_dtype);
     }
