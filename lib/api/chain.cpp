@@ -160,7 +160,8 @@ RowSizes Chain::row_sizes() const {
           .tokens = takes_tokens(),
           .labels = loss_->takes_labels(),
           .vocabulary = takes_tokens() ? first_.layer->vocabulary() : 0,
-          .classes = loss_->classes()};
+          .classes = loss_->classes(),
+          .outputs = loss_->inputs()};
 }
 
 std::size_t Chain::saved_numel(const Layer& layer, BatchShape shape, DType type) const {
@@ -172,7 +173,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
                    .inputs = R * input_width_ * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
-                   .losses = R * sizeof(float)};
+                   .losses = (R + floats_for(R * loss_->inputs(), type)) * sizeof(float)};
   const auto add_stage = [&](const Stage& stage) {
     std::vector<std::size_t>& read = sizes.stages.emplace_back();
     for (std::size_t i = 0; i < stage.parameters.size(); ++i) read.push_back(stage.begin + i);
@@ -331,7 +332,9 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   if (dx) clear_gradients(context, head_, write);
   naming("loss", head_.name, [&] { loss_->evaluate(pass); });
   kernels::add_losses(context.stream, total, pass.losses, R);
-  if (losses) context.stream.copy(losses, pass.losses, R * sizeof(float));
+  if (!losses) return;
+  context.stream.copy(losses, pass.losses, R * sizeof(float));
+  context.stream.copy(losses + R, x, R * loss_->inputs() * size_of(context.type));
 }
 
 void Chain::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,

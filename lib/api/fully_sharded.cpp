@@ -221,6 +221,17 @@ std::span<float> Batch::targets() const {
   return {reinterpret_cast<float*>(targets_.data()), targets_.size()};
 }
 
+double accuracy(std::span<const float> outputs, const Batch& batch) {
+  const std::span<const std::int32_t> labels = batch.labels();
+  const std::size_t columns = outputs.size() / labels.size();
+  double right = 0;
+  for (std::size_t r = 0; r < labels.size(); ++r) {
+    const auto row = outputs.subspan(r * columns, columns);
+    if (labels[r] >= 0) right += std::max_element(row.begin(), row.end()) - row.begin() == labels[r] ? 1 : 0;
+  }
+  return right;
+}
+
 MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks, const std::string& device,
                           int threads) {
   try {
@@ -254,10 +265,10 @@ TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
 }  // namespace
 
 struct FullyShardedDataParallel::Parts {
-  enum class Function { step, evaluate, save, load, save_full, load_full, load_adapter, for_each_parameter };
+  enum class Function { step, evaluate, predict, measure, save, load, save_full, load_full, load_adapter, for_each_parameter };
   static const char* name_of(Function function) {
-    constexpr std::array names = {"step",      "evaluate",  "save",         "load",
-                                  "save_full", "load_full", "load_adapter", "for_each_parameter"};
+    constexpr std::array names = {"step", "evaluate",  "predict",   "measure",      "save",
+                                  "load", "save_full", "load_full", "load_adapter", "for_each_parameter"};
     return names.at(static_cast<std::size_t>(function));
   }
 
@@ -359,6 +370,11 @@ struct FullyShardedDataParallel::Parts {
 
   StepResult step(double learning_rate, const FillBatch& fill);
   double evaluate(const FillBatch& fill, bool use_ema);
+  std::vector<float> predict(const FillBatch& fill, bool use_ema);
+  double measure(const Metric& metric, const FillBatch& fill, bool use_ema);
+  kernels::LossSum run_evaluation(bool use_ema, float* results = nullptr);
+  void require_evaluation(bool use_ema, bool of_outputs);
+  std::vector<float> outputs_of(bool use_ema);
   void load(const std::filesystem::path& folder);
   void save_full(const std::filesystem::path& path, bool use_ema);
   void load_full(const std::filesystem::path& path, const CheckpointReader* adapters = nullptr);
@@ -390,19 +406,28 @@ struct FullyShardedDataParallel::Parts {
   std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
   std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
 
+  std::pair<std::span<std::int32_t>, std::span<std::int32_t>> halves_of_batch(std::size_t k) {
+    std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
+    return {{numbers, inputs_of_batch()}, {numbers + inputs_of_batch(), numbers_of_batch() - inputs_of_batch()}};
+  }
+  Batch batch_at(std::size_t k) {
+    const auto [inputs, targets] = halves_of_batch(k);
+    return {k, inputs, targets, rows.tokens, rows.labels};
+  }
+
   /// Calls `fill` for `count` micro-batches. Returns the number of rows that count in the loss, summed over all ranks. Checks
   /// that `learning_rate` is the same on all ranks. Collective.
-  double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0) {
+  enum class Labels { used, unused };
+  double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0, Labels labels = Labels::used) {
     std::int64_t counted = 0;
     agree(world, [&] {
       if (!fill) throw UserError("the function that writes the batch is null; give one");
       if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
         throw UserError(format("the learning rate is {} (it must be at least 0); correct it", learning_rate));
       for (std::size_t k = 0; k < count; ++k) {
-        std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
-        const std::span inputs(numbers, inputs_of_batch()),
-            targets(numbers + inputs.size(), numbers_of_batch() - inputs.size());
-        fill(Batch(k, inputs, targets, rows.tokens, rows.labels));
+        const auto [inputs, targets] = halves_of_batch(k);
+        if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
+        fill(batch_at(k));
         counted += narrow<std::int64_t>(rows.labels ? rows_that_count(targets) : sharding.batch.rows());
         if (rows.tokens) require_below(inputs, rows.vocabulary, false, "token");
         if (rows.labels) require_below(targets, rows.classes, true, "label");
@@ -420,7 +445,7 @@ struct FullyShardedDataParallel::Parts {
             format("the learning rate is {} on rank {}, and another one on other ranks (all ranks run the same update); give "
                    "all ranks the same rate",
                    learning_rate, world.rank()));
-      if (sums[0] == 0)
+      if (sums[0] == 0 && labels == Labels::used)
         throw UserError(
             "no row of this batch counts in the loss (all labels are negative, on all ranks); give some rows labels of at "
             "least 0");
@@ -515,20 +540,61 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
   return {.loss = result.loss, .gradient_norm = result.gradient_norm};
 }
 
-double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use_ema) {
-  require_average(use_ema);
-  agree(world, [&] {
-    require_user(!use_ema || sharding.types.master == DType::f32, "the average is evaluated only with fp32 parameters");
-  });
-  const double counted = fill_batches(1, fill);
+/// Runs forward over the batch that was filled.
+kernels::LossSum FullyShardedDataParallel::Parts::run_evaluation(bool use_ema, float* results) {
   const auto swap = [&] {
     if (!use_ema) return;
     executor().swap_average();
     executor().publish_parameters();
   };
   swap();
-  kernels::LossSum sum = executor().evaluate(reader);
+  const kernels::LossSum sum = executor().evaluate(reader, results);
   swap();
+  return sum;
+}
+
+std::vector<float> FullyShardedDataParallel::Parts::outputs_of(bool use_ema) {
+  const std::size_t R = sharding.batch.rows(), n = R * rows.outputs;
+  const std::size_t bytes = sharded->model().sizes(sharding.batch, sharding.types.parameter, {}).losses;
+  std::vector<float> results(bytes / sizeof(float)), outputs(n);
+  run_evaluation(use_ema, results.data());
+  with_element(sharding.types.parameter, [&]<class E>() {
+    const auto* const from = reinterpret_cast<const E*>(results.data() + R);
+    for (std::size_t i = 0; i < n; ++i) outputs[i] = static_cast<float>(from[i]);
+  });
+  return outputs;
+}
+
+void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_outputs) {
+  require_average(use_ema);
+  agree(world, [&] {
+    require_user(!use_ema || sharding.types.master == DType::f32, "the average is evaluated only with fp32 parameters");
+    require_user(!of_outputs || rows.outputs > 0,
+                 "a TransformerDescription gives no outputs (the logits of all tokens are more than its plan holds); use "
+                 "evaluate(), or fsdp-generate");
+  });
+}
+
+std::vector<float> FullyShardedDataParallel::Parts::predict(const FillBatch& fill, bool use_ema) {
+  require_evaluation(use_ema, true);
+  fill_batches(1, fill, 0, Labels::unused);
+  return outputs_of(use_ema);
+}
+
+double FullyShardedDataParallel::Parts::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
+  require_evaluation(use_ema, true);
+  agree(world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
+  const double counted = fill_batches(1, fill);
+  const std::vector<float> outputs = outputs_of(use_ema);
+  double sum = 0;
+  agree(world, [&] { sum = metric(outputs, batch_at(0)); });
+  return world.sum(sum) / counted;
+}
+
+double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use_ema) {
+  require_evaluation(use_ema, false);
+  const double counted = fill_batches(1, fill);
+  kernels::LossSum sum = run_evaluation(use_ema);
   std::array words = {sum.units, sum.fractions, sum.non_finite};
   world.sum(words);
   sum = {words[0], words[1], words[2]};
@@ -709,6 +775,18 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
   double loss = 0;
   parts_->call(Parts::Function::evaluate, [&] { loss = parts_->evaluate(fill, use_ema); });
   return loss;
+}
+
+std::vector<float> FullyShardedDataParallel::predict(const FillBatch& fill, bool use_ema) {
+  std::vector<float> outputs;
+  parts_->call(Parts::Function::predict, [&] { outputs = parts_->predict(fill, use_ema); });
+  return outputs;
+}
+
+double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
+  double result = 0;
+  parts_->call(Parts::Function::measure, [&] { result = parts_->measure(metric, fill, use_ema); });
+  return result;
 }
 
 std::uint64_t FullyShardedDataParallel::updates() const { return parts_->progress.update; }

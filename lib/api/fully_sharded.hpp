@@ -132,6 +132,11 @@ class Batch {
 };
 using FillBatch = std::function<void(const Batch& batch)>;
 
+/// A number that is added up over rows and ranks. `outputs` has the numbers of the last layer for each row of `batch`.
+using Metric = std::function<double(std::span<const float> outputs, const Batch& batch)>;
+/// A Metric: the number of rows whose largest output is that of their label. Rows with a negative label do not count.
+double accuracy(std::span<const float> outputs, const Batch& batch);
+
 struct StepResult {
   double loss = 0;           // the mean over all rows that count, of all ranks and micro-batches
   double gradient_norm = 0;  // before clipping
@@ -173,6 +178,13 @@ class FullyShardedDataParallel {
   /// Returns the mean loss over one micro-batch of every rank, without the terms that only training has (label smoothing,
   /// z-loss). `use_ema`: the loss of the average of the parameters, which options.ema_decay must have kept.
   double evaluate(const FillBatch& fill, bool use_ema = false);
+  /// Runs forward over one micro-batch of every rank, and returns the outputs of the last layer for this rank's rows: [R,
+  /// inputs of the loss], converted to fp32. `fill` need not write labels or targets. Throws CollectiveError if the model is a
+  /// TransformerDescription.
+  std::vector<float> predict(const FillBatch& fill, bool use_ema = false);
+  /// As predict(); returns the sum of `metric` over all ranks, divided by the number of rows that count (those without a
+  /// negative label). It is the same number on all ranks, and does not depend on the strategy.
+  double measure(const Metric& metric, const FillBatch& fill, bool use_ema = false);
 
   /// The number of completed updates. Not collective.
   std::uint64_t updates() const;

@@ -122,8 +122,8 @@ class Executor {
   /// its reduction. Returns nothing if all are finite. Collective over world.
   std::optional<NonFinite> find_non_finite(const UpdateScalars& scalars);
   /// Returns the sum of the loss over one batch per rank. The sum is over this rank's targets, without those that do not count
-  /// (labels below 0). If `losses` is not null, losses[R] receives the loss of each target, and 0 for targets that do not
-  /// count. Collective over world.
+  /// (labels below 0). If `losses` is not null, it receives ModelSizes::losses bytes: losses[R] are those of the targets, 0 for
+  /// targets that do not count, and outputs may follow (Model::head_loss()). Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
   /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
   /// logits[n, V] for the n tokens that step.wanted lists. Each rank has its own tokens, or none. The plan must have key-value

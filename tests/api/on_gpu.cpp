@@ -110,6 +110,28 @@ BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
   BOOST_TEST((train("cuda", small_model(), recomputed) == full));
 }
 
+BOOST_AUTO_TEST_CASE(outputs_are_those_of_the_cpu) {
+  for (const char* type : {"fp32", "bf16"}) {
+    FsdpOptions options = options_of("FULL_SHARD");
+    options.param_dtype = type;
+    const auto outputs_on = [&](const char* device) {
+      Job job({.device = device});
+      FullyShardedDataParallel sharded(job, small_model(), options);
+      return sharded.predict([&](const Batch& batch) {
+        for (std::size_t r = 0; r < batch.tokens().size(); ++r)
+          batch.tokens()[r] = static_cast<int>((r + static_cast<std::size_t>(job.rank())) % vocabulary);
+      });
+    };
+    const std::vector<float> cpu = outputs_on("cpu"), gpu = outputs_on("cuda");
+    BOOST_TEST_REQUIRE(cpu.size() == gpu.size());
+    float largest = 0, apart = 0;
+    for (std::size_t i = 0; i < cpu.size(); ++i)
+      largest = std::max(largest, std::abs(cpu[i])), apart = std::max(apart, std::abs(cpu[i] - gpu[i]));
+    BOOST_TEST(largest > 0);
+    BOOST_TEST(apart < (std::string_view(type) == "fp32" ? 2e-6 : 2e-2) * largest);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(transformers_are_trained_as_on_the_cpu) {
   const Outcome before = train("cpu", small_transformer(), options_of("FULL_SHARD"), 0);
   const Outcome cpu = train("cpu", small_transformer(), options_of("FULL_SHARD"));

@@ -291,6 +291,67 @@ BOOST_AUTO_TEST_CASE(evaluation_is_the_mean_over_rows_that_count) {
   BOOST_CHECK_THROW(sharded.step(1e-3, [](const Batch& batch) { batch.inputs()[0] = 1; }), UserError);  // it is given tokens
 }
 
+// The outputs are those of which the loss is made: the loss and the accuracy follow from them.
+BOOST_AUTO_TEST_CASE(outputs_of_the_last_layer) {
+  const auto fill_batch = [&](const Batch& batch) { fill(batch, 0, world().rank()); };
+  std::map<std::string, std::vector<float>> of_type;
+  for (const char* type : {"fp32", "bf16"})
+    for (const char* strategy : {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}) {
+      Job job;
+      FsdpOptions options = options_of(strategy);
+      options.param_dtype = type, options.ema_decay = 0.5;
+      FullyShardedDataParallel sharded(job, small_model(), options);
+      const std::vector<float> initial = sharded.predict(fill_batch);
+      for (int i = 0; i < 8; ++i) sharded.step(2e-2, fill_batch);
+      const std::vector<float> outputs = sharded.predict([&](const Batch& batch) {  // labels are not needed
+        for (std::size_t r = 0; r < batch.tokens().size(); ++r)
+          batch.tokens()[r] = static_cast<int>((r * r + 5 * static_cast<std::size_t>(job.rank())) % vocabulary);
+      });
+      BOOST_TEST(outputs.size() == sequences * length * vocabulary);
+      BOOST_TEST((outputs != initial));
+      BOOST_TEST((sharded.predict(fill_batch, true) != outputs));  // of the average
+      BOOST_TEST((sharded.predict(fill_batch) == outputs));
+      const std::vector<float>& same = of_type.try_emplace(type, outputs).first->second;
+      BOOST_TEST((outputs == same));
+      double loss = 0, right = 0, counted = 0;
+      std::vector<int> labels;
+      sharded.measure(
+          [&](std::span<const float> given, const Batch& batch) {
+            labels.assign(batch.labels().begin(), batch.labels().end());
+            BOOST_TEST((outputs == std::vector<float>(given.begin(), given.end())));
+            return 0;
+          },
+          fill_batch);
+      for (std::size_t r = 0; r < labels.size(); ++r) {
+        if (labels[r] < 0) continue;
+        const float* const row = outputs.data() + r * vocabulary;
+        double sum = 0;
+        std::size_t best = 0;
+        for (std::size_t c = 0; c < vocabulary; ++c) {
+          sum += std::exp(static_cast<double>(row[c]));
+          if (row[c] > row[best]) best = c;
+        }
+        loss += std::log(sum) - static_cast<double>(row[labels[r]]);
+        right += best == static_cast<std::size_t>(labels[r]);
+        ++counted;
+      }
+      counted = world().sum(counted), loss = world().sum(loss), right = world().sum(right);
+      BOOST_TEST(std::abs(loss / counted - sharded.evaluate(fill_batch)) < 1e-5);
+      BOOST_TEST(sharded.measure(accuracy, fill_batch) == right / counted);
+      BOOST_TEST(right > 0.5 * counted);
+      BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+    }
+  Job job;
+  FullyShardedDataParallel transformer(
+      job, TransformerDescription("gpt2").layers(1).width(8).heads(2).vocabulary(vocabulary).longest_sequence(length),
+      options_of("FULL_SHARD"));
+  BOOST_CHECK_EXCEPTION(transformer.predict(fill_batch), CollectiveError, [](const CollectiveError& error) {
+    return std::string(error.what()).starts_with("a TransformerDescription gives no outputs");
+  });
+  FullyShardedDataParallel sharded(job, small_model(), options_of("FULL_SHARD"));
+  BOOST_CHECK_THROW(sharded.measure(nullptr, fill_batch), CollectiveError);
+}
+
 BOOST_AUTO_TEST_CASE(ranks_are_told_the_same_and_batches_have_what_there_is) {
   Job job;
   FsdpOptions options = options_of("FULL_SHARD");
