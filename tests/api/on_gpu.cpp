@@ -112,8 +112,7 @@ BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
 
 BOOST_AUTO_TEST_CASE(outputs_are_those_of_the_cpu) {
   for (const char* type : {"fp32", "bf16"}) {
-    FsdpOptions options = options_of("FULL_SHARD");
-    options.param_dtype = type;
+    const FsdpOptions options = options_of("FULL_SHARD", type);
     const auto outputs_on = [&](const char* device) {
       Job job({.device = device});
       FullyShardedDataParallel sharded(job, small_model(), options);
