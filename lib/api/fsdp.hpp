@@ -2,6 +2,7 @@
 // a minor version; headers of other folders are internal.
 #pragma once
 
+#include "api/composition.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"

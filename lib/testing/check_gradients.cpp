@@ -109,7 +109,7 @@ class Trial {
     scratch_.resize(sizes.scratch / sizeof(float) + 1);
     inputs.resize(sizes.inputs / sizeof(float));
     targets.resize(sizes.targets / sizeof(float));
-    losses_.resize(shape_.rows());
+    losses_.resize(sizes.losses / sizeof(float));
     for (const std::size_t bytes : sizes.activations) x_.emplace_back(bytes);
     for (const std::size_t bytes : sizes.saved) saved_.emplace_back(bytes / sizeof(float) + 1);
     for (const Parameter& parameter : chain.parameters()) {
@@ -157,7 +157,10 @@ class Trial {
       chain_.embedding_backward(context(), tokens(), dx_.data(), write);
     }
     const bool is_layer = chain_.blocks() > 0 || chain_.takes_tokens();
-    Results results{is_layer ? as_fp32(x_.back(), x_.back().size() / size_of(type_)) : losses_, {}, gradients_};
+    Results results{is_layer ? as_fp32(x_.back(), x_.back().size() / size_of(type_))
+                             : std::vector(losses_.begin(), losses_.begin() + static_cast<std::ptrdiff_t>(shape_.rows())),
+                    {},
+                    gradients_};
     if (!chain_.takes_tokens()) results.dx = as_fp32(dx_, inputs.size());
     return results;
   }

@@ -150,6 +150,43 @@ BOOST_AUTO_TEST_CASE(places_without_a_derivative_are_no_fault) {
     require_right(("relu, seed " + std::to_string(seed)).c_str(), check_gradients(*relu(64), {.seed = seed}));
 }
 
+BOOST_AUTO_TEST_CASE(of_layers_in_layers) {
+  const LayerPtr mlp =
+      sequential({{"norm", layer_norm(6)}, {"up", linear(6, 11)}, {"gelu", gelu(11)}, {"down", linear(11, 6)}});
+  const LayerPtr own = std::make_shared<GatedConvolution>(6, 3);
+  const std::pair<const char*, LayerPtr> layers[] = {
+      {"sequential", mlp},
+      {"sequential of one", sequential({{"only", linear(6, 4)}})},
+      {"residual", residual(mlp)},
+      {"residual of a user's layer", residual(own)},
+      {"parallel", parallel({{"wide", mlp}, {"own", own}, {"thin", linear(6, 6, false)}})},
+      {"repeat", repeat(3, [&](std::size_t) { return residual(mlp); })},
+      {"nested", residual(parallel({{"a", repeat(2, [&](std::size_t) { return own; })}, {"b", residual(rms_norm(6))}}))}};
+  for (const auto& [name, layer] : layers) require_right(name, check_gradients(*layer));
+  std::vector<std::string> names;
+  for (const LayerParameter& parameter : repeat(2, [](std::size_t) { return residual(linear(3, 3)); })->parameters())
+    names.push_back(parameter.name);
+  BOOST_TEST(names == (std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias"}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(layers_in_layers_that_do_not_fit_are_refused) {
+  const auto refused = [](const std::function<LayerPtr()>& make, const std::string& message) {
+    BOOST_CHECK_EXCEPTION(make(), UserError,
+                          [&](const UserError& error) { return std::string(error.what()).find(message) != std::string::npos; });
+  };
+  refused([] { return sequential({}); }, "sequential() has no layers");
+  refused(
+      [] {
+        return sequential({{"a", linear(3, 4)}, {"b", linear(5, 3)}});
+      },
+      "layer 'b' takes 5 numbers per row (the layer before it gives 4)");
+  refused([] { return sequential({{"a", linear(3, 3)}, {"a", linear(3, 3)}}); }, "has the name 'a'");
+  refused([] { return sequential({{"a", nullptr}}); }, "layer 'a' of sequential() is null");
+  refused([] { return sequential({{"tokens", embedding(5, 3)}}); }, "takes tokens");
+  refused([] { return residual(linear(3, 4)); }, "residual() adds 4 outputs to 3 inputs");
+  refused([] { return parallel({{"a", linear(3, 4)}, {"b", linear(3, 5)}}); }, "layer 'b' of parallel() has 3 inputs and 5");
+}
+
 BOOST_AUTO_TEST_CASE(vectors_are_one_row) {
   for (const Shape& shape : {Shape{Widening::hidden, 1}, Shape{Widening::hidden / 4, 4}})
     require_found(check_gradients(Widening(Widening::Inside::gelu, shape)), "a bias [1, out] of y's type");

@@ -291,6 +291,32 @@ BOOST_AUTO_TEST_CASE(evaluation_is_the_mean_over_rows_that_count) {
   BOOST_CHECK_THROW(sharded.step(1e-3, [](const Batch& batch) { batch.inputs()[0] = 1; }), UserError);  // it is given tokens
 }
 
+// A layer that contains layers computes what these compute one after another, and its parameters have the same names.
+BOOST_AUTO_TEST_CASE(layers_in_layers_change_no_bit) {
+  const auto inner = [] { return std::make_shared<GatedConvolution>(width, 3); };
+  Sequential flat, nested;
+  for (Sequential* model : {&flat, &nested}) model->add("embedding", embedding(vocabulary, width));
+  flat.add("blocks.0.mix", inner()).add("blocks.0.up", linear(width, 21)).add("blocks.0.gelu", gelu(21));
+  flat.add("head", linear(21, vocabulary, false)).loss(cross_entropy(vocabulary));
+  nested.add("blocks", sequential({{"0", sequential({{"mix", inner()}, {"up", linear(width, 21)}, {"gelu", gelu(21)}})}}));
+  nested.add("head", linear(21, vocabulary, false)).loss(cross_entropy(vocabulary));
+  for (const char* strategy : {"FULL_SHARD", "NO_SHARD"})
+    for (const bool recomputes : {false, true}) {
+      FsdpOptions options = options_of(strategy);
+      options.activation_checkpointing = recomputes;
+      const auto trained = [&](const Sequential& model) {
+        Job job;
+        FullyShardedDataParallel sharded(job, model, options);
+        Outcome outcome;
+        train(sharded, job, 3, outcome);
+        outcome.parameters = parameters_of(sharded);
+        BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+        return outcome;
+      };
+      BOOST_TEST((trained(nested) == trained(flat)));
+    }
+}
+
 // The outputs are those of which the loss is made: the loss and the accuracy follow from them.
 BOOST_AUTO_TEST_CASE(outputs_of_the_last_layer) {
   const auto fill_batch = [&](const Batch& batch) { fill(batch, 0, world().rank()); };
