@@ -245,6 +245,13 @@ class Stage {
                         {begin - surplus, begin + linear.in * linear.out}, expanded);
     return expanded + surplus;
   }
+  /// The number of outputs of a projection that one product computes. If a quantized matrix is used for a few rows only, as
+  /// when a text is generated, a CPU expands so much of it at a time as its second-level caches hold.
+  std::size_t outputs_at_once(const Linear& linear) const {
+    constexpr std::size_t few = 32, cache = std::size_t{512} << 10;  // rows; bytes for each thread
+    if (!config.base_type || linear.layout == WeightLayout::in_out || R() > few || device.threads == 0) return linear.out;
+    return std::max<std::size_t>(1, device.threads * cache / (linear.in * sizeof(E)));
+  }
   /// The gradient of a projection's matrix; null if it is not needed.
   float* gradient(const Linear& linear) const {
     float* const whole = gradient(linear.weight);
@@ -306,8 +313,13 @@ class Stage {
   /// y[R,out] = x[R,in] W, without the bias. Rows of y are `stride` elements apart.
   void linear_forward(const Linear& linear, const E* x, E* y, std::size_t stride) const {
     const bool in_out = linear.layout == WeightLayout::in_out;
-    kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in,
-                  matrix(linear), in_out ? linear.out : linear.in, y, stride, Write::overwrite);
+    Linear part = linear;  // the outputs from `begin` on
+    for (std::size_t begin = 0; begin < linear.out; begin += part.out) {
+      part.first = linear.first + begin;
+      part.out = std::min(linear.out - begin, outputs_at_once(linear));
+      kernels::gemm(context.stream, Trans::no, in_out ? Trans::no : Trans::yes, R(), part.out, linear.in, x, linear.in,
+                    matrix(part), in_out ? linear.out : linear.in, y + begin, stride, Write::overwrite);
+    }
     if (linear.lora_a < 0) return;
     const std::size_t rank = config.lora.rank;
     kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.out, rank,

@@ -269,8 +269,11 @@ BOOST_DATA_TEST_CASE(adapters_are_changes_of_weights,
 
 // A model with quantized matrices computes what a model with the expanded ones does, besides the gradients of these matrices.
 BOOST_DATA_TEST_CASE(quantized_matrices_are_their_expansions,
-                     boost::unit_test::data::make({Case{"gpt2", tiny_gpt2()}, Case{"llama", tiny_llama()},
-                                                   Case{"opt", tiny_opt()}}) *
+                     boost::unit_test::data::make(
+                         {Case{"gpt2", tiny_gpt2()}, Case{"llama", tiny_llama()},
+                          Case{"opt", tiny_opt()},  // matrices that are expanded in parts
+                          Case{"wide llama",
+                               changed(tiny_llama(), [](auto& c) { c.width = 504, c.head_size = 84, c.ffn_width = 1700; })}}) *
                          boost::unit_test::data::make({false, true}),
                      test_case, four_bits) {
   const kernels::Quantization kind = four_bits ? kernels::Quantization::nf4 : kernels::Quantization::int8;
