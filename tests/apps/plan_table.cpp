@@ -546,6 +546,10 @@ BOOST_AUTO_TEST_CASE(what_fits) {
   CHECK_CONTAINS(describe(just), "--checkpoint-activations");
   BOOST_TEST(!nothing.least_communicating().has_value());
   CHECK_CONTAINS(describe(nothing), "nothing fits");
+  CHECK_CONTAINS(describe(nothing), "  more ranks, a smaller --batch-size or");
+  PlanTableOptions adapters = small("1", "2", {"--lora-rank", "2"});
+  adapters.memory_limit = 1;
+  CHECK_CONTAINS(describe(make_plan_table(adapters)), "  more ranks, --base-dtype nf4, a smaller --batch-size or");
   BOOST_TEST(to_json(nothing)["least_communicating"].is_null());
 }
 
