@@ -163,10 +163,12 @@ std::string conclusion(const PlanTable& table) {
            on_the_host(table, variant) + fastest(table);
   }
   const auto [what, variant] = say(table.smallest());
+  const TransformerConfig& config = table.model.config();
   return format(
-      "\nnothing fits {}: the least, {}, needs {} per rank\n  more ranks, a smaller --batch-size or a smaller "
+      "\nnothing fits {}: the least, {}, needs {} per rank\n  more ranks, {}a smaller --batch-size or a smaller "
       "--tokens-per-sample need less\n",
-      bytes(table.options.memory_limit), what, bytes(variant.memory.total()));
+      bytes(table.options.memory_limit), what, bytes(variant.memory.total()),
+      config.lora.rank > 0 && !config.base_type ? "--base-dtype nf4, " : "");
 }
 
 std::string headline(const PlanTable& table) {
@@ -536,7 +538,8 @@ std::string describe(const PlanTable& table) {
   return headline(table) + "\nmemory of a rank\n" + memory_table(table) +
          "\nand with activations, kept or recomputed, in all\n" + total_table(table) +
          "\nsent per update and rank, and by a node\n" + traffic_table(table) +
-         "\nrules of thumb for the model's states alone\n" + rules_table(table) + prediction_table(table) + conclusion(table);
+         "\nrules of thumb for the model's states alone, all of it trained\n" + rules_table(table) + prediction_table(table) +
+         conclusion(table);
 }
 
 std::string explain(const PlanTable& table) {

@@ -89,6 +89,8 @@ class PeftFolder final : public TensorSource {
   mutable std::size_t bytes_read_ = 0;
 };
 
+bool is_projection(const Parameter& parameter) { return parameter.block >= 0 && parameter.shape.size() == 2; }
+
 bool is_off(const json& value) {
   return value.is_null() || value == json(false) || ((value.is_object() || value.is_array()) && value.empty());
 }
@@ -308,19 +310,14 @@ void lay_out_peft(const CheckpointReader& source, const ConsolidateOptions&, Wri
 /// names or, if these would mean other modules, too, the whole names.
 std::vector<std::string> target_modules(const TransformerConfig& config) {
   const auto last_part = [](const std::string& module) { return module.substr(module.rfind('.') + 1); };
-  const auto modules_with = [](const TransformerConfig& of) {
-    std::set<std::string> modules;
-    for (const Parameter& parameter : list_parameters(of).parameters)
-      if (parameter.name.ends_with(a_suffix))
-        modules.insert(parameter.name.substr(0, parameter.name.size() - std::string(a_suffix).size()));
-    return modules;
-  };
-  TransformerConfig with_all = config;
-  with_all.lora.targets = {"all-linear"};
-  const std::set<std::string> chosen = modules_with(config);
-  std::set<std::string> last_parts;
+  std::set<std::string> chosen, all, last_parts;  // modules with adapters, all projections
+  for (const Parameter& parameter : list_parameters(config).parameters)
+    if (parameter.is_adapter)
+      chosen.insert(parameter.name.substr(0, parameter.name.find(".lora_")));
+    else if (is_projection(parameter))
+      all.insert(parameter.name.substr(0, parameter.name.rfind('.')));
   for (const std::string& module : chosen) last_parts.insert(last_part(module));
-  for (const std::string& module : modules_with(with_all))
+  for (const std::string& module : all)
     if (last_parts.contains(last_part(module)) && !chosen.contains(module)) return {chosen.begin(), chosen.end()};
   return {last_parts.begin(), last_parts.end()};
 }
@@ -408,14 +405,21 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
     adapter = adapter_of(std::move(checkpoint));
   }
   const std::string remedy = "give the base model that these adapters were trained on";
-  std::set<std::string> base_names;
-  for (const Parameter& parameter : list_parameters(without_adapters(base)).parameters) base_names.insert(parameter.name);
+  std::map<std::string, bool> is_possible;  // by the name of a tensor: true for the weights of projections
+  for (const Parameter& parameter : list_parameters(without_adapters(base)).parameters)
+    is_possible[parameter.name] = is_projection(parameter);
   for (const std::string& name : adapter.tensors->names()) {
     const std::string module = name.substr(0, name.find(".lora_"));
-    if (base_names.contains(module + ".weight")) continue;
-    throw UserError(
-        format("{} has adapters of another model (its tensor {} is for a module that the base model does not have); {}",
-               adapter.tensors->description(), name, remedy));
+    const auto found = is_possible.find(module + ".weight");
+    if (found == is_possible.end())
+      throw UserError(
+          format("{} has adapters of another model (its tensor {} is for a module that the base model does not have); {}",
+                 adapter.tensors->description(), name, remedy));
+    if (!found->second)
+      throw UserError(
+          format("{} has adapters of {} (only projections of the blocks have adapters here); use an adapter without "
+                 "them, or merge it into its model in Python",
+                 adapter.tensors->description(), module));
   }
   find_mismatch(*adapter.tensors, adapter_parameters(base, adapter.lora), {}, remedy);
   return adapter;

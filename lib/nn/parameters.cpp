@@ -163,23 +163,27 @@ class Builder {
   void add_adapters() {
     const Lora& lora = config_.lora;
     std::vector<bool> used(lora.targets.size());
-    std::vector<std::string> last_names;  // of the projections of a block
+    std::vector<std::string> supported;  // the last parts of the names of projections that can have adapters
+    for (const Linear* const linear : projections(out_.blocks.front())) {
+      const std::string module = module_of(*linear), last_part = module.substr(module.rfind('.') + 1);
+      const bool is_new = std::find(supported.begin(), supported.end(), last_part) == supported.end();
+      if (linear->out == linear->stored && is_new) supported.push_back(last_part);
+    }
     for (std::size_t b = 0; b < out_.blocks.size(); ++b) {
       BlockParameters& parameters = out_.blocks[b];
       block_ = narrow<int>(b);
       const auto is_key = [&](const Linear* linear) { return parameters.qkv.size > 1 && linear == &parameters.qkv.part[1]; };
       for (Linear* const linear : projections(parameters)) {
         const std::string module = module_of(*linear);
-        if (b == 0 && linear->first == 0) last_names.push_back(module.substr(module.rfind('.') + 1));
         bool chosen = lora.targets.empty() && linear->index < parameters.qkv.size && !is_key(linear);
         for (std::size_t i = 0; i < lora.targets.size(); ++i)
           if (is_target(lora.targets[i], module)) used[i] = chosen = true;
         if (!chosen) continue;
         if (linear->out != linear->stored)
           throw UserError(
-              format("adapters of {} are not supported (it has the gate and the up projection in one matrix); name other "
-                     "projections in `targets of adapters`",
-                     module));
+              format("adapters of {} are not supported (it has the gate and the up projection in one matrix); use adapters of "
+                     "other projections: {}",
+                     module, fmt::join(supported, ", ")));
         const auto add_matrix = [&](const char* name, Shape shape, Init init) {
           const int index = add(module + name, std::move(shape), init);
           out_.parameters.back().is_adapter = true;
@@ -192,10 +196,9 @@ class Builder {
     }
     for (std::size_t i = 0; i < used.size(); ++i)
       if (!used[i])
-        throw UserError(
-            format("`targets of adapters` '{}' matches no projection of a block (those of this model are {}); correct it, or "
-                   "take all-linear",
-                   lora.targets[i], fmt::join(last_names, ", ")));
+        throw UserError(format(
+            "`targets of adapters` '{}' matches no projection of a block (those that can have adapters are {}); correct it",
+            lora.targets[i], fmt::join(supported, ", ")));
   }
 
   const TransformerConfig& config_;

@@ -14,12 +14,16 @@ double real(std::size_t n) { return static_cast<double>(n); }
 StageWork::StageWork(const Transformer& model, const std::vector<bool>& trained, BatchShape shape, DType type)
     : c_(model.config()), R_(real(shape.rows())), T_(shape.T), size_(real(size_of(type))) {
   for (const auto& stage : model.parameters_by_stage()) {
-    matrices_.push_back(0), trained_matrices_.push_back(0);
+    for (std::vector<double>* sums : {&matrices_, &trained_matrices_, &expansion_, &last_expansion_}) sums->push_back(0);
     for (const std::size_t p : stage) {
       const Shape& shape_of = model.parameters()[p].shape;
       if (shape_of.size() != 2) continue;
       matrices_.back() += real(numel(shape_of));
       if (trained[p]) trained_matrices_.back() += real(numel(shape_of));
+      if (const Parameter& parameter = model.parameters()[p]; parameter.quantized) {
+        last_expansion_.back() = real(parameter.kept_numel()) * sizeof(float) + real(numel(shape_of)) * size_;
+        expansion_.back() += last_expansion_.back();
+      }
     }
   }
 }
@@ -29,7 +33,7 @@ Cost StageWork::forward(std::size_t block) const {
   const double norms = (c_.branch_norms ? 4 : 2) * 2 * C, residuals = 2 * 3 * C;
   return {.product_flops = 2 * R_ * matrices_[1 + block],
           .attention_forward_flops = 2 * attention(block),
-          .memory_bytes = numbers(norms + residuals + activation() + heads() + biases())};
+          .memory_bytes = numbers(norms + residuals + activation() + heads() + biases()) + expansion_[1 + block]};
 }
 
 Cost StageWork::recompute(std::size_t block) const {
@@ -37,7 +41,7 @@ Cost StageWork::recompute(std::size_t block) const {
   Cost cost = forward(block);
   if (c_.branch_norms) return cost;  // backward needs the last product
   cost.product_flops -= 2 * R_ * real(c_.ffn_width) * C;
-  cost.memory_bytes -= numbers(3 * C);
+  cost.memory_bytes -= numbers(3 * C) + last_expansion_[1 + block];
   return cost;
 }
 
@@ -49,7 +53,7 @@ Cost StageWork::backward(std::size_t block) const {
   const double norms = (c_.branch_norms ? 4 : 2) * 4 * C, activations = (is_gated(c_.activation) ? 5 : 3) * F;
   return {.product_flops = 2 * R_ * (matrices_[1 + block] + trained_matrices_[1 + block]),
           .attention_backward_flops = 5 * attention(block),
-          .memory_bytes = numbers(norms + activations + heads() + biases())};
+          .memory_bytes = numbers(norms + activations + heads() + biases()) + expansion_[1 + block]};
 }
 
 Cost StageWork::embedding_forward() const {

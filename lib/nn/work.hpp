@@ -1,5 +1,6 @@
 // The floating-point operations and memory traffic of a Transformer's stages for one micro-batch. Matrix products count as
-// floating-point operations. All other kernels that nn/block.cpp calls count by the bytes that they read and write.
+// floating-point operations. All other kernels that nn/block.cpp calls count by the bytes that they read and write; so does the
+// expansion of quantized matrices before each product.
 #pragma once
 
 #include <vector>
@@ -41,6 +42,7 @@ class StageWork {
   const std::size_t T_;
   const double size_;
   std::vector<double> matrices_, trained_matrices_;  // elements of the weight matrices of each stage
+  std::vector<double> expansion_, last_expansion_;   // bytes for the quantized matrices of each stage, and for the last of them
 };
 
 }  // namespace fsdp

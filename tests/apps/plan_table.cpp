@@ -296,6 +296,19 @@ BOOST_AUTO_TEST_CASE(a_prediction_by_hand) {
   const PlanTableOptions kept = small("1", "1", {"--bf16", "--master-dtype", "bf16", "--grad-dtype", "bf16"});
   BOOST_TEST(near(predict(kept, "none", remembers).optimizer, (8 + 48 / 4.) * all), predict(kept, "none", remembers).optimizer);
   BOOST_TEST(memory.memory_bound > 0);
+  // A quantized matrix is read, and written in fp32, before each product: forward, in recomputation (without the block's last
+  // product, and not of the last block) and backward.
+  constexpr double elements = 16 * (48 + 16 + 64 + 64), scales = 16 + 16 + 16 + 64, last = 64 * 16, last_scales = 64;
+  const auto expanding = [&](const char* recompute) {
+    const auto bound = [&](std::vector<const char*> more) {
+      more.insert(more.end(), {"--lora-rank", "2", recompute});
+      return predict(small("1", "1", std::move(more)), "none", remembers).memory_bound;
+    };
+    return 4 * (bound({"--base-dtype", "int8"}) - bound({}));
+  };
+  const double once = (1 + 4) * elements + 4 * scales, shorter = once - (1 + 4) * last - 4 * last_scales;
+  BOOST_TEST(near(expanding("--checkpoint-activations=false"), 3 * 2 * once), expanding("--checkpoint-activations=false"));
+  BOOST_TEST(near(expanding("--checkpoint-activations"), 3 * 2 * once + 2 * shorter), expanding("--checkpoint-activations"));
   // Parameters in bf16, with slots for two blocks: forward loads the root and three blocks, backward loads the first block
   // again. All gradients are unloaded. For the optimizer, gradient and parameters of the last block are loaded again, and fp32
   // copies and moments are loaded; parameters, copies and moments are unloaded. Buffers are multiples of 64 bytes.
@@ -533,6 +546,10 @@ BOOST_AUTO_TEST_CASE(what_fits) {
   CHECK_CONTAINS(describe(just), "--checkpoint-activations");
   BOOST_TEST(!nothing.least_communicating().has_value());
   CHECK_CONTAINS(describe(nothing), "nothing fits");
+  CHECK_CONTAINS(describe(nothing), "  more ranks, a smaller --batch-size or");
+  PlanTableOptions adapters = small("1", "2", {"--lora-rank", "2"});
+  adapters.memory_limit = 1;
+  CHECK_CONTAINS(describe(make_plan_table(adapters)), "  more ranks, --base-dtype nf4, a smaller --batch-size or");
   BOOST_TEST(to_json(nothing)["least_communicating"].is_null());
 }
 

@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "families.hpp"
 #include "golden.hpp"
 #include "jobs/job.hpp"
 
@@ -156,6 +157,38 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
     config.erase(key);
     std::ofstream(folder / "saves-peft" / "adapter_config.json") << config;
   }
+}
+
+// PEFT also adapts the head; here only projections of blocks have adapters.
+BOOST_AUTO_TEST_CASE(adapters_of_the_head_are_refused) {
+  const auto folder = fresh_folder();
+  expect_done(train(folder, 1, "saves", 1, "--model " + base + " --lora-rank 2"));
+  std::string bytes = adapters_of(folder, "saves");
+  for (const std::string matrix : {"A", "B"}) {
+    const std::string name = "\"base_model.model.model.layers.0.self_attn.q_proj.lora_" + matrix + ".weight\"",
+                      other = "\"base_model.model.lm_head.lora_" + matrix + ".weight\"";
+    const std::size_t at = bytes.find(name);
+    BOOST_TEST_REQUIRE(at != std::string::npos);
+    bytes.replace(at, name.size(), other + std::string(name.size() - other.size(), ' '));
+  }
+  std::ofstream(folder / "saves-peft" / "adapter_model.safetensors") << bytes;
+  fs::remove(folder / "saves-peft" / "adapter_model.safetensors.xxh3");
+  expect_refused(train(folder, 1, "others", 1, "--model " + base + " --adapter saves-peft"),
+                 "PEFT folder saves-peft has adapters of lm_head (only projections of the blocks have adapters here)");
+}
+
+BOOST_AUTO_TEST_CASE(gate_and_up_in_one_matrix_have_no_adapters) {
+  const auto folder = fresh_folder();
+  const json one = family_case("phi3");
+  write_formula_model(folder / "phi", one["config"]);
+  write_formula_tokens(folder / "train.bin", one["config"]["vocab_size"], 100);
+  const std::string words = "train.bin --model phi --tokens-per-sample 8 --max-update 1 --save-dir saves --lora-rank 2";
+  const auto job = [&](const std::string& more) { return run(folder, mpirun(1, "fsdp-train", split(words + more))); };
+  expect_refused(job(" --lora-targets all-linear"), "use adapters of other projections: qkv_proj, o_proj, down_proj");
+  expect_done(job(" --lora-targets *.0.self_attn.qkv_proj,down_proj"));
+  adapters_of(folder, "saves");
+  const json config = json::parse(std::ifstream(folder / "saves-peft" / "adapter_config.json"));
+  BOOST_TEST(config["target_modules"].size() == 1 + one["config"]["num_hidden_layers"].get<std::size_t>());
 }
 
 // The memory of a run is that of fsdp-plan. The parameters of a frozen model in bf16 have 2 bytes each, divided by the ranks.

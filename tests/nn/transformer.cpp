@@ -334,8 +334,20 @@ BOOST_AUTO_TEST_CASE(adapters_have_the_targets_of_peft) {
              "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj ");
   TransformerConfig config = tiny_llama();
   config.lora = {4, 8, 0, false, {"q_proj", "lm_head"}};
-  CHECK_CONTAINS(test::message_of([&] { Transformer model(config); }),
-                 "'lm_head' matches no projection of a block (those of this model are q_proj, k_proj, v_proj, o_proj,");
+  CHECK_CONTAINS(
+      test::message_of([&] { Transformer model(config); }),
+      "'lm_head' matches no projection of a block (those that can have adapters are q_proj, k_proj, v_proj, o_proj,");
+  // Only possible targets are named, and each only once.
+  const auto refusal = [](TransformerConfig of, const char* target) {
+    of.lora = {4, 8, 0, false, {target}};
+    return test::message_of([&] { list_parameters(of); });
+  };
+  CHECK_CONTAINS(refusal(tiny_gpt2(), "foo"), "(those that can have adapters are c_attn, c_proj, c_fc); correct it");
+  const TransformerConfig phi = find_family("phi3").defaults;
+  CHECK_CONTAINS(refusal(phi, "foo"), "(those that can have adapters are qkv_proj, o_proj, down_proj); correct it");
+  CHECK_CONTAINS(refusal(phi, "all-linear"),
+                 "adapters of model.layers.0.mlp.gate_up_proj are not supported (it has the gate and the up projection in one "
+                 "matrix); use adapters of other projections: qkv_proj, o_proj, down_proj");
 }
 
 // Masks depend on each dropout rate, on the seed, the update and the place in the update.
