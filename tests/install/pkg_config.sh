@@ -18,6 +18,8 @@ unset LD_LIBRARY_PATH
 
 [[ $(pkg-config --modversion fsdp) == "$version" ]] || fail "pkg-config has another version"
 read -ra options <<<"$(pkg-config --cflags --libs fsdp)"
+macros=$("$compiler" "${options[@]}" -E -x c++ - <<<$'#include <fsdp/fsdp.hpp>\nFSDP_VERSION_MAJOR.FSDP_VERSION_MINOR' | tail -n 1)
+[[ ${macros// /} == "${version%.*}" ]] || fail "<fsdp/fsdp.hpp> has version $macros, but this is $version"
 "$compiler" "${flags[@]}" -Wall -Wextra -Werror "$repository/docs/tutorial/fsdp_basics.cpp" "${options[@]}" -o "$work/fsdp_basics"
 library=$(ldd "$work/fsdp_basics" | sed -nE 's/^\s*libfsdp\.so\S* => (.*) \(0x.*/\1/p')
 [[ $(realpath "$library") == "$(realpath "$work/moved/$lib")"/* ]] || fail "the program uses the library '$library'"
