@@ -1,5 +1,5 @@
-# `cmake --install`: the programs (apps/), libfsdp, its headers, and the files that find_package(fsdp) reads. The targets are fsdp::fsdp and
-# fsdp::testing.
+# `cmake --install`: the programs (apps/), libfsdp, its headers, and the files that find_package(fsdp) and pkg-config read. The targets are
+# fsdp::fsdp and fsdp::testing.
 #
 # Programs include <fsdp/fsdp.hpp> (docs/api.md), and their tests <fsdp/check_gradients.hpp>. All other headers are in
 # include/fsdp/internal/, and have the same paths as here, for example "fsdp/plan.hpp". Headers that need another library's headers (mpi.h,
@@ -24,3 +24,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/fsdp-config.cmake.in ${P
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/fsdp-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/generated/fsdp-config.cmake ${PROJECT_BINARY_DIR}/generated/fsdp-config-version.cmake
   DESTINATION ${package_folder})
+
+file(RELATIVE_PATH from_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(${CMAKE_CURRENT_LIST_DIR}/fsdp.pc.in ${PROJECT_BINARY_DIR}/generated/fsdp.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/generated/fsdp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -8,7 +8,7 @@
 #include "api/layer.hpp"
 #include "api/layers.hpp"
 #include "api/ops.hpp"
-#include "base/error.hpp"
+#include "base/user_error.hpp"
 
 #define FSDP_VERSION_MAJOR 0
 #define FSDP_VERSION_MINOR 1

@@ -52,7 +52,7 @@ try_mutant() {
     *) product=$(cd "$build" && echo lib/libfsdp.so.*.*.*) ;;
   esac
   output=$folder/${product##*/}
-  [[ $product != lib/* ]] || output=$folder/libfsdp.so.0
+  [[ $product != lib/* ]] || output=${output%.*} # the SONAME
 
   # What the compiler reads is the source, or a file that includes it: the double has one for each .cu, and a unity build one for several sources.
   local unit mutated=$path compile link object

@@ -82,10 +82,11 @@ run(${FOLDER}/user ${MPIRUN} -np 2 build/user)
 expect_text("fsdp ${VERSION}")
 expect_text("2 ranks add up to 3")
 
-# The programs of docs/tutorial and docs/examples, built as their readers do.
+# The programs of docs/tutorial and docs/examples, built as their readers do. They need neither fmt nor nlohmann-json.
 function(build_programs folder)
   run(${FOLDER} ${CMAKE_COMMAND} -S ${DOCS}/${folder} -B ${FOLDER}/${folder} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
-    "-DCMAKE_CXX_FLAGS=${FLAGS} -Wall -Wextra -Werror" "-DCMAKE_PREFIX_PATH=${FOLDER}/moved;${PREFIX_PATH}")
+    "-DCMAKE_CXX_FLAGS=${FLAGS} -Wall -Wextra -Werror" -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON
+    "-DCMAKE_PREFIX_PATH=${FOLDER}/moved;${PREFIX_PATH}")
   run(${FOLDER} ${CMAKE_COMMAND} --build ${FOLDER}/${folder})
 endfunction()
 
