@@ -81,12 +81,15 @@ struct Chain::Scratch {
   }
 };
 
-Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss, const DeviceTraits& device)
+Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr loss, const DeviceTraits& device,
+             const std::vector<TiedParameters>& ties)
     : device_(device), loss_(std::move(loss)) {
   if (!loss_) throw UserError("the model has no loss (training needs one); give it one by Sequential::loss()");
+  std::vector<TiedParameters> tied = ties;
   std::set<std::string> names = {loss_name};
-  std::size_t width = layers.empty() ? loss_->inputs() : layers.front().layer->inputs();
-  if (layers.empty() || !layers.front().layer->takes_tokens()) input_width_ = width;
+  std::size_t width = layers.empty() ? loss_->inputs() : layers.front().second->inputs();
+  if (layers.empty() || !layers.front().second->takes_tokens()) input_width_ = width;
+  require_separate(layers);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto& [name, layer] = layers[i];
     const bool is_first = i == 0 && layer->takes_tokens();
@@ -103,10 +106,8 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
           name));
     if (layer->takes_tokens() && i > 0)
       throw UserError(format("layer '{}' takes tokens (only the first layer can); put it first", name));
-    if (!is_first && layer->inputs() != width)
-      throw UserError(format("layer '{}' takes {} numbers per row (the layer before it gives {}); make them equal", name,
-                             layer->inputs(), width));
-    Stage stage = stage_of(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()));
+    if (i > 0) require_fit(layers[i - 1], layers[i]);
+    Stage stage = make_stage(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()), tied);
     if (is_first)
       first_ = std::move(stage);
     else
@@ -118,16 +119,28 @@ Chain::Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss
   }
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
   if (loss_->inputs() != width)
-    throw UserError(
-        format("the loss takes {} numbers per row (the last layer gives {}); make them equal", loss_->inputs(), width));
-  head_ = stage_of(loss_name, nullptr, loss_->parameters(), -1);
+    throw UserError(format("the loss takes {} numbers per row (layer '{}' before it gives {}); make them equal",
+                           loss_->inputs(), layers.back().first, width));
+  head_ = make_stage(loss_name, nullptr, loss_->parameters(), -1, tied);
+  if (!tied.empty())
+    throw UserError(format("tie() names the parameter '{}' (this model has {}); correct the name", tied.front().name,
+                           parameters_.empty() ? "none" : format("{}, ...", parameters_.front().name)));
+  find_ties();
   widest_ = std::max(widest_, width);
   most_scratch_ = std::max(most_scratch_, loss_->scratch());
   most_columns_ = std::max({most_columns_, widest_, most_scratch_});
 }
 
-Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block) {
-  Stage stage{name, std::move(layer), std::move(parameters), parameters_.size()};
+std::size_t Chain::place_of(const std::string& parameter) const {
+  const auto found =
+      std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.name == parameter; });
+  return static_cast<std::size_t>(found - parameters_.begin());
+}
+
+/// Makes a stage, and adds its parameters to those of the model, except tied ones, which it removes from `tied`.
+Chain::Stage Chain::make_stage(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
+                               std::vector<TiedParameters>& tied) {
+  Stage stage{name, std::move(layer), std::move(parameters), {}, {}};
   for (const LayerParameter& parameter : stage.parameters) {
     if (parameter.name.empty())
       throw UserError(format("a parameter of layer '{}' has no name (checkpoints need it); correct parameters()", name));
@@ -146,12 +159,57 @@ Chain::Stage Chain::stage_of(const std::string& name, LayerPtr layer, std::vecto
       throw UserError(format(
           "parameter '{}' is initialized with {} {} (values must be finite, and scales at least 0); correct parameters()",
           whole, init.kind == Init::Kind::constant ? "the value" : "random numbers of scale", init.value));
-    for (const Parameter& other : parameters_)
-      if (other.name == whole) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
-    parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
     most_columns_ = std::max(most_columns_, parameter.shape.size() > 1 ? product / parameter.shape.front() : product);
+    const auto tie = std::find_if(tied.begin(), tied.end(), [&](const TiedParameters& one) { return one.name == whole; });
+    std::size_t place = tie == tied.end() ? place_of(whole) : place_of(tie->same_as);
+    if (tie != tied.end()) {
+      if (place == parameters_.size())
+        throw UserError(
+            format("tie() makes '{}' the parameter '{}' (no earlier layer has that); give the later parameter first, then the "
+                   "earlier one",
+                   whole, tie->same_as));
+      if (parameters_[place].shape != parameter.shape)
+        throw UserError(format("tie() makes '{}' {} the parameter '{}' {}; make the shapes equal", whole,
+                               to_string(parameter.shape), tie->same_as, to_string(parameters_[place].shape)));
+      tied.erase(tie);
+    } else {
+      if (place < parameters_.size()) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
+      parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
+    }
+    stage.places.push_back(place);
   }
   return stage;
+}
+
+/// Sets Stage::adds, in the order of backward. A parameter of several stages belongs to none of their blocks.
+void Chain::find_ties() {
+  std::vector<const Stage*> writer(parameters_.size());
+  const auto visit = [&](Stage& stage) {
+    for (const std::size_t place : stage.places) {
+      const Stage* const other = std::exchange(writer[place], &stage);
+      stage.adds.push_back(other != nullptr);
+      if (other && other != &stage) parameters_[place].block = -1;
+    }
+  };
+  visit(head_);
+  std::for_each(blocks_.rbegin(), blocks_.rend(), visit);
+  visit(first_);
+}
+
+std::size_t Chain::stage_of(const std::string& layer) const {
+  if (first_.layer && first_.name == layer) return 0;
+  std::string all = first_.layer ? first_.name : "";
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    if (blocks_[b].name == layer) return b + 1;
+    if (b < 8) all += (all.empty() ? "" : ", ") + blocks_[b].name;
+  }
+  throw UserError(
+      format("the model has no layer '{}' (it has {}{}); give one of these", layer, all, blocks_.size() > 8 ? ", ..." : ""));
+}
+
+std::size_t Chain::outputs_of(std::size_t stage) const {
+  if (stage > 0) return blocks_.at(stage - 1).layer->outputs();
+  return first_.layer ? first_.layer->outputs() : input_width_;
 }
 
 RowSizes Chain::row_sizes() const {
@@ -160,8 +218,7 @@ RowSizes Chain::row_sizes() const {
           .tokens = takes_tokens(),
           .labels = loss_->takes_labels(),
           .vocabulary = takes_tokens() ? first_.layer->vocabulary() : 0,
-          .classes = loss_->classes(),
-          .outputs = loss_->inputs()};
+          .classes = loss_->classes()};
 }
 
 std::size_t Chain::saved_numel(const Layer& layer, BatchShape shape, DType type) const {
@@ -173,14 +230,10 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
                    .inputs = R * input_width_ * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
-                   .losses = (R + floats_for(R * loss_->inputs(), type)) * sizeof(float)};
-  const auto add_stage = [&](const Stage& stage) {
-    std::vector<std::size_t>& read = sizes.stages.emplace_back();
-    for (std::size_t i = 0; i < stage.parameters.size(); ++i) read.push_back(stage.begin + i);
-  };
+                   .losses = R * sizeof(float)};
+  const auto add_stage = [&](const Stage& stage) { sizes.stages.push_back(stage.places); };
   add_stage(first_);
-  const std::size_t given = first_.layer ? first_.layer->outputs() : input_width_;
-  sizes.activations.push_back(R * given * size_of(type));
+  sizes.activations.push_back(R * outputs_of(0) * size_of(type));
   for (const Stage& block : blocks_) {
     add_stage(block);
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
@@ -227,18 +280,19 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
   pass.most_columns = most_columns_;
-  pass.weights = context.weights.data() + stage.begin;
-  pass.parameters = stage.parameters;
-  for (std::size_t i = 0; i < stage.parameters.size(); ++i)
-    expect(pass.weights[i] != nullptr, "a stage runs with its parameters gathered");
+  pass.weights = context.weights.data();
+  pass.parameters = stage.parameters, pass.places = stage.places;
+  for (const std::size_t place : stage.places)
+    expect(pass.weights[place] != nullptr, "a stage runs with its parameters gathered");
   return pass;
 }
 
-/// Sets gradients to zero for the first micro-batch (`write` is overwrite), because layers always add to gradients.
+/// Sets gradients to zero for the first micro-batch (`write` is overwrite), because layers always add to gradients. Gradients
+/// of tied parameters are set to zero once.
 void Chain::clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const {
   if (write == kernels::Write::add) return;
   for (std::size_t i = 0; i < stage.parameters.size(); ++i)
-    if (float* const gradient = context.gradients[stage.begin + i])
+    if (float* const gradient = stage.adds[i] ? nullptr : context.gradients[stage.places[i]])
       kernels::fill_zero(context.stream, gradient, numel(stage.parameters[i].shape));
 }
 
@@ -264,7 +318,7 @@ void Chain::backward(const StageContext& context, const Stage& stage, const Pass
   if (dx) backward_pass.dx = dense(dx, R, layer.inputs(), context.type);
   backward_pass.saved = dense(saved, R, layer.saved(), context.type);
   backward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
-  backward_pass.gradients = context.gradients.data() + stage.begin;
+  backward_pass.gradients = context.gradients.data();
   naming("layer", stage.name, [&] { layer.backward(backward_pass); });
 }
 
@@ -328,13 +382,11 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   pass.losses = context.scratch + scratch.losses;
   if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
   pass.scale = scale;
-  pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() + head_.begin : nullptr;
+  pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() : nullptr;
   if (dx) clear_gradients(context, head_, write);
   naming("loss", head_.name, [&] { loss_->evaluate(pass); });
   kernels::add_losses(context.stream, total, pass.losses, R);
-  if (!losses) return;
-  context.stream.copy(losses, pass.losses, R * sizeof(float));
-  context.stream.copy(losses + R, x, R * loss_->inputs() * size_of(context.type));
+  if (losses) context.stream.copy(losses, pass.losses, R * sizeof(float));
 }
 
 void Chain::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,

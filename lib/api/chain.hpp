@@ -9,21 +9,24 @@
 #include <utility>
 #include <vector>
 
+#include "api/composition.hpp"
 #include "api/layer.hpp"
 #include "nn/model.hpp"
 
 namespace fsdp {
 
-struct NamedLayer {
-  std::string name;
-  LayerPtr layer;
+/// Two parameters that are one: `name` is `same_as`, which belongs to an earlier layer.
+struct TiedParameters {
+  std::string name, same_as;
 };
 
 class Chain final : public Model {
  public:
   /// If the first layer takes tokens, it is the first stage. Else the first stage copies the numbers of the batch, and all
-  /// layers are blocks. Throws UserError if the sizes of adjacent layers differ, or if a name is empty or used twice.
-  Chain(std::vector<NamedLayer> layers, std::string loss_name, LossPtr loss, const DeviceTraits& device);
+  /// layers are blocks. Throws UserError if the sizes of adjacent layers differ, if a name is empty or used twice, or if an
+  /// object with parameters is used as two layers.
+  Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr loss, const DeviceTraits& device,
+        const std::vector<TiedParameters>& tied = {});
 
   const DeviceTraits& device() const override { return device_; }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
@@ -52,18 +55,27 @@ class Chain final : public Model {
   const Loss& loss() const { return *loss_; }
   /// Returns true if all layers and the loss support this type.
   bool works_in(DType type) const;
+  /// The stage of a layer: 0 for one that takes tokens, 1 + b for block b. Throws UserError if there is none of that name.
+  std::size_t stage_of(const std::string& layer) const;
+  /// The number of values per row that a stage gives.
+  std::size_t outputs_of(std::size_t stage) const;
 
  private:
-  /// A layer or the loss, with its parameters. `begin` is the index of its first parameter among all parameters of the model.
+  /// A layer or the loss, with its parameters, and the place of each among the parameters of the model. adds[i]: backward of a
+  /// later stage, or of this one, has already written the gradient of parameter i, because the parameters are tied.
   struct Stage {
     std::string name;
     LayerPtr layer;
     std::vector<LayerParameter> parameters;
-    std::size_t begin = 0;
+    std::vector<std::size_t> places;
+    std::vector<bool> adds;
   };
   struct Scratch;
 
-  Stage stage_of(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block);
+  Stage make_stage(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
+                   std::vector<TiedParameters>& tied);
+  void find_ties();
+  std::size_t place_of(const std::string& parameter) const;
   std::size_t saved_numel(const Layer& layer, BatchShape shape, DType type) const;
   Pass pass_of(const StageContext& context, const Stage& stage, const Scratch& scratch) const;
   void clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const;

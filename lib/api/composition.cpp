@@ -1,6 +1,7 @@
 #include "api/composition.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "api/ops.hpp"
@@ -9,112 +10,101 @@
 
 namespace fsdp {
 
+Composition::Composition(const std::string& function, NamedLayers layers) : layers_(std::move(layers)) {
+  if (layers_.empty()) throw UserError(format("{}() has no layers; give it at least one", function));
+  std::set<std::string> names;
+  for (const auto& [name, layer] : layers_) {
+    if (!layer) throw UserError(format("layer '{}' of {}() is null; give a layer", name, function));
+    if (!names.insert(name).second || (name.empty() && layers_.size() > 1))
+      throw UserError(
+          format("a layer of {}() has the name '{}' (each needs a unique name); choose another name", function, name));
+    const std::vector<LayerParameter> own = layer->parameters();
+    places_.push_back({parameters_.size(), own.size(), saved_, floats_});
+    for (LayerParameter parameter : own) {
+      if (!name.empty()) parameter.name = name + "." + parameter.name;
+      parameters_.push_back(std::move(parameter));
+    }
+    saved_ += layer->saved(), floats_ += layer->saved_floats();
+    scratch_ = std::max(scratch_, layer->scratch());
+  }
+}
+
+std::size_t Composition::vocabulary() const {
+  std::size_t least = 0;
+  for (const auto& [name, layer] : layers_)
+    if (const std::size_t n = layer->vocabulary(); n > 0) least = least == 0 ? n : std::min(least, n);
+  return least;
+}
+
+bool Composition::works_in(DType type) const {
+  return std::all_of(layers_.begin(), layers_.end(), [&](const auto& one) { return one.second->works_in(type); });
+}
+
+bool Composition::works_on_gpu() const {
+  return std::all_of(layers_.begin(), layers_.end(), [](const auto& one) { return one.second->works_on_gpu(); });
+}
+
+template <class AnyPass>
+void Composition::prepare(AnyPass& pass, std::size_t i, const Tensor& x) const {
+  const Layer& layer = *layers_.at(i).second;
+  const Place& place = places_[i];
+  pass.x = x;
+  pass.saved = pass.saved.part(place.saved, layer.saved());
+  pass.stats = pass.stats.part(place.floats, layer.saved_floats());
+  pass.scratch = pass.scratch.part(0, layer.scratch());
+  pass.parameters = pass.parameters.subspan(place.parameter, place.parameters);
+  pass.places = pass.places.subspan(place.parameter, place.parameters);
+}
+
+void Composition::run_forward(const ForwardPass& whole, std::size_t i, const Tensor& x, const Tensor& y) const {
+  ForwardPass pass = whole;
+  prepare(pass, i, x);
+  pass.y = y;
+  layers_[i].second->forward(pass);
+}
+
+void Composition::run_backward(const BackwardPass& whole, std::size_t i, const Tensor& x, const Tensor& dy,
+                               const Tensor& dx) const {
+  BackwardPass pass = whole;
+  prepare(pass, i, x);
+  pass.dy = dy, pass.dx = dx;
+  layers_[i].second->backward(pass);
+}
+
 namespace {
 
-/// An inner layer, and the places of its parameters and saved numbers among those of the whole.
-struct Inner {
-  LayerPtr layer;
-  std::size_t parameter = 0, parameters = 0, saved = 0, floats = 0;
-};
+/// Throws UserError for a layer of tokens, which `function`() cannot contain.
+void require_no_tokens(const char* function, const NamedLayers& layers) {
+  for (const auto& [name, layer] : layers)
+    if (layer && layer->takes_tokens())
+      throw UserError(
+          format("layer '{}' of {}() takes tokens (only the first layer of a model can); put it first", name, function));
+}
 
-/// What all layers with inner layers have in common. Scratch memory begins with that of the inner layer that runs.
-class Composition : public Layer {
+class Chained : public Composition {
  public:
-  Composition(const char* function, const NamedLayers& layers) {
-    if (layers.empty()) throw UserError(format("{}() has no layers; give it at least one", function));
-    std::set<std::string> names;
-    for (const auto& [name, layer] : layers) {
-      if (!layer) throw UserError(format("layer '{}' of {}() is null; give a layer", name, function));
-      if (layer->takes_tokens())
-        throw UserError(
-            format("layer '{}' of {}() takes tokens (only the first layer of a model can); put it first", name, function));
-      if (!names.insert(name).second || (name.empty() && layers.size() > 1))
-        throw UserError(
-            format("a layer of {}() has the name '{}' (each needs a unique name); choose another name", function, name));
-      Inner& one = inner_.emplace_back(Inner{layer, parameters_.size(), 0, saved_, floats_});
-      for (LayerParameter& parameter : layer->parameters()) {
-        if (!name.empty()) parameter.name = name + "." + parameter.name;
-        parameters_.push_back(std::move(parameter));
-      }
-      one.parameters = parameters_.size() - one.parameter;
-      saved_ += layer->saved(), floats_ += layer->saved_floats();
-      scratch_ = std::max(scratch_, layer->scratch());
-    }
-  }
-  std::vector<LayerParameter> parameters() const final { return parameters_; }
-  std::size_t inputs() const override { return inner_.front().layer->inputs(); }
-  std::size_t outputs() const override { return inner_.back().layer->outputs(); }
-  std::size_t saved() const override { return saved_; }
-  std::size_t saved_floats() const final { return floats_; }
-  std::size_t scratch() const override { return scratch_; }
-  bool works_in(DType type) const final {
-    return std::all_of(inner_.begin(), inner_.end(), [&](const Inner& one) { return one.layer->works_in(type); });
-  }
-  bool works_on_gpu() const final {
-    return std::all_of(inner_.begin(), inner_.end(), [](const Inner& one) { return one.layer->works_on_gpu(); });
-  }
-
- protected:
-  const std::vector<Inner>& inner() const { return inner_; }
-  std::size_t saved_of_inner() const { return saved_; }
-  std::size_t scratch_of_inner() const { return scratch_; }
-
-  void forward(const ForwardPass& whole, const Inner& one, const Tensor& x, const Tensor& y) const {
-    ForwardPass pass = whole;
-    prepare(pass, one, x);
-    pass.y = y;
-    one.layer->forward(pass);
-  }
-  void backward(const BackwardPass& whole, const Inner& one, const Tensor& x, const Tensor& dy, const Tensor& dx) const {
-    BackwardPass pass = whole;
-    prepare(pass, one, x);
-    pass.dy = dy, pass.dx = dx;
-    if (pass.gradients) pass.gradients += one.parameter;
-    one.layer->backward(pass);
-  }
-
- private:
-  template <class AnyPass>
-  static void prepare(AnyPass& pass, const Inner& one, const Tensor& x) {
-    pass.x = x;
-    pass.saved = pass.saved.part(one.saved, one.layer->saved());
-    pass.stats = pass.stats.part(one.floats, one.layer->saved_floats());
-    pass.scratch = pass.scratch.part(0, one.layer->scratch());
-    pass.weights += one.parameter;
-    pass.parameters = pass.parameters.subspan(one.parameter, one.parameters);
-  }
-
-  std::vector<Inner> inner_;
-  std::vector<LayerParameter> parameters_;
-  std::size_t saved_ = 0, floats_ = 0, scratch_ = 0;
-};
-
-class Chained final : public Composition {
- public:
-  explicit Chained(const NamedLayers& layers) : Composition("sequential", layers) {
+  explicit Chained(const NamedLayers& layers, const char* function = "sequential") : Composition(function, layers) {
+    require_no_tokens(function, layers);
     for (std::size_t i = 1; i < layers.size(); ++i) {
-      const std::size_t given = layers[i - 1].second->outputs(), taken = layers[i].second->inputs();
-      if (given != taken)
-        throw UserError(format("layer '{}' takes {} numbers per row (the layer before it gives {}); make them equal",
-                               layers[i].first, taken, given));
-      between_.push_back(saved_of_inner() + width_);
+      require_fit(layers[i - 1], layers[i]);
+      between_.push_back(Composition::saved() + width_);
+      const std::size_t given = layers[i - 1].second->outputs();
       width_ += given, widest_ = std::max(widest_, given);
     }
   }
-  std::size_t saved() const override { return saved_of_inner() + width_; }
-  std::size_t scratch() const override { return scratch_of_inner() + 2 * widest_; }
+  std::size_t saved() const override { return Composition::saved() + width_; }
+  std::size_t scratch() const override { return Composition::scratch() + 2 * widest_; }
 
   void forward(const ForwardPass& pass) const override {
-    const std::size_t last = inner().size() - 1;
-    for (std::size_t i = 0; i <= last; ++i)
-      Composition::forward(pass, inner()[i], input(pass, i), i == last ? pass.y : input(pass, i + 1));
+    const std::size_t last = layers().size() - 1;
+    for (std::size_t i = 0; i <= last; ++i) run_forward(pass, i, input(pass, i), i == last ? pass.y : input(pass, i + 1));
   }
   void backward(const BackwardPass& pass) const override {
     Tensor dy = pass.dy;
-    for (std::size_t i = inner().size(); i-- > 0;) {
-      const std::size_t place = scratch_of_inner() + i % 2 * widest_;
-      const Tensor dx = i == 0 ? pass.dx : pass.scratch.part(place, inner()[i].layer->inputs());
-      Composition::backward(pass, inner()[i], input(pass, i), dy, dx);
+    for (std::size_t i = layers().size(); i-- > 0;) {
+      const std::size_t place = Composition::scratch() + i % 2 * widest_;
+      const Tensor dx = i == 0 ? pass.dx : pass.scratch.part(place, layers()[i].second->inputs());
+      run_backward(pass, i, input(pass, i), dy, dx);
       dy = dx;
     }
   }
@@ -123,74 +113,256 @@ class Chained final : public Composition {
   /// The input of inner layer i; those after the first one are saved.
   template <class AnyPass>
   Tensor input(const AnyPass& pass, std::size_t i) const {
-    return i == 0 ? pass.x : pass.saved.part(between_[i - 1], inner()[i].layer->inputs());
+    return i == 0 ? pass.x : pass.saved.part(between_[i - 1], layers()[i].second->inputs());
   }
 
   std::vector<std::size_t> between_;  // where the outputs between layers begin in `saved`
   std::size_t width_ = 0, widest_ = 0;
 };
 
-class Residual final : public Composition {
+class Repeated final : public Chained {
  public:
-  explicit Residual(LayerPtr layer) : Composition("residual", {{"", std::move(layer)}}) {
-    if (inputs() != outputs())
-      throw UserError(format("residual() adds {} outputs to {} inputs; make them equal", outputs(), inputs()));
+  explicit Repeated(const NamedLayers& layers) : Chained(layers, "repeat") {}
+};
+
+/// What the layers below have in common: one inner layer without a name.
+class Around : public Composition {
+ public:
+  Around(const char* function, LayerPtr layer) : Composition(function, {{"", std::move(layer)}}) {
+    require_no_tokens(function, layers());
   }
-  std::size_t scratch() const override { return scratch_of_inner() + outputs(); }
+
+ protected:
+  const Layer& inner() const { return *layers().front().second; }
+};
+
+class Residual final : public Around {
+ public:
+  explicit Residual(LayerPtr layer) : Around("residual", std::move(layer)) {
+    if (inner().inputs() < inner().outputs())
+      throw UserError(format("residual() adds {} outputs to {} inputs; make them equal", inner().outputs(), inner().inputs()));
+  }
+  std::size_t outputs() const override { return inputs(); }
+  std::size_t scratch() const override { return Composition::scratch() + 2 * inner().outputs(); }
 
   void forward(const ForwardPass& pass) const override {
-    Composition::forward(pass, inner().front(), pass.x, pass.y);
-    ops::add(pass, pass.y, pass.y, pass.x);
+    const std::size_t m = inner().outputs(), rest = inputs() - m;
+    if (rest == 0) {
+      run_forward(pass, 0, pass.x, pass.y);
+      return ops::add(pass, pass.y, pass.y, pass.x);
+    }
+    const Tensor branch = pass.scratch.part(Composition::scratch(), m), sum = pass.scratch.part(Composition::scratch() + m, m);
+    run_forward(pass, 0, pass.x, branch);
+    ops::copy(pass, sum, pass.x.columns_from(0, m));
+    ops::add(pass, sum, branch, sum);
+    ops::copy(pass, pass.y.columns_from(0, m), sum);
+    ops::copy(pass, pass.y.columns_from(m, rest), pass.x.columns_from(m, rest));
   }
   void backward(const BackwardPass& pass) const override {
-    const Tensor dy = pass.scratch.part(scratch_of_inner(), outputs());  // the inner layer may change its own
-    ops::copy(pass, dy, pass.dy);
-    Composition::backward(pass, inner().front(), pass.x, pass.dy, pass.dx);
-    if (pass.dx) ops::add(pass, pass.dx, pass.dx, dy);
+    const Tensor dy = pass.scratch.part(Composition::scratch(), inner().outputs());  // the inner layer may change it
+    ops::copy(pass, dy, pass.dy.columns_from(0, inner().outputs()));
+    run_backward(pass, 0, pass.x, dy, pass.dx);
+    if (pass.dx) ops::add(pass, pass.dx, pass.dx, pass.dy);
   }
 };
 
 class Parallel final : public Composition {
  public:
-  explicit Parallel(const NamedLayers& layers) : Composition("parallel", layers) {
-    const Layer& first = *layers.front().second;
-    for (const auto& [name, layer] : layers)
-      if (layer->inputs() != first.inputs() || layer->outputs() != first.outputs())
-        throw UserError(
-            format("layer '{}' of parallel() has {} inputs and {} outputs, the first one {} and {}; make them equal", name,
-                   layer->inputs(), layer->outputs(), first.inputs(), first.outputs()));
+  Parallel(const NamedLayers& layers, Join join) : Composition("parallel", layers), join_(join) {
+    const auto& [first_name, first] = layers.front();
+    for (const auto& [name, layer] : layers) {
+      if (layer->inputs() != first->inputs() || layer->takes_tokens() != first->takes_tokens() ||
+          (join == Join::sum && layer->outputs() != first->outputs()))
+        throw UserError(format("layer '{}' of parallel() maps {}{} to {}, and layer '{}' {}{} to {}; make them equal", name,
+                               layer->inputs(), layer->takes_tokens() ? " token" : "", layer->outputs(), first_name,
+                               first->inputs(), first->takes_tokens() ? " token" : "", first->outputs()));
+      begin_.push_back(outputs_);
+      outputs_ += layer->outputs();
+      widest_ = std::max(widest_, layer->outputs());
+    }
+    if (join == Join::sum) outputs_ = first->outputs();
   }
-  std::size_t scratch() const override { return scratch_of_inner() + inputs() + outputs(); }
+  std::size_t outputs() const override { return outputs_; }
+  bool takes_tokens() const override { return layers().front().second->takes_tokens(); }
+  std::size_t scratch() const override { return Composition::scratch() + widest_ + inputs(); }
 
   void forward(const ForwardPass& pass) const override {
-    const Tensor more = pass.scratch.part(scratch_of_inner(), outputs());
-    for (const Inner& one : inner()) {
-      const bool first = &one == &inner().front();
-      Composition::forward(pass, one, pass.x, first ? pass.y : more);
-      if (!first) ops::add(pass, pass.y, pass.y, more);
+    for (std::size_t i = 0; i < layers().size(); ++i) {
+      const std::size_t width = layers()[i].second->outputs();
+      const Tensor part = pass.scratch.part(Composition::scratch(), width);
+      const bool is_sum = join_ == Join::sum;
+      run_forward(pass, i, pass.x, is_sum && i == 0 ? pass.y : part);
+      if (is_sum && i > 0) ops::add(pass, pass.y, pass.y, part);
+      if (!is_sum) ops::copy(pass, pass.y.columns_from(begin_[i], width), part);
     }
   }
   void backward(const BackwardPass& pass) const override {
-    const Tensor more = pass.scratch.part(scratch_of_inner(), inputs()),
-                 dy = pass.scratch.part(scratch_of_inner() + inputs(), outputs());
-    for (const Inner& one : inner()) {
-      const bool first = &one == &inner().front();
-      ops::copy(pass, dy, pass.dy);  // each inner layer may change its own
-      Composition::backward(pass, one, pass.x, dy, first || !pass.dx ? pass.dx : more);
-      if (!first && pass.dx) ops::add(pass, pass.dx, pass.dx, more);
+    const Tensor more = pass.scratch.part(Composition::scratch() + widest_, inputs());
+    for (std::size_t i = 0; i < layers().size(); ++i) {
+      const std::size_t width = layers()[i].second->outputs();
+      const Tensor dy = pass.scratch.part(Composition::scratch(), width);  // each inner layer may change its own
+      ops::copy(pass, dy, join_ == Join::sum ? pass.dy : pass.dy.columns_from(begin_[i], width));
+      run_backward(pass, i, pass.x, dy, i == 0 || !pass.dx ? pass.dx : more);
+      if (i > 0 && pass.dx) ops::add(pass, pass.dx, pass.dx, more);
     }
   }
+
+ private:
+  const Join join_;
+  std::vector<std::size_t> begin_;  // the first column of each layer's outputs
+  std::size_t outputs_ = 0, widest_ = 0;
+};
+
+class KeepColumns final : public Around {
+ public:
+  KeepColumns(std::size_t count, LayerPtr layer) : Around("keep_columns", std::move(layer)), count_(count) {}
+  std::size_t inputs() const override { return inner().inputs() + count_; }
+  std::size_t outputs() const override { return inner().outputs() + count_; }
+  std::size_t scratch() const override { return Composition::scratch() + 2 * inner().inputs() + inner().outputs(); }
+
+  void forward(const ForwardPass& pass) const override {
+    const Tensor x = input(pass), y = output(pass.scratch);
+    run_forward(pass, 0, x, y);
+    ops::copy(pass, pass.y.columns_from(0, inner().outputs()), y);
+    ops::copy(pass, kept(pass.y), kept(pass.x));
+  }
+  void backward(const BackwardPass& pass) const override {
+    const Tensor x = input(pass), dy = output(pass.scratch), dx = place_of(pass.scratch, 1);
+    ops::copy(pass, dy, pass.dy.columns_from(0, inner().outputs()));
+    run_backward(pass, 0, x, dy, pass.dx ? dx : Tensor());
+    if (!pass.dx) return;
+    ops::copy(pass, pass.dx.columns_from(0, inner().inputs()), dx);
+    ops::copy(pass, kept(pass.dx), kept(pass.dy));
+  }
+
+ private:
+  Tensor place_of(const Tensor& scratch, std::size_t i) const {
+    return scratch.part(Composition::scratch() + i * inner().inputs(), inner().inputs());
+  }
+  Tensor output(const Tensor& scratch) const {
+    return scratch.part(Composition::scratch() + 2 * inner().inputs(), inner().outputs());
+  }
+  Tensor kept(const Tensor& whole) const { return whole.columns_from(whole.columns - count_, count_); }
+  Tensor input(const Pass& pass) const {
+    const Tensor x = place_of(pass.scratch, 0);
+    ops::copy(pass, x, pass.x.columns_from(0, inner().inputs()));
+    return x;
+  }
+
+  const std::size_t count_;
+};
+
+class SelectColumns final : public Layer {
+ public:
+  SelectColumns(std::size_t width, std::size_t begin, std::size_t count) : width_(width), begin_(begin), count_(count) {
+    if (count == 0 || begin > width || count > width - begin)
+      throw UserError(format("select_columns({}, {}, {}) takes columns that are not there (there are {}); correct the numbers",
+                             width, begin, count, width));
+  }
+  std::size_t inputs() const override { return width_; }
+  std::size_t outputs() const override { return count_; }
+  bool works_in(DType) const override { return true; }
+  bool works_on_gpu() const override { return true; }
+  void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x.columns_from(begin_, count_)); }
+  void backward(const BackwardPass& pass) const override {
+    ops::fill_zero(pass, pass.dx);
+    ops::copy(pass, pass.dx.columns_from(begin_, count_), pass.dy);
+  }
+
+ private:
+  const std::size_t width_, begin_, count_;
+};
+
+class PerPosition final : public Around {
+ public:
+  PerPosition(std::size_t n, LayerPtr layer) : Around("positions", std::move(layer)), n_(n) {
+    if (n == 0) throw UserError("positions() has no positions; give at least 1");
+  }
+  std::size_t inputs() const override { return n_ * inner().inputs(); }
+  std::size_t outputs() const override { return n_ * inner().outputs(); }
+  std::size_t saved() const override { return n_ * Composition::saved(); }
+  std::size_t saved_floats() const override { return n_ * Composition::saved_floats(); }
+  std::size_t scratch() const override { return n_ * Composition::scratch(); }
+
+  void forward(const ForwardPass& pass) const override {
+    ForwardPass inside = pass;
+    enter(inside);
+    run_forward(inside, 0, rows_of(pass.x), rows_of(pass.y));
+  }
+  void backward(const BackwardPass& pass) const override {
+    BackwardPass inside = pass;
+    enter(inside);
+    run_backward(inside, 0, rows_of(pass.x), rows_of(pass.dy), rows_of(pass.dx));
+  }
+
+ private:
+  Tensor rows_of(const Tensor& x) const { return x ? Tensor{x.data, x.rows * n_, x.columns / n_, x.columns / n_, x.type} : x; }
+  /// Each row becomes a sequence.
+  template <class AnyPass>
+  void enter(AnyPass& pass) const {
+    pass.first_sequence *= pass.T;
+    pass.B = pass.rows(), pass.T = n_;
+    pass.saved = rows_of(pass.saved), pass.stats = rows_of(pass.stats), pass.scratch = rows_of(pass.scratch);
+  }
+
+  const std::size_t n_;
 };
 
 }  // namespace
 
 LayerPtr sequential(const NamedLayers& layers) { return std::make_shared<Chained>(layers); }
 LayerPtr residual(LayerPtr layer) { return std::make_shared<Residual>(std::move(layer)); }
-LayerPtr parallel(const NamedLayers& layers) { return std::make_shared<Parallel>(layers); }
+LayerPtr parallel(const NamedLayers& layers, Join join) { return std::make_shared<Parallel>(layers, join); }
 LayerPtr repeat(std::size_t count, const std::function<LayerPtr(std::size_t)>& make) {
   NamedLayers layers;
   for (std::size_t i = 0; i < count; ++i) layers.emplace_back(std::to_string(i), make(i));
-  return sequential(layers);
+  return std::make_shared<Repeated>(layers);
+}
+LayerPtr keep_columns(std::size_t count, LayerPtr layer) { return std::make_shared<KeepColumns>(count, std::move(layer)); }
+LayerPtr select_columns(std::size_t width, std::size_t begin, std::size_t count) {
+  return std::make_shared<SelectColumns>(width, begin, count);
+}
+LayerPtr positions(std::size_t n, LayerPtr layer) { return std::make_shared<PerPosition>(n, std::move(layer)); }
+
+void require_fit(const std::pair<std::string, LayerPtr>& before, const std::pair<std::string, LayerPtr>& layer) {
+  if (layer.second->inputs() != before.second->outputs())
+    throw UserError(format("layer '{}' takes {} numbers per row (layer '{}' before it gives {}); make them equal", layer.first,
+                           layer.second->inputs(), before.first, before.second->outputs()));
+}
+
+void require_separate(const NamedLayers& layers) {
+  std::map<const Layer*, std::string> seen;
+  const std::function<void(const std::string&, const NamedLayers&)> visit = [&](const std::string& prefix,
+                                                                                const NamedLayers& all) {
+    for (const auto& [name, layer] : all) {
+      const std::string whole = prefix + (prefix.empty() || name.empty() ? "" : ".") + name;
+      if (layer->parameters().empty()) continue;
+      const auto [there, is_new] = seen.emplace(layer.get(), whole);
+      if (!is_new)
+        throw UserError(
+            format("layers '{}' and '{}' are one object (each would have parameters of its own); make two objects, and share "
+                   "parameters by Sequential::tie() if they should be the same",
+                   there->second, whole));
+      if (const auto* const inner = dynamic_cast<const Composition*>(layer.get())) visit(whole, inner->layers());
+    }
+  };
+  visit("", layers);
+}
+
+NamedLayers without_repeats(const NamedLayers& layers) {
+  NamedLayers flat;
+  for (const auto& [name, layer] : layers) {
+    const auto* const repeated = dynamic_cast<const Repeated*>(layer.get());
+    if (!repeated) {
+      flat.emplace_back(name, layer);
+      continue;
+    }
+    NamedLayers inner = repeated->layers();
+    for (auto& [index, one] : inner) index = name + "." + index;
+    inner = without_repeats(inner);
+    flat.insert(flat.end(), inner.begin(), inner.end());
+  }
+  return flat;
 }
 
 }  // namespace fsdp

@@ -47,6 +47,8 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
     const Optimizer& own = find_optimizer(o.optimizer);
     betas = format("({},{})", o.beta1.value_or(own.beta1), o.beta2.value_or(own.beta2));
   }
+  std::string units;
+  for (const std::string& pattern : o.wrap_patterns) units += (units.empty() ? "" : ",") + pattern;
   return {{"batch-size", "batch_size", text(o.batch_size)},
           {"tokens-per-sample", "sequence_length", text(o.sequence_length)},
           {"update-freq", "gradient_accumulation_steps", text(o.gradient_accumulation_steps)},
@@ -55,6 +57,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
            o.shard_group_size == 0 ? std::nullopt : std::optional(text(o.shard_group_size))},
           {"wrap-policy", "auto_wrap_policy", o.auto_wrap_policy},
           {"min-num-params", "min_num_params", if_given(o.min_num_params)},
+          {"wrap-units", "wrap_patterns", o.wrap_patterns.empty() ? std::nullopt : std::optional(units)},
           {"backward-prefetch", "backward_prefetch", o.backward_prefetch},
           {"forward-prefetch", "forward_prefetch", text(o.forward_prefetch)},
           {"limit-all-gathers", "limit_all_gathers", text(o.limit_all_gathers)},
@@ -130,10 +133,14 @@ Sequential& Sequential::loss(LossPtr loss, std::string name) {
   return *this;
 }
 
+Sequential& Sequential::tie(std::string parameter, std::string same_as) {
+  return tied_.emplace_back(std::move(parameter), std::move(same_as)), *this;
+}
+
 std::shared_ptr<const Model> Sequential::build(const DeviceTraits& device) const {
-  std::vector<NamedLayer> layers;
-  for (const auto& [name, layer] : layers_) layers.push_back({name, layer});
-  auto chain = std::make_shared<Chain>(std::move(layers), loss_name_, loss_, device);
+  std::vector<TiedParameters> tied;
+  for (const auto& [name, same_as] : tied_) tied.push_back({name, same_as});
+  auto chain = std::make_shared<Chain>(without_repeats(layers_), loss_name_, loss_, device, tied);
   if (chain->parameters().empty())
     throw UserError("the model has no parameters (there is nothing to train); add a layer that has some");
   return chain;
@@ -144,10 +151,13 @@ std::string Sequential::text() const {
   const auto add = [&](const std::string& name, const std::type_info& type) {
     all += format("{} of {}\n", name, boost::core::demangle(type.name()));
   };
-  for (const auto& [name, layer] : layers_) {
-    const Layer& each = *layer;
-    add(format("layer {}", name), typeid(each));
-  }
+  const std::function<void(const std::string&, const Layer&)> add_layer = [&](const std::string& name, const Layer& layer) {
+    add("layer " + name, typeid(layer));
+    if (const auto* const whole = dynamic_cast<const Composition*>(&layer))
+      for (const auto& [inner, part] : whole->layers()) add_layer(inner.empty() ? name : name + "." + inner, *part);
+  };
+  for (const auto& [name, layer] : layers_) add_layer(name, *layer);
+  for (const auto& [name, same_as] : tied_) all += format("{} is {}\n", name, same_as);
   if (!loss_) return all;
   const Loss& loss = *loss_;
   add("loss", typeid(loss));
@@ -265,10 +275,22 @@ TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
 }  // namespace
 
 struct FullyShardedDataParallel::Parts {
-  enum class Function { step, evaluate, predict, measure, save, load, save_full, load_full, load_adapter, for_each_parameter };
+  enum class Function {
+    step,
+    evaluate,
+    predict,
+    predict_layer,
+    measure,
+    save,
+    load,
+    save_full,
+    load_full,
+    load_adapter,
+    for_each_parameter
+  };
   static const char* name_of(Function function) {
-    constexpr std::array names = {"step", "evaluate",  "predict",   "measure",      "save",
-                                  "load", "save_full", "load_full", "load_adapter", "for_each_parameter"};
+    constexpr std::array names = {"step", "evaluate",  "predict",   "predict_layer", "measure",           "save",
+                                  "load", "save_full", "load_full", "load_adapter",  "for_each_parameter"};
     return names.at(static_cast<std::size_t>(function));
   }
 
@@ -370,11 +392,12 @@ struct FullyShardedDataParallel::Parts {
 
   StepResult step(double learning_rate, const FillBatch& fill);
   double evaluate(const FillBatch& fill, bool use_ema);
-  std::vector<float> predict(const FillBatch& fill, bool use_ema);
+  std::vector<float> predict(const std::string& layer, const FillBatch& fill, bool use_ema);
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema);
-  kernels::LossSum run_evaluation(bool use_ema, float* results = nullptr);
+  /// Runs `work`, which is collective, with the average of the parameters in their place.
+  void with_parameters(bool use_ema, const std::function<void()>& work);
   void require_evaluation(bool use_ema, bool of_outputs);
-  std::vector<float> outputs_of(bool use_ema);
+  std::vector<float> outputs_of(const std::string& layer, bool use_ema);
   void load(const std::filesystem::path& folder);
   void save_full(const std::filesystem::path& path, bool use_ema);
   void load_full(const std::filesystem::path& path, const CheckpointReader* adapters = nullptr);
@@ -540,27 +563,32 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
   return {.loss = result.loss, .gradient_norm = result.gradient_norm};
 }
 
-/// Runs forward over the batch that was filled.
-kernels::LossSum FullyShardedDataParallel::Parts::run_evaluation(bool use_ema, float* results) {
+void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::function<void()>& work) {
   const auto swap = [&] {
     if (!use_ema) return;
     executor().swap_average();
     executor().publish_parameters();
   };
   swap();
-  const kernels::LossSum sum = executor().evaluate(reader, results);
+  work();
   swap();
-  return sum;
 }
 
-std::vector<float> FullyShardedDataParallel::Parts::outputs_of(bool use_ema) {
-  const std::size_t R = sharding.batch.rows(), n = R * rows.outputs;
-  const std::size_t bytes = sharded->model().sizes(sharding.batch, sharding.types.parameter, {}).losses;
-  std::vector<float> results(bytes / sizeof(float)), outputs(n);
-  run_evaluation(use_ema, results.data());
-  with_element(sharding.types.parameter, [&]<class E>() {
-    const auto* const from = reinterpret_cast<const E*>(results.data() + R);
-    for (std::size_t i = 0; i < n; ++i) outputs[i] = static_cast<float>(from[i]);
+/// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
+std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
+  const auto& chain = static_cast<const Chain&>(sharded->model());
+  std::size_t stage = chain.blocks();
+  if (!layer.empty()) agree(world, [&] { stage = chain.stage_of(layer); });
+  std::vector<float> outputs;
+  outputs.reserve(sharding.batch.rows() * chain.outputs_of(stage));
+  with_parameters(use_ema, [&] {
+    executor().evaluate_stage(reader, stage, [&](const MemoryView& view) {
+      with_element(sharding.types.parameter, [&]<class E>() {
+        view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
+          std::transform(values, values + n, std::back_inserter(outputs), [](E value) { return static_cast<float>(value); });
+        });
+      });
+    });
   });
   return outputs;
 }
@@ -569,23 +597,23 @@ void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_o
   require_average(use_ema);
   agree(world, [&] {
     require_user(!use_ema || sharding.types.master == DType::f32, "the average is evaluated only with fp32 parameters");
-    require_user(!of_outputs || rows.outputs > 0,
+    require_user(!of_outputs || !sharded->model().transformer_config(),
                  "a TransformerDescription gives no outputs (the logits of all tokens are more than its plan holds); use "
                  "evaluate(), or fsdp-generate");
   });
 }
 
-std::vector<float> FullyShardedDataParallel::Parts::predict(const FillBatch& fill, bool use_ema) {
+std::vector<float> FullyShardedDataParallel::Parts::predict(const std::string& layer, const FillBatch& fill, bool use_ema) {
   require_evaluation(use_ema, true);
   fill_batches(1, fill, 0, Labels::unused);
-  return outputs_of(use_ema);
+  return outputs_of(layer, use_ema);
 }
 
 double FullyShardedDataParallel::Parts::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
   require_evaluation(use_ema, true);
   agree(world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
   const double counted = fill_batches(1, fill);
-  const std::vector<float> outputs = outputs_of(use_ema);
+  const std::vector<float> outputs = outputs_of("", use_ema);
   double sum = 0;
   agree(world, [&] { sum = metric(outputs, batch_at(0)); });
   return world.sum(sum) / counted;
@@ -594,7 +622,8 @@ double FullyShardedDataParallel::Parts::measure(const Metric& metric, const Fill
 double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use_ema) {
   require_evaluation(use_ema, false);
   const double counted = fill_batches(1, fill);
-  kernels::LossSum sum = run_evaluation(use_ema);
+  kernels::LossSum sum;
+  with_parameters(use_ema, [&] { sum = executor().evaluate(reader); });
   std::array words = {sum.units, sum.fractions, sum.non_finite};
   world.sum(words);
   sum = {words[0], words[1], words[2]};
@@ -779,7 +808,16 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
 
 std::vector<float> FullyShardedDataParallel::predict(const FillBatch& fill, bool use_ema) {
   std::vector<float> outputs;
-  parts_->call(Parts::Function::predict, [&] { outputs = parts_->predict(fill, use_ema); });
+  parts_->call(Parts::Function::predict, [&] { outputs = parts_->predict("", fill, use_ema); });
+  return outputs;
+}
+
+std::vector<float> FullyShardedDataParallel::predict_layer(const std::string& layer, const FillBatch& fill, bool use_ema) {
+  std::vector<float> outputs;
+  parts_->call(Parts::Function::predict_layer, [&] {
+    agree(parts_->world, [&] { require_user(!layer.empty(), "the name of the layer is empty; give a name"); });
+    outputs = parts_->predict(layer, fill, use_ema);
+  });
   return outputs;
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/composition.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "nn/lora.hpp"
@@ -38,12 +39,17 @@ class Sequential final : public ModelDescription {
  public:
   Sequential& add(std::string name, LayerPtr layer);
   Sequential& loss(LossPtr loss, std::string name = "loss");
+  /// Makes two parameters one, as `head.weight = embedding.weight` does in PyTorch: tie("head.weight", "embedding.weight").
+  /// `same_as` is the parameter of an earlier layer and has the same shape. Its name and initial values remain, and its
+  /// gradient is the sum of both. Such a parameter stays gathered from its first use to its last.
+  Sequential& tie(std::string parameter, std::string same_as);
   /// Throws UserError if the sizes of adjacent layers differ.
   std::shared_ptr<const Model> build(const DeviceTraits& device) const override;
   std::string text() const override;
 
  private:
-  std::vector<std::pair<std::string, LayerPtr>> layers_;
+  NamedLayers layers_;
+  std::vector<std::pair<std::string, std::string>> tied_;
   std::string loss_name_;
   LossPtr loss_;
 };
@@ -88,10 +94,12 @@ struct FsdpOptions {
 
   std::string sharding_strategy = "FULL_SHARD";  // SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, _HYBRID_SHARD_ZERO2, "optim", ...
   int shard_group_size = 0;                      // for hybrid strategies; 0: the ranks of a node
-  std::string auto_wrap_policy = "layer";  // "layer": each layer is a unit; "size": units of at least min_num_params; "none":
-                                           // one unit
+  std::string auto_wrap_policy = "layer";  // "layer": each layer is a unit; "size": units of at least min_num_params; "custom":
+                                           // by wrap_patterns; "none": one unit
   std::optional<std::size_t> min_num_params = {};  // for "size"; empty: 100 million
-  std::string backward_prefetch = "pre";           // "post", "none"
+  /// For "custom": a unit for each shell glob over names of layers, also of inner ones: {"blocks.*.mlp", "head"}.
+  std::vector<std::string> wrap_patterns = {};
+  std::string backward_prefetch = "pre";  // "post", "none"
   bool forward_prefetch = true;
   std::size_t limit_all_gathers = 2;  // the largest number of units that are gathered at a time
 
@@ -182,6 +190,9 @@ class FullyShardedDataParallel {
   /// inputs of the loss], converted to fp32. `fill` need not write labels or targets. Throws CollectiveError if the model is a
   /// TransformerDescription.
   std::vector<float> predict(const FillBatch& fill, bool use_ema = false);
+  /// As predict(), for the outputs of the layer that add() has given this name, or of layer i of a repeat() by the name
+  /// "NAME.i".
+  std::vector<float> predict_layer(const std::string& layer, const FillBatch& fill, bool use_ema = false);
   /// As predict(); returns the sum of `metric` over all ranks, divided by the number of rows that count (those without a
   /// negative label). It is the same number on all ranks, and does not depend on the strategy.
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema = false);

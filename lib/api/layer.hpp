@@ -49,8 +49,9 @@ struct Pass {
   Stream* stream = nullptr;
   float *sums = nullptr, *unwanted = nullptr;
   std::size_t most_columns = 0;
-  const void* const* weights = nullptr;
-  std::span<const LayerParameter> parameters;
+  const void* const* weights = nullptr;        // of the model
+  std::span<const LayerParameter> parameters;  // of the layer
+  std::span<const std::size_t> places;         // of each of them among the parameters of the model
 };
 
 /// Layer::forward() must write all of y, saved and stats.
@@ -81,7 +82,7 @@ class Layer {
   virtual std::size_t inputs() const = 0;
   virtual std::size_t outputs() const = 0;
   /// Returns true if the input of the layer is the batch's tokens; then inputs() must be 1. Only the first layer of a model may
-  /// take tokens, and its saved() and saved_floats() must be 0.
+  /// take tokens, and its saved() and saved_floats() must be 0. Layers that parallel() joins count as one layer.
   virtual bool takes_tokens() const { return false; }
   /// For a layer that takes tokens: a batch is refused if one of its tokens is not below this number. 0: no limit.
   virtual std::size_t vocabulary() const { return 0; }

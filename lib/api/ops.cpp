@@ -27,14 +27,14 @@ const LayerParameter& parameter_of(const Pass& pass, std::size_t i) {
 
 Tensor gradient_of(const Pass& pass, float* const* gradients, std::size_t i) {
   const LayerParameter& parameter = parameter_of(pass, i);
-  return matrix_of(parameter, gradients ? gradients[i] : nullptr, DType::f32);
+  return matrix_of(parameter, gradients ? gradients[pass.places[i]] : nullptr, DType::f32);
 }
 
 }  // namespace
 
 Tensor Pass::parameter(std::size_t i) const {
   const LayerParameter& parameter = parameter_of(*this, i);
-  return matrix_of(parameter, const_cast<void*>(weights[i]), type);
+  return matrix_of(parameter, const_cast<void*>(weights[places[i]]), type);
 }
 Tensor BackwardPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
 Tensor LossPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
@@ -147,8 +147,17 @@ void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, co
 }
 
 void copy(const Pass& pass, const Tensor& to, const Tensor& from) {
-  require_alike("copy", {{"to", to}, {"from", from}});
-  pass.stream->copy(to.data, from.data, to.numel() * size_of(to.type));
+  require(to && from && same_size(to, from) && to.type == from.type, "copy", "tensors of one size and type",
+          {{"to", to}, {"from", from}});
+  if (to.is_dense() && from.is_dense()) return pass.stream->copy(to.data, from.data, to.numel() * size_of(to.type));
+  with_element(to.type, [&]<class E>() {
+    kernels::copy_columns(*pass.stream, in<E>(to), to.stride, in<const E>(from), from.stride, to.rows, to.columns);
+  });
+}
+
+void fill_zero(const Pass& pass, const Tensor& to) {
+  require(to && to.is_dense(), "fill_zero", "a dense tensor", {{"to", to}});
+  with_element(to.type, [&]<class E>() { kernels::fill_zero(*pass.stream, in<E>(to), to.numel()); });
 }
 
 void convert(const Pass& pass, const Tensor& to, const Tensor& from) {

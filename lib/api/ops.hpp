@@ -22,10 +22,12 @@ void linear(const Pass& pass, const Tensor& x, const Tensor& weight, const Tenso
 /// d_weight and d_bias. Results whose tensor is none are skipped.
 void linear_backward(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                      const Tensor& d_weight, const Tensor& d_bias, Out write_dx = Out::overwrite);
-/// to = from. Both tensors are dense and have the same size. copy() requires the same type. With convert() the types may
-/// differ if one of them is fp32; 16-bit results are rounded to nearest.
+/// to = from. Both tensors have the same size. copy() requires the same type; they need not be dense. With convert() they are
+/// dense, and the types may differ if one of them is fp32; 16-bit results are rounded to nearest.
 void copy(const Pass& pass, const Tensor& to, const Tensor& from);
 void convert(const Pass& pass, const Tensor& to, const Tensor& from);
+/// Sets all numbers of a dense tensor to 0.
+void fill_zero(const Pass& pass, const Tensor& to);
 /// Element by element: add() sets y = a + b; multiply() overwrites y with a * b or adds a * b to y (`write`). All are dense and
 /// have the same type and size. y may be a or b.
 void add(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b);

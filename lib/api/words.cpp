@@ -19,6 +19,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"sequence length", "sequence_length"},
     {"shard group size", "shard_group_size"},
     {"least parameters of a unit", "min_num_params"},
+    {"custom units", "wrap_patterns"},
     {"frozen parameters", "freeze"},
     {"trained parameters", "what is left to train"},
     {"recomputation of activations", "activation_checkpointing"},

@@ -304,11 +304,31 @@ std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
   return {};
 }
 
-LossSum Executor::evaluate(const BatchReader& read, float* losses) {
+/// Reads into the half of the buffer that does not hold the batch of the next update.
+void Executor::read_for_evaluation(const BatchReader& read) {
   expect(!pass_, "one list runs at a time");
-  // The other half of the buffer holds the batch of the next update.
   auto* const memory = at<std::int32_t>(plan_.tokens) + (next_half_ ? 0 : half_of_batches()) / sizeof(std::int32_t);
   read(0, memory, memory + batch().inputs / sizeof(std::int32_t));
+}
+
+void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take) {
+  read_for_evaluation(read);
+  const std::vector<Operation>& all = plan_.evaluation;
+  const auto op = std::find_if(all.begin(), all.end(), [&](const Operation& one) {
+    return one.stage == static_cast<int>(stage) && one.find(OperandName::x_out);
+  });
+  expect(op != all.end(), "every stage but the head has an output");
+  const auto done = static_cast<std::size_t>(op - all.begin()) + 1;
+  begin(all, {});
+  issue({0, done});
+  wait_for_streams();
+  take(view_of(op->at(OperandName::x_out), facts_.sizes.activations[stage], op->stream));
+  issue({done, all.size()});
+  finish();
+}
+
+LossSum Executor::evaluate(const BatchReader& read, float* losses) {
+  read_for_evaluation(read);
   run(plan_.evaluation);
   if (losses) std::copy_n(at<const float>(plan_.losses), facts_.sizes.losses / sizeof(float), losses);
   return report().loss;

@@ -122,9 +122,12 @@ class Executor {
   /// its reduction. Returns nothing if all are finite. Collective over world.
   std::optional<NonFinite> find_non_finite(const UpdateScalars& scalars);
   /// Returns the sum of the loss over one batch per rank. The sum is over this rank's targets, without those that do not count
-  /// (labels below 0). If `losses` is not null, it receives ModelSizes::losses bytes: losses[R] are those of the targets, 0 for
-  /// targets that do not count, and outputs may follow (Model::head_loss()). Collective over world.
+  /// (labels below 0). If `losses` is not null, losses[R] receives those of the targets, 0 for targets that do not count.
+  /// Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
+  /// Like evaluate(), and calls `take` once with the output of stage `stage` (0: the first stage, 1 + b: block b) on this rank:
+  /// ModelSizes::activations[stage] bytes in the type of activations, valid only during the call. Collective over world.
+  void evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take);
   /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
   /// logits[n, V] for the n tokens that step.wanted lists. Each rank has its own tokens, or none. The plan must have key-value
   /// caches. Collective over world.
@@ -178,6 +181,7 @@ class Executor {
   void wait_for_streams();
   void finish();
   void run(const std::vector<Operation>& operations);
+  void read_for_evaluation(const BatchReader& read);
   void run_timed(const Pass& pass, std::size_t index);
   void stop_all_streams() noexcept;
   static void add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels);

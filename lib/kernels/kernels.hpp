@@ -187,6 +187,10 @@ void copy(Stream& stream, float* to, const float* from, std::size_t n);
 /// Sets x to zero.
 template <class E>
 void fill_zero(Stream& stream, E* x, std::size_t n);
+/// to[R,C] = from[R,C], whose rows begin to_stride and from_stride elements apart.
+template <class E>
+void copy_columns(Stream& stream, E* to, std::size_t to_stride, const E* from, std::size_t from_stride, std::size_t R,
+                  std::size_t C);
 /// to += from.
 void add(Stream& stream, float* to, const float* from, std::size_t n);
 /// Limits x to [-most, most]. NaNs are unchanged.

@@ -87,6 +87,12 @@ void fill_zero(Stream& stream, E* x, std::size_t n) {
   launch(stream, Fill<E>{x, n, E(0.0f)}, flat_blocks(n));
 }
 
+template <class E>
+void copy_columns(Stream& stream, E* to, std::size_t to_stride, const E* from, std::size_t from_stride, std::size_t R,
+                  std::size_t C) {
+  launch(stream, CopyColumns<E>{to, to_stride, from, from_stride, C}, R);
+}
+
 template <class To, class From>
 void convert(Stream& stream, To* to, const From* from, std::size_t n) {
   if constexpr (std::is_same_v<To, From>) {
@@ -112,7 +118,8 @@ template void convert(Stream&, float*, const f16*, std::size_t);
   template void multiply(Stream&, E*, const E*, const E*, std::size_t, Write);                                            \
   template void swiglu_forward(Stream&, E*, const E*, const E*, std::size_t);                                             \
   template void swiglu_backward(Stream&, E*, E*, const E*, const E*, const E*, std::size_t);                              \
-  template void fill_zero(Stream&, E*, std::size_t);
+  template void fill_zero(Stream&, E*, std::size_t);                                                                      \
+  template void copy_columns(Stream&, E*, std::size_t, const E*, std::size_t, std::size_t, std::size_t);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

@@ -28,7 +28,6 @@ struct RowSizes {
   std::size_t inputs = 1, targets = 1;
   bool tokens = true, labels = true;  // inputs are token numbers; targets are labels (negative: not counted). false: floats
   std::size_t vocabulary = 0, classes = 0;  // upper bounds of tokens and labels; 0: unknown
-  std::size_t outputs = 0;                  // that head_loss() gives; 0: it gives none
 };
 
 /// Dropout of an update, placed as in Hugging Face's GPT-2: `residual` after the embedding and on each branch before it is
@@ -80,7 +79,7 @@ struct ModelSizes {
   std::vector<std::size_t> kept = {};         // the part of `saved` that selective checkpointing keeps
   std::size_t scratch = 0;                    // enough for each stage
   std::size_t inputs = 0, targets = 0;        // of a batch, with elements of 4 bytes
-  std::size_t losses = 0, logits = 0;         // losses: all that head_loss() gives of a batch; logits: of one row
+  std::size_t losses = 0, logits = 0;         // losses: of the rows of a batch; logits: of one row
   std::size_t tables = 0;                     // from fill_tables()
   std::vector<std::size_t> cache = {};        // of each block, if the plan decodes
   std::vector<std::vector<std::size_t>> stages =
@@ -142,7 +141,7 @@ class Model {
   virtual void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
                                      float gradient_scale, kernels::LossSum& loss, void* dx, kernels::Write write) const = 0;
   /// Computes only the loss. losses[R] in host memory, if not null, receives the loss of each row once the stream has done the
-  /// work. RowSizes::outputs numbers of each row follow there: the outputs of the last layer, in the type of activations.
+  /// work.
   virtual void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
                          float* losses = nullptr) const = 0;
 

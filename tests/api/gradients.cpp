@@ -150,18 +150,87 @@ BOOST_AUTO_TEST_CASE(places_without_a_derivative_are_no_fault) {
     require_right(("relu, seed " + std::to_string(seed)).c_str(), check_gradients(*relu(64), {.seed = seed}));
 }
 
+namespace {
+
+/// Attention to a mask, as a user would write it: y = x * gate(mask), from rows of three numbers and a mask.
+class Masked final : public Layer {
+ public:
+  std::size_t inputs() const override { return 4; }
+  std::size_t outputs() const override { return 3; }
+  void forward(const ForwardPass& pass) const override {
+    for (std::size_t r = 0; r < pass.rows(); ++r)
+      for (std::size_t c = 0; c < 3; ++c) pass.y.row(r)[c] = pass.x.row(r)[c] * pass.x.row(r)[3];
+  }
+  void backward(const BackwardPass& pass) const override {
+    for (std::size_t r = 0; r < pass.rows(); ++r) {
+      pass.dx.row(r)[3] = 0;
+      for (std::size_t c = 0; c < 3; ++c) {
+        pass.dx.row(r)[c] = pass.dy.row(r)[c] * pass.x.row(r)[3];
+        pass.dx.row(r)[3] += pass.dy.row(r)[c] * pass.x.row(r)[c];
+      }
+    }
+  }
+};
+
+/// A user's own layer of layers: y = up(x) * gate(x), with memory of its own beside that of the inner layers.
+class Gated final : public Composition {
+ public:
+  Gated() : Composition("Gated", {{"up", linear(5, 7)}, {"gate", sequential({{"in", linear(5, 7)}, {"norm", rms_norm(7)}})}}) {}
+  std::size_t outputs() const override { return 7; }
+  std::size_t saved() const override { return Composition::saved() + 14; }
+  std::size_t scratch() const override { return Composition::scratch() + 12; }
+  void forward(const ForwardPass& pass) const override {
+    const Tensor up = part(pass, 0), gate = part(pass, 1);
+    run_forward(pass, 0, pass.x, up);
+    run_forward(pass, 1, pass.x, gate);
+    ops::multiply(pass, pass.y, up, gate);
+  }
+  void backward(const BackwardPass& pass) const override {
+    const Tensor d = pass.scratch.part(Composition::scratch(), 7), more = pass.scratch.part(Composition::scratch() + 7, 5);
+    ops::multiply(pass, d, pass.dy, part(pass, 1));
+    run_backward(pass, 0, pass.x, d, pass.dx);
+    ops::multiply(pass, d, pass.dy, part(pass, 0));
+    run_backward(pass, 1, pass.x, d, more);
+    ops::add(pass, pass.dx, pass.dx, more);
+  }
+
+ private:
+  template <class AnyPass>
+  Tensor part(const AnyPass& pass, std::size_t i) const {
+    return pass.saved.part(Composition::saved() + 7 * i, 7);
+  }
+};
+
+}  // namespace
+
 BOOST_AUTO_TEST_CASE(of_layers_in_layers) {
-  const LayerPtr mlp =
-      sequential({{"norm", layer_norm(6)}, {"up", linear(6, 11)}, {"gelu", gelu(11)}, {"down", linear(11, 6)}});
-  const LayerPtr own = std::make_shared<GatedConvolution>(6, 3);
+  const auto mlp = [] {
+    return sequential({{"norm", layer_norm(6)}, {"up", linear(6, 11)}, {"gelu", gelu(11)}, {"down", linear(11, 6)}});
+  };
+  const auto own = [] { return std::make_shared<GatedConvolution>(6, 3); };
+  const auto inside = [&] { return residual(sequential({{"own", own()}, {"mlp", mlp()}})); };
   const std::pair<const char*, LayerPtr> layers[] = {
-      {"sequential", mlp},
+      {"sequential", mlp()},
       {"sequential of one", sequential({{"only", linear(6, 4)}})},
-      {"residual", residual(mlp)},
-      {"residual of a user's layer", residual(own)},
-      {"parallel", parallel({{"wide", mlp}, {"own", own}, {"thin", linear(6, 6, false)}})},
-      {"repeat", repeat(3, [&](std::size_t) { return residual(mlp); })},
-      {"nested", residual(parallel({{"a", repeat(2, [&](std::size_t) { return own; })}, {"b", residual(rms_norm(6))}}))}};
+      {"residual", residual(mlp())},
+      {"residual of a user's layer", residual(own())},
+      {"residual beside a mask", residual(std::make_shared<Masked>())},
+      {"sum", parallel({{"wide", mlp()}, {"own", own()}, {"thin", linear(6, 6, false)}})},
+      {"sum of one", parallel({{"only", own()}})},
+      {"concatenation", parallel({{"wide", mlp()}, {"own", own()}, {"thin", linear(6, 2)}}, Join::concatenate)},
+      {"concatenation of tokens", parallel({{"a", embedding(9, 4)}, {"b", embedding(7, 3)}}, Join::concatenate)},
+      {"sum of tokens", parallel({{"a", embedding(9, 4)}, {"b", embedding(7, 4)}})},
+      {"kept columns", keep_columns(2, mlp())},
+      {"kept columns of a user's layer", keep_columns(1, residual(own()))},
+      {"selected columns", select_columns(7, 2, 3)},
+      {"positions", positions(3, inside())},
+      {"positions of positions", positions(2, positions(3, linear(4, 2)))},
+      {"a user's layer of layers",
+       residual(sequential({{"down", linear(6, 5)}, {"gated", std::make_shared<Gated>()}, {"up", linear(7, 6)}}))},
+      {"a mask beside a block",
+       sequential({{"norm", keep_columns(1, rms_norm(3))}, {"attention", residual(std::make_shared<Masked>())}})},
+      {"repeat", repeat(3, [&](std::size_t) { return residual(mlp()); })},
+      {"nested", residual(parallel({{"a", repeat(2, [&](std::size_t) { return own(); })}, {"b", residual(rms_norm(6))}}))}};
   for (const auto& [name, layer] : layers) require_right(name, check_gradients(*layer));
   std::vector<std::string> names;
   for (const LayerParameter& parameter : repeat(2, [](std::size_t) { return residual(linear(3, 3)); })->parameters())
@@ -179,12 +248,25 @@ BOOST_AUTO_TEST_CASE(layers_in_layers_that_do_not_fit_are_refused) {
       [] {
         return sequential({{"a", linear(3, 4)}, {"b", linear(5, 3)}});
       },
-      "layer 'b' takes 5 numbers per row (the layer before it gives 4)");
+      "layer 'b' takes 5 numbers per row (layer 'a' before it gives 4)");
   refused([] { return sequential({{"a", linear(3, 3)}, {"a", linear(3, 3)}}); }, "has the name 'a'");
   refused([] { return sequential({{"a", nullptr}}); }, "layer 'a' of sequential() is null");
   refused([] { return sequential({{"tokens", embedding(5, 3)}}); }, "takes tokens");
   refused([] { return residual(linear(3, 4)); }, "residual() adds 4 outputs to 3 inputs");
-  refused([] { return parallel({{"a", linear(3, 4)}, {"b", linear(3, 5)}}); }, "layer 'b' of parallel() has 3 inputs and 5");
+  refused(
+      [] {
+        return parallel({{"a", linear(3, 4)}, {"b", linear(3, 5)}});
+      },
+      "layer 'b' of parallel() maps 3 to 5, and layer 'a' 3 to 4; make them equal");
+  refused(
+      [] {
+        return parallel({{"a", embedding(3, 4)}, {"b", linear(1, 4)}});
+      },
+      "'b' of parallel() maps 1 to 4, and layer 'a' 1 token");
+  refused([] { return keep_columns(1, nullptr); }, "layer '' of keep_columns() is null");
+  refused([] { return select_columns(4, 3, 2); }, "takes columns that are not there (there are 4)");
+  refused([] { return select_columns(4, 2, 0); }, "takes columns that are not there");
+  refused([] { return positions(0, linear(3, 3)); }, "positions() has no positions");
 }
 
 BOOST_AUTO_TEST_CASE(vectors_are_one_row) {

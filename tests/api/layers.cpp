@@ -57,7 +57,7 @@ BOOST_AUTO_TEST_CASE(models_that_do_not_fit_together) {
     require_said(refusal(two("a", name)), "is not a valid name of a parameter");
   require_said(refusal(two("loss", "b")), "layer 0 has the name 'loss'");
   require_said(refusal(Sequential().add("a", linear(4, 6)).add("b", linear(5, 3)).loss(cross_entropy(3))),
-               "layer 'b' takes 5 numbers per row (the layer before it gives 6)");
+               "layer 'b' takes 5 numbers per row (layer 'a' before it gives 6)");
   require_said(refusal(Sequential().add("a", linear(4, 6)).loss(cross_entropy(3))), "the loss takes 3 numbers per row");
   require_said(refusal(Sequential().add("a", linear(4, 6))), "the model has no loss");
   require_said(refusal(Sequential().add("a", gelu(4)).loss(cross_entropy(4))), "the model has no parameters");

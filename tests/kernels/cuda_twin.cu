@@ -116,6 +116,7 @@ int main() {
     return k::EmbeddingBackwardByToken<float>{x, x + 11 * C, t, R, C};
   });
   compare("add bias", n + C, R, 0, [](F x, I) { return k::AddBias<float>{x, x + n, C}; });
+  compare("copy columns", 2 * n, R, 0, [](F x, I) { return k::CopyColumns<float>{x + 1, C, x + n, C, C - 2}; });
   for (const float rate : {0.0f, 0.2f}) {
     const k::DropoutMask mask = k::dropout_mask(rate, 1, 2, 3, 4, 5);
     compare("add residual", 2 * n + C, R, 0, [=](F x, I) { return k::AddResidual<float>{x, x + n, x, x + 2 * n, C, mask}; });

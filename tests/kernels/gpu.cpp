@@ -226,6 +226,9 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(pointwise, E, Types) {
       kernels::clip_values(s, f, R * C - 1, 0.25f);
       kernels::fill_zero(s, x + 2 * R * C, R * C - 1);
     });
+    compare<E>("columns", 2 * R * C, 0, 0, [](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      kernels::copy_columns(s, x + 3, C, x + R * C, C, R, C - 5);
+    });
     for (const bool inverse : {false, true})
       compare<E>("rope", R * C, T * D, 1, [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
         kernels::rope(s, x, B, T, H, D, D, C, f, D, inverse);

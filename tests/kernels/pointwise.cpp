@@ -48,6 +48,18 @@ BOOST_AUTO_TEST_CASE(bias_and_residual) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(columns_are_copied) {
+  CpuStream stream;
+  const std::size_t R = 7, C = 65, from_stride = 70, to_stride = 90;
+  const Floats from = random_floats(R * from_stride, 1);
+  Floats to(R * to_stride, -1.0f);
+  kernels::copy_columns(stream, to.data() + 3, to_stride, from.data() + 2, from_stride, R, C);
+  for (std::size_t i = 0; i < R * to_stride; ++i) {
+    const std::size_t r = i / to_stride, c = i % to_stride;
+    BOOST_REQUIRE_EQUAL(to[i], c >= 3 && c < 3 + C ? from[r * from_stride + 2 + c - 3] : -1.0f);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(gelu_forward_and_backward) {
   CpuStream stream;
   const std::size_t R = 61, F = 211;  // more than one block of a flat array

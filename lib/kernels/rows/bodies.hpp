@@ -102,6 +102,7 @@
   X(BiasActivation<SigmoidActivation, E>)              \
   X(CachedAttention<E>)                                \
   X(ColumnSum<E>)                                      \
+  X(CopyColumns<E>)                                    \
   X(CrossEntropy<E>)                                   \
   X(DequantizeInt8<E>)                                 \
   X(DequantizeNf4<E>)                                  \

@@ -81,6 +81,23 @@ struct CopyPieces {
   }
 };
 
+/// Copies the numbers of a row between matrices whose rows begin `to_stride` and `from_stride` elements apart.
+template <class E>
+struct CopyColumns {
+  E* to;
+  std::size_t to_stride;
+  const E* from;
+  std::size_t from_stride, columns;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    E* out = to + r * to_stride;
+    const E* in = from + r * from_stride;
+    lanes.each(
+        columns, [](E& y, float x) FSDP_LANE { y = E(x); }, writes(out), in);
+  }
+};
+
 inline constexpr float gelu_scale = 0.7978845608f;  // sqrt(2/pi)
 inline constexpr float gelu_cubic = 0.044715f;
 
