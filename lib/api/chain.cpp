@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "api/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -206,6 +207,7 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
   };
   const auto check = [&](const Stage& stage) {
     require("layer", stage.name, stage.layer->works_in(type), stage.layer->works_on_gpu());
+    naming("layer", stage.name, [&] { stage.layer->check_batch(shape.B, shape.T); });
   };
   if (first_.layer) check(first_);
   for (const Stage& block : blocks_) check(block);
@@ -222,6 +224,7 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   pass.B = context.shape.B, pass.T = context.shape.T;
   pass.type = context.type;
   pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
+  pass.place = place_of(stage.name);
   pass.scratch =
       dense(context.scratch + scratch.own, pass.rows(), stage.layer ? stage.layer->scratch() : loss_->scratch(), context.type);
   pass.stream = &context.stream;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "api/ops.hpp"
+#include "api/place.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 
@@ -13,6 +14,7 @@ namespace {
 
 /// An inner layer, and the places of its parameters and saved numbers among those of the whole.
 struct Inner {
+  std::string name;
   LayerPtr layer;
   std::size_t parameter = 0, parameters = 0, saved = 0, floats = 0;
 };
@@ -31,7 +33,7 @@ class Composition : public Layer {
       if (!names.insert(name).second || (name.empty() && layers.size() > 1))
         throw UserError(
             format("a layer of {}() has the name '{}' (each needs a unique name); choose another name", function, name));
-      Inner& one = inner_.emplace_back(Inner{layer, parameters_.size(), 0, saved_, floats_});
+      Inner& one = inner_.emplace_back(Inner{name, layer, parameters_.size(), 0, saved_, floats_});
       for (LayerParameter& parameter : layer->parameters()) {
         if (!name.empty()) parameter.name = name + "." + parameter.name;
         parameters_.push_back(std::move(parameter));
@@ -52,6 +54,9 @@ class Composition : public Layer {
   }
   bool works_on_gpu() const final {
     return std::all_of(inner_.begin(), inner_.end(), [](const Inner& one) { return one.layer->works_on_gpu(); });
+  }
+  void check_batch(std::size_t B, std::size_t T) const final {
+    for (const Inner& one : inner_) one.layer->check_batch(B, T);
   }
 
  protected:
@@ -77,6 +82,7 @@ class Composition : public Layer {
   template <class AnyPass>
   static void prepare(AnyPass& pass, const Inner& one, const Tensor& x) {
     pass.x = x;
+    pass.place = place_of(one.name, pass.place);
     pass.saved = pass.saved.part(one.saved, one.layer->saved());
     pass.stats = pass.stats.part(one.floats, one.layer->saved_floats());
     pass.scratch = pass.scratch.part(0, one.layer->scratch());
