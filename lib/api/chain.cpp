@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "api/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -259,6 +260,7 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
   };
   const auto check = [&](const Stage& stage) {
     require("layer", stage.name, stage.layer->works_in(type), stage.layer->works_on_gpu());
+    naming("layer", stage.name, [&] { stage.layer->check_batch(shape.B, shape.T); });
   };
   if (first_.layer) check(first_);
   for (const Stage& block : blocks_) check(block);
@@ -275,13 +277,14 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   pass.B = context.shape.B, pass.T = context.shape.T;
   pass.type = context.type;
   pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
+  pass.place = place_of(stage.name);
   pass.scratch =
       dense(context.scratch + scratch.own, pass.rows(), stage.layer ? stage.layer->scratch() : loss_->scratch(), context.type);
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
   pass.most_columns = most_columns_;
   pass.weights = context.weights.data();
-  pass.parameters = stage.parameters, pass.places = stage.places;
+  pass.parameters = stage.parameters, pass.indices = stage.places;
   for (const std::size_t place : stage.places)
     expect(pass.weights[place] != nullptr, "a stage runs with its parameters gathered");
   return pass;

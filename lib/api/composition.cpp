@@ -5,6 +5,7 @@
 #include <set>
 
 #include "api/ops.hpp"
+#include "api/place.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 
@@ -44,16 +45,21 @@ bool Composition::works_on_gpu() const {
   return std::all_of(layers_.begin(), layers_.end(), [](const auto& one) { return one.second->works_on_gpu(); });
 }
 
+void Composition::check_batch(std::size_t B, std::size_t T) const {
+  for (const auto& [name, layer] : layers_) layer->check_batch(B, T);
+}
+
 template <class AnyPass>
 void Composition::prepare(AnyPass& pass, std::size_t i, const Tensor& x) const {
   const Layer& layer = *layers_.at(i).second;
   const Place& place = places_[i];
   pass.x = x;
+  pass.place = place_of(layers_[i].first, pass.place);
   pass.saved = pass.saved.part(place.saved, layer.saved());
   pass.stats = pass.stats.part(place.floats, layer.saved_floats());
   pass.scratch = pass.scratch.part(0, layer.scratch());
   pass.parameters = pass.parameters.subspan(place.parameter, place.parameters);
-  pass.places = pass.places.subspan(place.parameter, place.parameters);
+  pass.indices = pass.indices.subspan(place.parameter, place.parameters);
 }
 
 void Composition::run_forward(const ForwardPass& whole, std::size_t i, const Tensor& x, const Tensor& y) const {
@@ -283,6 +289,7 @@ class PerPosition final : public Around {
   std::size_t saved() const override { return n_ * Composition::saved(); }
   std::size_t saved_floats() const override { return n_ * Composition::saved_floats(); }
   std::size_t scratch() const override { return n_ * Composition::scratch(); }
+  void check_batch(std::size_t B, std::size_t T) const override { inner().check_batch(B * T, n_); }
 
   void forward(const ForwardPass& pass) const override {
     ForwardPass inside = pass;

@@ -39,6 +39,7 @@ class Composition : public Layer {
   std::size_t scratch() const override { return scratch_; }
   bool works_in(DType type) const override;
   bool works_on_gpu() const override;
+  void check_batch(std::size_t B, std::size_t T) const override;
 
  protected:
   /// Runs a pass of inner layer i within the pass `whole` of this layer. x, y, dy and dx are dense. dx may be none. The inner

@@ -7,6 +7,7 @@
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "api/layers.hpp"
+#include "api/losses.hpp"
 #include "api/ops.hpp"
 #include "base/user_error.hpp"
 

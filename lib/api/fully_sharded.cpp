@@ -302,6 +302,7 @@ struct FullyShardedDataParallel::Parts {
       require_transformer(*model, options);
     });
     rows = model->row_sizes();
+    if (const auto* const chain = dynamic_cast<const Chain*>(model.get())) loss_of_layers = &chain->loss();
     if (const TransformerConfig* const config = model->transformer_config(); config && config->lora.rank > 0) adapted = config;
     require_same_everywhere(*model, fields_of(user_options), description.text());
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
@@ -438,11 +439,16 @@ struct FullyShardedDataParallel::Parts {
     return {k, inputs, targets, rows.tokens, rows.labels};
   }
 
-  /// Calls `fill` for `count` micro-batches. Returns the number of rows that count in the loss, summed over all ranks. Checks
-  /// that `learning_rate` is the same on all ranks. Collective.
+  /// The rows of a batch that count in the loss, on all ranks: their number, and the sum of their weights (Loss::weight()).
+  struct Counted {
+    double rows, weight;
+  };
+  /// Calls `fill` for `count` micro-batches. Returns what counts in the loss. Checks that `learning_rate` is the same on all
+  /// ranks. Collective.
   enum class Labels { used, unused };
-  double fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0, Labels labels = Labels::used) {
+  Counted fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0, Labels labels = Labels::used) {
     std::int64_t counted = 0;
+    kernels::LossSum weights;
     agree(world, [&] {
       if (!fill) throw UserError("the function that writes the batch is null; give one");
       if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
@@ -451,34 +457,47 @@ struct FullyShardedDataParallel::Parts {
         const auto [inputs, targets] = halves_of_batch(k);
         if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
         fill(batch_at(k));
-        counted += narrow<std::int64_t>(rows.labels ? rows_that_count(targets) : sharding.batch.rows());
         if (rows.tokens) require_below(inputs, rows.vocabulary, false, "token");
-        if (rows.labels) require_below(targets, rows.classes, true, "label");
+        if (rows.labels) {
+          if (loss_of_layers) std::replace(targets.begin(), targets.end(), loss_of_layers->ignore_index(), -1);
+          require_below(targets, rows.classes, true, "label");
+          counted += count_rows(targets, weights);
+        } else {
+          counted += narrow<std::int64_t>(sharding.batch.rows());
+        }
       }
     });
     // Compares the learning rates by integer sums of the two halves of their bits: if all ranks have the same bits, each sum is
     // size() times this rank's value.
     const auto bits = std::bit_cast<std::uint64_t>(learning_rate);
     const std::array mine = {narrow<std::int64_t>(bits >> 32), narrow<std::int64_t>(bits & 0xffffffff)};
-    std::array sums = {counted, mine[0], mine[1]};
+    std::array sums = {counted, mine[0], mine[1], weights.units, weights.fractions};
     world.sum(sums);
+    const kernels::LossSum all = {sums[3], sums[4], 0};
+    const Counted result = {static_cast<double>(sums[0]), rows.labels ? all.value() : static_cast<double>(sums[0])};
     agree(world, [&] {
       if (sums[1] != mine[0] * world.size() || sums[2] != mine[1] * world.size())
         throw UserError(
             format("the learning rate is {} on rank {}, and another one on other ranks (all ranks run the same update); give "
                    "all ranks the same rate",
                    learning_rate, world.rank()));
-      if (sums[0] == 0 && labels == Labels::used)
+      if (result.weight == 0 && labels == Labels::used)
         throw UserError(
-            "no row of this batch counts in the loss (all labels are negative, on all ranks); give some rows labels of at "
-            "least 0");
+            format("no row of this batch counts in the loss (all labels are {}, on all ranks); give some rows other labels",
+                   result.rows == 0 ? "negative, or ignored" : "of classes with weight 0"));
     });
-    return static_cast<double>(sums[0]);
+    return result;
   }
 
-  std::size_t rows_that_count(std::span<const std::int32_t> labels) const {
-    std::size_t count = 0;
-    for (std::size_t r = 0; r < labels.size(); r += rows.targets) count += labels[r] >= 0;
+  /// Returns the number of rows that count, and adds their weights to `weights`.
+  std::int64_t count_rows(std::span<const std::int32_t> labels, kernels::LossSum& weights) const {
+    std::int64_t count = 0;
+    for (std::size_t r = 0; r < labels.size(); r += rows.targets) {
+      if (labels[r] < 0) continue;
+      ++count;
+      const double units = (loss_of_layers ? loss_of_layers->weight(labels[r]) : 1) * 0x1p20, whole = std::floor(units);
+      weights += {static_cast<std::int64_t>(whole), static_cast<std::int64_t>((units - whole) * 0x1p32), 0};
+    }
     return count;
   }
 
@@ -517,7 +536,8 @@ struct FullyShardedDataParallel::Parts {
   const TrainOptions options;
   const ShardingOptions& sharding = options.sharding;
   RowSizes rows;
-  std::vector<std::int32_t> batch;  // for each micro-batch the inputs, then the targets
+  const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
+  std::vector<std::int32_t> batch;       // for each micro-batch the inputs, then the targets
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
@@ -531,7 +551,7 @@ struct FullyShardedDataParallel::Parts {
 };
 
 StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
-  const double counted = fill_batches(sharding.plan.micro_batches, fill, learning_rate);
+  const Counted counted = fill_batches(sharding.plan.micro_batches, fill, learning_rate);
   const std::size_t sequences = sharding.batch.B;
   const UpdateScalars scalars = {.update = progress.update + 1,
                                  .learning_rate = learning_rate,
@@ -545,7 +565,7 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                                  .loss_terms = {.label_smoothing = static_cast<float>(options.label_smoothing),
                                                 .z_loss = static_cast<float>(options.z_loss)},
                                  .ema_decay = progress.update + 1 > options.ema_start_update ? options.ema_decay : 0,
-                                 .tokens = counted,
+                                 .tokens = counted.weight,
                                  .loss_scale = scaler ? scaler->scale() : 1};
   const UpdateResult result = executor().run_update(reader, scalars);
   const bool goes_on = !scaler || scaler->update(result.finite());
@@ -559,7 +579,7 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
   if (scaler) progress.loss_scaler = scaler->state();
   if (!result.finite()) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
   ++progress.update;
-  progress.tokens += static_cast<std::uint64_t>(counted);
+  progress.tokens += static_cast<std::uint64_t>(counted.rows);
   return {.loss = result.loss, .gradient_norm = result.gradient_norm};
 }
 
@@ -612,7 +632,7 @@ std::vector<float> FullyShardedDataParallel::Parts::predict(const std::string& l
 double FullyShardedDataParallel::Parts::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
   require_evaluation(use_ema, true);
   agree(world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
-  const double counted = fill_batches(1, fill);
+  const double counted = fill_batches(1, fill).rows;
   const std::vector<float> outputs = outputs_of("", use_ema);
   double sum = 0;
   agree(world, [&] { sum = metric(outputs, batch_at(0)); });
@@ -621,7 +641,7 @@ double FullyShardedDataParallel::Parts::measure(const Metric& metric, const Fill
 
 double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use_ema) {
   require_evaluation(use_ema, false);
-  const double counted = fill_batches(1, fill);
+  const double counted = fill_batches(1, fill).weight;
   kernels::LossSum sum;
   with_parameters(use_ema, [&] { sum = executor().evaluate(reader); });
   std::array words = {sum.units, sum.fractions, sum.non_finite};

@@ -39,8 +39,12 @@ struct Pass {
   std::uint64_t update = 0;          // the number of the update, from 1; 0 in an evaluation
   std::uint64_t first_sequence = 0;  // the number of this rank's first sequence among all sequences of the update
   std::uint64_t seed = 0;            // FsdpOptions::seed
+  std::uint64_t place = 0;           // a hash of the layer's full name, for random numbers that differ between layers
 
   std::size_t rows() const { return B * T; }
+  /// The rows of sequence b in a tensor with a row for each position of each sequence, such as x: a view [T, columns]. Throws
+  /// UserError if b is too large, or if the tensor has another number of rows.
+  Tensor sequence(const Tensor& tensor, std::size_t b) const;
   /// Parameter i of Layer::parameters(), gathered. Throws UserError if i is too large.
   Tensor parameter(std::size_t i) const;
 
@@ -51,7 +55,7 @@ struct Pass {
   std::size_t most_columns = 0;
   const void* const* weights = nullptr;        // of the model
   std::span<const LayerParameter> parameters;  // of the layer
-  std::span<const std::size_t> places;         // of each of them among the parameters of the model
+  std::span<const std::size_t> indices;        // of each of them among the parameters of the model
 };
 
 /// Layer::forward() must write all of y, saved and stats.
@@ -97,6 +101,8 @@ class Layer {
   /// over row() and floats() support fp32 only.
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
+  /// Throws UserError if the layer does not support batches of B sequences of T positions. Called before training.
+  virtual void check_batch(std::size_t /*B*/, std::size_t /*T*/) const {}
 
   /// The passes. If one of them throws, the job ends: see FullyShardedDataParallel. Their results must depend only on `pass`,
   /// because recomputation (activation checkpointing) calls forward again, and several ranks may call them at the same time.
@@ -117,7 +123,7 @@ struct LossPass : Pass {
 };
 
 /// The last part of a model. Training minimizes the mean loss of the rows that count, over all ranks and micro-batches of an
-/// update.
+/// update. Rows with a negative label do not count; rows with numeric targets all count.
 class Loss {
  public:
   virtual ~Loss() = default;
@@ -127,6 +133,12 @@ class Loss {
   virtual bool takes_labels() const = 0;
   /// A batch is refused if one of its labels is not below this number. 0: no limit.
   virtual std::size_t classes() const { return 0; }
+  /// For a loss that takes labels: rows with this label do not count, as rows with a negative label. The library replaces it
+  /// by -1 before the loss and metrics receive the batch.
+  virtual std::int32_t ignore_index() const { return -1; }
+  /// For a loss that takes labels: the weight of a row in the mean, from the row's first label. The mean is the sum of
+  /// LossPass::losses, which must contain this factor, divided by the sum of the weights of all rows that count.
+  virtual double weight(std::int32_t /*label*/) const { return 1; }
   virtual std::size_t targets() const { return 1; }
   virtual std::size_t scratch() const { return 0; }
   virtual bool works_in(DType type) const { return type == DType::f32; }

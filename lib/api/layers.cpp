@@ -50,17 +50,103 @@ class LinearLayer final : public BuiltLayer {
   float standard_deviation_;
 };
 
-template <auto value, auto derivative>
-class ElementwiseLayer final : public BuiltLayer {
+/// A layer without parameters whose outputs are as many as its inputs.
+class PlainLayer : public BuiltLayer {
  public:
-  explicit ElementwiseLayer(std::size_t width) : width_(width) {}
+  PlainLayer(const char* function, std::size_t width) : width_(width) {
+    if (width == 0) throw UserError(format("{}() has width 0 (it must be at least 1); correct it", function));
+  }
   std::size_t inputs() const override { return width_; }
-  std::size_t outputs() const override { return width_; }
-  void forward(const ForwardPass& pass) const override { value(pass, pass.x, pass.y); }
-  void backward(const BackwardPass& pass) const override { derivative(pass, pass.x, pass.dy, pass.dx); }
+  std::size_t outputs() const final { return width_; }
 
  private:
   std::size_t width_;
+};
+
+/// y = value(x), dx = derivative(x, dy).
+template <auto value, auto derivative>
+class FunctionLayer final : public PlainLayer {
+ public:
+  using PlainLayer::PlainLayer;
+  void forward(const ForwardPass& pass) const override { value(pass, pass.x, pass.y); }
+  void backward(const BackwardPass& pass) const override { derivative(pass, pass.x, pass.dy, pass.dx); }
+};
+
+template <ops::Gelu formula>
+class GeluLayer final : public PlainLayer {
+ public:
+  using PlainLayer::PlainLayer;
+  void forward(const ForwardPass& pass) const override { ops::gelu(pass, pass.x, pass.y, formula); }
+  void backward(const BackwardPass& pass) const override { ops::gelu_backward(pass, pass.x, pass.dy, pass.dx, formula); }
+};
+
+class SwigluColumns final : public PlainLayer {
+ public:
+  using PlainLayer::PlainLayer;
+  std::size_t inputs() const override { return 2 * outputs(); }
+  void forward(const ForwardPass& pass) const override { ops::swiglu(pass, gate(pass.x), up(pass.x), pass.y); }
+  void backward(const BackwardPass& pass) const override {
+    ops::swiglu_backward(pass, gate(pass.x), up(pass.x), pass.dy, gate(pass.dx), up(pass.dx));
+  }
+
+ private:
+  Tensor gate(const Tensor& both) const { return both.columns_from(0, outputs()); }
+  Tensor up(const Tensor& both) const { return both.columns_from(outputs(), outputs()); }
+};
+
+class DropoutLayer final : public PlainLayer {
+ public:
+  DropoutLayer(std::size_t width, double p) : PlainLayer("dropout", width), p_(p) {
+    if (!(p >= 0 && p < 1)) throw UserError(format("dropout() has p = {} (it is from 0 to below 1); correct it", p));
+  }
+  void forward(const ForwardPass& pass) const override { ops::dropout(pass, p_, pass.x, pass.y); }
+  void backward(const BackwardPass& pass) const override { ops::dropout(pass, p_, pass.dy, pass.dx); }
+
+ private:
+  double p_;
+};
+
+class PositionEmbedding final : public PlainLayer {
+ public:
+  PositionEmbedding(std::size_t positions, std::size_t width, float standard_deviation)
+      : PlainLayer("position_embedding", width), positions_(positions), standard_deviation_(standard_deviation) {}
+  std::vector<LayerParameter> parameters() const override {
+    return {{"weight", {positions_, outputs()}, normal(standard_deviation_)}};
+  }
+  void check_batch(std::size_t /*B*/, std::size_t T) const override {
+    if (T > positions_)
+      throw UserError(
+          format("position_embedding() has {} positions (the sequences have {}); raise its number of positions, or "
+                 "lower sequence_length",
+                 positions_, T));
+  }
+  void forward(const ForwardPass& pass) const override { ops::add_positions(pass, pass.x, pass.parameter(0), pass.y); }
+  void backward(const BackwardPass& pass) const override {
+    ops::add_positions_backward(pass, pass.dy, pass.gradient(0));
+    ops::copy(pass, pass.dx, pass.dy);
+  }
+
+ private:
+  std::size_t positions_;
+  float standard_deviation_;
+};
+
+class TransposeLayer final : public PlainLayer {
+ public:
+  TransposeLayer(std::size_t rows, std::size_t columns)
+      : PlainLayer("transpose", rows * columns), rows_(rows), columns_(columns) {}
+  void forward(const ForwardPass& pass) const override { ops::transpose(pass, pass.x, rows_, pass.y); }
+  void backward(const BackwardPass& pass) const override { ops::transpose(pass, pass.dy, columns_, pass.dx); }
+
+ private:
+  std::size_t rows_, columns_;
+};
+
+class IdentityLayer final : public PlainLayer {
+ public:
+  using PlainLayer::PlainLayer;
+  void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x); }
+  void backward(const BackwardPass& pass) const override { ops::copy(pass, pass.dx, pass.dy); }
 };
 
 class NormLayer final : public BuiltLayer {
@@ -124,83 +210,38 @@ class EmbeddingLayer final : public BuiltLayer {
   float standard_deviation_;
 };
 
-class CrossEntropy final : public Loss {
- public:
-  CrossEntropy(std::size_t classes, double label_smoothing, double z_loss)
-      : classes_(classes), terms_{static_cast<float>(label_smoothing), static_cast<float>(z_loss)} {
-    if (!(label_smoothing >= 0 && label_smoothing < 1 && z_loss >= 0 && z_loss < 1e30))
-      throw UserError(format(
-          "cross_entropy has label smoothing {} and z-loss {} (they are from 0 to below 1, and at least 0); correct them",
-          label_smoothing, z_loss));
-  }
-  std::size_t inputs() const override { return classes_; }
-  bool takes_labels() const override { return true; }
-  std::size_t classes() const override { return classes_; }
-  std::size_t scratch() const override { return classes_ + 8; }  // the logits' gradients, and three floats of statistics
-  bool works_in(DType) const override { return true; }
-  bool works_on_gpu() const override { return true; }
-  void evaluate(const LossPass& pass) const override {
-    with_element(pass.type, [&]<class E>() {
-      E* const values = static_cast<E*>(pass.dx ? pass.dx.data : pass.scratch.data);
-      const Tensor stats = pass.scratch.part(classes_, 8);
-      pass.stream->copy(values, pass.x.data, pass.x.numel() * sizeof(E));
-      const kernels::Logits<E> logits = {.values = values,
-                                         .stats = static_cast<kernels::SoftmaxStats*>(stats.data),
-                                         .targets = pass.labels,
-                                         .R = pass.rows(),
-                                         .V = classes_,
-                                         .piece = classes_};
-      kernels::cross_entropy(*pass.stream, pass.losses, logits, 0);
-      if (pass.dx && terms_.any())
-        kernels::logit_gradient(*pass.stream, logits, 0, pass.scale, terms_, pass.losses);
-      else if (pass.dx)
-        kernels::logit_gradient(*pass.stream, logits, 0, pass.scale);
-    });
-  }
-
- private:
-  std::size_t classes_;
-  kernels::LossTerms terms_;
-};
-
-class MeanSquaredError final : public Loss {
- public:
-  explicit MeanSquaredError(std::size_t width) : width_(width) {}
-  std::size_t inputs() const override { return width_; }
-  bool takes_labels() const override { return false; }
-  std::size_t targets() const override { return width_; }
-  void evaluate(const LossPass& pass) const override {
-    for (std::size_t r = 0; r < pass.rows(); ++r) {
-      const float *const x = pass.x.row(r), *const target = pass.targets.row(r);
-      double sum = 0;
-      for (std::size_t i = 0; i < width_; ++i) {
-        const float error = x[i] - target[i];
-        sum += static_cast<double>(error) * static_cast<double>(error);
-        if (pass.dx) pass.dx.row(r)[i] = pass.scale * 2 * error / static_cast<float>(width_);
-      }
-      pass.losses[r] = static_cast<float>(sum / static_cast<double>(width_));
-    }
-  }
-
- private:
-  std::size_t width_;
-};
-
 }  // namespace
 
 LayerPtr linear(std::size_t in, std::size_t out, bool bias, float standard_deviation) {
   return std::make_shared<LinearLayer>(in, out, bias, standard_deviation);
 }
-LayerPtr relu(std::size_t width) { return std::make_shared<ElementwiseLayer<ops::relu, ops::relu_backward>>(width); }
-LayerPtr gelu(std::size_t width) { return std::make_shared<ElementwiseLayer<ops::gelu, ops::gelu_backward>>(width); }
+LayerPtr relu(std::size_t width) { return std::make_shared<FunctionLayer<ops::relu, ops::relu_backward>>("relu", width); }
+LayerPtr gelu(std::size_t width, ops::Gelu formula) {
+  if (formula == ops::Gelu::tanh) return std::make_shared<GeluLayer<ops::Gelu::tanh>>("gelu", width);
+  return std::make_shared<GeluLayer<ops::Gelu::erf>>("gelu", width);
+}
+LayerPtr silu(std::size_t width) { return std::make_shared<FunctionLayer<ops::silu, ops::silu_backward>>("silu", width); }
+LayerPtr tanh(std::size_t width) { return std::make_shared<FunctionLayer<ops::tanh, ops::tanh_backward>>("tanh", width); }
+LayerPtr sigmoid(std::size_t width) {
+  return std::make_shared<FunctionLayer<ops::sigmoid, ops::sigmoid_backward>>("sigmoid", width);
+}
+LayerPtr swiglu(std::size_t width) { return std::make_shared<SwigluColumns>("swiglu", width); }
+LayerPtr softmax(std::size_t width) {
+  return std::make_shared<FunctionLayer<ops::softmax, ops::softmax_backward>>("softmax", width);
+}
+LayerPtr log_softmax(std::size_t width) {
+  return std::make_shared<FunctionLayer<ops::log_softmax, ops::log_softmax_backward>>("log_softmax", width);
+}
+LayerPtr dropout(std::size_t width, double p) { return std::make_shared<DropoutLayer>(width, p); }
 LayerPtr layer_norm(std::size_t width, float eps) { return std::make_shared<NormLayer>(width, eps, true); }
 LayerPtr rms_norm(std::size_t width, float eps) { return std::make_shared<NormLayer>(width, eps, false); }
 LayerPtr embedding(std::size_t vocabulary, std::size_t width, float standard_deviation) {
   return std::make_shared<EmbeddingLayer>(vocabulary, width, standard_deviation);
 }
-LossPtr cross_entropy(std::size_t classes, double label_smoothing, double z_loss) {
-  return std::make_shared<CrossEntropy>(classes, label_smoothing, z_loss);
+LayerPtr position_embedding(std::size_t positions, std::size_t width, float standard_deviation) {
+  return std::make_shared<PositionEmbedding>(positions, width, standard_deviation);
 }
-LossPtr mean_squared_error(std::size_t width) { return std::make_shared<MeanSquaredError>(width); }
+LayerPtr transpose(std::size_t rows, std::size_t columns) { return std::make_shared<TransposeLayer>(rows, columns); }
+LayerPtr identity(std::size_t width) { return std::make_shared<IdentityLayer>("identity", width); }
 
 }  // namespace fsdp

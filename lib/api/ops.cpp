@@ -7,7 +7,9 @@
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/philox.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/layers.hpp"
 
 namespace fsdp {
 
@@ -27,14 +29,23 @@ const LayerParameter& parameter_of(const Pass& pass, std::size_t i) {
 
 Tensor gradient_of(const Pass& pass, float* const* gradients, std::size_t i) {
   const LayerParameter& parameter = parameter_of(pass, i);
-  return matrix_of(parameter, gradients ? gradients[pass.places[i]] : nullptr, DType::f32);
+  return matrix_of(parameter, gradients ? gradients[pass.indices[i]] : nullptr, DType::f32);
 }
 
 }  // namespace
 
 Tensor Pass::parameter(std::size_t i) const {
   const LayerParameter& parameter = parameter_of(*this, i);
-  return matrix_of(parameter, const_cast<void*>(weights[places[i]]), type);
+  return matrix_of(parameter, const_cast<void*>(weights[indices[i]]), type);
+}
+
+Tensor Pass::sequence(const Tensor& tensor, std::size_t b) const {
+  if (b >= B || tensor.rows != rows())
+    throw UserError(
+        format("sequence {} of a tensor {} does not exist (the batch has {} sequences of {} positions); correct the "
+               "layer",
+               b, to_string(tensor), B, T));
+  return tensor.rows_from(b * T, T);
 }
 Tensor BackwardPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
 Tensor LossPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
@@ -43,6 +54,7 @@ namespace ops {
 
 namespace {
 
+kernels::Gelu form_of(Gelu formula) { return formula == Gelu::tanh ? kernels::Gelu::tanh : kernels::Gelu::erf; }
 kernels::Write write_of(Out write) { return write == Out::add ? kernels::Write::add : kernels::Write::overwrite; }
 kernels::Trans trans_of(Transpose transpose) { return transpose == Transpose::yes ? kernels::Trans::yes : kernels::Trans::no; }
 
@@ -198,17 +210,17 @@ void relu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Te
                [&]<class E>() { kernels::relu_backward(*pass.stream, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel()); });
 }
 
-void gelu(const Pass& pass, const Tensor& x, const Tensor& y) {
+void gelu(const Pass& pass, const Tensor& x, const Tensor& y, Gelu formula) {
   require_alike("gelu", {{"y", y}, {"x", x}});
   with_element(x.type, [&]<class E>() {
-    kernels::bias_gelu_forward(*pass.stream, kernels::Gelu::tanh, in<E>(y), in<E>(x), nullptr, x.rows, x.columns);
+    kernels::bias_gelu_forward(*pass.stream, form_of(formula), in<E>(y), in<E>(x), nullptr, x.rows, x.columns);
   });
 }
 
-void gelu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+void gelu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx, Gelu formula) {
   require_alike("gelu_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
   with_element(x.type, [&]<class E>() {
-    kernels::gelu_backward(*pass.stream, kernels::Gelu::tanh, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel());
+    kernels::gelu_backward(*pass.stream, form_of(formula), in<E>(dx), in<const E>(dy), in<const E>(x), x.numel());
   });
 }
 
@@ -225,19 +237,148 @@ void sigmoid_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const
   });
 }
 
+void silu(const Pass& pass, const Tensor& x, const Tensor& y) {
+  require_alike("silu", {{"y", y}, {"x", x}});
+  with_element(x.type, [&]<class E>() { kernels::silu_forward(*pass.stream, in<E>(y), in<E>(x), x.rows, x.columns); });
+}
+
+void silu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  require_alike("silu_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
+  with_element(x.type,
+               [&]<class E>() { kernels::silu_backward(*pass.stream, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel()); });
+}
+
+void tanh(const Pass& pass, const Tensor& x, const Tensor& y) {
+  require_alike("tanh", {{"y", y}, {"x", x}});
+  with_element(x.type, [&]<class E>() { kernels::tanh_forward(*pass.stream, in<E>(y), in<E>(x), x.rows, x.columns); });
+}
+
+void tanh_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  require_alike("tanh_backward", {{"dx", dx}, {"x", x}, {"dy", dy}});
+  with_element(x.type,
+               [&]<class E>() { kernels::tanh_backward(*pass.stream, in<E>(dx), in<const E>(dy), in<const E>(x), x.numel()); });
+}
+
+namespace {
+
+void softmax_of(const char* operation, kernels::SoftmaxForm form, const Pass& pass, const Tensor& x, const Tensor& y) {
+  require_alike(operation, {{"y", y}, {"x", x}});
+  with_element(x.type,
+               [&]<class E>() { kernels::softmax_forward(*pass.stream, form, in<E>(y), in<const E>(x), x.rows, x.columns); });
+}
+
+void gradient_of_softmax(const char* operation, kernels::SoftmaxForm form, const Pass& pass, const Tensor& x, const Tensor& dy,
+                         const Tensor& dx) {
+  require_alike(operation, {{"dx", dx}, {"x", x}, {"dy", dy}});
+  with_element(x.type, [&]<class E>() {
+    kernels::softmax_backward(*pass.stream, form, in<E>(dx), in<const E>(dy), in<const E>(x), x.rows, x.columns);
+  });
+}
+
+}  // namespace
+
+void softmax(const Pass& pass, const Tensor& x, const Tensor& y) {
+  softmax_of("softmax", kernels::SoftmaxForm::probabilities, pass, x, y);
+}
+void softmax_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  gradient_of_softmax("softmax_backward", kernels::SoftmaxForm::probabilities, pass, x, dy, dx);
+}
+void log_softmax(const Pass& pass, const Tensor& x, const Tensor& y) {
+  softmax_of("log_softmax", kernels::SoftmaxForm::logarithms, pass, x, y);
+}
+void log_softmax_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  gradient_of_softmax("log_softmax_backward", kernels::SoftmaxForm::logarithms, pass, x, dy, dx);
+}
+
+void dropout(const Pass& pass, double p, const Tensor& x, const Tensor& y, std::uint32_t number) {
+  if (!(p >= 0 && p < 1)) throw UserError(format("dropout has p = {} (it is from 0 to below 1); correct it", p));
+  require_alike("dropout", {{"y", y}, {"x", x}});
+  require(x.rows == pass.rows(), "dropout", "a row for each row of the batch", {{"x", x}});
+  // The key of the mask is a hash of the place, the number and the seed; no other masks have 1 in this key.
+  const auto words = philox({static_cast<std::uint32_t>(pass.place), static_cast<std::uint32_t>(pass.place >> 32), number,
+                             static_cast<std::uint32_t>(RandomSite::dropout)},
+                            {static_cast<std::uint32_t>(pass.seed), 1});
+  const kernels::DropoutMask mask =
+      kernels::dropout_mask(static_cast<float>(p), words[0], words[1], pass.update, pass.first_sequence, pass.T);
+  if (pass.update == 0 || mask.dropped == 0) {
+    if (y.data != x.data) copy(pass, y, x);
+    return;
+  }
+  with_element(x.type, [&]<class E>() { kernels::dropout(*pass.stream, in<E>(y), in<const E>(x), x.rows, x.columns, mask); });
+}
+
+void add_positions(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& y) {
+  require_alike("add_positions", {{"y", y}, {"x", x}});
+  require(weight && weight.is_dense() && weight.type == x.type && weight.columns == x.columns && weight.rows >= pass.T &&
+              x.rows == pass.rows(),
+          "add_positions", "x with a row for each row of the batch, and weight [positions, columns] of x's type",
+          {{"x", x}, {"weight", weight}});
+  with_element(x.type, [&]<class E>() {
+    kernels::add_positions(*pass.stream, in<E>(y), in<const E>(x), in<const E>(weight), x.rows, pass.T, x.columns);
+  });
+}
+
+void add_positions_backward(const Pass& pass, const Tensor& dy, const Tensor& d_weight) {
+  if (!d_weight) return;
+  require(dy && dy.is_dense() && d_weight.is_dense() && d_weight.type == DType::f32 && d_weight.columns == dy.columns &&
+              d_weight.rows >= pass.T && dy.rows == pass.rows(),
+          "add_positions_backward", "dy with a row for each row of the batch, and d_weight [positions, columns] in fp32",
+          {{"dy", dy}, {"d_weight", d_weight}});
+  with_element(dy.type, [&]<class E>() {
+    kernels::position_backward(*pass.stream, d_weight.floats(), in<const E>(dy), pass.B, pass.T, dy.columns, d_weight.rows,
+                               kernels::Write::add);
+  });
+}
+
+void transpose(const Pass& pass, const Tensor& x, std::size_t m, const Tensor& y) {
+  require_alike("transpose", {{"y", y}, {"x", x}});
+  require(m > 0 && x.columns % m == 0 && x.data != y.data, "transpose",
+          "rows that are matrices with m rows, and a y that is not x", {{"x", x}});
+  with_element(x.type,
+               [&]<class E>() { kernels::transpose_rows(*pass.stream, in<E>(y), in<const E>(x), x.rows, m, x.columns / m); });
+}
+
+namespace {
+
+/// Requires tensors of the same size and type, which need not be dense. Returns true if all are dense.
+bool require_one_form(const char* operation, std::initializer_list<Operand> given) {
+  const Tensor& first = given.begin()->tensor;
+  const auto is_like_first = [&](const Operand& operand) {
+    return operand.tensor && same_size(operand.tensor, first) && operand.tensor.type == first.type;
+  };
+  require(std::all_of(given.begin(), given.end(), is_like_first), operation, "tensors of one size and type", given);
+  return std::all_of(given.begin(), given.end(), [](const Operand& operand) { return operand.tensor.is_dense(); });
+}
+
+template <class E>
+kernels::StridedRows<E> rows_in(const Tensor& tensor) {
+  return {in<E>(tensor), tensor.stride};
+}
+
+}  // namespace
+
 void swiglu(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& y) {
-  require_alike("swiglu", {{"y", y}, {"gate", gate}, {"up", up}});
+  const bool is_dense = require_one_form("swiglu", {{"y", y}, {"gate", gate}, {"up", up}});
   with_element(y.type, [&]<class E>() {
-    kernels::swiglu_forward(*pass.stream, in<E>(y), in<const E>(gate), in<const E>(up), y.numel());
+    if (is_dense)
+      kernels::swiglu_forward(*pass.stream, in<E>(y), in<const E>(gate), in<const E>(up), y.numel());
+    else
+      kernels::swiglu_rows_forward<E>(*pass.stream, rows_in<E>(y), rows_in<const E>(gate), rows_in<const E>(up), y.rows,
+                                      y.columns);
   });
 }
 
 void swiglu_backward(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& dy, const Tensor& d_gate,
                      const Tensor& d_up) {
-  require_alike("swiglu_backward", {{"dy", dy}, {"gate", gate}, {"up", up}, {"d_gate", d_gate}, {"d_up", d_up}});
+  const bool is_dense =
+      require_one_form("swiglu_backward", {{"dy", dy}, {"gate", gate}, {"up", up}, {"d_gate", d_gate}, {"d_up", d_up}});
   with_element(dy.type, [&]<class E>() {
-    kernels::swiglu_backward(*pass.stream, in<E>(d_gate), in<E>(d_up), in<const E>(dy), in<const E>(gate), in<const E>(up),
-                             dy.numel());
+    if (is_dense)
+      kernels::swiglu_backward(*pass.stream, in<E>(d_gate), in<E>(d_up), in<const E>(dy), in<const E>(gate), in<const E>(up),
+                               dy.numel());
+    else
+      kernels::swiglu_rows_backward<E>(*pass.stream, rows_in<E>(d_gate), rows_in<E>(d_up), rows_in<const E>(dy),
+                                       rows_in<const E>(gate), rows_in<const E>(up), dy.rows, dy.columns);
   });
 }
 

@@ -51,10 +51,28 @@ void Tensor::set(std::size_t r, std::size_t c, float number) const {
 }
 
 Tensor Tensor::columns_from(std::size_t begin, std::size_t count) const {
-  if (begin + count > columns) refuse(*this, format("columns {} to {}", begin, begin + count));
+  if (begin > columns || count > columns - begin) refuse(*this, format("columns {} to {}", begin, begin + count));
   Tensor view = moved_by(*this, begin);
   view.columns = count;
   return view;
+}
+
+Tensor Tensor::rows_from(std::size_t begin, std::size_t count) const {
+  if (!data || begin > rows || count > rows - begin) refuse(*this, format("rows {} to {}", begin, begin + count));
+  Tensor view = moved_by(*this, begin * stride);
+  view.rows = count;
+  return view;
+}
+
+Tensor Tensor::reshaped(std::size_t new_rows, std::size_t new_columns) const {
+  std::size_t numbers = 0;
+  if (!data || !is_dense() || __builtin_mul_overflow(new_rows, new_columns, &numbers) || numbers != numel())
+    refuse(*this, format("a view as [{}, {}]", new_rows, new_columns));
+  return {data, new_rows, new_columns, new_columns, type};
+}
+
+void Tensor::require_type(DType wanted) const {
+  if (!data || type != wanted) refuse(*this, format("a view in {}", name_of(wanted)));
 }
 
 Tensor Tensor::part(std::size_t begin, std::size_t count) const {

@@ -59,6 +59,7 @@ class PoisonedLayer final : public Layer {
   std::size_t saved() const override { return layer_.saved(); }
   std::size_t saved_floats() const override { return layer_.saved_floats(); }
   std::size_t scratch() const override { return layer_.scratch(); }
+  void check_batch(std::size_t B, std::size_t T) const override { layer_.check_batch(B, T); }
   bool works_in(DType type) const override { return layer_.works_in(type); }
   void forward(const ForwardPass& pass) const override {
     for (const Tensor& tensor : {pass.y, pass.saved, pass.stats, pass.scratch}) poison(tensor);
@@ -138,7 +139,14 @@ class Trial {
     forward();
     kernels::LossSum sum;
     chain_.head_loss(context(), x_.back().data(), labels(), sum, losses_.data());
-    return sum.value();
+    if (is_layer()) return sum.value();
+    // The gradients are those of the loss in training, which may have more terms.
+    StageContext without_gradients = context();
+    without_gradients.gradients = {};
+    kernels::LossSum in_training;
+    chain_.head_forward_backward(without_gradients, x_.back().data(), labels(), 1, in_training, dx_.data(),
+                                 kernels::Write::add);
+    return in_training.value();
   }
 
   /// Runs forward and backward `times` times; all runs but the first add to the gradients. If frozen[i] is true, the gradient
@@ -156,9 +164,8 @@ class Trial {
         chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx_.data(), write, nullptr);
       chain_.embedding_backward(context(), tokens(), dx_.data(), write);
     }
-    const bool is_layer = chain_.blocks() > 0 || chain_.takes_tokens();
-    Results results{is_layer ? as_fp32(x_.back(), x_.back().size() / size_of(type_))
-                             : std::vector(losses_.begin(), losses_.begin() + static_cast<std::ptrdiff_t>(shape_.rows())),
+    Results results{is_layer() ? as_fp32(x_.back(), x_.back().size() / size_of(type_))
+                               : std::vector(losses_.begin(), losses_.begin() + static_cast<std::ptrdiff_t>(shape_.rows())),
                     {},
                     gradients_};
     if (!chain_.takes_tokens()) results.dx = as_fp32(dx_, inputs.size());
@@ -176,8 +183,10 @@ class Trial {
             .scratch = scratch_.data(),
             .tables = nullptr,
             .shape = shape_,
+            .dropout = {.seed = seed_, .update = 1},
             .type = type_};
   }
+  bool is_layer() const { return chain_.blocks() > 0 || chain_.takes_tokens(); }
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs.data()); }
   const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets.data()); }
 

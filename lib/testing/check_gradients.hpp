@@ -25,15 +25,15 @@ struct GradientCheck {
   std::string where;  // "weight[2, 3]: backward gives 0.25, central differences give 0.5"
 };
 
-/// Runs these checks on the CPU:
+/// Runs these checks on the CPU, in training (Pass::update is 1), so that dropout drops, with the same mask in all passes:
 /// 1. forward, called twice, gives the same result. forward writes all of y, and backward writes all of dx: both are filled
 /// with NaN before, and no NaN may remain. Neither changes x or parameters.
 /// 2. backward, called twice, adds to the gradients of parameters twice. The results of backward are proportional to dy, and
 /// those of a loss to its `scale`.
 /// 3. in fp32, backward gives the same derivatives, with respect to x and each parameter, as central differences of forward.
-/// The differentiated function is a random weighted sum of y; for a loss, it is the sum of the losses of all rows. If the left
-/// and right differences disagree, because a point without a derivative is within `step`, any value between the two is
-/// accepted.
+/// The differentiated function is a random weighted sum of y; for a loss, it is the sum of the losses of all rows in training.
+/// If the left and right differences disagree, because a point without a derivative is within `step`, any value between the two
+/// is accepted.
 /// 4. if some or all parameters are not trained, so that their gradients are none, all other results are the same.
 /// 5. in each 16-bit type that works_in() supports, forward and backward give the same results as in fp32 up to rounding.
 /// Returns the first check that fails. Not collective.

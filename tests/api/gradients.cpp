@@ -135,6 +135,18 @@ BOOST_AUTO_TEST_CASE(of_all_layers) {
   require_right("linear", check_gradients(*linear(7, 5)));
   require_right("linear without bias", check_gradients(*linear(3, 11, false)));
   require_right("gelu", check_gradients(*gelu(9)));
+  require_right("gelu, erf", check_gradients(*gelu(9, ops::Gelu::erf)));
+  require_right("silu", check_gradients(*silu(9)));
+  require_right("tanh", check_gradients(*fsdp::tanh(9)));
+  require_right("sigmoid", check_gradients(*sigmoid(9)));
+  require_right("swiglu of columns", check_gradients(*fsdp::swiglu(6)));
+  require_right("softmax", check_gradients(*softmax(9)));
+  require_right("log_softmax", check_gradients(*log_softmax(9)));
+  require_right("dropout", check_gradients(*dropout(9, 0.4)));
+  require_right("position_embedding", check_gradients(*position_embedding(6, 4)));
+  require_right("position_embedding of one position", check_gradients(*position_embedding(1, 4), {.T = 1}));
+  require_right("transpose", check_gradients(*transpose(3, 4)));
+  require_right("identity", check_gradients(*identity(5)));
   require_right("layer_norm", check_gradients(*layer_norm(13)));
   require_right("rms_norm", check_gradients(*rms_norm(13)));
   require_right("embedding", check_gradients(*embedding(5, 7)));
@@ -276,7 +288,18 @@ BOOST_AUTO_TEST_CASE(vectors_are_one_row) {
 
 BOOST_AUTO_TEST_CASE(of_all_losses) {
   require_right("cross_entropy", check_gradients(*cross_entropy(7)));
+  require_right("cross_entropy with terms", check_gradients(*cross_entropy(7, 0.2, 0.05)));
+  const std::vector<float> weights = {0.5f, 2, 0, 1, 3, 0.25f, 1};
+  require_right("cross_entropy with weights", check_gradients(*cross_entropy(7, {.weight = weights})));
+  require_right("cross_entropy with weights and terms",
+                check_gradients(*cross_entropy(7, {.label_smoothing = 0.2, .z_loss = 0.05, .weight = weights})));
   require_right("mean_squared_error", check_gradients(*mean_squared_error(5)));
+  require_right("l1_loss", check_gradients(*l1_loss(5)));
+  require_right("huber_loss", check_gradients(*huber_loss(5, 0.7)));
+  require_right("smooth_l1_loss", check_gradients(*smooth_l1_loss(5, 0.7)));
+  require_right("binary_cross_entropy_with_logits", check_gradients(*binary_cross_entropy_with_logits(5)));
+  require_right("binary_cross_entropy_with_logits with weights",
+                check_gradients(*binary_cross_entropy_with_logits(7, weights)));
   require_right("a loss with a parameter", check_gradients(WeightedSquares()));
 }
 

@@ -38,6 +38,17 @@ class Plain final : public Layer {
   void backward(const BackwardPass& pass) const override { ops::copy(pass, pass.dx, pass.dy); }
 };
 
+/// A loss with a loop over rows.
+class PlainLoss final : public Loss {
+ public:
+  std::size_t inputs() const override { return 4; }
+  std::size_t targets() const override { return 4; }
+  bool takes_labels() const override { return false; }
+  void evaluate(const LossPass& pass) const override {
+    for (std::size_t r = 0; r < pass.rows(); ++r) pass.losses[r] = pass.x.row(r)[0];
+  }
+};
+
 void require_said(const std::string& said, const std::string& wanted) {
   BOOST_TEST(said.find(wanted) != std::string::npos, "'" << said << "' does not say '" << wanted << "'");
 }
@@ -87,12 +98,13 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   Sequential plain;
   plain.add("in", linear(4, 4)).add("c", std::make_shared<Plain>()).loss(mean_squared_error(4));
   require_said(with([](FsdpOptions& o) { o.param_dtype = "bf16"; }, plain), "layer 'c' does not work in bf16");
-  require_said(
-      with([](FsdpOptions& o) { o.param_dtype = "bf16"; }, Sequential().add("a", linear(4, 4)).loss(mean_squared_error(4))),
-      "loss 'loss' does not work in bf16");
+  require_said(with([](FsdpOptions& o) { o.param_dtype = "bf16"; },
+                    Sequential().add("a", linear(4, 4)).loss(std::make_shared<PlainLoss>())),
+               "loss 'loss' does not work in bf16");
   const auto on_gpu = [](const Sequential& of) { return refusal([&] { estimate_memory(of, {}, 2, "cuda"); }); };
   require_said(on_gpu(plain), "layer 'c' does not work on a GPU (its works_on_gpu() returns false)");
-  require_said(on_gpu(Sequential().add("a", linear(4, 4)).loss(mean_squared_error(4))), "loss 'loss' does not work on a GPU");
+  require_said(on_gpu(Sequential().add("a", linear(4, 4)).loss(std::make_shared<PlainLoss>())),
+               "loss 'loss' does not work on a GPU");
   BOOST_TEST(on_gpu(Sequential().add("a", std::make_shared<SwigluLayer>(4, 6)).loss(cross_entropy(4))) == "");
   require_said(refusal([&] { estimate_memory(model, {}, 0); }), "0 ranks cannot hold a model");
   require_said(refusal([&] { estimate_memory(model, {}, 2, "cpu", 0); }), "0 threads cannot compute");
@@ -110,7 +122,37 @@ BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
   require_said(with([](FsdpOptions&) {}, Sequential().add("a", linear(huge, huge)).loss(cross_entropy(huge))),
                "parameter 'weight' of layer 'a' has the shape [268435456, 268435456]");
   require_said(refusal([] { linear(0, 5); }), "linear(0, 5) is empty");
+  const Sequential positions = Sequential().add("in", linear(4, 6)).add("inner", sequential({{"p", position_embedding(8, 6)}}));
+  const auto with_length = [&](std::size_t T) {
+    return with([=](FsdpOptions& o) { o.sequence_length = T; }, Sequential(positions).loss(cross_entropy(6)));
+  };
+  BOOST_TEST(with_length(8) == "");
+  require_said(with_length(9), "layer 'inner': position_embedding() has 8 positions (the sequences have 9)");
   require_said(refusal([] { Sequential().loss(cross_entropy(3)).loss(cross_entropy(3)); }), "loss() is called twice");
+}
+
+BOOST_AUTO_TEST_CASE(layers_and_losses_that_cannot_be) {
+  const auto said = [](const auto& make, const std::string& wanted) { require_said(refusal([&] { make(); }), wanted); };
+  const float nan = std::nanf("");
+  for (const double p : {-0.1, 1.0, static_cast<double>(nan)})
+    said([&] { return dropout(4, p); }, "dropout() has p = " + std::string(p < 0 ? "-0.1" : p == 1 ? "1" : "nan"));
+  said([] { return softmax(0); }, "softmax() has width 0 (it must be at least 1)");
+  said([] { return transpose(3, 0); }, "transpose() has width 0");
+  said([] { return sequential({{"up", linear(4, 6)}, {"gate", fsdp::swiglu(6)}}); }, "layer 'gate' takes 12 numbers per row");
+  said([] { return cross_entropy(0); }, "cross_entropy() has width 0");
+  said([] { return cross_entropy(3, {.label_smoothing = 1}); }, "cross_entropy has label smoothing 1 and z-loss 0");
+  said([] { return cross_entropy(3, {.weight = {1, 2}}); }, "cross_entropy has 2 numbers in weight (it needs 3, or none)");
+  said(
+      [] {
+        return cross_entropy(2, {.weight = {1, -2}});
+      },
+      "cross_entropy has -2 in weight (each number is from 0 to 1048576)");
+  said([&] { return cross_entropy(2, {.weight = {1, nan}}); }, "cross_entropy has nan in weight");
+  said([] { return huber_loss(3, 0); }, "huber_loss() has delta 0 (it must be above 0, and finite)");
+  said([] { return smooth_l1_loss(3, -1); }, "smooth_l1_loss() has beta -1");
+  said([] { return binary_cross_entropy_with_logits(3, {1}); },
+       "binary_cross_entropy_with_logits has 1 numbers in pos_weight (it needs 3, or none)");
+  said([] { return l1_loss(0); }, "l1_loss() has width 0");
 }
 
 BOOST_AUTO_TEST_CASE(numbers_that_cannot_be) {
@@ -217,6 +259,45 @@ BOOST_AUTO_TEST_CASE(tensors_are_cut) {
   BOOST_TEST(narrow.get(0, 0) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(views_of_tensors) {
+  float numbers[24];
+  for (int i = 0; i < 24; ++i) numbers[i] = static_cast<float>(i);
+  const Tensor tensor = {numbers, 6, 4, 4, DType::f32};
+  const Tensor rows = tensor.rows_from(2, 3), block = rows.columns_from(1, 2);
+  BOOST_TEST(rows.get(2, 3) == 19);
+  BOOST_TEST(block.rows_from(1, 2).get(1, 1) == 18);
+  const Tensor wide = rows.reshaped(2, 6);
+  BOOST_TEST(wide.get(1, 0) == 14);
+  BOOST_TEST(tensor.rows_from(6, 0).rows == 0);
+  require_said(refusal([&] { tensor.rows_from(5, 2); }), "rows 5 to 7 of a tensor [6, 4] in fp32 does not exist");
+  require_said(refusal([&] { tensor.rows_from(7, static_cast<std::size_t>(-1)); }), "of a tensor [6, 4] in fp32");
+  require_said(refusal([] { Tensor().rows_from(0, 0); }), "of a tensor none");
+  require_said(refusal([&] { block.reshaped(2, 3); }), "a view as [2, 3] of a tensor [3, 2] in fp32, rows 4 apart");
+  require_said(refusal([&] { tensor.reshaped(5, 5); }), "a view as [5, 5] of a tensor [6, 4]");
+
+  Pass pass;
+  pass.B = 2, pass.T = 3;
+  const Tensor second = pass.sequence(tensor, 1);
+  BOOST_TEST(second.rows == 3u);
+  BOOST_TEST(second.get(0, 1) == 13);
+  require_said(refusal([&] { pass.sequence(tensor, 2); }), "sequence 2 of a tensor [6, 4] in fp32 does not exist");
+  require_said(refusal([&] { pass.sequence(rows, 0); }), "the batch has 2 sequences of 3 positions");
+
+  const TypedTensor<float> typed = block.as<float>();
+  typed[1][0] = 2 * typed[2][1];
+  BOOST_TEST(numbers[13] == 36);
+  float sum = 0;
+  for (const float x : typed[0]) sum += x;
+  BOOST_TEST(sum == 19);
+  require_said(refusal([&] { typed[3]; }), "rows 3 to 4 of a tensor [3, 2] in fp32, rows 4 apart");
+  require_said(refusal([&] { tensor.as<bf16>(); }), "a view in bf16 of a tensor [6, 4] in fp32");
+  require_said(refusal([] { Tensor().as<float>(); }), "a view in fp32 of a tensor none");
+  f16 halves[2] = {f16(1.5f), f16(-2.0f)};
+  const TypedTensor<f16> narrow = Tensor{halves, 1, 2, 2, DType::f16}.as<f16>();
+  narrow[0][0] = f16(narrow[0][0] * narrow[0][1]);
+  BOOST_TEST(static_cast<float>(halves[0]) == -3);
+}
+
 namespace {
 
 /// Memory of a few tensors, and a pass over them on the host.
@@ -258,6 +339,18 @@ BOOST_AUTO_TEST_CASE(operations_say_what_they_were_given) {
   require_said(refusal([&] { ops::layer_norm(pass, a, a, a, 1e-5f, a, a); }), "stats [3, 4] in fp32 (it takes weight and bias");
   require_said(refusal([&] { ops::convert(pass, narrow, b); }), "convert is given to [3, 4] in bf16; from [5, 4] in fp32");
   require_said(refusal([&] { pass.parameter(0); }), "parameter 0 does not exist (the layer declares none)");
+  require_said(refusal([&] { ops::softmax(pass, a, b); }), "softmax is given y [5, 4] in fp32; x [3, 4] in fp32");
+  require_said(refusal([&] { ops::silu(pass, a, narrow); }), "silu is given y [3, 4] in bf16; x [3, 4] in fp32");
+  require_said(refusal([&] { ops::tanh_backward(pass, a, b, a); }), "tanh_backward is given dx [3, 4] in fp32");
+  require_said(refusal([&] { ops::swiglu(pass, a, b, a); }),
+               "swiglu is given y [3, 4] in fp32; gate [3, 4] in fp32; up [5, 4]");
+  require_said(refusal([&] { ops::transpose(pass, a, 3, out); }), "transpose is given y [3, 5] in fp32; x [3, 4] in fp32");
+  require_said(refusal([&] { ops::transpose(pass, a, 2, a); }), "transpose is given x [3, 4] in fp32 (it takes rows that are");
+  bench.pass.B = 1, bench.pass.T = 3;
+  require_said(refusal([&] { ops::dropout(pass, 1, a, a); }), "dropout has p = 1 (it is from 0 to below 1)");
+  require_said(refusal([&] { ops::dropout(pass, 0.5, b, b); }), "dropout is given x [5, 4] in fp32 (it takes a row for each");
+  require_said(refusal([&] { ops::add_positions(pass, a, a.rows_from(0, 2), a); }),
+               "add_positions is given x [3, 4] in fp32; weight [2, 4] in fp32");
 }
 
 BOOST_AUTO_TEST_CASE(products_sigmoids_and_conversions) {

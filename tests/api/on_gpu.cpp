@@ -26,6 +26,28 @@ Sequential small_model() {
   return model.add("norm", rms_norm(width)).add("head", linear(width, vocabulary, false)).loss(cross_entropy(vocabulary));
 }
 
+/// Has all layers of the library that small_model() does not have.
+Sequential model_of_many_layers() {
+  const LayerPtr mlp = sequential({{"norm", layer_norm(width)},
+                                   {"up", linear(width, 2 * 17)},
+                                   {"swiglu", fsdp::swiglu(17)},
+                                   {"dropout", dropout(17, 0.3)},
+                                   {"down", linear(17, width)}});
+  const LayerPtr activations = sequential({{"silu", silu(width)},
+                                           {"tanh", fsdp::tanh(width)},
+                                           {"transpose", transpose(2, width / 2)},
+                                           {"gelu", gelu(width, ops::Gelu::erf)},
+                                           {"same", identity(width)}});
+  Sequential model;
+  model.add("embedding", embedding(vocabulary, width)).add("positions", position_embedding(length, width));
+  model.add("mlp", residual(mlp)).add("activations", residual(activations)).add("dropout", dropout(width, 0.2));
+  model.add("sums", parallel({{"softmax", softmax(width)}, {"log_softmax", log_softmax(width)}, {"sigmoid", sigmoid(width)}}));
+  std::vector<float> weight(vocabulary, 1);
+  weight[3] = 2.5f;
+  return model.add("head", linear(width, vocabulary))
+      .loss(cross_entropy(vocabulary, {.label_smoothing = 0.1, .z_loss = 1e-3, .weight = weight, .ignore_index = 5}));
+}
+
 TransformerDescription small_transformer() {
   TransformerDescription gpt("gpt2");
   gpt.layers(2).width(24).heads(3).vocabulary(vocabulary).longest_sequence(16);
@@ -110,6 +132,39 @@ BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
   BOOST_TEST((train("cuda", small_model(), recomputed) == full));
 }
 
+BOOST_AUTO_TEST_CASE(many_layers_are_trained_as_on_the_cpu) {
+  FsdpOptions options = options_of("FULL_SHARD");
+  const Outcome before = train("cpu", model_of_many_layers(), options, 0), cpu = train("cpu", model_of_many_layers(), options),
+                full = train("cuda", model_of_many_layers(), options);
+  require_near(full, cpu, before, "fp32");
+  options.activation_checkpointing = true;
+  BOOST_TEST((train("cuda", model_of_many_layers(), options) == full));
+  const FsdpOptions narrow = options_of("FULL_SHARD", "bf16");
+  require_near(train("cuda", model_of_many_layers(), narrow), train("cpu", model_of_many_layers(), narrow), before, "bf16");
+}
+
+BOOST_AUTO_TEST_CASE(losses_of_numbers_are_those_of_the_cpu) {
+  for (const LossPtr& loss : {mean_squared_error(3), l1_loss(3), huber_loss(3, 0.5), smooth_l1_loss(3, 0.5),
+                              binary_cross_entropy_with_logits(3, {1, 2, 0.5f})}) {
+    const auto run = [&](const char* device) {
+      Job job({.device = device});
+      FullyShardedDataParallel sharded(job, Sequential().add("out", linear(4, 3)).loss(loss), options_of("FULL_SHARD"));
+      std::vector<double> results;
+      for (int step = 0; step < 2; ++step) {
+        const StepResult result = sharded.step(1e-2, [&](const Batch& batch) {
+          for (std::size_t i = 0; i < batch.inputs().size(); ++i)
+            batch.inputs()[i] = static_cast<float>((5 * i + static_cast<std::size_t>(job.rank())) % 7) - 3;
+          for (std::size_t i = 0; i < batch.targets().size(); ++i) batch.targets()[i] = i % 3 == 0;
+        });
+        results.push_back(result.loss), results.push_back(result.gradient_norm);
+      }
+      return results;
+    };
+    const std::vector<double> cpu = run("cpu"), gpu = run("cuda");
+    for (std::size_t i = 0; i < cpu.size(); ++i) BOOST_TEST(std::abs(gpu[i] / cpu[i] - 1) < 1e-5);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(outputs_are_those_of_the_cpu) {
   for (const char* type : {"fp32", "bf16"}) {
     const FsdpOptions options = options_of("FULL_SHARD", type);
@@ -178,7 +233,15 @@ BOOST_AUTO_TEST_CASE(what_does_not_work_on_gpus_is_refused_by_name) {
   mixed.add("head", linear(width, vocabulary)).loss(cross_entropy(vocabulary));
   BOOST_TEST(refusal(mixed).starts_with("layer 'mixer' does not work on a GPU (its works_on_gpu() returns false)"),
              refusal(mixed));
-  Sequential squares;
-  squares.add("a", linear(2, 2)).loss(mean_squared_error(2));
-  BOOST_TEST(refusal(squares).starts_with("loss 'loss' does not work on a GPU"), refusal(squares));
+  class FirstColumn final : public Loss {
+   public:
+    std::size_t inputs() const override { return 2; }
+    bool takes_labels() const override { return false; }
+    void evaluate(const LossPass& pass) const override {
+      for (std::size_t r = 0; r < pass.rows(); ++r) pass.losses[r] = pass.x.row(r)[0];
+    }
+  };
+  Sequential own;
+  own.add("a", linear(2, 2)).loss(std::make_shared<FirstColumn>());
+  BOOST_TEST(refusal(own).starts_with("loss 'loss' does not work on a GPU"), refusal(own));
 }

@@ -185,6 +185,57 @@ int main() {
   compare("logit gradient, terms", 4 * R + n, R, rounding, [=](F x, I t) {
     return k::LossTermsGradient<float>{x + 3 * R, x + 4 * R, softmax(x), t, 0, C, C, 0.5f, 0.1f, 0.1f / C, 1e-2f, true};
   });
+  compare("silu", 2 * n + C, R, rounding, [](F x, I) {
+    return k::BiasActivation<k::SiluActivation, float>{x, x + n, x + 2 * n, C};
+  });
+  compare("silu backward", 3 * n, blocks, rounding, [](F x, I) {
+    return k::ActivationBackward<k::SiluActivation, float>{x, x + n, x + 2 * n, n};
+  });
+  compare("tanh", 2 * n + C, R, rounding, [](F x, I) {
+    return k::BiasActivation<k::TanhActivation, float>{x, x + n, x + 2 * n, C};
+  });
+  compare("tanh backward", 3 * n, blocks, rounding, [](F x, I) {
+    return k::ActivationBackward<k::TanhActivation, float>{x, x + n, x + 2 * n, n};
+  });
+  for (const k::SoftmaxForm form : {k::SoftmaxForm::probabilities, k::SoftmaxForm::logarithms}) {
+    const bool logarithms = form == k::SoftmaxForm::logarithms;
+    compare(logarithms ? "log softmax" : "softmax", 2 * n, R, rounding, [=](F x, I) {
+      return k::SoftmaxForward<float>{x, x + n, C, form};
+    });
+    compare(logarithms ? "log softmax backward" : "softmax backward", 3 * n, R, rounding, [=](F x, I) {
+      return k::SoftmaxBackward<float>{x, x + n, x + 2 * n, C, form};
+    });
+  }
+  compare("swiglu of columns", n + 2 * n, R, rounding, [](F x, I) {
+    return k::SwigluRowsForward<float>{{x, C}, {x + n, 2 * C}, {x + n + C, 2 * C}, C};
+  });
+  compare("swiglu of columns backward", 5 * n, R, rounding, [](F x, I) {
+    return k::SwigluRowsBackward<float>{{x, 2 * C},         {x + C, 2 * C},         {x + 4 * n, C},
+                                        {x + 2 * n, 2 * C}, {x + 2 * n + C, 2 * C}, C};
+  });
+  compare("positions", 2 * n + 5 * C, R, 0, [](F x, I) { return k::AddPositions<float>{x, x + n, x + 2 * n, 5, C}; });
+  compare("transpose", 2 * n, R, 0, [](F x, I) { return k::TransposeRows<float>{x, x + n, 17, 36}; });
+  const auto loss_rows = [](F x) { return k::LossRows<float>{x, x + R, x + R + n, x + R + 2 * n, R, C, 0.5f}; };
+  compare("squared error", R + 3 * n, R, rounding, [=](F x, I) {
+    return k::ErrorLoss<k::SquaredError, float>{loss_rows(x), {}};
+  });
+  compare("absolute error", R + 3 * n, R, rounding, [=](F x, I) {
+    return k::ErrorLoss<k::AbsoluteError, float>{loss_rows(x), {}};
+  });
+  compare("huber", R + 3 * n, R, rounding, [=](F x, I) {
+    return k::ErrorLoss<k::HuberError, float>{loss_rows(x), {0.75f, 2}};
+  });
+  compare("binary cross entropy", R + 3 * n, R, rounding, [=](F x, I) {
+    return k::BinaryCrossEntropy<float>{loss_rows(x), nullptr};
+  });
+  compare("binary cross entropy, weights", R + 3 * n + C, R, rounding, [=](F x, I) {
+    return k::BinaryCrossEntropy<float>{loss_rows(x), x + R + 3 * n};
+  });
+  for (const bool backward : {false, true})
+    compare("weights of classes", 4 * R + n + C, R, rounding, [=](F x, I t) {
+      return k::WeighClasses<float>{x + 3 * R, x + 4 * R, softmax(x), t,     x + 4 * R + n, C,
+                                    0.5f,      0.1f,      0.1f / C,   1e-2f, backward};
+    });
   const k::EmbeddingNoise of_embedding = {{3, 4}, 5, 0.5f, 3};
   compare("noise of the embedding", n, R, 0, [=](F x, I) { return k::AddNoise<float>{x, C, of_embedding}; });
   // 16-bit numbers: half as many floats hold them.

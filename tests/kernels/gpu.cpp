@@ -6,6 +6,7 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
+#include "kernels/layers.hpp"
 #include "kernels/quantized.hpp"
 #include "support.hpp"
 #include "support/threaded_device.hpp"
@@ -267,6 +268,56 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {
                    for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(s, f, logits, begin);
                    for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
                  });
+  });
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(layers_of_users, E, Types) {
+  at_both_widths([] {
+    const std::size_t n = R * F;
+    compare<E>("silu, tanh", 8 * n, 0, 2, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      kernels::silu_forward<E>(s, x, x + n, R, F);
+      kernels::silu_backward(s, x + 2 * n, x + 3 * n, x + n, n);
+      kernels::tanh_forward<E>(s, x + 4 * n, x + 5 * n, R, F);
+      kernels::tanh_backward(s, x + 6 * n, x + 7 * n, x + 5 * n, n);
+    });
+    for (const auto form : {kernels::SoftmaxForm::probabilities, kernels::SoftmaxForm::logarithms})
+      compare<E>("softmax", 4 * n, 0, 2, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+        kernels::softmax_forward(s, form, x, x + n, R, F);
+        kernels::softmax_backward(s, form, x + 2 * n, x + 3 * n, x + n, R, F);
+      });
+    compare<E>("swiglu of columns", 6 * n, 0, 2, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      E *const gate = x + n, *const up = gate + F, *const d_gate = x + 3 * n, *const d_up = d_gate + F;
+      kernels::swiglu_rows_forward<E>(s, {x, F}, {gate, 2 * F}, {up, 2 * F}, R, F);
+      kernels::swiglu_rows_backward<E>(s, {d_gate, 2 * F}, {d_up, 2 * F}, {x + 5 * n, F}, {gate, 2 * F}, {up, 2 * F}, R, F);
+    });
+    compare<E>("positions, transpose", 4 * n + T * F, 0, 1, [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+      kernels::add_positions(s, x, x + n, x + 4 * n, R, T, F);
+      kernels::transpose_rows(s, x + 2 * n, x + 3 * n, R, 8, F / 8);
+    });
+  });
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(losses_of_users, E, Types) {
+  at_both_widths([] {
+    const std::size_t n = R * F;
+    const auto of_numbers = [=](const char* name, auto call) {
+      compare<E>(name, 2 * n, R + n + F, 1, [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+        call(s, kernels::LossRows<E>{f, x, x + n, f + R, R, F, 0.5f}, f + R + n);
+      });
+    };
+    of_numbers("squared error", [](Stream& s, const auto& rows, const float*) { kernels::squared_error(s, rows); });
+    of_numbers("absolute error", [](Stream& s, const auto& rows, const float*) { kernels::absolute_error(s, rows); });
+    of_numbers("huber", [](Stream& s, const auto& rows, const float*) { kernels::huber_error(s, rows, 0.75f, 2); });
+    of_numbers("binary cross entropy",
+               [](Stream& s, const auto& rows, const float* w) { kernels::binary_cross_entropy(s, rows, w); });
+    of_numbers("binary cross entropy without weights",
+               [](Stream& s, const auto& rows, const float*) { kernels::binary_cross_entropy(s, rows, nullptr); });
+    for (const bool backward : {false, true})
+      compare<E>("weights of classes", R * V, 4 * R + V, 3, [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+        const kernels::Logits<E> logits = {x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, V, 1};
+        kernels::cross_entropy(s, f, logits, 0);
+        kernels::weigh_classes(s, f, logits, f + 4 * R, {0.1f, 1e-2f}, backward, 0.5f);
+      });
   });
 }
 

@@ -132,6 +132,70 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
   });
 }
 
+BOOST_AUTO_TEST_CASE(layers_and_losses_within_rounding) {
+  const double tolerance = 1e-6;
+  const auto activation = [&]<class Activation>(const char* name, Activation) {
+    compare(name, R, tolerance, [](Floats& out) {
+      out = a;
+      out.resize(2 * R * C);
+      return k::BiasActivation<Activation, float>{out.data() + R * C, out.data(), bias.data(), C};
+    });
+    compare(name, 1, tolerance, [](Floats& out) {
+      out.resize(R * C);
+      return k::ActivationBackward<Activation, float>{out.data(), b.data(), a.data(), R * C};
+    });
+  };
+  activation("silu", k::SiluActivation{});
+  activation("tanh", k::TanhActivation{});
+  for (const k::SoftmaxForm form : {k::SoftmaxForm::probabilities, k::SoftmaxForm::logarithms}) {
+    compare("softmax", R, tolerance, [=](Floats& out) {
+      out.resize(R * C);
+      return k::SoftmaxForward<float>{out.data(), a.data(), C, form};
+    });
+    compare("softmax backward", R, tolerance, [=](Floats& out) {
+      out.resize(R * C);
+      return k::SoftmaxBackward<float>{out.data(), b.data(), a.data(), C, form};
+    });
+  }
+  constexpr std::size_t half = C / 2;  // columns of rows of C
+  compare("swiglu of columns", R, tolerance, [](Floats& out) {
+    out.resize(R * half);
+    return k::SwigluRowsForward<float>{{out.data(), half}, {a.data(), C}, {a.data() + half, C}, half};
+  });
+  compare("swiglu of columns backward", R, tolerance, [](Floats& out) {
+    out.resize(R * C);
+    return k::SwigluRowsBackward<float>{{out.data(), C}, {out.data() + half, C}, {b.data(), half},
+                                        {a.data(), C},   {a.data() + half, C},   half};
+  });
+  compare("positions", R, 0, [](Floats& out) {
+    out.resize(R * C);
+    return k::AddPositions<float>{out.data(), a.data(), b.data(), 4, C};
+  });
+  compare("transpose", R, 0, [](Floats& out) {
+    out.resize(R * 210);
+    return k::TransposeRows<float>{out.data(), a.data(), 14, 15};
+  });
+  const auto rows_in = [](Floats& out) {
+    out.resize(R + R * C);
+    return k::LossRows<float>{out.data(), out.data() + R, a.data(), b.data(), R, C, 0.5f};
+  };
+  compare("squared error", R, tolerance, [&](Floats& out) { return k::ErrorLoss<k::SquaredError, float>{rows_in(out), {}}; });
+  compare("absolute error", R, tolerance, [&](Floats& out) { return k::ErrorLoss<k::AbsoluteError, float>{rows_in(out), {}}; });
+  compare("huber", R, tolerance, [&](Floats& out) { return k::ErrorLoss<k::HuberError, float>{rows_in(out), {0.75f, 2}}; });
+  for (const float* const weights : {static_cast<const float*>(nullptr), gain.data()})
+    compare("binary cross entropy", R, tolerance, [&](Floats& out) {
+      return k::BinaryCrossEntropy<float>{rows_in(out), weights};
+    });
+  for (const bool backward : {false, true})
+    compare("weights of classes", R, tolerance, [=](Floats& out) {
+      out = a;
+      out.resize(R * C + R, 1);
+      static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.5f});
+      return k::WeighClasses<float>{out.data() + R * C, out.data(), softmax.data(), targets.data(), gain.data(), C, 1.0f, 0.1f,
+                                    0.1f / C,           1e-2f,      backward};
+    });
+}
+
 BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   const k::AttentionShape shape{1, 70, 2, 1, 24, 48, 24};
   const k::DropoutMask mask = k::dropout_mask(0.1f, 1, 2, 3, 4, shape.T);

@@ -7,6 +7,7 @@
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/embedding.hpp"
 #include "kernels/rows/initial.hpp"
+#include "kernels/rows/layers.hpp"
 #include "kernels/rows/newton_schulz.hpp"
 #include "kernels/rows/norm.hpp"
 #include "kernels/rows/optimizer.hpp"
@@ -84,7 +85,28 @@
   X(Convert<f16, float>)                    \
   FSDP_ROW_BODIES_OF(X, float)              \
   FSDP_ROW_BODIES_OF(X, bf16)               \
-  FSDP_ROW_BODIES_OF(X, f16)
+  FSDP_ROW_BODIES_OF(X, f16)                \
+  FSDP_LAYER_BODIES_OF(X, float)            \
+  FSDP_LAYER_BODIES_OF(X, bf16)             \
+  FSDP_LAYER_BODIES_OF(X, f16)
+
+/// Bodies that only users' layers and losses have (rows/layers.hpp).
+#define FSDP_LAYER_BODIES_OF(X, E)         \
+  X(ActivationBackward<SiluActivation, E>) \
+  X(ActivationBackward<TanhActivation, E>) \
+  X(AddPositions<E>)                       \
+  X(BiasActivation<SiluActivation, E>)     \
+  X(BiasActivation<TanhActivation, E>)     \
+  X(BinaryCrossEntropy<E>)                 \
+  X(ErrorLoss<AbsoluteError, E>)           \
+  X(ErrorLoss<HuberError, E>)              \
+  X(ErrorLoss<SquaredError, E>)            \
+  X(SoftmaxBackward<E>)                    \
+  X(SoftmaxForward<E>)                     \
+  X(SwigluRowsBackward<E>)                 \
+  X(SwigluRowsForward<E>)                  \
+  X(TransposeRows<E>)                      \
+  X(WeighClasses<E>)
 
 /// Bodies on weights and activations of type E.
 #define FSDP_ROW_BODIES_OF(X, E)                       \
