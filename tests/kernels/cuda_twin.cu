@@ -213,9 +213,9 @@ int main() {
       return k::MaxPool<float>{x + pixels, halves_at(x + pixels + pooled), x, w};
     });
     compare(
-        "max pool backward", pixels + 2 * pooled, images * w.height, 0,
+        "max pool backward", 2 * (pixels + pooled), images * w.height, 0,
         [=](F x, I) {
-          return k::MaxPoolBackward<float>{x, x, x + pixels, halves_at(x + pixels + pooled), w};
+          return k::MaxPoolBackward<float>{x + pixels + 2 * pooled, x, x + pixels, halves_at(x + pixels + pooled), w};
         },
         set_places);
     compare("mean pool", pixels + pooled, images * w.rows, 0, [=](F x, I) {
