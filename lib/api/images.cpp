@@ -121,11 +121,11 @@ class Convolution final : public ImageLayer {
     const kernels::Windows& w = windows();
     return w.pixels() == 1 && w.stride_height == 1 && w.stride_width == 1 && w.padding_height + w.padding_width == 0;
   }
-  /// Calls each(first, count) for chunks of images. On a CPU, the windows of a chunk fit into the second-level cache, if those
-  /// of an image do.
+  /// Calls each(first, count) for chunks of images. On a CPU, the windows of a chunk take at most 4 MiB, so that they stay in
+  /// the caches, or they are those of one image. Sums over chunks are in the order of images.
   template <class Each>
   void each_chunk(const Pass& pass, Each each) const {
-    constexpr std::size_t cache = std::size_t{1} << 20;
+    constexpr std::size_t cache = std::size_t{1} << 22;
     const std::size_t of_image = windows().count() * n * size_of(pass.type), R = pass.rows();
     const std::size_t most = is_product() || !is_host(pass.stream->kind()) ? R : std::max<std::size_t>(1, cache / of_image);
     for (std::size_t first = 0; first < R; first += most) each(first, std::min(most, R - first));

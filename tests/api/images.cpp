@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_layers_of_images) {
 
 // A batch whose windows do not fit into the cache is computed in chunks.
 BOOST_AUTO_TEST_CASE(chunks_of_images_are_as_one) {
-  const LayerPtr layer = conv2d({32, 32, 12}, 2, {.kernel = 3, .padding = 1});
+  const LayerPtr layer = conv2d({64, 64, 12}, 2, {.kernel = 3, .padding = 1});
   const auto numbers = [](std::size_t n, float step) {
     std::vector<float> x(n);
     for (std::size_t i = 0; i < n; ++i) x[i] = std::sin(step * static_cast<float>(i));
@@ -65,11 +65,13 @@ BOOST_AUTO_TEST_CASE(chunks_of_images_are_as_one) {
   std::vector<double> gradient(2 * 9 * 12);
   for (std::size_t r = 0; r < R; ++r) {
     Tensors one = all;
-    one["x"] = {all["x"].begin() + r * in, all["x"].begin() + (r + 1) * in};
-    one["dy"] = {all["dy"].begin() + r * out, all["dy"].begin() + (r + 1) * out};
+    one["x"].assign(&all["x"][r * in], &all["x"][r * in] + in);
+    one["dy"].assign(&all["dy"][r * out], &all["dy"][r * out] + out);
     const Tensors alone = run_layer(*layer, one, 1, 1, DType::f32);
-    BOOST_TEST(std::equal(alone.at("y").begin(), alone.at("y").end(), together.at("y").begin() + r * out));
-    BOOST_TEST(std::equal(alone.at("dx").begin(), alone.at("dx").end(), together.at("dx").begin() + r * in));
+    float apart = 0;
+    for (std::size_t i = 0; i < out; ++i) apart = std::max(apart, std::abs(alone.at("y")[i] - together.at("y")[r * out + i]));
+    for (std::size_t i = 0; i < in; ++i) apart = std::max(apart, std::abs(alone.at("dx")[i] - together.at("dx")[r * in + i]));
+    BOOST_TEST(apart < 1e-5f);
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += alone.at("grad/weight")[i];
   }
   for (std::size_t i = 0; i < gradient.size(); ++i) BOOST_TEST(std::abs(gradient[i] - together.at("grad/weight")[i]) < 1e-3);

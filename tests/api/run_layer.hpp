@@ -1,4 +1,5 @@
-// Runs a layer's passes on the CPU, on memory filled with NaN, and compares them with PyTorch's results in tests/data/layers.
+// Runs a layer's passes on the CPU, on memory filled with NaN, and compares them with PyTorch's results in
+// tests/data/attention.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -20,7 +21,7 @@ namespace fsdp::test {
 
 using Tensors = std::map<std::string, std::vector<float>>;
 
-inline Tensors layer_tensors(const std::string& file) { return read_tensors(golden_folder("../layers") / file); }
+inline Tensors layer_tensors(const std::string& file) { return read_tensors(golden_folder("../attention") / file); }
 
 /// Returns y, dx and "grad/NAME" of each parameter. `given` has x, dy and "param/NAME"; B and T are the numbers of sequences
 /// and positions.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes attention.safetensors and images.safetensors: inputs, parameters, outputs and gradients of layers, computed by PyTorch and
 transformers in fp64 and stored in fp32. Names of tensors are CASE/x, dy, y, dx, param/NAME and grad/NAME, with the names and layouts of
-lib/api. Usage: make_layers.py"""
+lib/api. Usage: make.py (PyTorch 2.15, transformers 5.23)"""
 import os
 
 import torch
