@@ -2,8 +2,10 @@
 // a minor version; headers of other folders are internal.
 #pragma once
 
+#include "api/attention.hpp"
 #include "api/composition.hpp"
 #include "api/fully_sharded.hpp"
+#include "api/images.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "api/layers.hpp"

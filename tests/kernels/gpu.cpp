@@ -6,7 +6,9 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
+#include "kernels/images.hpp"
 #include "kernels/layers.hpp"
+#include "kernels/plain_attention.hpp"
 #include "kernels/quantized.hpp"
 #include "support.hpp"
 #include "support/threaded_device.hpp"
@@ -255,6 +257,45 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(attention, E, Types) {
                    kernels::attention_backward(s, d, d + k, d + v, d_out, out, f, x, x + k, x + v, shape, scratch, mask);
                  });
     }
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(windows_of_images, E, Types) {
+  for (const std::size_t channels : {3, 8}) {
+    const kernels::Windows w = {7, 10, channels, 3, 3, 2, 2, 1, 1, 4, 5};
+    const std::size_t images = 2, pixels = images * w.image(), pooled = images * w.count() * channels, unfolded = 9 * pooled;
+    compare<E>("unfold, fold", 2 * pixels + unfolded, pixels, 1, [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+      kernels::unfold(s, x + 2 * pixels, x, images, w);
+      kernels::fold(s, x + pixels, f, x + 2 * pixels, images, w);
+    });
+    compare<E>("max pool", 2 * (pixels + pooled), pixels, 1,
+               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+                 auto* const places = reinterpret_cast<std::uint16_t*>(scratch);
+                 kernels::max_pool(s, x + 2 * pixels, places, x, images, w);
+                 kernels::max_pool_backward(s, x + pixels, f, x + 2 * pixels + pooled, places, images, w);
+               });
+    compare<E>("mean pool", 2 * (pixels + pooled), pixels, 1,
+               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
+                 kernels::mean_pool(s, x + 2 * pixels, scratch, x, images, w);
+                 kernels::mean_pool_backward(s, x + pixels, f, x + 2 * pixels + pooled, images, w);
+               });
+  }
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(attention_with_stored_scores, E, Types) {
+  const std::size_t rows = 9, keys = 131;
+  for (const bool masked : {false, true})
+    compare<E>("softmax of scores", 2 * rows * keys + keys, 2 * rows * keys, 3,
+               [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+                 E* const mask = x + 2 * rows * keys;
+                 kernels::fill_zero(s, mask, keys / 3);
+                 kernels::score_softmax<E>(s, x, f, {rows, keys, keys - 5, masked ? mask : nullptr, 1}, 0.7f);
+                 kernels::score_softmax_backward<E>(s, x + rows * keys, f + rows * keys, x, rows, keys, 0.7f);
+               });
+  compare<E>("rotary table", 1, 40 * 12, 1, [](Stream& s, E*, float* f, float*, const std::int32_t*) {
+    kernels::RotaryFrequencies frequencies = {{}, 6};
+    for (std::size_t i = 0; i < 6; ++i) frequencies.value[i] = 1 / static_cast<float>(i + 1);
+    kernels::rotary_table(s, f, 40, frequencies, dtype_of<E>);
+  });
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {

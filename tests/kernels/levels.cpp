@@ -123,6 +123,14 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
     return k::LogitGradient{out.data(), softmax.data(), targets.data(), 0, C, C, 1.0f};
   });
+  compare("softmax of scores", R, tolerance, [](Floats& out) {
+    out.resize(R * C);
+    return k::ScoreSoftmax<float>{out.data(), a.data(), {R, C, C - 4, b.data(), 1}, 0.7f};
+  });
+  compare("softmax of scores backward", R, tolerance, [](Floats& out) {
+    out.resize(R * C);
+    return k::ScoreSoftmaxBackward<float>{out.data(), b.data(), a.data(), C, 0.7f};
+  });
   compare("logit gradient, terms", R, tolerance, [](Floats& out) {
     out = a;
     static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
@@ -246,6 +254,38 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   compare("add residual, dropout", R, 0, [&](Floats& out) {
     out.resize(R * C);
     return k::AddResidual{out.data(), a.data(), b.data(), bias.data(), C, mask};
+  });
+  const k::Windows windows = {6, 5, 7, 3, 2, 2, 1, 1, 1, 3, 6};  // 9 images of 210 numbers, 18 windows of 6 pixels each
+  static_assert(6 * 5 * 7 < C && R * 18 * 7 < R * C);
+  compare("unfold", R * windows.rows, 0, [&](Floats& out) {
+    out.resize(R * windows.count() * 6 * 7);
+    return k::Unfold<float>{out.data(), a.data(), windows};
+  });
+  static const Floats unfolded = random_floats(R * 18 * 6 * 7, 6);
+  compare("fold", R * windows.height, 0, [&](Floats& out) {
+    out.resize(R * windows.image());
+    return k::Fold<float>{out.data(), out.data(), unfolded.data(), windows, 6 * 7, 7, 1};
+  });
+  compare("max pool", R * windows.rows, 0, [&](Floats& out) {
+    out.resize(2 * R * windows.count() * 7);
+    return k::MaxPool<float>{out.data(), reinterpret_cast<std::uint16_t*>(out.data() + R * windows.count() * 7), a.data(),
+                             windows};
+  });
+  static std::vector<std::uint16_t> places(R * 18 * 7);
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::uint16_t>(i % 6);
+  compare("max pool backward", R * windows.height, 0, [&](Floats& out) {
+    out.resize(R * windows.image());
+    return k::MaxPoolBackward<float>{out.data(), out.data(), b.data(), places.data(), windows};
+  });
+  compare("mean pool", R * windows.rows, 0, [&](Floats& out) {
+    out.resize(R * windows.count() * 7);
+    return k::MeanPool<float>{out.data(), out.data(), a.data(), windows};
+  });
+  compare("rotary table", R, 0, [](Floats& out) {
+    out.resize(R * 40);
+    k::RotaryFrequencies frequencies = {{}, 20};
+    for (std::size_t i = 0; i < 20; ++i) frequencies.value[i] = gain[i];
+    return k::RotaryTable<float>{out.data(), frequencies};
   });
   compare("column sums", 2, 0, [](Floats& out) {
     out.resize(2 * C);

@@ -6,11 +6,13 @@
 #include "kernels/rows/cross_entropy.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/embedding.hpp"
+#include "kernels/rows/images.hpp"
 #include "kernels/rows/initial.hpp"
 #include "kernels/rows/layers.hpp"
 #include "kernels/rows/newton_schulz.hpp"
 #include "kernels/rows/norm.hpp"
 #include "kernels/rows/optimizer.hpp"
+#include "kernels/rows/plain_attention.hpp"
 #include "kernels/rows/pointwise.hpp"
 #include "kernels/rows/quantized.hpp"
 #include "kernels/rows/ranks.hpp"
@@ -133,6 +135,7 @@
   X(EmbeddingBackwardByToken<E>)                       \
   X(EmbeddingForward<E>)                               \
   X(Fill<E>)                                           \
+  X(Fold<E>)                                           \
   X(HeadNormBackward<E>)                               \
   X(HeadNormForward<E>)                                \
   X(JoinCache<E>)                                      \
@@ -140,10 +143,17 @@
   X(LayerNormForward<E>)                               \
   X(LogitGradient<E>)                                  \
   X(LossTermsGradient<E>)                              \
+  X(MaxPool<E>)                                        \
+  X(MaxPoolBackward<E>)                                \
+  X(MeanPool<E>)                                       \
   X(Multiply<E>)                                       \
   X(PositionBackward<E>)                               \
   X(RmsNormBackward<E>)                                \
   X(RmsNormForward<E>)                                 \
   X(RopeBody<E>)                                       \
+  X(RotaryTable<E>)                                    \
+  X(ScoreSoftmax<E>)                                   \
+  X(ScoreSoftmaxBackward<E>)                           \
   X(SwigluBackward<E>)                                 \
-  X(SwigluForward<E>)
+  X(SwigluForward<E>)                                  \
+  X(Unfold<E>)

@@ -1,0 +1,116 @@
+// Runs a layer's passes on the CPU, on memory filled with NaN, and compares them with PyTorch's results in
+// tests/data/attention.
+#pragma once
+
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fsdp/fsdp.hpp>
+
+#include "device/device.hpp"
+#include "golden.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/threads.hpp"
+
+namespace fsdp::test {
+
+using Tensors = std::map<std::string, std::vector<float>>;
+
+inline Tensors layer_tensors(const std::string& file) { return read_tensors(golden_folder("../attention") / file); }
+
+/// Returns y, dx and "grad/NAME" of each parameter. `given` has x, dy and "param/NAME"; B and T are the numbers of sequences
+/// and positions.
+inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B, std::size_t T, DType type) {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::size_t R = B * T;
+  const std::shared_ptr<Stream> stream = make_host_stream();
+  std::vector<std::vector<float>> memory;
+  memory.reserve(100);
+  const auto tensor = [&](std::size_t rows, std::size_t columns, DType of) {
+    memory.emplace_back(rows * columns + 16, nan);
+    const Tensor made = {columns > 0 ? memory.back().data() : nullptr, rows, columns, columns, of};
+    for (std::size_t i = 0; i < made.numel(); ++i) made.set(i / columns, i % columns, nan);
+    return made;
+  };
+  const auto write = [](const Tensor& to, const std::vector<float>& values) {
+    BOOST_TEST_REQUIRE(to.numel() == values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) to.set(i / to.columns, i % to.columns, values[i]);
+  };
+  const auto read = [](const Tensor& from) {
+    std::vector<float> values(from.numel());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = from.get(i / from.columns, i % from.columns);
+    return values;
+  };
+  const std::vector<LayerParameter> parameters = layer.parameters();
+  std::vector<const void*> weights;
+  std::vector<float*> gradients;
+  std::vector<Tensor> of_gradients;
+  for (const LayerParameter& parameter : parameters) {
+    const Tensor weight = tensor(1, numel(parameter.shape), type);
+    write(weight, given.at("param/" + parameter.name));
+    weights.push_back(weight.data);
+    of_gradients.push_back(tensor(1, numel(parameter.shape), DType::f32));
+    write(of_gradients.back(), std::vector<float>(numel(parameter.shape), 0));
+    gradients.push_back(of_gradients.back().floats());
+  }
+  ForwardPass forward;
+  forward.B = B, forward.T = T, forward.type = type;
+  forward.stream = stream.get();
+  forward.x = tensor(R, layer.inputs(), type);
+  write(forward.x, given.at("x"));
+  forward.scratch = tensor(R, layer.scratch(), type);
+  forward.most_columns = 4096;
+  std::vector<float> sums(kernels::column_sum_scratch(forward.most_columns, kernels::traits_of_cpu())),
+      unwanted(2 * forward.most_columns);
+  forward.sums = sums.data(), forward.unwanted = unwanted.data();
+  forward.weights = weights.data();
+  forward.parameters = parameters;
+  BackwardPass backward;
+  static_cast<Pass&>(backward) = forward;
+  forward.y = tensor(R, layer.outputs(), type);
+  forward.saved = tensor(R, layer.saved(), type);
+  forward.stats = tensor(R, layer.saved_floats(), DType::f32);
+  layer.forward(forward);
+  backward.dy = tensor(R, layer.outputs(), type);
+  write(backward.dy, given.at("dy"));
+  backward.dx = tensor(R, layer.inputs(), type);
+  backward.saved = forward.saved, backward.stats = forward.stats;
+  backward.scratch = tensor(R, layer.scratch(), type);
+  backward.gradients = gradients.data();
+  layer.backward(backward);
+  Tensors results = {{"y", read(forward.y)}, {"dx", read(backward.dx)}};
+  for (std::size_t i = 0; i < parameters.size(); ++i) results["grad/" + parameters[i].name] = read(of_gradients[i]);
+  return results;
+}
+
+/// Compares all results of case `name` in `file` with PyTorch's. The tolerance of a type is relative to the largest value of a
+/// tensor.
+inline void compare_with_pytorch(const Tensors& file, const std::string& name, const Layer& layer, std::size_t B,
+                                 std::size_t T) {
+  Tensors of_case;
+  for (const auto& [key, values] : file)
+    if (key.starts_with(name + "/")) of_case[key.substr(name.size() + 1)] = values;
+  BOOST_TEST_REQUIRE(of_case.count("y") == 1u, name);
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    const double tolerance = type == DType::f32 ? 1e-6 : type == DType::bf16 ? 3e-2 : 4e-3;
+    for (const auto& [key, values] : run_layer(layer, of_case, B, T, type)) {
+      const std::vector<float>& wanted = of_case.at(key);
+      double largest = 0, apart = 0;
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
+        const double distance = std::abs(static_cast<double>(wanted[i]) - values[i]);
+        apart = std::isnan(distance) ? HUGE_VAL : std::max(apart, distance);
+      }
+      // Without rotary positions, this gradient is 0: a bias of keys adds the same number to all scores of a query.
+      if (key == "grad/k_proj.bias") largest = 4;
+      BOOST_TEST(apart <= tolerance * largest, name << ", " << key << " in " << name_of(type) << ": " << apart / largest);
+    }
+  }
+}
+
+}  // namespace fsdp::test
