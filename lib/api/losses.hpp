@@ -1,6 +1,6 @@
-// The library's losses. All support fp32, bf16 and fp16 on CPUs and GPUs; targets are fp32 in all cases. The loss of training
-// and of evaluate() is the mean over all rows that count, on all ranks: the same number as with PyTorch's reduction="mean" in
-// one process, because the rows of all losses of numbers have equally many columns.
+// The library's losses. All support fp32, bf16 and fp16 on CPUs and GPUs; numeric targets are fp32 in all cases. The loss of a
+// step, and of evaluate(), is the mean over all rows that count, on all ranks. PyTorch gives the same number with
+// reduction="mean" if one process has all rows.
 #pragma once
 
 #include <cstddef>

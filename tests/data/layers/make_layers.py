@@ -5,7 +5,7 @@
     python3 make_layers.py
 
 Inputs are numbers that bf16 and fp16 represent exactly, so that the same values can be compared in all types. A layer has x, dy (the
-gradient of its output) and its parameters; the results are y, dx and the gradients of the parameters. A loss has x and targets or labels;
+gradient of its output) and its parameters, or tokens instead of x; the results are y, dx and the gradients of the parameters. A loss has x and targets or labels;
 the results are the loss with reduction="mean" and dx, its gradient.
 """
 import json, pathlib
@@ -36,6 +36,14 @@ def layer(function, width, parameters=None, x=None):
                 parameters=[dict(name=name, value=listed(value), gradient=listed(value.grad)) for name, value in parameters.items()])
 
 
+def embedding(tokens, weight):
+    weight.requires_grad_()
+    y = nn.functional.embedding(torch.tensor(tokens), weight)
+    dy = numbers(*y.shape)
+    y.backward(dy)
+    return dict(tokens=tokens, dy=listed(dy), y=listed(y), parameters=[dict(name="weight", value=listed(weight), gradient=listed(weight.grad))])
+
+
 def loss(module, width, targets=None, labels=None, scale=1.5):
     x = numbers(ROWS, width, scale=scale).requires_grad_()
     value = module(x, targets if labels is None else torch.tensor(labels))
@@ -50,6 +58,8 @@ WEIGHT = torch.tensor([0.5, 2.0, 0.25, 1.0, 3.0])
 POS_WEIGHT = torch.tensor([0.5, 2.0, 1.0, 4.0, 0.0])
 wide = numbers(ROWS, 7, scale=8)  # where activations are flat, and softmax has one large element
 layers = {
+    "linear": layer(nn.functional.linear, 7, dict(weight=numbers(5, 7), bias=numbers(5))),
+    "embedding": embedding([3, 0, 3, 7, 1, 3], numbers(8, 5)),
     "relu": layer(nn.ReLU(), 7),
     "gelu": layer(nn.GELU(approximate="tanh"), 7),
     "gelu erf": layer(nn.GELU(), 7),
