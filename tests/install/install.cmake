@@ -125,6 +125,18 @@ if(NOT with STREQUAL without OR with STREQUAL "")
   message(FATAL_ERROR "own-loop has '${with}', and without our lines '${without}'")
 endif()
 
+# The models of docs/examples/models. PyTorch has the same losses from the same parameters (tests/data/examples/twins.py).
+build_programs(examples/models)
+file(GLOB models RELATIVE ${DOCS}/examples/models ${DOCS}/examples/models/*.cpp)
+foreach(source IN LISTS models)
+  get_filename_component(model ${source} NAME_WE)
+  foreach(ranks 1 2)
+    run(${FOLDER} ${MPIRUN} -np ${ranks} ${FOLDER}/examples/models/${model})
+    file(WRITE ${FOLDER}/${model}.txt "${said}")
+    run(${FOLDER} ${CMAKE_CURRENT_LIST_DIR}/compare_losses.sh ${DATA}/examples/${model}.txt ${FOLDER}/${model}.txt)
+  endforeach()
+endforeach()
+
 build_programs(tutorial)
 set(tutorial ${FOLDER}/tutorial)
 run(${FOLDER} ${MPIRUN} -np 3 ${tutorial}/fsdp_basics)
