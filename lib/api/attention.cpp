@@ -73,7 +73,7 @@ class Attention final : public Layer {
   Attention(std::size_t width, const AttentionOptions& options, bool leaves_out_bias = false)
       : C(width),
         o_(options),
-        stored_(options.fused ? Stored::in_out : Stored::out_in),
+        stored_(options.fused_qkv ? Stored::in_out : Stored::out_in),
         out_bias_(o_.bias && !leaves_out_bias) {
     const auto require = [&](bool ok, const std::string& what) {
       if (!ok) throw UserError(format("attention of width {} with {} heads {}", width, o_.heads, what));
@@ -87,7 +87,7 @@ class Attention final : public Layer {
     if (o_.head_size == 0) o_.head_size = C / o_.heads;
     H = o_.heads, K = o_.kv_heads, D = o_.head_size;
     parts_ = {{0, H * D}, {H * D, K * D}, {(H + K) * D, K * D}};
-    if (o_.fused) parts_ = {{0, qkv_width()}};
+    if (o_.fused_qkv) parts_ = {{0, qkv_width()}};
     if (o_.rope_theta == 0) return;
     require(o_.rope_theta > 0 && std::isfinite(o_.rope_theta),
             "has a wrong rope_theta (frequencies are powers of it); give a positive number");
@@ -109,8 +109,8 @@ class Attention final : public Layer {
     const float of_out = o_.out_standard_deviation > 0 ? o_.out_standard_deviation : o_.standard_deviation;
     constexpr const char* names[] = {"q_proj", "k_proj", "v_proj"};
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      add(o_.fused ? "c_attn" : names[i], C, parts_[i].count, o_.standard_deviation, o_.bias);
-    add(o_.fused ? "c_proj" : "o_proj", H * D, C, of_out, out_bias_);
+      add(o_.fused_qkv ? "c_attn" : names[i], C, parts_[i].count, o_.standard_deviation, o_.bias);
+    add(o_.fused_qkv ? "c_proj" : "o_proj", H * D, C, of_out, out_bias_);
     return all;
   }
   std::size_t inputs() const override { return C + (o_.mask ? 1 : 0); }
@@ -203,7 +203,7 @@ class Attention final : public Layer {
 
   /// The biases of queries, keys and values, next to each other.
   Tensor qkv_bias(const Pass& pass) const {
-    if (o_.fused) return pass.parameter(1);
+    if (o_.fused_qkv) return pass.parameter(1);
     const Tensor all = {work(pass), 1, qkv_width(), qkv_width(), pass.type};
     for (std::size_t i = 0; i < parts_.size(); ++i)
       ops::copy(pass, all.columns_from(parts_[i].begin, parts_[i].count), pass.parameter(weight(i) + 1));
@@ -452,7 +452,7 @@ LayerPtr transformer_block(std::size_t width, const TransformerBlockOptions& opt
                                                                       .causal = options.causal,
                                                                       .bias = gpt2,
                                                                       .rope_theta = options.rope_theta,
-                                                                      .fused = gpt2,
+                                                                      .fused_qkv = gpt2,
                                                                       .standard_deviation = deviation,
                                                                       .out_standard_deviation = of_out},
                                                      gpt2);

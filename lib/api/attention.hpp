@@ -15,7 +15,7 @@ struct AttentionOptions {
   bool bias = true;              // all projections have a bias
   double rope_theta = 0;         // rotary positions with this base, as in Llama; 0: none
   bool mask = false;             // the input has a column more, the padding mask; see below
-  bool fused = false;            // one matrix for queries, keys and values; see below
+  bool fused_qkv = false;        // one matrix for queries, keys and values; see below
   float standard_deviation = 0;  // of the initial matrices; 0: 1/sqrt(inputs of the matrix)
   float out_standard_deviation = 0;  // of the initial output projection; 0: as standard_deviation
 };
@@ -26,17 +26,19 @@ struct AttentionOptions {
 ///
 /// Parameters: q_proj, k_proj, v_proj and o_proj, each with weight[outputs, inputs] and bias[outputs], as in Hugging Face's
 /// Llama. In torch.nn.MultiheadAttention, in_proj_weight has the rows of q_proj, k_proj and v_proj, in_proj_bias their biases,
-/// and out_proj is o_proj. With `fused`, they are those of Hugging Face's GPT-2: c_attn.weight[width, (heads + 2 kv_heads)
+/// and out_proj is o_proj. With `fused_qkv`, they are those of Hugging Face's GPT-2: c_attn.weight[width, (heads + 2 kv_heads)
 /// head_size], whose columns are queries, keys and values, c_attn.bias, c_proj.weight[heads head_size, width], and c_proj.bias.
 ///
 /// With `mask`, a row of the input has width + 1 numbers: the last one is 0 for a position that is padding, and 1 for others.
 /// Padding is not attended to; the outputs of padding positions mean nothing. The mask's gradient is 0. A sequence in which all
 /// positions are padding gives the output projection's bias.
 ///
-/// Causal attention without a mask stores no matrix of scores (Dao et al. 2022). On a CPU, it keeps scratch memory outside the
-/// memory plan, about 1 MB per thread for 1,024 positions and heads of 64. Otherwise the scores of up to 64 B queries of a
-/// head are computed at a time, head after head; this is simple and slower. On a GPU, heads have at most 256 numbers, and
-/// 16-bit heads are fastest if head_size and the sizes of the layers before are multiples of 8.
+/// Causal attention without a mask stores no matrix of scores (Dao et al. 2022). On a CPU, its kernels keep scratch memory
+/// outside the memory plan, about 1 MB per thread for 1,024 positions and heads of 64. Other attention computes the scores of
+/// up to 64 B queries at a time, by matrix products for each sequence and head; this is slower, and slowest on GPUs. Gradients
+/// of keys and values are then added up in the type of the pass. On a GPU, heads have at most 256 numbers. In 16 bits, the
+/// causal kernels of a GPU need memory that is aligned to 16 bytes, which it is if all sizes of the model are multiples of 8;
+/// otherwise attention is computed in the slower way.
 LayerPtr multi_head_attention(std::size_t width, const AttentionOptions& options = {});
 
 enum class BlockStyle { gpt2, llama };

@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_attention) {
   require_right("grouped", multi_head_attention(8, {.heads = 4, .kv_heads = 2, .head_size = 3, .bias = false}));
   require_right("grouped, causal, rotary",
                 multi_head_attention(8, {.heads = 4, .kv_heads = 1, .head_size = 4, .causal = true, .rope_theta = 100}));
-  require_right("fused", multi_head_attention(6, {.heads = 3, .causal = true, .fused = true}));
+  require_right("fused", multi_head_attention(6, {.heads = 3, .causal = true, .fused_qkv = true}));
   require_right("mask", multi_head_attention(6, {.heads = 2, .bias = false, .mask = true}));
   require_right("gpt2", transformer_block(6, {.heads = 2, .inner = 10}));
   require_right("not causal", transformer_block(6, {.heads = 2, .causal = false}));

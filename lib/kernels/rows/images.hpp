@@ -24,8 +24,8 @@ FSDP_INLINE Span inside(std::size_t k, std::size_t stride, std::size_t padding, 
   return {begin, end < count ? end : count};
 }
 
-/// Calls each(place, span, pixel) for the places of a kernel that include pixels of image row `y`: `span` are the windows of
-/// row `row` for which the place is in the image, and `pixel` is the number of the first one's pixel in the image's row.
+/// Calls each(place, span, pixel) for the places in a row of the kernel. `span` are the windows of which this place is in the
+/// image, and `pixel` is the column of the first of these pixels.
 template <class Each>
 FSDP_INLINE void each_place_of_row(const Windows& w, std::size_t kernel_row, Each each) {
   for (std::size_t kx = 0; kx < w.kernel_width; ++kx) {
