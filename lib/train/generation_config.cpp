@@ -139,6 +139,14 @@ class Values {
 
 }  // namespace
 
+SamplingOptions sampling_of(const GenerationWishes& wishes) {
+  const SamplingOptions otherwise;
+  return {.temperature = wishes.temperature.value_or(otherwise.temperature),
+          .top_k = wishes.top_k.value_or(otherwise.top_k),
+          .top_p = wishes.top_p.value_or(otherwise.top_p),
+          .repetition_penalty = wishes.repetition_penalty.value_or(otherwise.repetition_penalty)};
+}
+
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes) {
   AddedWishes added;
   if (kind_of(model) != PathKind::folder || kind_of(model / generation_config_json) != PathKind::file) return added;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "generate/sampler.hpp"
+
 namespace fsdp {
 
 /// The numbers that a sampling option accepts, on the command line and in generation_config.json.
@@ -25,6 +27,9 @@ struct GenerationWishes {
   std::optional<std::size_t> top_k;
   std::vector<std::string> stop;  // strings that end the generation; empty: not set
 };
+
+/// The settings with the defaults of SamplingOptions for those without a value.
+SamplingOptions sampling_of(const GenerationWishes& wishes);
 
 /// What add_generation_config() found in the file.
 struct AddedWishes {
