@@ -29,11 +29,6 @@
 namespace fsdp {
 
 OptionTable generate_option_table(GenerateOptions& options) {
-  GenerationOptions& generation = options.generation;
-  GenerationWishes& wishes = options.wishes;
-  const auto of_model_or = [](const char* otherwise) {
-    return format("the value in the model's generation_config.json, or {}", otherwise);
-  };
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.group("What");
   table
@@ -44,33 +39,12 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break");
   table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);
-  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "new tokens per text, at most");
-  table
-      .texts("stop", "TEXT", wishes.stop,
-             "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.")
-      .unset(of_model_or("none"));
   table.flag("chat", options.chat,
              "talk with the model: each line of standard input is a message, and answers are printed while they are generated. "
              "For models with a chat template.");
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
-  table.group("Sampling");
-  table
-      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the most likely token",
-              temperature_rule.accepts, temperature_rule.ok)
-      .unset(of_model_or("1"));
-  table.integer("top-k", "K", wishes.top_k, {0, most_top_k}, "only the K most likely tokens; 0 means all")
-      .unset(of_model_or("0"));
-  table
-      .number("top-p", "P", wishes.top_p, "only the most likely tokens that together have this probability", top_p_rule.accepts,
-              top_p_rule.ok)
-      .unset(of_model_or("1"));
-  table
-      .number("repetition-penalty", "X", wishes.repetition_penalty,
-              "makes tokens that are already in the prompt or the text less likely; 1 changes nothing",
-              repetition_penalty_rule.accepts, repetition_penalty_rule.ok)
-      .unset(of_model_or("1"));
-  table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
+  add_generation_options(table, options.generation, options.wishes);
   table.group("Run");
   table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time");
   add_strategy_option(table, options.strategy);

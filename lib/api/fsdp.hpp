@@ -4,6 +4,7 @@
 
 #include "api/composition.hpp"
 #include "api/fully_sharded.hpp"
+#include "api/generator.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "api/layers.hpp"

@@ -110,6 +110,7 @@ struct FsdpOptions {
   double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
   std::vector<std::string> freeze = {};  // shell globs: parameters whose names match are not trained
   std::uint64_t seed = 1;                // for initial weights, dropout and stochastic rounding; 32 bits
+  std::size_t generate_positions = 0;    // for a TextGenerator: the most tokens of a prompt and its text; 0: none
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
@@ -224,6 +225,10 @@ class FullyShardedDataParallel {
   std::string plan() const;
 
  private:
+  friend class TextGenerator;
+  struct Decoding;
+  void decode(bool use_ema, const std::function<void(const Decoding&)>& work);
+
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

@@ -5,14 +5,15 @@ cd "$1"
 # options_of HEADER STRUCT: prints the sorted names of the struct's fields. Lines with functions are left out.
 options_of() {
   sed -n "/^struct $2 {/,/^};/p" "$1" | sed -e 's|//.*||' -e '1d;$d' -e '/(/d' | tr '\n' ' ' | tr ';' '\n' |
-    sed -E -e 's/^ *(std::[a-z0-9_:]+(<[^>]*>)?|int|bool|double) //' -e 's/ = ("[^"]*"|\{\}|[^,]*)//g' -e 's/[, ]+/\n/g' | sed '/^$/d' | sort
+    sed -E -e 's/^ *(std::[a-z0-9_:]+(<.*>)?|int|bool|double) //' -e 's/ = ("[^"]*"|\{\}|[^,]*)//g' -e 's/[, ]+/\n/g' | sed '/^$/d' | sort
 }
 # rows_of STRUCT: prints the names in the first column of its table.
 rows_of() {
   sed -n "/^| .$1::/,/^$/p" docs/api.md | sed '1,2d' | cut -d'|' -f2 | grep -oE '[a-z][a-z0-9_]+' | sort
 }
 status=0
-for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions; do
+for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions lib/api/generator.hpp:TextGeneratorOptions \
+  lib/api/generator.hpp:GenerationConfig; do
   options=$(options_of "${pair%:*}" "${pair#*:}")
   [[ $(wc -l <<<"$options") -ge 4 ]] || { echo "${pair#*:} was not found (this test looks in the wrong place)" && exit 1; }
   if ! diff <(echo "$options") <(rows_of "${pair#*:}"); then
