@@ -221,7 +221,8 @@ std::vector<GeneratedTokens> TextGenerator::generate(const std::vector<std::vect
   return parts_->generate([&] { return prompts; }, config);
 }
 
-std::vector<GeneratedTokens> TextGenerator::generate_text(const std::vector<std::string>& prompts, const GenerationConfig& config) {
+std::vector<GeneratedTokens> TextGenerator::generate_text(const std::vector<std::string>& prompts,
+                                                          const GenerationConfig& config) {
   const auto encode = [&] {
     if (!parts_->texts.tokenizer)
       throw UserError("the model has no tokenizer, which texts need; name one, or give prompts of tokens");

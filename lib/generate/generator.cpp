@@ -60,14 +60,6 @@ GenerationShape generation_shape(const TransformerConfig& config, std::size_t se
   return {{sequences, positions}, std::max(sequences, std::min(most_rows, round_up(at_once, 16)))};
 }
 
-ShardingOptions sharding_for_generation(const std::string& strategy, DType precision, const GenerationShape& shape) {
-  return {.strategy = strategy,
-          .batch = {shape.rows, 1},
-          .types = {.parameter = precision,
-                    .master = precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
-          .plan = {.training = false, .cache = shape.cache}};
-}
-
 /// A text that is being generated.
 struct Generator::Text {
   GeneratedText result;

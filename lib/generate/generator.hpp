@@ -61,9 +61,6 @@ struct GenerationShape {
 GenerationShape generation_shape(const TransformerConfig& config, std::size_t sequences, std::size_t longest,
                                  std::size_t new_tokens);
 
-/// The options of a model that only generates, with `precision` as the type of its parameters.
-ShardingOptions sharding_for_generation(const std::string& strategy, DType precision, const GenerationShape& shape);
-
 class Generator {
  public:
   /// `executor` must run a plan with key-value caches. `executor`, `world` and `tokenizer` must outlive this object. If

@@ -185,6 +185,14 @@ SamplingOptions sampling_of(const GenerationWishes& wishes) {
           .repetition_penalty = wishes.repetition_penalty.value_or(otherwise.repetition_penalty)};
 }
 
+ShardingOptions sharding_for_generation(const std::string& strategy, DType precision, const GenerationShape& shape) {
+  return {.strategy = strategy,
+          .batch = {shape.rows, 1},
+          .types = {.parameter = precision,
+                    .master = precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
+          .plan = {.training = false, .cache = shape.cache}};
+}
+
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes) {
   AddedWishes added;
   if (kind_of(model) != PathKind::folder || kind_of(model / generation_config_json) != PathKind::file) return added;

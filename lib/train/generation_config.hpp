@@ -25,6 +25,9 @@ void add_generation_options(OptionTable& table, GenerationOptions& generation, G
 /// The settings with the defaults of SamplingOptions for those without a value.
 SamplingOptions sampling_of(const GenerationWishes& wishes);
 
+/// The options of a model that only generates, with `precision` as the type of its parameters.
+ShardingOptions sharding_for_generation(const std::string& strategy, DType precision, const GenerationShape& shape);
+
 /// What add_generation_config() found in the file.
 struct AddedWishes {
   std::vector<std::string> taken;    // "temperature 0.6"
