@@ -13,6 +13,7 @@
 
 namespace fsdp {
 
+/// Layers and their names, in order.
 using NamedLayers = std::vector<std::pair<std::string, LayerPtr>>;
 
 /// One layer after another. The outputs between them are saved for backward.

@@ -11,5 +11,6 @@
 #include "api/ops.hpp"
 #include "base/user_error.hpp"
 
+/// The version of these headers is FSDP_VERSION_MAJOR.FSDP_VERSION_MINOR.
 #define FSDP_VERSION_MAJOR 0
 #define FSDP_VERSION_MINOR 1

@@ -18,7 +18,7 @@ namespace fsdp {
 /// is empty, its value comes from generation_config.json of the model, as in fsdp-generate. If that file does not set it
 /// either, all tokens can be drawn with the probabilities of the model.
 struct GenerationConfig {
-  std::size_t max_new_tokens = 200;
+  std::size_t max_new_tokens = 200;               // the most new tokens of a text
   std::optional<double> temperature = {};         // divides the logits; 0: always the most likely token
   std::optional<std::size_t> top_k = {};          // draw one of the top_k most likely tokens; 0: of all
   std::optional<double> top_p = {};               // draw one of the most likely tokens that together have this probability
@@ -35,6 +35,7 @@ struct GeneratedTokens {
   std::string finish;  // why the text ends: "length", "end_token" or "stop_string"
 };
 
+/// docs/api.md explains each option.
 struct TextGeneratorOptions {
   std::size_t batch_size = 8;    // texts that a rank generates at the same time
   std::size_t positions = 1024;  // the most tokens of a prompt and its text; at most the model's longest sequence is used
