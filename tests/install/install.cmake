@@ -125,6 +125,14 @@ if(NOT with STREQUAL without OR with STREQUAL "")
   message(FATAL_ERROR "own-loop has '${with}', and without our lines '${without}'")
 endif()
 
+build_programs(examples/from-pytorch)
+file(COPY_FILE ${DOCS}/design.md ${FOLDER}/text.txt)
+run(${FOLDER} ${MPIRUN} -np 2 ${FOLDER}/examples/from-pytorch/from-pytorch initial.h5)
+expect_text("step 20  loss ")
+string(REGEX MATCH "held out  loss [^\n]*" loss "${said}")
+run(${FOLDER} ${MPIRUN} -np 2 ${FOLDER}/examples/from-pytorch/from-pytorch)  # resumes after the last update
+expect_text("${loss}")
+
 build_programs(tutorial)
 set(tutorial ${FOLDER}/tutorial)
 run(${FOLDER} ${MPIRUN} -np 3 ${tutorial}/fsdp_basics)
