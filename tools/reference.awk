@@ -1,7 +1,8 @@
 # Prints a header of the API for Doxygen, which knows fewer kinds of comments than this project has. tools/reference runs this as its filter.
 #   - The lines `// ...` at the top of a file describe the file.
 #   - A comment `// ...` after code, also with more lines below it, belongs to that code.
-#   - A comment belongs to the declaration after it, and to those directly below that it names: "works_in() returns ..., works_on_gpu() ...".
+#   - A comment `///` belongs to the declaration after it. If that is a function, it also belongs to the functions directly below, up to the next
+#     comment or empty line; else to the declarations directly below that it names.
 #   - Backquotes mark names. All other characters are meant literally.
 # Each line is printed as one line, so that the line numbers in Doxygen's warnings are right.
 
@@ -81,7 +82,11 @@ top { print "/// @file"; top = 0; next }  # in place of #pragma once
   is_behind = match(code, / +\/\/ /)
   behind = is_behind ? text_of(substr(code, RSTART + RLENGTH)) : ""
   if (is_behind) code = substr(code, 1, RSTART - 1)
-  if (!is_open && !is_fresh && !names(comment, name_of(code))) comment = ""
+  if (!is_open) {
+    is_function = code ~ /^[^=]*[A-Za-z_]\(/ || code ~ /^ *using /
+    if (!is_fresh && (is_behind || !(is_function && was_function)) && !names(comment, name_of(code))) comment = ""
+    was_function = is_function
+  }
   before = !is_open && comment != "" ? "/** " comment " */ " : ""
   declare(code, is_fresh ? "" : before, before, behind)
   is_fresh = 0

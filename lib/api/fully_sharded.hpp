@@ -54,8 +54,7 @@ class TransformerDescription final : public ModelDescription {
   explicit TransformerDescription(std::string arch);  // build() throws UserError if there is no such architecture
   /// The model that config.json in a Hugging Face folder describes. build() reads the file.
   static TransformerDescription from_config(std::filesystem::path folder);
-  /// layers(), width(), heads(), vocabulary() and longest_sequence() set sizes of the model; 0 means the size that the
-  /// architecture has.
+  /// The next five functions set sizes of the model; 0 means the size that the architecture has.
   TransformerDescription& layers(std::size_t n);
   TransformerDescription& width(std::size_t n);
   TransformerDescription& heads(std::size_t n);

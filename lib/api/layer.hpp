@@ -79,7 +79,7 @@ class Layer {
   virtual ~Layer() = default;
   /// Must return the same list at each call.
   virtual std::vector<LayerParameter> parameters() const { return {}; }
-  /// The numbers of values per row of the layer's input (inputs()) and output (outputs()).
+  /// The numbers of values per row of the layer's input and output.
   virtual std::size_t inputs() const = 0;
   virtual std::size_t outputs() const = 0;
   /// Returns true if the input of the layer is the batch's tokens; then inputs() must be 1. Only the first layer of a model may
@@ -99,9 +99,8 @@ class Layer {
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
 
-  /// The passes forward() and backward(). If one of them throws, the job ends: see FullyShardedDataParallel. Their results must
-  /// depend only on `pass`, because recomputation (activation checkpointing) calls forward again, and several ranks may call
-  /// them at the same time.
+  /// The passes. If one of them throws, the job ends: see FullyShardedDataParallel. Their results must depend only on `pass`,
+  /// because recomputation (activation checkpointing) calls forward again, and several ranks may call them at the same time.
   virtual void forward(const ForwardPass& pass) const = 0;
   virtual void backward(const BackwardPass& pass) const = 0;
 };

@@ -14,8 +14,8 @@ LayerPtr linear(std::size_t in, std::size_t out, bool bias = true, float standar
 /// Element by element: relu is max(x, 0), gelu is GELU with the tanh formula (Hendrycks and Gimpel 2016).
 LayerPtr relu(std::size_t width);
 LayerPtr gelu(std::size_t width);
-/// layer_norm is LayerNorm (Ba et al. 2016) with the parameters weight[width] and bias[width]; rms_norm is RMSNorm (Zhang and
-/// Sennrich 2019) with the parameter weight[width].
+/// LayerNorm (Ba et al. 2016) with the parameters weight[width] and bias[width], and RMSNorm (Zhang and Sennrich 2019) with the
+/// parameter weight[width].
 LayerPtr layer_norm(std::size_t width, float eps = 1e-5f);
 LayerPtr rms_norm(std::size_t width, float eps = 1e-6f);
 /// A lookup table weight[vocabulary, width]: each token selects a row. It can only be the first layer of a model.

@@ -32,23 +32,20 @@ void convert(const Pass& pass, const Tensor& to, const Tensor& from);
 void add(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b);
 void multiply(const Pass& pass, const Tensor& y, const Tensor& a, const Tensor& b, Out write = Out::overwrite);
 
-/// Element by element: relu() and gelu() set y = f(x), relu_backward() and gelu_backward() set dx = dy * f'(x). All are dense.
-/// y may be x, and dx may be dy.
+/// Element by element: y = f(x) in forward, dx = dy * f'(x) in backward. All are dense. y may be x, and dx may be dy.
 void relu(const Pass& pass, const Tensor& x, const Tensor& y);
 void relu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void gelu(const Pass& pass, const Tensor& x, const Tensor& y);
 void gelu_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
-/// sigmoid() sets y = 1 / (1 + exp(-x)), sigmoid_backward() sets dx, under the same rules as relu() and gelu().
+/// y = 1 / (1 + exp(-x)), under the same rules as relu() and gelu().
 void sigmoid(const Pass& pass, const Tensor& x, const Tensor& y);
 void sigmoid_backward(const Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& dx);
-/// SwiGLU (Shazeer 2020), element by element: y = gate * sigmoid(gate) * up. In swiglu_backward(), d_gate or d_up may be dy.
+/// SwiGLU (Shazeer 2020), element by element: y = gate * sigmoid(gate) * up. d_gate or d_up may be dy.
 void swiglu(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& y);
 void swiglu_backward(const Pass& pass, const Tensor& gate, const Tensor& up, const Tensor& dy, const Tensor& d_gate,
                      const Tensor& d_up);
 
-/// LayerNorm: layer_norm() and layer_norm_backward(). RMSNorm: rms_norm() and rms_norm_backward(). `stats` are fp32 numbers
-/// that forward computes for backward: [R,2] for LayerNorm, [R,1] for RMSNorm. dx is overwritten or added to (`write_dx`);
-/// d_weight and d_bias are always added to.
+/// LayerNorm and RMSNorm. `stats` are fp32 numbers that forward computes for backward: [R,2] for LayerNorm, [R,1] for RMSNorm.
 void layer_norm(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
                 const Tensor& stats);
 void layer_norm_backward(const Pass& pass, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& dy,

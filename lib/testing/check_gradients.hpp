@@ -39,7 +39,6 @@ struct GradientCheck {
 /// 4. if some or all parameters are not trained, so that their gradients are none, all other results are the same.
 /// 5. in each 16-bit type that works_in() supports, forward and backward give the same results as in fp32 up to rounding.
 /// Returns the first check that fails. Not collective.
-/// check_gradients() of a loss also checks the gradient of `scale` times the sum of the losses.
 GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& options = {});
 GradientCheck check_gradients(const Loss& loss, const GradientCheckOptions& options = {});
 
