@@ -21,7 +21,6 @@
 #include "data/text_source.hpp"
 #include "files/json.hpp"
 #include "text/chat_template.hpp"
-#include "text/end_tokens.hpp"
 #include "text/json_reader.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
@@ -30,11 +29,6 @@
 namespace fsdp {
 
 OptionTable generate_option_table(GenerateOptions& options) {
-  GenerationOptions& generation = options.generation;
-  GenerationWishes& wishes = options.wishes;
-  const auto of_model_or = [](const char* otherwise) {
-    return format("the value in the model's generation_config.json, or {}", otherwise);
-  };
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.group("What");
   table
@@ -45,33 +39,12 @@ OptionTable generate_option_table(GenerateOptions& options) {
   table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break");
   table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"");
   add_model_tokenizer_option(table, options.tokenizer);
-  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "new tokens per text, at most");
-  table
-      .texts("stop", "TEXT", wishes.stop,
-             "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.")
-      .unset(of_model_or("none"));
   table.flag("chat", options.chat,
              "talk with the model: each line of standard input is a message, and answers are printed while they are generated. "
              "For models with a chat template.");
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
-  table.group("Sampling");
-  table
-      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the most likely token",
-              temperature_rule.accepts, temperature_rule.ok)
-      .unset(of_model_or("1"));
-  table.integer("top-k", "K", wishes.top_k, {0, most_top_k}, "only the K most likely tokens; 0 means all")
-      .unset(of_model_or("0"));
-  table
-      .number("top-p", "P", wishes.top_p, "only the most likely tokens that together have this probability", top_p_rule.accepts,
-              top_p_rule.ok)
-      .unset(of_model_or("1"));
-  table
-      .number("repetition-penalty", "X", wishes.repetition_penalty,
-              "makes tokens that are already in the prompt or the text less likely; 1 changes nothing",
-              repetition_penalty_rule.accepts, repetition_penalty_rule.ok)
-      .unset(of_model_or("1"));
-  table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
+  add_generation_options(table, options.generation, options.wishes);
   table.group("Run");
   table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time");
   add_strategy_option(table, options.strategy);
@@ -146,32 +119,24 @@ struct Inputs {
                         options.use_ema ? Weights::average : Weights::trained);
     if (speaks) print_warnings(warnings);
     const std::filesystem::path folder = folder_beside(*source, options.model);
-    tokenizer = find_model_tokenizer(options.tokenizer, folder, source->config().vocab_size);
+    const std::size_t vocab_size = source->config().vocab_size;
+    ModelTexts texts = find_model_texts(folder, folder_of_origin(*source), options.tokenizer, vocab_size);
+    tokenizer = std::move(texts.tokenizer), generation.end_tokens = std::move(texts.end.ids);
     if (!tokenizer)
       throw UserError(format("{} is a model with {} tokens, but has no tokenizer next to it (text needs one); give --tokenizer",
-                             source->description(), source->config().vocab_size));
+                             source->description(), vocab_size));
     if (speaks) print_warnings(tokenizer->warnings());
     take_generation_config(options, folder, speaks);
-    const std::size_t vocab_size = source->config().vocab_size;
-    const bool has_folder = kind_of(folder) == PathKind::folder || options.tokenizer.empty();
-    const EndTokens end = find_end_tokens(has_folder ? folder : folder_of_tokenizer(options.tokenizer),
-                                          folder_of_origin(*source), tokenizer.get(), vocab_size);
-    generation.end_tokens = end.ids;
-    if (speaks && !end.contradiction.empty()) print_warnings({end.contradiction});
+    if (speaks && !texts.end.contradiction.empty()) print_warnings({texts.end.contradiction});
     if (const auto doubt = doubt_tokenizer(*tokenizer, vocab_size); doubt && speaks) print_warnings({*doubt});
     if (options.chat) {
       chat = read_chat_template(folder, *tokenizer);
       return;
     }
     prompts = read_prompts(options);
-    for (const std::string& prompt : prompts) {
-      std::vector<TokenId>& ids = tokens.emplace_back(tokenizer->before_text());
-      tokenizer->encode(prompt, ids);
-      const std::string what = format("the prompt{}", prompts.size() > 1 ? format(" {}", tokens.size()) : "");
-      if (ids.empty())
-        throw UserError(format("{} has no tokens (the tokenizer drops all of its text); give another prompt", what));
-      require_tokens_of_model(ids, *tokenizer, vocab_size, what);
-    }
+    for (const std::string& prompt : prompts)
+      tokens.push_back(encode_prompt(prompt, *tokenizer, vocab_size,
+                                     prompts.size() > 1 ? format("the prompt {}", tokens.size() + 1) : "the prompt"));
   }
   std::size_t longest_prompt() const {
     std::size_t longest = 0;
@@ -184,11 +149,7 @@ struct Inputs {
   void take_generation_config(const GenerateOptions& options, const std::filesystem::path& folder, bool speaks) {
     GenerationWishes wishes = options.wishes;
     const AddedWishes added = add_generation_config(folder, wishes);
-    const SamplingOptions otherwise;
-    generation.sampling = {.temperature = wishes.temperature.value_or(otherwise.temperature),
-                           .top_k = wishes.top_k.value_or(otherwise.top_k),
-                           .top_p = wishes.top_p.value_or(otherwise.top_p),
-                           .repetition_penalty = wishes.repetition_penalty.value_or(otherwise.repetition_penalty)};
+    generation.sampling = sampling_of(wishes);
     generation.stop = wishes.stop;
     if (!speaks) return;
     if (!added.taken.empty())
@@ -200,15 +161,6 @@ struct Inputs {
                   fmt::join(added.unknown, ", "))});
   }
 };
-
-/// The sharding options for generation.
-ShardingOptions sharding_of(const GenerateOptions& options, const GenerationShape& shape) {
-  return {.strategy = options.strategy,
-          .batch = {shape.rows, 1},
-          .types = {.parameter = options.precision,
-                    .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
-          .plan = {.training = false, .cache = shape.cache}};
-}
 
 std::string json_line(const GeneratedText& text, const Inputs& inputs) {
   const nlohmann::ordered_json object = {{"index", text.prompt},
@@ -290,16 +242,14 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
     if (line->ends_with('\r')) line->pop_back();
     if (line->find_first_not_of(" \t") == std::string::npos) continue;
     conversation.add("user", *line);
-    std::string answer;  // every rank has the whole conversation
     std::vector<TokenId> ids;
     agree(world, [&] {
       ids = inputs.tokenizer->encode(inputs.chat->render(conversation));
       require_tokens_of_model(ids, *inputs.tokenizer, inputs.source->config().vocab_size, "the conversation");
     });
     generator.run(
-        {ids}, [&](const GeneratedText& text) { answer = text.text; },
+        {ids}, [&](const GeneratedText& text) { conversation.add("assistant", text.text); },
         [&](std::size_t, std::string_view piece) { out(piece); });
-    conversation.add("assistant", world.broadcast(answer, 0));
     if (world.rank() == 0) out("\n");
   }
 }
@@ -323,13 +273,14 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
                 "its newest half; see docs/running.md, \"Full sequences\")",
                 longest, config.longest_sequence())});
   std::optional<ShardedModel> sharded;
-  load_model(sharded, *inputs->source, sharding_of(options, shape), options.base_type, rank, world,
-             {.table_type = options.precision});
+  load_model(sharded, *inputs->source, sharding_for_generation(options.strategy, options.precision, shape), options.base_type,
+             rank, world, {.table_type = options.precision});
 
-  Generator generator(sharded->executor(), world, config, *inputs->tokenizer, inputs->generation);
+  Generator generator(sharded->executor(), world, config, inputs->tokenizer.get(), inputs->generation);
   if (options.chat) return converse(options, *inputs, generator, world, out);
   const bool one = options.prompts.empty();
   const auto on_text = [&](const GeneratedText& text) {
+    if (world.rank() != 0) return;
     if (options.json)
       out(json_line(text, *inputs));
     else if (!one)

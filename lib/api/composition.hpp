@@ -17,6 +17,7 @@
 
 namespace fsdp {
 
+/// Layers and their names, in order.
 using NamedLayers = std::vector<std::pair<std::string, LayerPtr>>;
 
 /// A layer made of inner layers. A user's own layer may derive from it: the constructor names the inner layers, and forward()

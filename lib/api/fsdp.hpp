@@ -5,6 +5,7 @@
 #include "api/attention.hpp"
 #include "api/composition.hpp"
 #include "api/fully_sharded.hpp"
+#include "api/generator.hpp"
 #include "api/images.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
@@ -13,5 +14,6 @@
 #include "api/ops.hpp"
 #include "base/user_error.hpp"
 
+/// The version of these headers is FSDP_VERSION_MAJOR.FSDP_VERSION_MINOR.
 #define FSDP_VERSION_MAJOR 0
 #define FSDP_VERSION_MINOR 1

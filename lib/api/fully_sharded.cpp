@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/chain.hpp"
+#include "api/decoding.hpp"
 #include "api/job_parts.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
@@ -94,6 +95,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
                            unread_betas ? "beta1 or beta2" : "eps", o.optimizer));
   options.sharding.patterns.freeze = o.freeze;
   options.sharding = options_for(kind, std::move(options.sharding));
+  if (o.generate_positions > 0) options.sharding.plan.cache = {o.batch_size, o.generate_positions};
   return options;
 }
 
@@ -103,6 +105,8 @@ void require_transformer(const Model& model, const TrainOptions& o) {
       model.transformer_config() || (o.label_smoothing == 0 && o.z_loss == 0 && o.neftune_alpha == 0),
       "label_smoothing, z_loss and neftune_alpha are for a TransformerDescription (this model is a Sequential); give the first "
       "two to cross_entropy(), and leave them out here");
+  require_user(model.transformer_config() || o.sharding.plan.cache.positions == 0,
+               "generate_positions is for a TransformerDescription (a Sequential generates no texts); leave it out");
 }
 
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
@@ -286,11 +290,12 @@ struct FullyShardedDataParallel::Parts {
     save_full,
     load_full,
     load_adapter,
-    for_each_parameter
+    for_each_parameter,
+    generate
   };
   static const char* name_of(Function function) {
-    constexpr std::array names = {"step", "evaluate",  "predict",   "predict_layer", "measure",           "save",
-                                  "load", "save_full", "load_full", "load_adapter",  "for_each_parameter"};
+    constexpr std::array names = {"step",      "evaluate",  "predict",      "predict_layer",      "measure", "save", "load",
+                                  "save_full", "load_full", "load_adapter", "for_each_parameter", "generate"};
     return names.at(static_cast<std::size_t>(function));
   }
 
@@ -304,7 +309,8 @@ struct FullyShardedDataParallel::Parts {
     rows = model->row_sizes();
     if (const auto* const chain = dynamic_cast<const Chain*>(model.get())) loss_of_layers = &chain->loss();
     if (const TransformerConfig* const config = model->transformer_config(); config && config->lora.rank > 0) adapted = config;
-    require_same_everywhere(*model, fields_of(user_options), description.text());
+    require_same_everywhere(*model, fields_of(user_options),
+                            format("{}generate_positions {}\n", description.text(), user_options.generate_positions));
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
     sharded->allocate(*job->rank.device, options.execution, job->comm);
@@ -406,6 +412,11 @@ struct FullyShardedDataParallel::Parts {
   void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
 
   Executor& executor() { return sharded->executor(); }
+  void swap_average_if(bool use_ema) {
+    if (!use_ema) return;
+    executor().swap_average();
+    executor().publish_parameters();
+  }
   bool keeps_average() const { return sharding.plan.average_weights; }
   void require_average(bool use_ema) {
     agree(world, [&] {
@@ -584,14 +595,9 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
 }
 
 void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::function<void()>& work) {
-  const auto swap = [&] {
-    if (!use_ema) return;
-    executor().swap_average();
-    executor().publish_parameters();
-  };
-  swap();
+  swap_average_if(use_ema);
   work();
-  swap();
+  swap_average_if(use_ema);
 }
 
 /// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
@@ -890,6 +896,25 @@ void FullyShardedDataParallel::for_each_parameter(
   p.call(Parts::Function::for_each_parameter, [&] {
     agree(p.world, [&] { require_user(take != nullptr, "the function that receives the parameters is null; give one"); });
     p.for_each_parameter(take);
+  });
+}
+
+void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(const Decoding&)>& work) {
+  Parts& p = *parts_;
+  p.call(Parts::Function::generate, [&] {
+    p.require_average(use_ema);
+    agree(p.world, [&] {
+      require_user(p.sharding.plan.cache.positions > 0,
+                   "the model has no memory for generation (generate_positions is 0, or this is a Sequential); set it");
+    });
+    p.swap_average_if(use_ema);
+    try {
+      work({p.executor(), p.world, *p.sharded->model().transformer_config(), p.model_folder});
+    } catch (const CollectiveError&) {  // all ranks throw it, and training may continue
+      p.swap_average_if(use_ema);
+      throw;
+    }
+    p.swap_average_if(use_ema);
   });
 }
 

@@ -37,8 +37,8 @@ class ModelDescription {
 /// A chain of layers and a loss. A layer's name is like that of a PyTorch module: "encoder.0".
 class Sequential final : public ModelDescription {
  public:
-  Sequential& add(std::string name, LayerPtr layer);
-  Sequential& loss(LossPtr loss, std::string name = "loss");
+  Sequential& add(std::string name, LayerPtr layer);          // after the layers that were added before
+  Sequential& loss(LossPtr loss, std::string name = "loss");  // `name` is part of the names of its parameters
   /// Makes two parameters one, as `head.weight = embedding.weight` does in PyTorch: tie("head.weight", "embedding.weight").
   /// `same_as` is the parameter of an earlier layer and has the same shape. Its name and initial values remain, and its
   /// gradient is the sum of both. Such a parameter stays gathered from its first use to its last.
@@ -57,7 +57,7 @@ class Sequential final : public ModelDescription {
 /// A transformer. `arch` is the name of an architecture that fsdp-train lists, such as "gpt2" or "llama-3.2-1b".
 class TransformerDescription final : public ModelDescription {
  public:
-  explicit TransformerDescription(std::string arch);
+  explicit TransformerDescription(std::string arch);  // build() throws UserError if there is no such architecture
   /// The model that config.json in a Hugging Face folder describes. build() reads the file.
   static TransformerDescription from_config(std::filesystem::path folder);
   /// The next five functions set sizes of the model; 0 means the size that the architecture has.
@@ -100,12 +100,12 @@ struct FsdpOptions {
   /// For "custom": a unit for each shell glob over names of layers, also of inner ones: {"blocks.*.mlp", "head"}.
   std::vector<std::string> wrap_patterns = {};
   std::string backward_prefetch = "pre";  // "post", "none"
-  bool forward_prefetch = true;
-  std::size_t limit_all_gathers = 2;  // the largest number of units that are gathered at a time
+  bool forward_prefetch = true;           // gather the next unit while the current one computes
+  std::size_t limit_all_gathers = 2;      // the largest number of units that are gathered at a time
 
-  std::string param_dtype = "fp32";   // the type of gathered parameters and of computation: "fp32", "bf16" or "fp16"
-  std::string reduce_dtype = "fp32";  // the type in which gradients are sent; the same choices
-  bool activation_checkpointing = false;
+  std::string param_dtype = "fp32";       // the type of gathered parameters and of computation: "fp32", "bf16" or "fp16"
+  std::string reduce_dtype = "fp32";      // the type in which gradients are sent; the same choices
+  bool activation_checkpointing = false;  // keep only the input of each layer, and compute the layer again in backward
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
 
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train
@@ -118,6 +118,7 @@ struct FsdpOptions {
   double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
   std::vector<std::string> freeze = {};  // shell globs: parameters whose names match are not trained
   std::uint64_t seed = 1;                // for initial weights, dropout and stochastic rounding; 32 bits
+  std::size_t generate_positions = 0;    // for TextGenerator: the most tokens of a prompt and its text; 0: none
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
@@ -125,7 +126,7 @@ struct FsdpOptions {
 class Batch {
  public:
   Batch(std::size_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets, bool tokens, bool labels)
-      : micro_batch_(micro_batch), inputs_(inputs), targets_(targets), tokens_(tokens), labels_(labels) {}
+      : micro_batch_(micro_batch), inputs_(inputs), targets_(targets), tokens_(tokens), labels_(labels) {}  // for the library
   /// The number of the micro-batch within the update: 0, 1, ...
   std::size_t micro_batch() const { return micro_batch_; }
   std::span<std::int32_t> tokens() const;  // [R], if the model takes tokens
@@ -138,6 +139,7 @@ class Batch {
   std::span<std::int32_t> inputs_, targets_;
   bool tokens_, labels_;
 };
+/// Writes a micro-batch.
 using FillBatch = std::function<void(const Batch& batch)>;
 
 /// A number that is added up over rows and ranks. `outputs` has the numbers of the last layer for each row of `batch`.
@@ -145,6 +147,7 @@ using Metric = std::function<double(std::span<const float> outputs, const Batch&
 /// A Metric: the number of rows whose largest output is that of their label. Rows with a negative label do not count.
 double accuracy(std::span<const float> outputs, const Batch& batch);
 
+/// The result of an update. It is the same on all ranks.
 struct StepResult {
   double loss = 0;           // the mean over all rows that count, of all ranks and micro-batches
   double gradient_norm = 0;  // before clipping
@@ -152,10 +155,10 @@ struct StepResult {
 };
 
 /// The memory of one rank in bytes, by purpose. It includes device memory, and host memory for offloaded data and for the
-/// batches of an update. All memory is planned before the first step; `total` is the planned peak.
+/// batches of an update. All memory is planned before the first step.
 struct MemoryUse {
   std::vector<std::pair<std::string, std::size_t>> parts;  // "parameters", "gradients", "optimizer state", ...
-  std::size_t total = 0;
+  std::size_t total = 0;                                   // the planned peak
 };
 
 /// Returns the planned memory of each rank in a job of `ranks` ranks, without running the job. On CPUs it depends on the number
@@ -235,6 +238,10 @@ class FullyShardedDataParallel {
   std::string plan() const;
 
  private:
+  friend class TextGenerator;
+  struct Decoding;
+  void decode(bool use_ema, const std::function<void(const Decoding&)>& work);
+
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

@@ -7,6 +7,7 @@
 
 namespace fsdp {
 
+/// docs/api.md explains each option.
 struct JobOptions {
   std::string device = "auto";  // "cpu", "cuda", or "auto": a GPU if this process sees one
   std::string comm = "auto";    // how ranks exchange data: "auto", "shm", "mpi" or "nccl"; the same on all ranks
@@ -25,24 +26,23 @@ class Job {
   Job(const Job&) = delete;
   ~Job();
 
-  int rank() const;
-  int size() const;
+  int rank() const;  // the number of this process among all: 0, 1, ... The three functions here are not collective
+  int size() const;  // the number of all processes
   /// "CPU: AVX-512, 2 threads", or the GPU's name.
   std::string device() const;
 
-  // Collective:
+  /// Returns when all ranks have called it. Collective.
   void barrier();
-  /// Returns the sum over all ranks. The order of additions depends only on the number of ranks.
+  /// Returns the sum over all ranks. The order of additions depends only on the number of ranks. Collective.
   double sum(double mine);
   /// Runs `step` on every rank. If it throws on any rank, all ranks throw the same CollectiveError, which run() prints once.
   /// Use it for steps that may fail on some ranks only, such as reading a file or checking arguments. `step` must not call
-  /// collective functions.
+  /// collective functions. Collective.
   void agree(const std::function<void()>& step);
 
-  // For the library:
   struct Parts;
-  explicit Job(std::shared_ptr<Parts> parts);
-  std::shared_ptr<Parts> parts() const { return parts_; }
+  explicit Job(std::shared_ptr<Parts> parts);              // for the library
+  std::shared_ptr<Parts> parts() const { return parts_; }  // for the library
 
  private:
   std::shared_ptr<Parts> parts_;

@@ -41,15 +41,16 @@ struct Pass {
   std::uint64_t seed = 0;            // FsdpOptions::seed
   std::uint64_t place = 0;           // a hash of the layer's full name, for random numbers that differ between layers
 
-  std::size_t rows() const { return B * T; }
+  std::size_t rows() const { return B * T; }  // R
   /// The rows of sequence b in a tensor with a row for each position of each sequence, such as x: a view [T, columns]. Throws
   /// UserError if b is too large, or if the tensor has another number of rows.
   Tensor sequence(const Tensor& tensor, std::size_t b) const;
   /// Parameter i of Layer::parameters(), gathered. Throws UserError if i is too large.
   Tensor parameter(std::size_t i) const;
 
-  // Only for the operations of ops.hpp: the stream on which they run; memory for partial sums (`sums`) and for gradients of
-  // parameters that are not trained (`unwanted`); and the largest number of columns for which both have room.
+  /// Only for the operations of ops.hpp: the `stream` on which they run; memory for partial sums (`sums`) and for gradients of
+  /// parameters that are not trained (`unwanted`); the largest number of columns for which both have room (`most_columns`); and
+  /// the `weights` of the `parameters`.
   Stream* stream = nullptr;
   float *sums = nullptr, *unwanted = nullptr;
   std::size_t most_columns = 0;
@@ -70,13 +71,14 @@ struct BackwardPass : Pass {
   Tensor dy;     // [R, outputs()]
   Tensor dx;     // [R, inputs()]; none if the layer takes tokens
   Tensor saved;  // the numbers that forward wrote; backward may overwrite them
-  Tensor stats;
+  Tensor stats;  // likewise
   /// The fp32 gradient of parameter i, to which backward must add. None if the parameter is not trained.
   Tensor gradient(std::size_t i) const;
 
-  float* const* gradients = nullptr;
+  float* const* gradients = nullptr;  // only for the operations of ops.hpp
 };
 
+/// A layer. docs/api.md has an example. Its functions are not collective.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -112,14 +114,14 @@ class Layer {
 
 /// The pass of a loss. It computes the loss of each row, and the gradient of `scale` times the sum of these losses.
 struct LossPass : Pass {
-  const std::int32_t* labels = {};  // [R, targets()], if the loss takes labels
-  Tensor targets;                   // [R, targets()] in fp32, if it takes numbers
-  float* losses = nullptr;          // [R]: the pass writes the loss of each row, 0 for rows that do not count
-  Tensor dx;                        // [R, inputs()]: the pass writes the gradient of x; none in an evaluation
-  float scale = 1;
+  const std::int32_t* labels = {};       // [R, targets()], if the loss takes labels
+  Tensor targets;                        // [R, targets()] in fp32, if it takes numbers
+  float* losses = nullptr;               // [R]: the pass writes the loss of each row, 0 for rows that do not count
+  Tensor dx;                             // [R, inputs()]: the pass writes the gradient of x; none in an evaluation
+  float scale = 1;                       // the factor of the gradients
   Tensor gradient(std::size_t i) const;  // add to it; none if the parameter is not trained or in an evaluation
 
-  float* const* gradients = nullptr;
+  float* const* gradients = nullptr;  // only for the operations of ops.hpp
 };
 
 /// The last part of a model. Training minimizes the mean loss of the rows that count, over all ranks and micro-batches of an
@@ -127,8 +129,8 @@ struct LossPass : Pass {
 class Loss {
  public:
   virtual ~Loss() = default;
-  virtual std::vector<LayerParameter> parameters() const { return {}; }
-  virtual std::size_t inputs() const = 0;
+  virtual std::vector<LayerParameter> parameters() const { return {}; }  // most losses have none
+  virtual std::size_t inputs() const = 0;                                // values per row of the last layer's output
   /// Returns true if the loss takes integers (labels), false if it takes numbers (targets).
   virtual bool takes_labels() const = 0;
   /// A batch is refused if one of its labels is not below this number. 0: no limit.
@@ -139,13 +141,16 @@ class Loss {
   /// For a loss that takes labels: the weight of a row in the mean, from the row's first label. The mean is the sum of
   /// LossPass::losses, which must contain this factor, divided by the sum of the weights of all rows that count.
   virtual double weight(std::int32_t /*label*/) const { return 1; }
-  virtual std::size_t targets() const { return 1; }
+  virtual std::size_t targets() const { return 1; }  // labels or targets per row
+  /// scratch(), works_in() and works_on_gpu() are as in Layer.
   virtual std::size_t scratch() const { return 0; }
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
+  /// Computes losses and gradients, as LossPass says. The rules are those of Layer::forward().
   virtual void evaluate(const LossPass& pass) const = 0;
 };
 
+/// LayerPtr and LossPtr: several models may share a layer or a loss.
 using LayerPtr = std::shared_ptr<const Layer>;
 using LossPtr = std::shared_ptr<const Loss>;
 

@@ -7,6 +7,7 @@
 
 namespace fsdp::ops {
 
+/// An operand is used as it is, or transposed.
 enum class Transpose { no, yes };
 /// An operation overwrites its output with the result, or adds the result to it.
 enum class Out { overwrite, add };

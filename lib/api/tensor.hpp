@@ -14,18 +14,17 @@ template <class E>
 struct TypedTensor;
 
 /// A matrix [rows, columns], row-major; consecutive rows begin `stride` elements apart. The memory is on the job's device, so
-/// host code can access it only if the device is the CPU. Copying a Tensor copies no numbers.
+/// host code can access it only if the device is the CPU. Copying a Tensor copies no numbers. The functions throw UserError if
+/// the tensor does not fit the request, for example because of its type. The message describes the tensor; the library adds the
+/// name of the layer.
 struct Tensor {
-  void* data = nullptr;  // null: there is no tensor, such as the gradient of a frozen parameter
-  std::size_t rows = 0, columns = 0, stride = 0;
-  DType type = DType::f32;
+  void* data = nullptr;                           // null: there is no tensor, such as the gradient of a frozen parameter
+  std::size_t rows = 0, columns = 0, stride = 0;  // in elements
+  DType type = DType::f32;                        // of the elements
 
-  explicit operator bool() const { return data != nullptr; }
-  std::size_t numel() const { return rows * columns; }
-  bool is_dense() const { return stride == columns || rows <= 1; }
-
-  // The functions below throw UserError if the tensor does not fit the request, for example because of its type. The message
-  // describes the tensor; the library adds the name of the layer.
+  explicit operator bool() const { return data != nullptr; }        // false: there is no tensor
+  std::size_t numel() const { return rows * columns; }              // the number of elements
+  bool is_dense() const { return stride == columns || rows <= 1; }  // there is no gap between rows
 
   /// The first number of a dense fp32 tensor.
   float* floats() const;

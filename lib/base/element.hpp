@@ -10,9 +10,9 @@
 #include "base/dtype.hpp"
 
 #if defined(__CUDACC__)
-#define FSDP_ELEMENT __host__ __device__ __forceinline__
+#define FSDP_ELEMENT __host__ __device__ __forceinline__  // for the library
 #else
-#define FSDP_ELEMENT __attribute__((always_inline)) inline
+#define FSDP_ELEMENT __attribute__((always_inline)) inline  // for the library
 #endif
 
 namespace fsdp {
@@ -47,35 +47,42 @@ FSDP_ELEMENT float from_f16(std::uint16_t half) {
 
 }  // namespace element_parts
 
+/// An element of type DType::bf16.
 struct bf16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  // sign, exponent and mantissa
   bf16() = default;
+  /// Rounds to nearest.
   FSDP_ELEMENT explicit bf16(float x) : bits(element_parts::to_bf16(x)) {}
+  /// Exact.
   FSDP_ELEMENT operator float() const { return element_parts::float_of(static_cast<std::uint32_t>(bits) << 16); }
 };
 
+/// An element of type DType::f16.
 struct f16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  // sign, exponent and mantissa
   f16() = default;
+  /// Rounds to nearest.
   FSDP_ELEMENT explicit f16(float x) : bits(element_parts::to_f16(x)) {}
+  /// Exact.
   FSDP_ELEMENT operator float() const { return element_parts::from_f16(bits); }
 };
 
 /// A pointer to 16-bit elements whose type, bf16 or f16, is only known at run time; null if there are no elements.
 struct Halves {
-  std::uint16_t* data = nullptr;
-  DType type = DType::bf16;
+  std::uint16_t* data = nullptr;  // the first element
+  DType type = DType::bf16;       // of the elements
 
   /// The pointer advanced by `n` elements.
   Halves from(std::size_t n) const { return {data ? data + n : nullptr, type}; }
 };
 
+/// The DType of an element type: float, bf16 or f16.
 template <class T>
 inline constexpr DType dtype_of = DType::f32;
 template <>
-inline constexpr DType dtype_of<bf16> = DType::bf16;
+inline constexpr DType dtype_of<bf16> = DType::bf16;  // that of bf16
 template <>
-inline constexpr DType dtype_of<f16> = DType::f16;
+inline constexpr DType dtype_of<f16> = DType::f16;  // that of f16
 
 /// Calls f.operator()<T>() with the element type T that belongs to `type`.
 template <class F>

@@ -29,7 +29,7 @@ struct DamagedError : RunError {
 /// ends in good order.
 struct CollectiveError : UserError {
   CollectiveError(const std::string& message, int speaker_rank, bool everywhere, int code, bool by_damage = false)
-      : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code), damage(by_damage) {}
+      : UserError(message), speaker(speaker_rank), all(everywhere), exit_code(code), damage(by_damage) {}  // for the library
   int speaker;    // the lowest rank that failed, which prints the message
   bool all;       // every rank failed, so that the message names no rank and host
   int exit_code;  // 2 if the speaker's error was a UserError and not a RunError, else 1

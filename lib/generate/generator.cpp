@@ -38,6 +38,13 @@ Cut cut_at_stop(std::string_view text, std::size_t known, const std::vector<std:
   return {text.size() - open, false};
 }
 
+/// For models without a tokenizer.
+class NoDecoder final : public TokenDecoder {
+ public:
+  void add(TokenId, std::string&) override {}
+  void finish(std::string&) override {}
+};
+
 }  // namespace
 
 std::string_view name_of(Finish finish) {
@@ -67,7 +74,7 @@ struct Generator::Text {
   std::size_t length() const { return tokens.size() - base; }
 };
 
-Generator::Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer& tokenizer,
+Generator::Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer* tokenizer,
                      const GenerationOptions& options)
     : executor_(executor),
       world_(world),
@@ -116,7 +123,7 @@ void Generator::take_prompts() {
     text.tokens.reserve(prompt.size() + std::min(options_.max_new_tokens, most_reserved));
     text.tokens = prompt;
     text.base = text.cached = prompt.size() - std::min(prompt.size(), executor_.cache().positions);
-    text.decoder = tokenizer_.make_decoder();
+    text.decoder = tokenizer_ ? tokenizer_->make_decoder() : std::make_unique<NoDecoder>();
     std::string known;  // not used; the decoder reads the prompt so that the text of new tokens joins it correctly
     for (const TokenId token : prompt) text.decoder->add(token, known);
     next_prompt_ += static_cast<std::size_t>(world_.size());
@@ -127,7 +134,7 @@ bool Generator::has_work() const {
   return std::any_of(places_.begin(), places_.end(), [](const auto& place) { return place != nullptr; });
 }
 
-/// Sends texts that have ended on any rank to rank 0, which calls on_text_ for them in order. Collective.
+/// Sends texts that have ended on any rank to all ranks, which call on_text_ for them in order. Collective.
 void Generator::deliver() {
   for (int rank = 0; rank < world_.size(); ++rank) {
     const bool mine = rank == world_.rank();
@@ -142,7 +149,7 @@ void Generator::deliver() {
       text.tokens.resize(numbers[1]);
       world_.broadcast(text.tokens.data(), text.tokens.size() * sizeof(TokenId), rank);
       text.text = world_.broadcast(std::move(text.text), rank);
-      if (world_.rank() == 0) waiting_.push_back(std::move(text));
+      waiting_.push_back(std::move(text));
     }
   }
   done_.clear();
@@ -209,8 +216,8 @@ void Generator::go_on(Text& text, std::span<float> logits) {
                              static_cast<std::uint32_t>(RandomSite::generation)},
                             {static_cast<std::uint32_t>(options_.seed), 0});
   // Ids that are in the vocabulary of the model but not in that of the tokenizer have no text, so they are not drawn.
-  const TokenId token =
-      sampler_.draw(logits.first(std::min(logits.size(), tokenizer_.vocab_size())), text.tokens, words[0] / 4294967296.0);
+  const std::size_t drawn = tokenizer_ ? std::min(logits.size(), tokenizer_->vocab_size()) : logits.size();
+  const TokenId token = sampler_.draw(logits.first(drawn), text.tokens, words[0] / 4294967296.0);
   text.tokens.push_back(token);
   result.tokens.push_back(token);
   const std::size_t positions = executor_.cache().positions;

@@ -63,16 +63,16 @@ GenerationShape generation_shape(const TransformerConfig& config, std::size_t se
 
 class Generator {
  public:
-  /// `executor` must run a plan with key-value caches. `executor`, `world` and `tokenizer` must outlive this object. Not
-  /// collective.
-  Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer& tokenizer,
+  /// `executor` must run a plan with key-value caches. `executor`, `world` and `tokenizer` must outlive this object. If
+  /// `tokenizer` is null, the texts are empty. Not collective.
+  Generator(Executor& executor, Group& world, const TransformerConfig& config, const Tokenizer* tokenizer,
             const GenerationOptions& options);
   ~Generator();
   Generator(const Generator&) = delete;
 
   /// Receives a piece of a text (whole characters) as soon as it is generated, on the rank that generates it.
   using OnPiece = std::function<void(std::size_t prompt, std::string_view piece)>;
-  /// Receives a whole text, on rank 0, in the order of the prompts.
+  /// Receives a whole text, on all ranks, in the order of the prompts.
   using OnText = std::function<void(const GeneratedText& text)>;
   /// Continues each prompt. A prompt must have at least one token, and the prompts must be the same on every rank. Collective
   /// over world.
@@ -91,7 +91,7 @@ class Generator {
 
   Executor& executor_;
   Group& world_;
-  const Tokenizer& tokenizer_;
+  const Tokenizer* const tokenizer_;
   const GenerationOptions options_;
   const std::size_t vocab_size_;  // the model's vocabulary size
   Sampler sampler_;
@@ -102,9 +102,9 @@ class Generator {
   OnPiece on_piece_;
   std::size_t next_prompt_ = 0;
   std::vector<std::unique_ptr<Text>> places_;  // by slot of the caches: its text, or null
-  std::vector<GeneratedText> done_;            // texts that ended on this rank and are not yet sent to rank 0
-  std::vector<GeneratedText> waiting_;         // on rank 0: texts that wait for texts with lower numbers
-  std::size_t next_text_ = 0;                  // on rank 0: the number of the text for the next call of on_text_
+  std::vector<GeneratedText> done_;            // texts that ended on this rank and are not yet sent to all ranks
+  std::vector<GeneratedText> waiting_;         // texts that wait for texts with lower numbers
+  std::size_t next_text_ = 0;                  // the number of the text for the next call of on_text_
 
   std::vector<std::int32_t> tokens_, sequences_, positions_, wanted_;  // the rows of a step; wanted_: those that need logits
   std::vector<std::size_t> wanted_places_;                             // by row in wanted_: the index of its text in places_

@@ -5,10 +5,11 @@ namespace fsdp {
 
 /// normal(mean 0, standard deviation `value`), uniform from -`value` to `value`, or the constant `value`.
 struct Init {
-  enum class Kind { normal, uniform, constant } kind = Kind::normal;
-  float value = 0;
+  /// The distribution.
+  enum class Kind { normal, uniform, constant } kind = Kind::normal;  // the distribution
+  float value = 0;                                                    // its parameter
 };
-
+/// normal(), uniform() and constant() make an Init.
 constexpr Init normal(float standard_deviation) { return {Init::Kind::normal, standard_deviation}; }
 constexpr Init uniform(float bound) { return {Init::Kind::uniform, bound}; }
 constexpr Init constant(float value) { return {Init::Kind::constant, value}; }

@@ -10,6 +10,7 @@
 
 namespace fsdp {
 
+/// The fields have PEFT's meanings; docs/api.md explains each.
 struct Lora {
   std::size_t rank = 0;          // PEFT's r; 0: the model has no adapters
   double alpha = 8;              // lora_alpha
@@ -19,6 +20,7 @@ struct Lora {
   /// module names; "all-linear": all projections of the blocks. Empty: as PEFT, the projections to queries and values.
   std::vector<std::string> targets = {};
 
+  /// The factor of the adapters' outputs.
   double scale() const { return alpha / (rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank)); }
   bool operator==(const Lora&) const = default;
 };

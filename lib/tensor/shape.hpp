@@ -12,15 +12,15 @@ namespace fsdp {
 /// The extents of a row-major tensor, outermost first, in the order that Hugging Face uses.
 using Shape = std::vector<std::size_t>;
 
-std::size_t numel(const Shape& shape);
+std::size_t numel(const Shape& shape);  // the product of the extents; 1 for an empty shape
 /// "[2304, 768]"
 std::string to_string(const Shape& shape);
 
 /// Half-open range of element indices.
 struct Range {
-  std::size_t begin = 0, end = 0;
-  std::size_t size() const { return end - begin; }
-  bool empty() const { return begin >= end; }
+  std::size_t begin = 0, end = 0;                   // `end` is the index after the last
+  std::size_t size() const { return end - begin; }  // the number of elements
+  bool empty() const { return begin >= end; }       // the range has no elements
   bool operator==(const Range&) const = default;
 };
 
@@ -43,7 +43,7 @@ constexpr Range share(std::size_t n, std::size_t parts, std::size_t i) {
 
 /// A box of a tensor. `start` and `count` have one number per dimension: the first index and the number of indices.
 struct Hyperslab {
-  Shape start, count;
+  Shape start, count;      // `start`: the first index; `count`: the number of indices
   std::size_t offset = 0;  // the number of elements of the flat range before this box
 };
 

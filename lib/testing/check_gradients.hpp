@@ -10,6 +10,7 @@
 
 namespace fsdp {
 
+/// The sizes, steps and tolerances of check_gradients().
 struct GradientCheckOptions {
   std::size_t B = 2, T = 5;         // the size of the batch
   std::size_t most_elements = 64;   // at most this many elements of each tensor are checked, evenly spread
@@ -19,10 +20,11 @@ struct GradientCheckOptions {
   std::uint32_t seed = 1;           // of the random inputs and parameters
 };
 
+/// What check_gradients() has found.
 struct GradientCheck {
-  bool passed = true;
-  double worst = 0;   // the largest relative difference of check 3, or of check 5 if that fails; 1 if another check fails
-  std::string where;  // "weight[2, 3]: backward gives 0.25, central differences give 0.5"
+  bool passed = true;  // all checks passed
+  double worst = 0;    // the largest relative difference of check 3, or of check 5 if that fails; 1 if another check fails
+  std::string where;   // "weight[2, 3]: backward gives 0.25, central differences give 0.5"
 };
 
 /// Runs these checks on the CPU, in training (Pass::update is 1), so that dropout drops, with the same mask in all passes:

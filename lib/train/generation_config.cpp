@@ -17,6 +17,16 @@ namespace fsdp {
 
 namespace {
 
+/// The numbers that a sampling option accepts, on the command line and in generation_config.json.
+struct SamplingRule {
+  const char* accepts;
+  bool (*ok)(double);
+};
+constexpr SamplingRule temperature_rule = {"0 or more", [](double x) { return x >= 0; }},
+                       top_p_rule = {"above 0, at most 1", [](double x) { return x > 0 && x <= 1; }},
+                       repetition_penalty_rule = {"above 0", [](double x) { return x > 0; }};
+constexpr double most_top_k = 1e9;
+
 constexpr const char* generation_config_json = "generation_config.json";
 
 /// Keys that change the text in transformers 5.24 and are not supported here. `changes_nothing` is a number with which the key
@@ -138,6 +148,50 @@ class Values {
 };
 
 }  // namespace
+
+void add_generation_options(OptionTable& table, GenerationOptions& generation, GenerationWishes& wishes) {
+  const auto of_model_or = [](const char* otherwise) {
+    return format("the value in the model's generation_config.json, or {}", otherwise);
+  };
+  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "new tokens per text, at most");
+  table
+      .texts("stop", "TEXT", wishes.stop,
+             "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.")
+      .unset(of_model_or("none"));
+  table.group("Sampling");
+  table
+      .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the most likely token",
+              temperature_rule.accepts, temperature_rule.ok)
+      .unset(of_model_or("1"));
+  table.integer("top-k", "K", wishes.top_k, {0, most_top_k}, "only the K most likely tokens; 0 means all")
+      .unset(of_model_or("0"));
+  table
+      .number("top-p", "P", wishes.top_p, "only the most likely tokens that together have this probability", top_p_rule.accepts,
+              top_p_rule.ok)
+      .unset(of_model_or("1"));
+  table
+      .number("repetition-penalty", "X", wishes.repetition_penalty,
+              "makes tokens that are already in the prompt or the text less likely; 1 changes nothing",
+              repetition_penalty_rule.accepts, repetition_penalty_rule.ok)
+      .unset(of_model_or("1"));
+  table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
+}
+
+SamplingOptions sampling_of(const GenerationWishes& wishes) {
+  const SamplingOptions otherwise;
+  return {.temperature = wishes.temperature.value_or(otherwise.temperature),
+          .top_k = wishes.top_k.value_or(otherwise.top_k),
+          .top_p = wishes.top_p.value_or(otherwise.top_p),
+          .repetition_penalty = wishes.repetition_penalty.value_or(otherwise.repetition_penalty)};
+}
+
+ShardingOptions sharding_for_generation(const std::string& strategy, DType precision, const GenerationShape& shape) {
+  return {.strategy = strategy,
+          .batch = {shape.rows, 1},
+          .types = {.parameter = precision,
+                    .master = precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
+          .plan = {.training = false, .cache = shape.cache}};
+}
 
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes) {
   AddedWishes added;

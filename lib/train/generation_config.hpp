@@ -1,4 +1,4 @@
-// Reads generation_config.json, the defaults of a model for transformers' generate().
+// The settings for generation: options, and generation_config.json, the defaults of a model for transformers' generate().
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,10 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+#include "base/options.hpp"
+#include "generate/generator.hpp"
 
-/// The numbers that a sampling option accepts, on the command line and in generation_config.json.
-struct SamplingRule {
-  const char* accepts;
-  bool (*ok)(double);
-};
-inline constexpr SamplingRule temperature_rule = {"0 or more", [](double x) { return x >= 0; }},
-                              top_p_rule = {"above 0, at most 1", [](double x) { return x > 0 && x <= 1; }},
-                              repetition_penalty_rule = {"above 0", [](double x) { return x > 0; }};
-inline constexpr double most_top_k = 1e9;
+namespace fsdp {
 
 /// The settings for generation; a setting without a value was given neither by the user nor by the file.
 struct GenerationWishes {
@@ -25,6 +18,15 @@ struct GenerationWishes {
   std::optional<std::size_t> top_k;
   std::vector<std::string> stop;  // strings that end the generation; empty: not set
 };
+
+/// --max-new-tokens, --stop and the options of sampling. Sets only the length and the seed of `generation`.
+void add_generation_options(OptionTable& table, GenerationOptions& generation, GenerationWishes& wishes);
+
+/// The settings with the defaults of SamplingOptions for those without a value.
+SamplingOptions sampling_of(const GenerationWishes& wishes);
+
+/// The options of a model that only generates, with `precision` as the type of its parameters.
+ShardingOptions sharding_for_generation(const std::string& strategy, DType precision, const GenerationShape& shape);
 
 /// What add_generation_config() found in the file.
 struct AddedWishes {

@@ -40,7 +40,7 @@ ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const
 /// CollectiveError.
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 std::optional<kernels::Quantization> base_type, const ComputingRank& rank, Communicator& world,
-                const ExecutorOptions& execution = {});
+                const ExecutorOptions& execution = {}, const CommOptions& comm = {});
 
 /// Stores `flops`, the FLOP/s of one core of this host, in a file in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp. If the file has a
 /// higher rate, keeps that rate, because `flops` was then measured while other work was running. Write errors are ignored.

@@ -53,6 +53,15 @@ std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size
       tokenizer.vocab_size(), vocab_size);
 }
 
+ModelTexts find_model_texts(const std::filesystem::path& folder, const std::filesystem::path& origin, const std::string& name,
+                            std::size_t vocab_size) {
+  ModelTexts texts;
+  texts.tokenizer = find_model_tokenizer(name, folder, vocab_size);
+  const bool has_folder = kind_of(folder) == PathKind::folder || name.empty();
+  texts.end = find_end_tokens(has_folder ? folder : folder_of_tokenizer(name), origin, texts.tokenizer.get(), vocab_size);
+  return texts;
+}
+
 void require_tokens_of_model(const std::vector<TokenId>& ids, const Tokenizer& tokenizer, std::size_t vocab_size,
                              const std::string& what) {
   for (const TokenId id : ids)
@@ -61,6 +70,15 @@ void require_tokens_of_model(const std::vector<TokenId>& ids, const Tokenizer& t
           "{} holds the token '{}' ({}), which the model does not have (its tokens are 0 to {}); leave it out, or give the "
           "model's own tokenizer by --tokenizer",
           what, excerpt(tokenizer.spelling(id)), id, vocab_size - 1));
+}
+
+std::vector<TokenId> encode_prompt(const std::string& text, const Tokenizer& tokenizer, std::size_t vocab_size,
+                                   const std::string& what) {
+  std::vector<TokenId> ids = tokenizer.before_text();
+  tokenizer.encode(text, ids);
+  if (ids.empty()) throw UserError(format("{} has no tokens (the tokenizer drops all of its text); give another prompt", what));
+  require_tokens_of_model(ids, tokenizer, vocab_size, what);
+  return ids;
 }
 
 }  // namespace fsdp

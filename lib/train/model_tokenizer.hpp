@@ -1,4 +1,4 @@
-// The tokenizer that belongs to a model.
+// What a model needs besides its weights to continue texts: the tokenizer that belongs to it, and the tokens that end texts.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 #include "base/options.hpp"
 #include "checkpoint/tensor_source.hpp"
+#include "text/end_tokens.hpp"
 #include "text/tokenizer.hpp"
 
 namespace fsdp {
@@ -34,8 +35,23 @@ std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const s
 
 /// Returns a warning if the tokenizer has more tokens than the model. Texts with a token that the model lacks are refused.
 std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size_t vocab_size);
+
+struct ModelTexts {
+  std::unique_ptr<Tokenizer> tokenizer;  // null if there is none
+  EndTokens end;
+};
+/// Finds the tokenizer by find_model_tokenizer() and the end tokens by find_end_tokens(). `folder` and `origin` are those of
+/// folder_beside() and folder_of_origin(); `name` is that of --tokenizer, or empty. If `folder` is not a folder (the model is a
+/// file, or is being trained), the end tokens are those in the tokenizer's folder. Throws UserError.
+ModelTexts find_model_texts(const std::filesystem::path& folder, const std::filesystem::path& origin, const std::string& name,
+                            std::size_t vocab_size);
+
 /// Throws UserError if one of `ids` is not a token of the model; `what` names the text in the message: "the prompt".
 void require_tokens_of_model(const std::vector<TokenId>& ids, const Tokenizer& tokenizer, std::size_t vocab_size,
                              const std::string& what);
+/// Returns the tokens of a prompt, which begin with those that the model expects before a text. Throws UserError if there are
+/// none, or if one is not a token of the model.
+std::vector<TokenId> encode_prompt(const std::string& text, const Tokenizer& tokenizer, std::size_t vocab_size,
+                                   const std::string& what);
 
 }  // namespace fsdp

@@ -5,7 +5,6 @@
 
 #include "base/format.hpp"
 #include "comm/agree.hpp"
-#include "text/end_tokens.hpp"
 #include "train/mean_loss.hpp"
 #include "train/model_tokenizer.hpp"
 
@@ -72,21 +71,15 @@ SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {
   if (run.options.sample_interval_updates == 0) return {};
   return agree(run.world, [&] {
     SamplePrompt prompt;
-    prompt.tokenizer = find_model_tokenizer(origin.tokenizer, {}, origin.config.vocab_size);
+    ModelTexts texts = find_model_texts({}, origin.model_folder, origin.tokenizer, origin.config.vocab_size);
+    prompt.tokenizer = std::move(texts.tokenizer), prompt.end = std::move(texts.end.ids);
     if (!prompt.tokenizer)
       throw UserError(
           format("--sample-interval-updates needs a tokenizer (the model has {} tokens, and the folder that it came from is "
                  "unknown or has no tokenizer); give --tokenizer",
                  origin.config.vocab_size));
-    prompt.tokens = prompt.tokenizer->before_text();
-    prompt.tokenizer->encode(run.options.sample_prompt, prompt.tokens);
-    if (prompt.tokens.empty())
-      throw UserError("--sample-prompt has no tokens (the tokenizer drops all of its text); give another prompt");
-    require_tokens_of_model(prompt.tokens, *prompt.tokenizer, origin.config.vocab_size, "--sample-prompt");
-    const EndTokens end = find_end_tokens(folder_of_tokenizer(origin.tokenizer), origin.model_folder, prompt.tokenizer.get(),
-                                          origin.config.vocab_size);
-    prompt.end = end.ids;
-    if (!end.contradiction.empty()) run.log.warn(end.contradiction);
+    prompt.tokens = encode_prompt(run.options.sample_prompt, *prompt.tokenizer, origin.config.vocab_size, "--sample-prompt");
+    if (!texts.end.contradiction.empty()) run.log.warn(texts.end.contradiction);
     return prompt;
   });
 }
@@ -96,7 +89,8 @@ namespace {
 std::unique_ptr<Generator> make_generator(const LoopContext& loop, const SamplePrompt& prompt) {
   constexpr std::size_t sample_tokens = 64;
   if (!prompt.tokenizer) return nullptr;
-  return std::make_unique<Generator>(loop.model.executor(), loop.world, loop.model.transformer().config(), *prompt.tokenizer,
+  return std::make_unique<Generator>(loop.model.executor(), loop.world, loop.model.transformer().config(),
+                                     prompt.tokenizer.get(),
                                      GenerationOptions{.sampling = {.temperature = 0.8},
                                                        .max_new_tokens = sample_tokens,
                                                        .seed = loop.options.seed,

@@ -108,7 +108,7 @@ inline std::vector<GeneratedText> generate(const ModelRun& run, const Asked& ask
     load_parameters(WeightSource(run), sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.parameters());
     executor.publish_parameters();
     const auto tokenizer = make_byte_tokenizer();
-    Generator generator(executor, world, config, *tokenizer, asked.options);
+    Generator generator(executor, world, config, tokenizer.get(), asked.options);
     generator.run(asked.prompts, [&](const GeneratedText& text) {
       if (world.rank() == 0) texts.push_back(text);
     });

@@ -136,6 +136,13 @@ foreach(source IN LISTS models)
     run(${FOLDER} ${CMAKE_CURRENT_LIST_DIR}/compare_losses.sh ${DATA}/examples/${model}.txt ${FOLDER}/${model}.txt)
   endforeach()
 endforeach()
+build_programs(examples/from-pytorch)
+file(COPY_FILE ${DOCS}/design.md ${FOLDER}/text.txt)
+run(${FOLDER} ${MPIRUN} -np 2 ${FOLDER}/examples/from-pytorch/from-pytorch initial.h5)
+expect_text("step 20  loss ")
+string(REGEX MATCH "held out  loss [^\n]*" loss "${said}")
+run(${FOLDER} ${MPIRUN} -np 2 ${FOLDER}/examples/from-pytorch/from-pytorch)  # resumes after the last update
+expect_text("${loss}")
 
 build_programs(tutorial)
 set(tutorial ${FOLDER}/tutorial)

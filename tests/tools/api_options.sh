@@ -5,7 +5,7 @@ cd "$1"
 # options_of HEADER STRUCT: prints the sorted names of the struct's fields. Lines with functions are left out.
 options_of() {
   sed -n "/^struct $2 {/,/^};/p" "$1" | sed -e 's|//.*||' -e '1d;$d' -e '/(/d' | tr '\n' ' ' | tr ';' '\n' |
-    sed -E -e 's/^ *(std::[a-z0-9_:]+(<[^>]*>)?|int|bool|double|float|BlockStyle) //' -e 's/ = ("[^"]*"|\{\}|[^,]*)//g' -e 's/[, ]+/\n/g' | sed '/^$/d' | sort
+    sed -E -e 's/^ *(std::[a-z0-9_:]+(<.*>)?|int|bool|double|float|BlockStyle) //' -e 's/ = ("[^"]*"|\{\}|[^,]*)//g' -e 's/[, ]+/\n/g' | sed '/^$/d' | sort
 }
 # rows_of STRUCT: prints the names in the first column of its table.
 rows_of() {
@@ -13,7 +13,8 @@ rows_of() {
 }
 status=0
 for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions \
-  lib/api/attention.hpp:{AttentionOptions,TransformerBlockOptions} lib/api/images.hpp:WindowOptions; do
+  lib/api/attention.hpp:{AttentionOptions,TransformerBlockOptions} lib/api/images.hpp:WindowOptions \
+  lib/api/generator.hpp:{TextGeneratorOptions,GenerationConfig}; do
   options=$(options_of "${pair%:*}" "${pair#*:}")
   [[ $(wc -l <<<"$options") -ge 4 ]] || { echo "${pair#*:} was not found (this test looks in the wrong place)" && exit 1; }
   if ! diff <(echo "$options") <(rows_of "${pair#*:}"); then

@@ -10,6 +10,6 @@ status=0
 for page in docs/from-*.md; do
   while read -r option; do
     grep -qxF -- "$option" <<<"$known" || { echo "$page: $option is no option of a program" && status=1; }
-  done < <(sed -E 's/(torchrun|srun|--ntasks) --?[a-z-]+[= ][0-9]+//' "$page" | grep -oE -- '--[a-z][a-z0-9.-]*' | sort -u)
+  done < <(sed -E -e 's/cmake --build//' -e 's/(torchrun|srun|--ntasks) --?[a-z-]+[= ][0-9]+//' "$page" | grep -oE -- '--[a-z][a-z0-9.-]*' | sort -u)
 done
 exit $status
