@@ -8,6 +8,8 @@
 #include "api/layer.hpp"
 #include "api/layers.hpp"
 #include "api/ops.hpp"
+#include "api/optimizer.hpp"
+#include "api/schedule.hpp"
 #include "base/user_error.hpp"
 
 #define FSDP_VERSION_MAJOR 0
