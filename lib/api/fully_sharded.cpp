@@ -753,11 +753,15 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   });
   const std::vector<bool> trained = sharded->layout().trained();
   ShardingOptions after = sharding;
+  after.patterns.frozen = trained;
   agree(world, [&] {
-    const std::vector<bool> named = named_by(patterns, "frozen parameters", parameters());
-    for (std::size_t p = 0; p < named.size(); ++p) after.patterns.frozen.push_back(named[p] ? frozen : !trained[p]);
+    const std::vector<bool> named = named_by(patterns, frozen ? "frozen parameters" : "unfrozen parameters", parameters());
+    for (std::size_t p = 0; p < named.size(); ++p) after.patterns.frozen[p] = named[p] ? frozen : !trained[p];
     check_sharding(*built, after, world.size());
   });
+  auto trains = after.patterns.frozen;
+  trains.flip();
+  if (trains == trained) return;
   const HostStates states = agree(world, [&] { return HostStates(*sharded); });
   const ShardingOptions before = std::exchange(options.sharding, std::move(after));
   try {

@@ -21,6 +21,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"shard group size", "shard_group_size"},
     {"least parameters of a unit", "min_num_params"},
     {"frozen parameters", "freeze"},
+    {"unfrozen parameters", "unfreeze"},
     {"trained parameters", "train_only"},
     {"ignored parameters", "ignored_params"},
     {"groups of parameters", "param_groups"},
