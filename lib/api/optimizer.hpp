@@ -1,4 +1,4 @@
-// The interface of a user's own optimizer that works element by element. docs/optimizers.md has an example.
+// The interface of a user's own optimizer that works element by element. docs/api.md has an example.
 #pragma once
 
 #include <array>
