@@ -64,7 +64,8 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"limit-all-gathers", "limit_all_gathers", text(o.limit_all_gathers)},
           {"accumulate-unsharded", "accumulate_unsharded", text(o.accumulate_unsharded)},
           {"invariant", "invariant", text(o.invariant)},
-          {"ignore-params", "ignored_params", {}},  // lists are set in train_options_of(): patterns may contain commas
+          {"sum-order", "JobOptions::sum_order", {}},  // named in messages
+          {"ignore-params", "ignored_params", {}},     // lists are set in train_options_of(): patterns may contain commas
           {"precision", "param_dtype", o.param_dtype},
           {"reduce-dtype", "reduce_dtype", o.reduce_dtype},
           {"master-dtype", "master_dtype", o.master_dtype},
@@ -125,8 +126,9 @@ std::string text_of(const std::vector<ParameterGroup>& groups) {
   return all;
 }
 
-TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks) {
+TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, const CommOptions& comm = {}) {
   TrainOptions options;
+  options.comm.sum_order = comm.sum_order;
   OptionTable table = train_option_table(options, std::max(ranks, 1));
   set_fields(table, fields_of(o));
   // fsdp-train ignores betas and eps that the optimizer does not use, because one configuration file may serve several
@@ -323,7 +325,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
 namespace {
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
-  return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size()); });
+  return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
 }
 
 }  // namespace

@@ -436,6 +436,11 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_named) {
   refused("clip_norm and clip_value are both given", with([](FsdpOptions& o) { o.clip_norm = o.clip_value = 1; }));
   refused("nesterov changes nothing (there is no momentum)",
           with([](FsdpOptions& o) { o.optimizer = "sgd", o.nesterov = true; }));
+  refused("sum_order 'other' is not accepted", [] { Job({.sum_order = "other"}); });
+  refused("invariant contradicts JobOptions::sum_order library", [] {
+    Job job({.sum_order = "library"});
+    FullyShardedDataParallel(job, classifier(), {.invariant = true});
+  });
   refused("invariant contradicts accumulate_unsharded",
           with([](FsdpOptions& o) { o.invariant = o.accumulate_unsharded = true; }));
   refused("train_only 'three.*' matches no parameter", with([](FsdpOptions& o) { o.train_only = {"three.*"}; }));
