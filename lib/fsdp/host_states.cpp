@@ -39,10 +39,19 @@ HostStates::HostStates(ShardedModel& model)
       shard_(model.shard()),
       is_first_copy_(model.mesh().replicate->rank() == 0),
       unit_of_(units_of_parameters(layout_, model.model().parameters().size())) {
-  for (const ShardState& state : model.executor().states()) {
+  const std::vector<ShardState> states = model.executor().states();
+  std::size_t count = 0;
+  for (const ShardState& state : states)
+    for (std::size_t u = 0; u < state.units.size(); ++u) count += state.numel(u);
+  memory_ = allocate_host(count * sizeof(float));
+  auto* next = reinterpret_cast<float*>(memory_.data());
+  for (const ShardState& state : states) {
     State& copy = states_.emplace_back(State{state.name, state.extent, {}});
-    for (std::size_t u = 0; u < state.units.size(); ++u)
-      copy.units.push_back(state.units[u].empty() ? std::vector<float>() : state.values(u));
+    for (std::size_t u = 0; u < state.units.size(); ++u) {
+      const std::span<float> unit = copy.units.emplace_back(next, state.numel(u));
+      if (!unit.empty()) state.read(u, 0, unit);
+      next += unit.size();
+    }
   }
 }
 
@@ -109,7 +118,7 @@ void HostStates::move_factors(const State& from, std::size_t parameter, const Sh
                               const Layout& layout) const {
   const std::size_t old_unit = unit_of_[parameter];
   const Range there = factors_of_parameter(layout_, old_unit, parameter, to.extent);
-  const std::span<const float> factors = std::span(from.units[old_unit]).subspan(there.begin, there.size());
+  const std::span<const float> factors = from.units[old_unit].subspan(there.begin, there.size());
   to.write(unit, factors_of_parameter(layout, unit, parameter, to.extent).begin, factors);
 }
 

@@ -2,10 +2,12 @@
 // to another plan of the same model: see FullyShardedDataParallel::freeze().
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "device/device.hpp"
 #include "fsdp/sharded_model.hpp"
 
 namespace fsdp {
@@ -25,7 +27,7 @@ class HostStates {
   struct State {
     std::string name;
     Extent extent;
-    std::vector<std::vector<float>> units;  // as ShardState::units; empty if the unit does not have this state
+    std::vector<std::span<float>> units;  // as ShardState::units; empty if the unit does not have this state
   };
   const State* find(const std::string& name) const;
   bool has(const State& state, std::size_t parameter) const { return !state.units[unit_of_[parameter]].empty(); }
@@ -38,6 +40,7 @@ class HostStates {
   int shard_;
   bool is_first_copy_;  // of the replicas of the model
   std::vector<std::size_t> unit_of_;
+  Buffer memory_;  // one allocation, so that the system gets it back at once
   std::vector<State> states_;
 };
 

@@ -2,8 +2,11 @@
 // parameters. All strategies, optimizers and types; memory and plan are those of that object, too.
 #include "mpi_main.hpp"
 
+#include <sys/resource.h>
+
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 
@@ -216,6 +219,45 @@ BOOST_AUTO_TEST_CASE(the_first_updates_with_adam_are_not_larger) {
       BOOST_TEST(std::abs(after.at("three.weight")[i] - before.at("three.weight")[i]) < 0.0102f * static_cast<float>(k));
   }
 }
+
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer needs memory of its own beyond the limit
+BOOST_AUTO_TEST_CASE(without_memory_for_the_new_plan_the_old_one_is_restored) {
+  Sequential large;
+  for (int i = 0; i < 4; ++i) large.add("layers." + std::to_string(i), linear(1024, 1024));
+  large.add("out", linear(1024, 3)).loss(cross_entropy(3));
+  Job job;
+  FullyShardedDataParallel model(job, large, {.batch_size = 1, .freeze = {"layers.*"}});
+  const auto step = [&] {
+    return model
+        .step(1e-2,
+              [](const Batch& batch) {
+                std::fill(batch.inputs().begin(), batch.inputs().end(), 0.1f);
+                batch.labels()[0] = 1;
+              })
+        .loss;
+  };
+  const double first = step();
+  const std::string plan = model.plan();
+  const Parameters before = parameters_of(model);
+  rlimit limit{};
+  ::getrlimit(RLIMIT_AS, &limit);
+  rlimit low = limit;
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  // Enough for a copy of the parameters (16 MiB over the ranks), but not for gradients and states as well.
+  low.rlim_cur = pages * 4096 + (std::size_t{24} << 20) / static_cast<std::size_t>(world().size());
+  if (world().rank() == 0) ::setrlimit(RLIMIT_AS, &low);
+  refused("allocate", [&] { model.unfreeze({"layers.*"}); });
+  ::setrlimit(RLIMIT_AS, &limit);
+  BOOST_TEST(model.plan() == plan);
+  BOOST_TEST((parameters_of(model) == before));
+  const double second = step();
+  BOOST_TEST(second < first);
+  model.unfreeze({"layers.*"});
+  BOOST_TEST(step() < second);
+  BOOST_TEST(model.updates() == 3u);
+}
+#endif
 
 BOOST_AUTO_TEST_CASE(mistakes_change_nothing) {
   Job job;
