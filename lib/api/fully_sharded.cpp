@@ -58,6 +58,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"shard-group-size", "shard_group_size",
            o.shard_group_size == 0 ? std::nullopt : std::optional(text(o.shard_group_size))},
           {"wrap-policy", "auto_wrap_policy", o.auto_wrap_policy},
+          {"wrap-layers", "wrap_layers", text(o.wrap_layers)},
           {"min-num-params", "min_num_params", if_given(o.min_num_params)},
           {"backward-prefetch", "backward_prefetch", o.backward_prefetch},
           {"forward-prefetch", "forward_prefetch", text(o.forward_prefetch)},

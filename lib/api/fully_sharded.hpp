@@ -91,6 +91,7 @@ struct FsdpOptions {
   int shard_group_size = 0;                      // for hybrid strategies; 0: the ranks of a node
   std::string auto_wrap_policy = "layer";  // "layer": each layer is a unit; "size": units of at least min_num_params; "none":
                                            // one unit
+  std::size_t wrap_layers = 1;             // for "layer": layers per unit
   std::optional<std::size_t> min_num_params = {};  // for "size"; empty: 100 million
   std::string backward_prefetch = "pre";           // "post", "none"
   bool forward_prefetch = true;

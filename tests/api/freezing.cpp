@@ -156,7 +156,8 @@ BOOST_AUTO_TEST_CASE(all_strategies) {
 }
 
 BOOST_AUTO_TEST_CASE(optimizers_and_types) {
-  for (const char* optimizer : {"sgd", "adafactor", "lamb", "muon"}) {
+  if (world().size() == 3) return;  // all_strategies moves every kind of slice
+  for (const char* optimizer : {"adafactor", "lamb", "muon"}) {
     BOOST_TEST_CONTEXT(optimizer) {
       FsdpOptions options = options_of();
       options.optimizer = optimizer;

@@ -150,8 +150,8 @@ BOOST_AUTO_TEST_CASE(options_give_the_bits_of_fsdp_train) {
        }},
       {{"--checkpoint-activations", "--checkpoint-policy", "selective", "--skip-spikes", "6"},
        [](O& o) { o.activation_checkpointing = true, o.checkpoint_policy = "selective", o.skip_spikes = 6; }},
-      {{"--checkpoint-activations", "--checkpoint-every", "2"},
-       [](O& o) { o.activation_checkpointing = true, o.checkpoint_every = 2; }},
+      {{"--checkpoint-activations", "--checkpoint-every", "2", "--wrap-layers", "2"},
+       [](O& o) { o.activation_checkpointing = true, o.checkpoint_every = o.wrap_layers = 2; }},
   };
   for (std::size_t i = 0; i < cases.size(); ++i) {
     BOOST_TEST_CONTEXT(cases[i].words[0] << " " << cases[i].words[1]) {
@@ -467,6 +467,8 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_named) {
           with([](FsdpOptions& o) { o.invariant = o.accumulate_unsharded = true; }));
   refused("train_only 'three.*' matches no parameter", with([](FsdpOptions& o) { o.train_only = {"three.*"}; }));
   refused("ignored_params 'three.*' matches no parameter", with([](FsdpOptions& o) { o.ignored_params = {"three.*"}; }));
+  refused("wrap_layers changes nothing (it goes with auto_wrap_policy",
+          with([](FsdpOptions& o) { o.auto_wrap_policy = "none", o.wrap_layers = 2; }));
   refused("checkpoint_every changes nothing", with([](FsdpOptions& o) { o.checkpoint_every = 2; }));
   refused("checkpoint_policy \"selective\" is for a TransformerDescription",
           with([](FsdpOptions& o) { o.activation_checkpointing = true, o.checkpoint_policy = "selective"; }));
