@@ -12,6 +12,8 @@
 #include "api/layers.hpp"
 #include "api/losses.hpp"
 #include "api/ops.hpp"
+#include "api/optimizer.hpp"
+#include "api/schedule.hpp"
 #include "base/user_error.hpp"
 
 /// The version of these headers is FSDP_VERSION_MAJOR.FSDP_VERSION_MINOR.

@@ -14,6 +14,7 @@
 #include "api/chain.hpp"
 #include "api/decoding.hpp"
 #include "api/job_parts.hpp"
+#include "api/own_optimizer.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -25,9 +26,12 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/scratch_folder.hpp"
+#include "fsdp/host_states.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "nn/patterns.hpp"
 #include "nn/transformer.hpp"
 #include "optim/loss_scaler.hpp"
+#include "optim/spike_filter.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
 
@@ -57,14 +61,30 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"shard-group-size", "shard_group_size",
            o.shard_group_size == 0 ? std::nullopt : std::optional(text(o.shard_group_size))},
           {"wrap-policy", "auto_wrap_policy", o.auto_wrap_policy},
+          {"wrap-layers", "wrap_layers", text(o.wrap_layers)},
           {"min-num-params", "min_num_params", if_given(o.min_num_params)},
           {"wrap-units", "wrap_patterns", o.wrap_patterns.empty() ? std::nullopt : std::optional(units)},
           {"backward-prefetch", "backward_prefetch", o.backward_prefetch},
           {"forward-prefetch", "forward_prefetch", text(o.forward_prefetch)},
           {"limit-all-gathers", "limit_all_gathers", text(o.limit_all_gathers)},
+          {"accumulate-unsharded", "accumulate_unsharded", text(o.accumulate_unsharded)},
+          {"invariant", "invariant", text(o.invariant)},
+          {"sum-order", "JobOptions::sum_order", {}},  // named in messages
+          {"ignore-params", "ignored_params", {}},     // lists are set in train_options_of(): patterns may contain commas
           {"precision", "param_dtype", o.param_dtype},
           {"reduce-dtype", "reduce_dtype", o.reduce_dtype},
+          {"master-dtype", "master_dtype", o.master_dtype},
+          {"grad-dtype", "grad_dtype", o.grad_dtype},
+          {"buffer-dtype", "buffer_dtype", o.buffer_dtype},
+          {"fp16", "param_dtype \"fp16\"", {}},  // named in messages
+          {"fp16-init-scale", "fp16_init_scale", if_given(o.fp16_init_scale)},
+          {"fp16-scale-window", "fp16_scale_window", if_given(o.fp16_scale_window)},
+          {"fp16-scale-tolerance", "fp16_scale_tolerance", if_given(o.fp16_scale_tolerance)},
+          {"min-loss-scale", "min_loss_scale", if_given(o.min_loss_scale)},
+          {"threshold-loss-scale", "threshold_loss_scale", if_given(o.threshold_loss_scale)},
           {"checkpoint-activations", "activation_checkpointing", text(o.activation_checkpointing)},
+          {"checkpoint-policy", "checkpoint_policy", o.checkpoint_policy},
+          {"checkpoint-every", "checkpoint_every", text(o.checkpoint_every)},
           {"offload-params", "offload_parameters", on_host(o.offload_parameters)},
           {"offload-optimizer", "offload_optimizer", on_host(o.offload_optimizer)},
           {"optimizer", "optimizer", o.optimizer},
@@ -72,19 +92,49 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"adam-eps", "eps", if_given(o.eps)},
           {"weight-decay", "weight_decay", if_given(o.weight_decay)},
           {"momentum", "momentum", if_given(o.momentum)},
+          {"amsgrad", "amsgrad", text(o.amsgrad)},
+          {"nesterov", "nesterov", text(o.nesterov)},
+          {"optimizer-state-dtype", "optimizer_state_dtype", o.optimizer_state_dtype},
           {"clip-norm", "clip_norm", text(o.clip_norm)},
+          {"clip-value", "clip_value", text(o.clip_value)},
+          {"skip-spikes", "skip_spikes", text(o.skip_spikes)},
           {"ema-decay", "ema_decay", text(o.ema_decay)},
           {"ema-start-update", "ema_start_update", text(o.ema_start_update)},
           {"label-smoothing", "label_smoothing", text(o.label_smoothing)},
           {"z-loss", "z_loss", text(o.z_loss)},
           {"neftune-alpha", "neftune_alpha", text(o.neftune_alpha)},
-          {"freeze", "freeze", {}},  // set in train_options_of(): patterns may contain commas
+          {"dropout", "dropout", text(o.dropout)},
+          {"attention-dropout", "attention_dropout", text(o.attention_dropout)},
+          {"freeze", "freeze", {}},
+          {"train-only", "train_only", {}},
           {"seed", "seed", text(o.seed)}};
 }
 
-TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
+/// Describes the groups, to compare those of all ranks. Throws UserError.
+std::string text_of(const std::vector<ParameterGroup>& groups) {
+  std::string all;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto number = [&](const char* name, const std::optional<double>& value) {
+      if (value && !(*value >= 0 && std::isfinite(*value)))
+        throw UserError(format("param_groups[{}].{} is {} (it must be at least 0); correct it", i, name, *value));
+      return value ? format("{}", *value) : "none";
+    };
+    const ParameterGroup& group = groups[i];
+    if (group.patterns.empty() || !(group.weight_decay || group.learning_rate_scale))
+      throw UserError(format(
+          "param_groups[{}] changes nothing (it needs patterns, and a weight_decay or a learning_rate_scale); give both, "
+          "or leave out the group",
+          i));
+    all += format("param_groups[{}] {} with weight_decay {} and learning_rate_scale {}\n", i, fmt::join(group.patterns, " "),
+                  number("weight_decay", group.weight_decay), number("learning_rate_scale", group.learning_rate_scale));
+  }
+  return all;
+}
+
+TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, const CommOptions& comm = {}) {
   TrainOptions options;
-  OptionTable table = train_option_table(options, 1);
+  options.comm.sum_order = comm.sum_order;
+  OptionTable table = train_option_table(options, std::max(ranks, 1));
   set_fields(table, fields_of(o));
   // fsdp-train ignores betas and eps that the optimizer does not use, because one configuration file may serve several
   // optimizers. A program chooses its optimizer, so here they are an error.
@@ -93,7 +143,15 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind) {
   if (unread_betas || (o.eps && !reads.eps))
     throw UserError(format("{} changes nothing (optimizer {} does not read it); leave it out, or choose another optimizer",
                            unread_betas ? "beta1 or beta2" : "eps", o.optimizer));
+  if (!is_host(kind) && is_own_optimizer(*options.sharding.optimizer.kind))
+    throw UserError(format(
+        "optimizer {} runs on CPUs only (add_optimizer() added it); choose an optimizer of fsdp-train, or device \"cpu\"",
+        o.optimizer));
+  text_of(o.param_groups);
+  options.sharding.optimizer.groups = o.param_groups;
   options.sharding.patterns.freeze = o.freeze;
+  options.sharding.patterns.train_only = o.train_only;
+  options.sharding.patterns.ignore = o.ignored_params;
   options.sharding = options_for(kind, std::move(options.sharding));
   if (o.generate_positions > 0) options.sharding.plan.cache = {o.batch_size, o.generate_positions};
   return options;
@@ -105,8 +163,16 @@ void require_transformer(const Model& model, const TrainOptions& o) {
       model.transformer_config() || (o.label_smoothing == 0 && o.z_loss == 0 && o.neftune_alpha == 0),
       "label_smoothing, z_loss and neftune_alpha are for a TransformerDescription (this model is a Sequential); give the first "
       "two to cross_entropy(), and leave them out here");
-  require_user(model.transformer_config() || o.sharding.plan.cache.positions == 0,
-               "generate_positions is for a TransformerDescription (a Sequential generates no texts); leave it out");
+  const auto refuse = [&](bool given, const char* what, const char* instead) {
+    if (given && !model.transformer_config())
+      throw UserError(format("{} is for a TransformerDescription (this model is a Sequential); {}", what, instead));
+  };
+  refuse(o.dropout > 0, "dropout", "leave it out");
+  refuse(o.attention_dropout > 0, "attention_dropout", "leave it out");
+  refuse(o.execution.table_type != DType::f32, "buffer_dtype", "leave it out");
+  refuse(o.sharding.plan.checkpoint_policy == CheckpointPolicy::selective, "checkpoint_policy \"selective\"",
+         "choose \"block\", which computes whole layers again");
+  refuse(o.sharding.plan.cache.positions > 0, "generate_positions", "leave it out, because a Sequential generates no texts");
 }
 
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
@@ -250,7 +316,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
                           int threads) {
   try {
     const DeviceKind kind = kind_to_plan_for(device_choice(device));
-    const TrainOptions trained = train_options_of(options, kind);
+    const TrainOptions trained = train_options_of(options, kind, ranks);
     const ShardingOptions& sharding = trained.sharding;
     if (ranks < 1) throw UserError(format("{} ranks cannot hold a model; ask for at least 1", ranks));
     if (threads < 1) throw UserError(format("{} threads cannot compute; ask for at least 1", threads));
@@ -273,7 +339,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
 namespace {
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
-  return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind()); });
+  return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
 }
 
 }  // namespace
@@ -291,36 +357,39 @@ struct FullyShardedDataParallel::Parts {
     load_full,
     load_adapter,
     for_each_parameter,
-    generate
+    generate,
+    freeze,
+    unfreeze
   };
   static const char* name_of(Function function) {
-    constexpr std::array names = {"step",      "evaluate",  "predict",      "predict_layer",      "measure", "save", "load",
-                                  "save_full", "load_full", "load_adapter", "for_each_parameter", "generate"};
+    constexpr std::array names = {
+        "step",      "evaluate",  "predict",      "predict_layer",      "measure",  "save",   "load",
+        "save_full", "load_full", "load_adapter", "for_each_parameter", "generate", "freeze", "unfreeze"};
     return names.at(static_cast<std::size_t>(function));
   }
 
   Parts(std::shared_ptr<Job::Parts> of_job, const ModelDescription& description, const FsdpOptions& user_options)
       : job(std::move(of_job)), world(*job->world), options(agreed_options(user_options, *job)) {
-    std::shared_ptr<const Model> model;
     agree(world, [&] {
-      model = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads));
-      require_transformer(*model, options);
+      built = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads));
+      require_transformer(*built, options);
     });
-    rows = model->row_sizes();
-    if (const auto* const chain = dynamic_cast<const Chain*>(model.get())) loss_of_layers = &chain->loss();
-    if (const TransformerConfig* const config = model->transformer_config(); config && config->lora.rank > 0) adapted = config;
-    require_same_everywhere(*model, fields_of(user_options),
-                            format("{}generate_positions {}\n", description.text(), user_options.generate_positions));
-    agree(world, [&] { check_sharding(*model, sharding, world.size()); });
-    sharded.emplace(model, sharding, world);
-    sharded->allocate(*job->rank.device, options.execution, job->comm);
+    rows = built->row_sizes();
+    if (const auto* const chain = dynamic_cast<const Chain*>(built.get())) loss_of_layers = &chain->loss();
+    if (const TransformerConfig* const config = built->transformer_config(); config && config->lora.rank > 0) adapted = config;
+    require_same_everywhere(*built, fields_of(user_options),
+                            format("{}{}generate_positions {}\n", text_of(user_options.param_groups), description.text(),
+                                   user_options.generate_positions));
+    agree(world, [&] { check_sharding(*built, sharding, world.size()); });
+    make_sharded();
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
       executor().initialize_parameters(options.seed);
       executor().publish_parameters();
       if (keeps_average()) executor().begin_average();
     }
-    if (sharding.types.parameter == DType::f16) scaler.emplace(LossScalerOptions{});
+    if (sharding.types.parameter == DType::f16) scaler.emplace(options.loss_scaler);
+    if (options.skip_spikes > 0) spikes.emplace(options.skip_spikes);
   }
 
   /// Throws UserError unless all ranks pass the same options and the same model.
@@ -397,8 +466,14 @@ struct FullyShardedDataParallel::Parts {
     under_way.reset();
   }
 
+  void make_sharded() {
+    sharded.emplace(built, sharding, world);
+    sharded->allocate(*job->rank.device, options.execution, job->comm);
+  }
+
   StepResult step(double learning_rate, const FillBatch& fill);
   double evaluate(const FillBatch& fill, bool use_ema);
+  void freeze(const std::vector<std::string>& patterns, bool frozen);
   std::vector<float> predict(const std::string& layer, const FillBatch& fill, bool use_ema);
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema);
   /// Runs `work`, which is collective, with the average of the parameters in their place.
@@ -544,8 +619,9 @@ struct FullyShardedDataParallel::Parts {
 
   const std::shared_ptr<Job::Parts> job;  // must outlive the other members
   Communicator& world;
-  const TrainOptions options;
+  TrainOptions options;
   const ShardingOptions& sharding = options.sharding;
+  std::shared_ptr<const Model> built;
   RowSizes rows;
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
   std::vector<std::int32_t> batch;       // for each micro-batch the inputs, then the targets
@@ -557,27 +633,32 @@ struct FullyShardedDataParallel::Parts {
   const TransformerConfig* adapted = nullptr;  // the configuration of a model with adapters; else null
   std::optional<BaseModel> base;               // of adapters, once it is loaded
   std::optional<Function> under_way;
-  std::optional<LossScaler> scaler;  // with fp16
+  std::optional<LossScaler> scaler;   // with fp16
+  std::optional<SpikeFilter> spikes;  // with skip_spikes
   std::optional<ShardedModel> sharded;
 };
 
 StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
   const Counted counted = fill_batches(sharding.plan.micro_batches, fill, learning_rate);
   const std::size_t sequences = sharding.batch.B;
-  const UpdateScalars scalars = {.update = progress.update + 1,
-                                 .learning_rate = learning_rate,
-                                 .clip_norm = options.clip_norm,
-                                 .state_began = progress.optimizer_began,
-                                 .dropout = {.adapters = adapted ? static_cast<float>(adapted->lora.dropout) : 0,
-                                             .neftune_alpha = static_cast<float>(options.neftune_alpha),
-                                             .seed = sharding.optimizer.seed,
-                                             .update = progress.update + 1,
-                                             .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
-                                 .loss_terms = {.label_smoothing = static_cast<float>(options.label_smoothing),
-                                                .z_loss = static_cast<float>(options.z_loss)},
-                                 .ema_decay = progress.update + 1 > options.ema_start_update ? options.ema_decay : 0,
-                                 .tokens = counted.weight,
-                                 .loss_scale = scaler ? scaler->scale() : 1};
+  UpdateScalars scalars = {.update = progress.update + 1,
+                           .learning_rate = learning_rate,
+                           .clip_norm = options.clip_norm,
+                           .clip_value = options.clip_value,
+                           .state_began = progress.optimizer_began,
+                           .dropout = {.residual = static_cast<float>(options.dropout),
+                                       .attention = static_cast<float>(options.attention_dropout),
+                                       .adapters = adapted ? static_cast<float>(adapted->lora.dropout) : 0,
+                                       .neftune_alpha = static_cast<float>(options.neftune_alpha),
+                                       .seed = sharding.optimizer.seed,
+                                       .update = progress.update + 1,
+                                       .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
+                           .loss_terms = {.label_smoothing = static_cast<float>(options.label_smoothing),
+                                          .z_loss = static_cast<float>(options.z_loss)},
+                           .ema_decay = progress.update + 1 > options.ema_start_update ? options.ema_decay : 0,
+                           .tokens = counted.weight,
+                           .loss_scale = scaler ? scaler->scale() : 1};
+  if (spikes) scalars.most_loss = spikes->limits().loss, scalars.most_norm = spikes->limits().norm;
   const UpdateResult result = executor().run_update(reader, scalars);
   const bool goes_on = !scaler || scaler->update(result.finite());
   if (!result.finite() && (!scaler || !goes_on))
@@ -588,7 +669,11 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                  scalars.update, result.loss, result.gradient_norm));
     });
   if (scaler) progress.loss_scaler = scaler->state();
-  if (!result.finite()) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
+  if (spikes && result.finite()) {
+    spikes->update(result.loss, result.gradient_norm);
+    progress.spikes = spikes->state();
+  }
+  if (!result.finite() || result.is_spike) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
   ++progress.update;
   progress.tokens += static_cast<std::uint64_t>(counted.rows);
   return {.loss = result.loss, .gradient_norm = result.gradient_norm};
@@ -696,9 +781,49 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
     if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
   });
   progress = checkpoint->header().progress;
+  note_states(progress, parameters(), sharded->layout().trained(),
+              [&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });
+  executor().count_from(missed_updates(progress, parameters()));
   progress.data = {};  // the position of a run of fsdp-train; that of the user's program is unknown
   model_folder = checkpoint->header().model_folder;
   if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
+  if (spikes && progress.spikes) spikes->restore(*progress.spikes);
+  progress.spikes = spikes ? std::optional(spikes->state()) : std::nullopt;
+  executor().publish_parameters();
+}
+
+/// Sets whether the parameters that match are frozen.
+void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& patterns, bool frozen) {
+  require_same(world, format("{}", fmt::join(patterns, " ")), [&](const std::string& first) {
+    throw UserError(format("the patterns are '{}' here and '{}' on rank 0 (the ranks train one model); give all ranks the same",
+                           fmt::join(patterns, " "), first));
+  });
+  const std::vector<bool> trained = sharded->layout().trained();
+  ShardingOptions after = sharding;
+  after.patterns.frozen = trained;
+  agree(world, [&] {
+    const std::vector<bool> named = named_by(patterns, frozen ? "frozen parameters" : "unfrozen parameters", parameters());
+    for (std::size_t p = 0; p < named.size(); ++p) after.patterns.frozen[p] = named[p] ? frozen : !trained[p];
+    check_sharding(*built, after, world.size());
+  });
+  auto trains = after.patterns.frozen;
+  trains.flip();
+  if (trains == trained) return;
+  const HostStates states = agree(world, [&] { return HostStates(*sharded); });
+  const ShardingOptions before = std::exchange(options.sharding, std::move(after));
+  try {
+    make_sharded();
+  } catch (const CollectiveError&) {
+    options.sharding = before;
+    make_sharded();
+    states.copy_to(*sharded);
+    executor().count_from(missed_updates(progress, parameters()));
+    executor().publish_parameters();
+    throw;
+  }
+  states.move_to(*sharded, world);
+  note_states(progress, parameters(), sharded->layout().trained(), [&](std::size_t p) { return trained[p]; });
+  executor().count_from(missed_updates(progress, parameters()));
   executor().publish_parameters();
 }
 
@@ -916,6 +1041,14 @@ void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(con
     }
     p.swap_average_if(use_ema);
   });
+}
+
+void FullyShardedDataParallel::freeze(const std::vector<std::string>& patterns) {
+  parts_->call(Parts::Function::freeze, [&] { parts_->freeze(patterns, true); });
+}
+
+void FullyShardedDataParallel::unfreeze(const std::vector<std::string>& patterns) {
+  parts_->call(Parts::Function::unfreeze, [&] { parts_->freeze(patterns, false); });
 }
 
 MemoryUse FullyShardedDataParallel::memory() const {

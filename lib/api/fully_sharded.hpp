@@ -18,6 +18,7 @@
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "nn/lora.hpp"
+#include "optim/parameter_group.hpp"
 
 namespace fsdp {
 
@@ -96,29 +97,48 @@ struct FsdpOptions {
   int shard_group_size = 0;                      // for hybrid strategies; 0: the ranks of a node
   std::string auto_wrap_policy = "layer";  // "layer": each layer is a unit; "size": units of at least min_num_params; "custom":
                                            // by wrap_patterns; "none": one unit
+  std::size_t wrap_layers = 1;             // for "layer": layers per unit
   std::optional<std::size_t> min_num_params = {};  // for "size"; empty: 100 million
   /// For "custom": a unit for each shell glob over names of layers, also of inner ones: {"blocks.*.mlp", "head"}.
   std::vector<std::string> wrap_patterns = {};
   std::string backward_prefetch = "pre";  // "post", "none"
   bool forward_prefetch = true;           // gather the next unit while the current one computes
   std::size_t limit_all_gathers = 2;      // the largest number of units that are gathered at a time
+  bool accumulate_unsharded = false;  // keep whole gradients between micro-batches, and reduce them once (PyTorch's no_sync())
+  bool invariant = false;             // the same bits at 1, 2, 4, 8, ... ranks, if the micro-batches of an update are the same
+  std::vector<std::string> ignored_params = {};  // shell globs: these parameters are kept whole on every rank
 
-  std::string param_dtype = "fp32";       // the type of gathered parameters and of computation: "fp32", "bf16" or "fp16"
-  std::string reduce_dtype = "fp32";      // the type in which gradients are sent; the same choices
-  bool activation_checkpointing = false;  // keep only the input of each layer, and compute the layer again in backward
+  std::string param_dtype = "fp32";   // the type of gathered parameters and of computation: "fp32", "bf16" or "fp16"
+  std::string reduce_dtype = "fp32";  // the type in which gradients are sent; the same choices
+  /// The types of the parameters that the optimizer updates ("bf16": only with param_dtype "bf16"), of sums of gradients that
+  /// a rank keeps, and of a transformer's tables of rotary positions.
+  std::string master_dtype = "fp32", grad_dtype = "fp32", buffer_dtype = "fp32";
+  /// The loss scale, only with param_dtype "fp16". An empty value means the default of fsdp-train.
+  std::optional<double> fp16_init_scale = {}, fp16_scale_tolerance = {}, min_loss_scale = {}, threshold_loss_scale = {};
+  std::optional<std::size_t> fp16_scale_window = {};
+  bool activation_checkpointing = false;    // keep only the input of each layer, and compute the layer again in backward
+  std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
+  std::size_t checkpoint_every = 1;         // blocks of which only the first one's input is kept
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
 
-  std::string optimizer = "adamw";  // or another optimizer of fsdp-train
+  std::string optimizer = "adamw";  // or another optimizer of fsdp-train, or the name of one of the user's own
   /// An empty value means the optimizer's default. It is an error to set a value that the optimizer does not use.
   std::optional<double> beta1 = {}, beta2 = {}, eps = {}, weight_decay = {}, momentum = {};
-  double clip_norm = 0;                // 0: no clipping
-  double ema_decay = 0;                // of a moving average of the parameters; 0: none is kept
+  bool amsgrad = false, nesterov = false;
+  std::vector<ParameterGroup> param_groups = {};  // parameters with other settings
+  std::string optimizer_state_dtype = "fp32";     // or "bf16"
+  double clip_norm = 0;                           // 0: no clipping
+  double clip_value = 0;                          // the largest absolute value of an element of the gradient; 0: no limit
+  double skip_spikes = 0;  // leave out updates with a loss or norm this many standard deviations above the mean; 0: none
+  double ema_decay = 0;    // of a moving average of the parameters; 0: none is kept
   std::uint64_t ema_start_update = 0;  // until this update, the average is a copy of the parameters
   /// Only for a TransformerDescription; cross_entropy() has the first two, too.
   double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
-  std::vector<std::string> freeze = {};  // shell globs: parameters whose names match are not trained
-  std::uint64_t seed = 1;                // for initial weights, dropout and stochastic rounding; 32 bits
-  std::size_t generate_positions = 0;    // for TextGenerator: the most tokens of a prompt and its text; 0: none
+  double dropout = 0, attention_dropout = 0;
+  std::vector<std::string> freeze = {};      // shell globs: parameters whose names match are not trained
+  std::vector<std::string> train_only = {};  // shell globs: all other parameters are not trained
+  std::uint64_t seed = 1;                    // for initial weights, dropout and stochastic rounding; 32 bits
+  std::size_t generate_positions = 0;        // for TextGenerator: the most tokens of a prompt and its text; 0: none
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
@@ -151,7 +171,7 @@ double accuracy(std::span<const float> outputs, const Batch& batch);
 struct StepResult {
   double loss = 0;           // the mean over all rows that count, of all ranks and micro-batches
   double gradient_norm = 0;  // before clipping
-  bool skipped = false;      // true: fp16 overflowed, and only the loss scale was changed
+  bool skipped = false;      // true: parameters did not change, because fp16 overflowed or because of skip_spikes
 };
 
 /// The memory of one rank in bytes, by purpose. It includes device memory, and host memory for offloaded data and for the
@@ -228,6 +248,15 @@ class FullyShardedDataParallel {
   /// Calls `take(name, shape, values)` on rank 0 for each parameter in order. Only one whole parameter is in memory at a time.
   /// If the model has adapters, only their parameters are passed.
   void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
+
+  /// freeze() stops the training of the parameters whose names match the shell globs, and unfreeze() begins or resumes it. All
+  /// parameters, and the optimizer state of parameters that remain trained, keep their bits. The state of parameters that were
+  /// frozen begins at zero. memory() and plan() are then those of a new plan. During the call, each rank has a copy of its
+  /// parameters and optimizer state in host memory (4 bytes per number), and 16 MiB more. Throws CollectiveError if a pattern
+  /// matches no parameter, if nothing is left to train, if the model has adapters, or if there is too little memory. Nothing
+  /// has changed then.
+  void freeze(const std::vector<std::string>& patterns);
+  void unfreeze(const std::vector<std::string>& patterns);
 
   /// The planned memory. Not collective.
   MemoryUse memory() const;

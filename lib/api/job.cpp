@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/agree.hpp"
+#include "train/common_options.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
@@ -14,6 +15,9 @@ namespace fsdp {
 Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there ? *there : own_session.emplace()) {
   if (!(options.timeout_s >= 0))
     throw UserError(format("timeout_s is {} (it must be at least 0, which means no limit); correct it", options.timeout_s));
+  OptionTable table("", "", "");
+  add_comm_options(table, comm);
+  set_fields(table, {{"sum-order", "sum_order", options.sum_order}});
   comm.kind = options.comm, comm.timeout_s = options.timeout_s;
   const auto connect = [&](const CommOptions& how) {
     try {
@@ -25,11 +29,14 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
   {
     // Compares `comm` of all ranks by MPI messages, which work even if the ranks have different values.
     const auto messages = connect({.kind = "mpi", .timeout_s = comm.timeout_s});
-    require_same(*messages, comm.kind, [&](const std::string& first) {
-      throw UserError(
-          format("comm is '{}' here and '{}' on rank 0 (all ranks must exchange data in the same way); give all ranks the same",
-                 comm.kind, first));
-    });
+    const auto require_same_option = [&](const char* name, const std::string& mine) {
+      require_same(*messages, mine, [&](const std::string& first) {
+        throw UserError(
+            format("{} is '{}' here and '{}' on rank 0 (all ranks must exchange data in the same way); give all ranks the same",
+                   name, mine, first));
+      });
+    };
+    require_same_option("comm", comm.kind), require_same_option("sum_order", options.sum_order);
   }
   world = connect(comm);
   together([&] {

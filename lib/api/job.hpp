@@ -9,10 +9,11 @@ namespace fsdp {
 
 /// docs/api.md explains each option.
 struct JobOptions {
-  std::string device = "auto";  // "cpu", "cuda", or "auto": a GPU if this process sees one
-  std::string comm = "auto";    // how ranks exchange data: "auto", "shm", "mpi" or "nccl"; the same on all ranks
-  int threads = 0;              // OpenMP threads of this rank; 0: its share of the node's cores
-  double timeout_s = 600;       // the longest wait for a rank in a collective, after which the job ends; 0: no limit
+  std::string device = "auto";          // "cpu", "cuda", or "auto": a GPU if this process sees one
+  std::string comm = "auto";            // how ranks exchange data: "auto", "shm", "mpi" or "nccl"; the same on all ranks
+  std::string sum_order = "canonical";  // of sums over ranks with NCCL; "library": NCCL's own, which may be faster
+  int threads = 0;                      // OpenMP threads of this rank; 0: its share of the node's cores
+  double timeout_s = 600;               // the longest wait for a rank in a collective, after which the job ends; 0: no limit
 };
 
 /// All processes of MPI_COMM_WORLD. The constructor is collective.

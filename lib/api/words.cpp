@@ -1,5 +1,6 @@
 #include "api/words.hpp"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -21,7 +22,11 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"least parameters of a unit", "min_num_params"},
     {"custom units", "wrap_patterns"},
     {"frozen parameters", "freeze"},
-    {"trained parameters", "what is left to train"},
+    {"unfrozen parameters", "unfreeze"},
+    {"trained parameters", "train_only"},
+    {"ignored parameters", "ignored_params"},
+    {"groups of parameters", "param_groups"},
+    {"same bits at any number of ranks", "invariant"},
     {"recomputation of activations", "activation_checkpointing"},
     {"device", "device"},
     {"communication by messages", "comm = \"mpi\""},
@@ -58,7 +63,10 @@ void set_fields(OptionTable& table, const std::vector<Field>& fields) {
     table.parse(static_cast<int>(argv.size()), argv.data());
   } catch (const UserError& error) {
     std::string message = error.what();
-    for (const Field& field : fields) boost::replace_all(message, "--" + field.option, field.name);
+    std::vector<Field> longest_first = fields;  // one option can be the beginning of another one
+    std::stable_sort(longest_first.begin(), longest_first.end(),
+                     [](const Field& a, const Field& b) { return a.option.size() > b.option.size(); });
+    for (const Field& field : longest_first) boost::replace_all(message, "--" + field.option, field.name);
     throw UserError(message);
   }
 }

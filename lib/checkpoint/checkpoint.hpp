@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,7 +49,16 @@ struct Progress {
   std::optional<LossScalerState> loss_scaler = {};  // only if training is in fp16
   std::optional<SpikeFilterState> spikes = {};      // only if updates with a spike in the loss or gradient norm are skipped
   std::optional<Validations> validations = {};      // only if there were any
+  /// For parameters that were frozen at first: the update after which their optimizer states were zero. The states of all other
+  /// trained parameters were zero after `optimizer_began`.
+  std::map<std::string, std::uint64_t> states_began = {};
 };
+/// For each parameter: how many updates of the optimizer came before its first one (Executor::count_from()).
+std::vector<std::uint64_t> missed_updates(const Progress& progress, const std::vector<Parameter>& parameters);
+/// Notes in progress.states_began which parameters train from now on: those with trains[p]. The states of parameters without
+/// had_state(p) are zero now.
+void note_states(Progress& progress, const std::vector<Parameter>& parameters, const std::vector<bool>& trains,
+                 const std::function<bool(std::size_t)>& had_state);
 
 /// The model to which a checkpoint's adapters belong: its path when the checkpoint was written, and its content_sum()
 /// (checkpoint/adapter.hpp).

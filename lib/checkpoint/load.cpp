@@ -126,6 +126,25 @@ void fill_quantized(const ShardState& state, std::size_t unit, const Slice& slic
 
 }  // namespace
 
+std::vector<std::uint64_t> missed_updates(const Progress& progress, const std::vector<Parameter>& parameters) {
+  std::vector<std::uint64_t> missed;
+  for (const Parameter& parameter : parameters) {
+    const auto began = progress.states_began.find(parameter.name);
+    const bool is_later = began != progress.states_began.end() && began->second > progress.optimizer_began;
+    missed.push_back(is_later ? began->second - progress.optimizer_began : 0);
+  }
+  return missed;
+}
+
+void note_states(Progress& progress, const std::vector<Parameter>& parameters, const std::vector<bool>& trains,
+                 const std::function<bool(std::size_t)>& had_state) {
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    if (!trains[p])
+      progress.states_began.erase(parameters[p].name);
+    else if (!had_state(p) && progress.update > progress.optimizer_began)
+      progress.states_began[parameters[p].name] = progress.update;
+}
+
 bool has_average(const TensorSource& source) {
   const std::vector<std::string> states = source.states();
   return std::find(states.begin(), states.end(), average_state) != states.end();

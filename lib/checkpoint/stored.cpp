@@ -153,6 +153,7 @@ void write_progress(h5::Node& node, const Progress& progress) {
                                    {"norm_mean", s->norm.mean},
                                    {"norm_variance", s->norm.variance}}
                                   .dump());
+  if (!progress.states_began.empty()) node.write_text("states_began", json_text(json(progress.states_began)));
   node.write_integer("sequences", progress.data.sequences);
   node.write_integer("tokens_per_sample", progress.data.tokens_per_sample);
   node.write_integer("data_tokens", progress.data.data_tokens);
@@ -198,6 +199,18 @@ std::optional<Validations> read_validations(const h5::Node& node) {
   return Validations{count("update"), number("loss"), count("best_update"), number("best_loss"), count("since_best")};
 }
 
+std::map<std::string, std::uint64_t> read_states_began(const h5::Node& node) {
+  std::map<std::string, std::uint64_t> began;
+  if (!node.has_attribute("states_began")) return began;
+  const json all = parse_json(node.read_text("states_began"));
+  for (const auto& [name, update] : all.items()) {
+    if (!all.is_object() || !update.is_number_unsigned())
+      throw UserError("the checkpoint's attribute states_began cannot be read; use another checkpoint");
+    began[name] = update.get<std::uint64_t>();
+  }
+  return began;
+}
+
 std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
   if (!node.has_attribute("loss_scaler")) return {};
   const auto number = numbers_of(node, "loss_scaler", "loss scale");
@@ -219,7 +232,8 @@ Progress read_progress(const h5::Node& node) {
           node.read_integer("optimizer_began"),
           read_loss_scaler(node),
           read_spikes(node),
-          read_validations(node)};
+          read_validations(node),
+          read_states_began(node)};
 }
 
 void write_states(h5::Node& node, const std::vector<std::string>& states) {

@@ -211,6 +211,12 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
   }
 }
 
+void Executor::count_from(const std::vector<std::uint64_t>& missed) {
+  for (std::size_t u = 0; u < layout_.units().size(); ++u)
+    for (std::size_t i = 0; i < layout_.units()[u].parameters.size(); ++i)
+      facts_.parts[u].tensors[i].missed = missed.at(layout_.units()[u].parameters[i]);
+}
+
 void Executor::publish_parameters() { run(plan_.publish); }
 
 void Executor::begin_update(const UpdateScalars& scalars) {

@@ -98,6 +98,9 @@ class Executor {
   /// Sets the parameters that this rank owns to their initial values. Each value is a function of (seed, parameter, element).
   /// `which` selects parameters; if `which` is empty, all are set. Not collective.
   void initialize_parameters(std::uint64_t seed, const std::vector<bool>& which = {});
+  /// From now on, the optimizer counts the updates of a parameter without its first `missed` ones, in which it was frozen.
+  /// `missed` has a number for each parameter of the model; each is 0 at first.
+  void count_from(const std::vector<std::uint64_t>& missed);
   /// Updates everything that is derived from the fp32 parameters that this rank owns: rounds these parameters to the
   /// low-precision type, and sends the result to the ranks that keep a copy. Collective over world.
   void publish_parameters();

@@ -34,6 +34,13 @@ Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitS
   for (const int count : seen) expect(count == 1, "every parameter is in one unit");
 }
 
+std::vector<bool> Layout::trained() const {
+  std::vector<bool> all(shapes_.size());
+  for (const Unit& unit : units_)
+    for (const std::size_t p : unit.parameters) all[p] = unit.trainable;
+  return all;
+}
+
 std::vector<Slice> Layout::slices(std::size_t unit_index, int shard) const {
   const Unit& unit = units_.at(unit_index);
   const std::size_t length = shard_numel(unit_index);

@@ -64,6 +64,8 @@ class Layout {
   Range statistics(std::size_t unit, int round) const;
   /// The number of words of all trained units in a round.
   std::size_t statistics_words(int round) const;
+  /// By parameter: true if it is trained.
+  std::vector<bool> trained() const;
   const Shape& shape(std::size_t parameter) const { return shapes_.at(parameter); }
 
  private:

@@ -188,12 +188,16 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
   if (warnings) warn_of_cost(parameters, unit_of, policy, *warnings);
   const bool has_adapters =
       std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) { return parameter.is_adapter; });
-  if (has_adapters && !(patterns.freeze.empty() && patterns.train_only.empty()))
+  if (has_adapters && !(patterns.freeze.empty() && patterns.train_only.empty() && patterns.frozen.empty()))
     throw UserError(
         "`frozen parameters` and `trained parameters` do not go with adapters (which are all that is trained); leave them out");
-  const std::vector<bool> frozen = named_by(patterns.freeze, "frozen parameters", parameters),
-                          trained = named_by(patterns.train_only, "trained parameters", parameters),
-                          ignored = named_by(patterns.ignore, "ignored parameters", parameters);
+  std::vector<bool> frozen = patterns.frozen;
+  if (frozen.empty()) {
+    frozen = named_by(patterns.freeze, "frozen parameters", parameters);
+    const std::vector<bool> trained = named_by(patterns.train_only, "trained parameters", parameters);
+    for (std::size_t p = 0; p < parameters.size(); ++p) frozen[p] = frozen[p] || (!patterns.train_only.empty() && !trained[p]);
+  }
+  const std::vector<bool> ignored = named_by(patterns.ignore, "ignored parameters", parameters);
   std::vector<UnitSpec> units;
   const auto add_unit = [&](const std::string& name) {
     for (const bool sharded : {true, false})
@@ -201,8 +205,7 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
         std::vector<UnitSpec> by_rule;
         for (std::size_t p = 0; p < parameters.size(); ++p) {
           const bool quantized = parameters[p].quantized.has_value();
-          const bool trains = !frozen[p] && (patterns.train_only.empty() || trained[p]) && !quantized &&
-                              (parameters[p].is_adapter || !has_adapters);
+          const bool trains = !frozen[p] && !quantized && (parameters[p].is_adapter || !has_adapters);
           if (unit_of[p] != name || trains != trainable || ignored[p] == sharded) continue;
           const Rule& rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : adam_rule();
           auto unit = std::find_if(by_rule.begin(), by_rule.end(),

@@ -33,9 +33,11 @@ struct WrapPolicy {
 
 /// Shell globs over whole dotted parameter names.
 struct ParameterPatterns {
-  std::vector<std::string> freeze = {};                            // not trained
-  std::vector<std::string> train_only = {};                        // all other parameters are not trained
-  std::vector<std::string> ignore = {};                            // kept whole on every rank
+  std::vector<std::string> freeze = {};      // not trained
+  std::vector<std::string> train_only = {};  // all other parameters are not trained
+  std::vector<std::string> ignore = {};      // kept whole on every rank
+  std::vector<bool> frozen =
+      {};  // by parameter: true if it is not trained; if not empty, it replaces `freeze` and `train_only`
   std::function<const Rule&(const Parameter&)> rule_of = nullptr;  // optimizer rule of a parameter; null: the same for all
 };
 

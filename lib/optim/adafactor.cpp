@@ -14,7 +14,9 @@ constexpr double second_moment_decay = -0.8;  // beta2 of update t is 1 - t^-0.8
 constexpr double least_scale = 1e-3;          // eps2 in the paper: the smallest scale of a tensor's weights
 constexpr double clipping_threshold = 1;      // d in the paper
 
-double weight_of(const OptimizerStep& step) { return std::pow(static_cast<double>(step.number), second_moment_decay); }
+double weight_of(const OptimizerStep& step, const UnitTensor& tensor) {
+  return std::pow(step.number_of(tensor), second_moment_decay);
+}
 
 kernels::FactorWords factor_words(const UnitMemory& memory, const UnitTensor& tensor) {
   std::int64_t* const words = memory.statistics[0] + tensor.words[0] + kernels::ExactSum::words;
@@ -46,7 +48,7 @@ void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& opt
     for (const UnitTensor& tensor : memory.tensors)
       if (tensor.is_matrix)
         kernels::update_factors(stream, factor(memory, 0, tensor.first_row), factor(memory, 1, tensor.first_column),
-                                tensor.rows, tensor.columns, *step.norm, weight_of(step), factor_words(memory, tensor),
+                                tensor.rows, tensor.columns, *step.norm, weight_of(step, tensor), factor_words(memory, tensor),
                                 mean_words(memory, tensor));
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
@@ -60,7 +62,7 @@ void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& opt
     } else if (tensor.is_matrix) {
       kernels::adafactor_statistics(stream, target, slice.range.begin, factors_of(memory, tensor), sum);
     } else {
-      kernels::adafactor_vector_statistics(stream, target, weight_of(step), sum);
+      kernels::adafactor_vector_statistics(stream, target, weight_of(step, tensor), sum);
     }
   }
 }
@@ -69,7 +71,7 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
   for (const OptimizerSlice& slice : memory.slices) {
     const UnitTensor& tensor = memory.tensors[slice.tensor];
     const double lr = step.learning_rate * slice.learning_rate_scale;
-    const double relative = std::min(lr, 1 / std::sqrt(static_cast<double>(step.number)));
+    const double relative = std::min(lr, 1 / std::sqrt(step.number_of(tensor)));
     const kernels::AdafactorScale scale{.weights = &sum_of(memory, slice, 0, 0),
                                         .directions = &sum_of(memory, slice, 1, 0),
                                         .numel = static_cast<double>(tensor.numel),

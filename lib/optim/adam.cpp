@@ -15,8 +15,8 @@ using kernels::single;
 template <bool amsgrad>
 void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
   const bool l2 = options.kind->l2_decay;
-  const auto t = static_cast<double>(step.number);
   for (const OptimizerSlice& slice : memory.slices) {
+    const double t = step.number_of(memory.tensors[slice.tensor]);
     const double lr = step.learning_rate * slice.learning_rate_scale;
     kernels::update_elements(
         stream, target_of(memory, slice, options, step),

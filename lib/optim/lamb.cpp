@@ -8,8 +8,9 @@ namespace fsdp {
 
 namespace {
 
-kernels::LambStep step_of(const OptimizerSlice& slice, const OptimizerOptions& options, const OptimizerStep& step) {
-  const double t = static_cast<double>(step.number);
+kernels::LambStep step_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
+                          const OptimizerStep& step) {
+  const double t = step.number_of(memory.tensors[slice.tensor]);
   return {.learning_rate = step.learning_rate * slice.learning_rate_scale,
           .beta1 = options.beta1,
           .beta2 = options.beta2,
@@ -23,14 +24,14 @@ std::size_t words(const Shape&, int) { return 2 * kernels::ExactSum::words; }
 
 void count(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step, int) {
   for (const OptimizerSlice& slice : memory.slices)
-    kernels::lamb_statistics(stream, target_of(memory, slice, options, step), step_of(slice, options, step),
+    kernels::lamb_statistics(stream, target_of(memory, slice, options, step), step_of(memory, slice, options, step),
                              sum_of(memory, slice, 0, 0), sum_of(memory, slice, 0, 1));
 }
 
 void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
   for (const OptimizerSlice& slice : memory.slices)
-    kernels::lamb(stream, target_of(memory, slice, options, step), step_of(slice, options, step), sum_of(memory, slice, 0, 0),
-                  sum_of(memory, slice, 0, 1));
+    kernels::lamb(stream, target_of(memory, slice, options, step), step_of(memory, slice, options, step),
+                  sum_of(memory, slice, 0, 0), sum_of(memory, slice, 0, 1));
 }
 
 const Rule& rule() {

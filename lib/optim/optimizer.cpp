@@ -103,6 +103,14 @@ std::vector<ParameterSettings> settings_of(const OptimizerOptions& options, cons
     for (std::size_t p = 0; p < parameters.size(); ++p)
       if (scaled[p]) settings[p].learning_rate_scale = scale;
   }
+  for (const ParameterGroup& group : options.groups) {
+    const std::vector<bool> members = named_by(group.patterns, "groups of parameters", parameters);
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (!members[p]) continue;
+      if (group.weight_decay) settings[p].weight_decay = *group.weight_decay;
+      if (group.learning_rate_scale) settings[p].learning_rate_scale = *group.learning_rate_scale;
+    }
+  }
   return settings;
 }
 

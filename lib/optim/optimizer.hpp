@@ -20,6 +20,7 @@
 #include "device/device.hpp"
 #include "kernels/optimizers.hpp"
 #include "nn/parameters.hpp"
+#include "optim/parameter_group.hpp"
 
 namespace fsdp {
 
@@ -47,6 +48,7 @@ struct OptimizerOptions {
   /// of `learning_rate_scales` multiply the learning rate of the parameters that match.
   std::vector<std::string> no_decay = {};
   std::vector<std::pair<std::string, double>> learning_rate_scales = {};
+  std::vector<ParameterGroup> groups = {};  // in addition to the patterns above, which they override
 };
 
 /// The size of a state. `element`: the state has as many elements as the parameter, and is sharded like the parameter. `row` or
@@ -68,6 +70,7 @@ struct UnitTensor {
   std::size_t numel = 0, rows = 1, columns = 1;
   std::size_t first_row = 0, first_column = 0;      // the index of its first element in states of extent `row` and `column`
   std::array<std::size_t, most_rounds> words = {};  // for each round, the index of its first word in UnitMemory::statistics
+  std::uint64_t missed = 0;  // the number of updates that came before the first one with this tensor, while it was frozen
 };
 
 /// The part of a parameter that is in this rank's shard of a unit, with the parameter's settings.
@@ -93,9 +96,12 @@ struct UnitMemory {
 
 /// One update; the values are the same on all ranks.
 struct OptimizerStep {
-  std::uint64_t number = 1;  // 1 for the first update after the states were zero; used for bias corrections
+  std::uint64_t number = 1;  // 1 for the first update after the optimizer began
   double learning_rate = 0;
   const kernels::GradientNorm* norm = nullptr;  // read by kernels; may be null, as in UpdateTarget
+
+  /// The number of the update for this tensor: 1 for the first one after its states were zero. Used for bias corrections.
+  double number_of(const UnitTensor& tensor) const { return static_cast<double>(number - tensor.missed); }
 };
 
 using UpdateFunction = void (*)(Stream&, const UnitMemory&, const OptimizerOptions&, const OptimizerStep&);

@@ -137,10 +137,7 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
                  !origin.checkpoint->has_state(std::string(kept.front().name), parameters[p].name);
       }
     if (fresh > 0 && !loop.options.reset_optimizer)
-      loop.log.warn(
-          format("{} parameter tensors were not trained before; their optimizer state starts at zero. With Adam optimizers, "
-                 "their first steps can be up to 6.6 times --lr; lower --lr, or raise --warmup-updates",
-                 fresh));
+      loop.log.warn(format("{} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
   } else if (origin.pretrained) {
     load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), executor.parameters(), origin.fresh);
     executor.initialize_parameters(loop.options.seed, origin.fresh);
@@ -341,6 +338,13 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   executor.note_operations(&loop.flight);
   const Timer timer;
   agree(loop.world, [&] { fill_shard(loop, origin); });
+  const std::vector<Parameter>& parameters = loop.model.model().parameters();
+  if (loop.options.reset_optimizer)
+    loop.progress.states_began.clear();
+  else if (origin.checkpoint)
+    note_states(loop.progress, parameters, loop.model.layout().trained(),
+                [&](std::size_t p) { return origin.checkpoint->was_trained(parameters[p].name); });
+  executor.count_from(missed_updates(loop.progress, parameters));
   executor.publish_parameters();
   if (origin.checkpoint) {
     const double ms = timer.seconds() * 1e3;

@@ -332,4 +332,5 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
   const auto moved = make(adapted());
   moved->load_full(folder / "elsewhere");
   moved->load(folder / "others");
+  refused("freeze and train_only do not go with adapters", [&] { moved->freeze({"*norm*"}); });
 }

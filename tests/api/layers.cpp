@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(messages_call_options_as_programs_do) {
     change(options);
     return refusal([&] { estimate_memory(model, options, 4); });
   };
-  require_said(with([](FsdpOptions& o) { o.freeze = {"*"}; }), "narrow freeze or widen what is left to train");
+  require_said(with([](FsdpOptions& o) { o.freeze = {"*"}; }), "narrow freeze or widen train_only");
   require_said(with([](FsdpOptions& o) { o.freeze = {"b.*"}; }), "freeze 'b.*' matches no parameter");
   require_said(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD", o.shard_group_size = 3; }), "shard_group_size");
   require_said(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD"; }), "give shard_group_size");

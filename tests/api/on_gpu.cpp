@@ -216,6 +216,50 @@ BOOST_AUTO_TEST_CASE(low_precision_is_that_of_the_cpu) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(parameters_are_frozen_between_updates) {
+  const std::filesystem::path folder = "api-on-gpu/freezing" + std::to_string(world().size());
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+  world().barrier();
+  Job job({.device = "cuda"});
+  const auto train_more = [&](FullyShardedDataParallel& sharded) {
+    std::vector<double> losses;
+    for (int step = 0; step < 2; ++step)
+      losses.push_back(sharded
+                           .step(5e-3,
+                                 [&](const Batch& batch) {
+                                   for (std::size_t r = 0; r < batch.tokens().size(); ++r)
+                                     batch.tokens()[r] = static_cast<int>((r * r + sharded.updates()) % vocabulary),
+                                     batch.labels()[r] = batch.tokens()[r];
+                                 })
+                           .loss);
+    return losses;
+  };
+  for (const bool offloads : {false, true}) {
+    FsdpOptions options = options_of("FULL_SHARD", "bf16");
+    options.offload_optimizer = offloads;
+    FullyShardedDataParallel model(job, small_model(), options);
+    train_more(model);
+    model.save(folder / std::to_string(offloads));
+    model.freeze({"blocks.0.*", "embedding.*"});
+    options.freeze = {"blocks.0.*", "embedding.*"};
+    FullyShardedDataParallel frozen(job, small_model(), options);
+    frozen.load(folder / std::to_string(offloads));
+    BOOST_TEST(train_more(model) == train_more(frozen), boost::test_tools::per_element());
+    BOOST_TEST(model.memory().total == frozen.memory().total);
+    BOOST_TEST(model.peak_bytes() == model.memory().total);
+  }
+}
+
+namespace {
+
+class Unchanged final : public ElementwiseOptimizer {
+ public:
+  std::string name() const override { return "unchanged"; }
+  void update(const ElementwiseUpdate&) const override {}
+};
+
+}  // namespace
+
 BOOST_AUTO_TEST_CASE(what_does_not_work_on_gpus_is_refused_by_name) {
   JobOptions of_job;
   of_job.device = "cuda";
@@ -241,7 +285,13 @@ BOOST_AUTO_TEST_CASE(what_does_not_work_on_gpus_is_refused_by_name) {
       for (std::size_t r = 0; r < pass.rows(); ++r) pass.losses[r] = pass.x.row(r)[0];
     }
   };
-  Sequential own;
-  own.add("a", linear(2, 2)).loss(std::make_shared<FirstColumn>());
-  BOOST_TEST(refusal(own).starts_with("loss 'loss' does not work on a GPU"), refusal(own));
+  Sequential first;
+  first.add("a", linear(2, 2)).loss(std::make_shared<FirstColumn>());
+  BOOST_TEST(refusal(first).starts_with("loss 'loss' does not work on a GPU"), refusal(first));
+  add_optimizer(std::make_shared<Unchanged>());
+  FsdpOptions own = options_of("FULL_SHARD");
+  own.optimizer = "unchanged";
+  BOOST_CHECK_EXCEPTION(FullyShardedDataParallel(job, small_model(), own), CollectiveError, [](const CollectiveError& error) {
+    return std::string(error.what()).starts_with("optimizer unchanged runs on CPUs only");
+  });
 }
