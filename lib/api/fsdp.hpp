@@ -2,11 +2,14 @@
 // a minor version; headers of other folders are internal.
 #pragma once
 
+#include "api/checkpoint_options.hpp"
 #include "api/composition.hpp"
+#include "api/data.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "api/layers.hpp"
+#include "api/metrics.hpp"
 #include "api/ops.hpp"
 #include "base/user_error.hpp"
 

@@ -13,6 +13,7 @@
 
 #include "api/chain.hpp"
 #include "api/job_parts.hpp"
+#include "api/model_inside.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -20,6 +21,7 @@
 #include "base/version.hpp"
 #include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
@@ -105,14 +107,22 @@ void require_transformer(const Model& model, const TrainOptions& o) {
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
 std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
 
-MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding) {
+/// The size of the copy from which a rank saves in the background; 0 without FsdpOptions::background_saves.
+std::size_t snapshot_of(const FsdpOptions& options, const Plan& plan, const Layout& layout, const ShardingOptions& sharding,
+                        int rank, int ranks) {
+  return options.background_saves ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, ranks, !plan.averages.empty())
+                                  : 0;
+}
+
+MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding, std::size_t snapshot) {
   MemoryUse use;
   const auto bytes = memory_by_role(plan);
   for (std::size_t role = 0; role < role_count; ++role)
     if (bytes[role] > 0) use.parts.emplace_back(name_of(static_cast<BufferRole>(role)), bytes[role]);
   const std::size_t batches = sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
   use.parts.emplace_back("batches of an update", batches);
-  use.total = plan.peak_bytes + batches;
+  if (snapshot > 0) use.parts.emplace_back("copy that a save writes", snapshot);
+  use.total = plan.peak_bytes + batches + snapshot;
   return use;
 }
 
@@ -249,14 +259,17 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
           format("the shard groups of {} are the ranks of a node (shard_group_size is 0), which are known only in a job; give "
                  "shard_group_size",
                  options.sharding_strategy));
-    return memory_of(plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size)).plan,
-                     built->row_sizes(), sharding);
+    const auto [layout, plan] = plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size));
+    return memory_of(plan, built->row_sizes(), sharding, snapshot_of(options, plan, layout, sharding, 0, ranks));
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
 }
 
 namespace {
+
+/// Returns true if `folder` is the folder of a step that is, or was, complete.
+bool is_step(const std::filesystem::path& folder) { return kind_of(folder / stored::marker_name) == PathKind::file; }
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
   return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind()); });
@@ -265,10 +278,23 @@ TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
 }  // namespace
 
 struct FullyShardedDataParallel::Parts {
-  enum class Function { step, evaluate, predict, measure, save, load, save_full, load_full, load_adapter, for_each_parameter };
+  enum class Function {
+    step,
+    evaluate,
+    predict,
+    measure,
+    save,
+    finish_save,
+    load,
+    restore,
+    save_full,
+    load_full,
+    load_adapter,
+    for_each_parameter
+  };
   static const char* name_of(Function function) {
-    constexpr std::array names = {"step", "evaluate",  "predict",   "measure",      "save",
-                                  "load", "save_full", "load_full", "load_adapter", "for_each_parameter"};
+    constexpr std::array names = {"step", "evaluate", "predict",   "measure",   "save",         "finish_save",
+                                  "load", "restore",  "save_full", "load_full", "load_adapter", "for_each_parameter"};
     return names.at(static_cast<std::size_t>(function));
   }
 
@@ -281,11 +307,14 @@ struct FullyShardedDataParallel::Parts {
     });
     rows = model->row_sizes();
     if (const TransformerConfig* const config = model->transformer_config(); config && config->lora.rank > 0) adapted = config;
-    require_same_everywhere(*model, fields_of(user_options), description.text());
+    require_same_everywhere(*model, fields_of(user_options),
+                            description.text() + format("background_saves {}\n", user_options.background_saves));
     agree(world, [&] { check_sharding(*model, sharding, world.size()); });
     sharded.emplace(model, sharding, world);
     sharded->allocate(*job->rank.device, options.execution, job->comm);
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
+    snapshot_bytes = snapshot_of(user_options, sharded->plan(), sharded->layout(), sharding, world.rank(), world.size());
+    saver.emplace(world, agree(world, [&] { return job->rank.device->allocate_staging(snapshot_bytes); }), job->comm.timeout_s);
     if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
       executor().initialize_parameters(options.seed);
       executor().publish_parameters();
@@ -352,7 +381,7 @@ struct FullyShardedDataParallel::Parts {
                        "correct the program",
                        world.rank(), name_of(function)));
           });
-        if (adapted && !base && function != Function::load && function != Function::load_full)
+        if (adapted && !base && function != Function::load && function != Function::restore && function != Function::load_full)
           agree(world, [&] {
             throw UserError(
                 "adapters have no base model (they change a model that is trained already); call load_full() with it, or "
@@ -376,6 +405,7 @@ struct FullyShardedDataParallel::Parts {
   void require_evaluation(bool use_ema, bool of_outputs);
   std::vector<float> outputs_of(bool use_ema);
   void load(const std::filesystem::path& folder);
+  bool restore(const std::filesystem::path& folder);
   void save_full(const std::filesystem::path& path, bool use_ema);
   void load_full(const std::filesystem::path& path, const CheckpointReader* adapters = nullptr);
   void load_adapter(const std::filesystem::path& folder);
@@ -504,10 +534,15 @@ struct FullyShardedDataParallel::Parts {
   std::optional<BaseModel> base;               // of adapters, once it is loaded
   std::optional<Function> under_way;
   std::optional<LossScaler> scaler;  // with fp16
+  UserData loaded_data;
+  double last_step_s = 0, last_tokens = 0;
   std::optional<ShardedModel> sharded;
+  std::size_t snapshot_bytes = 0;
+  std::optional<CheckpointSaver> saver;
 };
 
 StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
+  const Timer timer;
   const double counted = fill_batches(sharding.plan.micro_batches, fill, learning_rate);
   const std::size_t sequences = sharding.batch.B;
   const UpdateScalars scalars = {.update = progress.update + 1,
@@ -533,6 +568,7 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                  "for numbers in the data that are not finite",
                  scalars.update, result.loss, result.gradient_norm));
     });
+  last_step_s = timer.seconds(), last_tokens = counted;
   if (scaler) progress.loss_scaler = scaler->state();
   if (!result.finite()) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
   ++progress.update;
@@ -639,12 +675,30 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
     }
     load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), wanted);
     if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
+    loaded_data.clear();
+    for (const auto& [name, bytes] : checkpoint->user_data_sizes()) loaded_data[name] = checkpoint->read_user_data(name);
   });
   progress = checkpoint->header().progress;
   progress.data = {};  // the position of a run of fsdp-train; that of the user's program is unknown
   model_folder = checkpoint->header().model_folder;
   if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
   executor().publish_parameters();
+}
+
+bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
+  require_same_path(folder);
+  const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
+  const std::int64_t all = world.sum(there);
+  if (all == 0) return false;
+  agree(world, [&] {
+    if (there == 0)
+      throw RunError(format(
+          "{} has no checkpoint on rank {}, but one on other ranks (the ranks see different folders); give a folder that "
+          "all ranks can read",
+          folder.string(), world.rank()));
+  });
+  load(folder);
+  return true;
 }
 
 void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path, bool use_ema) {
@@ -791,14 +845,31 @@ double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& 
 
 std::uint64_t FullyShardedDataParallel::updates() const { return parts_->progress.update; }
 
-std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder) {
+std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder) { return save(folder, {}); }
+
+std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder, const CheckpointOptions& options) {
   Parts& p = *parts_;
   std::filesystem::path step;
   p.call(Parts::Function::save, [&] {
     p.require_same_path(folder);
-    step = save_checkpoint(folder, p.header(), p.sharded->layout(), p.executor().states(), p.world);
+    step = p.saver->save(folder, options, p.header(), p.progress, p.sharded->layout(), p.executor().states());
   });
   return step;
+}
+
+void FullyShardedDataParallel::finish_save() {
+  parts_->call(Parts::Function::finish_save, [&] { parts_->saver->finish(); });
+}
+
+bool FullyShardedDataParallel::restore(const std::filesystem::path& folder) {
+  bool is_restored = false;
+  parts_->call(Parts::Function::restore, [&] { is_restored = parts_->restore(folder); });
+  return is_restored;
+}
+
+std::optional<std::string> FullyShardedDataParallel::data(const std::string& name) const {
+  const auto found = parts_->loaded_data.find(name);
+  return found == parts_->loaded_data.end() ? std::nullopt : std::optional(found->second);
 }
 
 void FullyShardedDataParallel::load(const std::filesystem::path& folder) {
@@ -836,10 +907,14 @@ void FullyShardedDataParallel::for_each_parameter(
 }
 
 MemoryUse FullyShardedDataParallel::memory() const {
-  return memory_of(parts_->sharded->plan(), parts_->rows, parts_->sharding);
+  return memory_of(parts_->sharded->plan(), parts_->rows, parts_->sharding, parts_->snapshot_bytes);
 }
 std::size_t FullyShardedDataParallel::peak_bytes() const {
-  return parts_->executor().peak_bytes() + parts_->batch.size() * sizeof(std::int32_t);
+  return parts_->executor().peak_bytes() + parts_->batch.size() * sizeof(std::int32_t) + parts_->snapshot_bytes;
+}
+FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
+  Parts& p = *parts_;
+  return {*p.job, p.options, p.rows, *p.sharded, p.progress, *p.saver, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());

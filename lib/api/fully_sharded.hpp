@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/checkpoint_options.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "nn/lora.hpp"
@@ -110,6 +111,7 @@ struct FsdpOptions {
   double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
   std::vector<std::string> freeze = {};  // shell globs: parameters whose names match are not trained
   std::uint64_t seed = 1;                // for initial weights, dropout and stochastic rounding; 32 bits
+  bool background_saves = false;         // save() copies the state, and returns while a thread writes the copy
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
@@ -193,6 +195,19 @@ class FullyShardedDataParallel {
   /// the function returns, all files are on the disk. An existing step is not overwritten. If the model has adapters, only they
   /// are saved, with the path and the checksum of the base model.
   std::filesystem::path save(const std::filesystem::path& folder);
+  /// The same with options. With options.background_saves of the model, returns as soon as the state is copied. The step is
+  /// complete when the next save(), finish_save() or the destructor returns; an error is thrown by the first two. The
+  /// destructor prints a warning instead. It waits at most JobOptions::timeout_s and, while an exception is thrown, does not
+  /// wait for other ranks: the step may then remain incomplete, and load() ignores it.
+  std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
+  /// Waits until the save under way is complete; returns at once if there is none.
+  void finish_save();
+  /// Loads the latest complete step in `folder`, or the step whose folder or link (FOLDER/best) `folder` is. Returns false,
+  /// and changes nothing, if there is none.
+  bool restore(const std::filesystem::path& folder);
+  /// The data that the program stored under this name (CheckpointOptions::data) in the checkpoint that load() or restore() has
+  /// loaded; empty if there are none. Not collective.
+  std::optional<std::string> data(const std::string& name) const;
   /// Loads what save() has written: parameters, optimizer state and the number of updates. The number of ranks and the strategy
   /// may differ from those of save(). `folder` is a step's folder, or the folder that was passed to save(); then the latest
   /// complete step is loaded. If the model has adapters, also loads their base model from its recorded path, unless load_full()
@@ -222,6 +237,10 @@ class FullyShardedDataParallel {
   /// The operations of an update in order (all-gathers, computation, reductions, releases of memory), as a dry run of
   /// fsdp-train prints them. Not collective.
   std::string plan() const;
+
+  // For the library:
+  struct Inside;
+  Inside inside() const;
 
  private:
   struct Parts;

@@ -12,7 +12,8 @@ rows_of() {
   sed -n "/^| .$1::/,/^$/p" docs/api.md | sed '1,2d' | cut -d'|' -f2 | grep -oE '[a-z][a-z0-9_]+' | sort
 }
 status=0
-for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions; do
+for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions \
+  lib/api/checkpoint_options.hpp:CheckpointOptions lib/api/data.hpp:TokenDataOptions lib/api/metrics.hpp:MetricsOptions; do
   options=$(options_of "${pair%:*}" "${pair#*:}")
   [[ $(wc -l <<<"$options") -ge 4 ]] || { echo "${pair#*:} was not found (this test looks in the wrong place)" && exit 1; }
   if ! diff <(echo "$options") <(rows_of "${pair#*:}"); then

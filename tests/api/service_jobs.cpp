@@ -1,0 +1,101 @@
+// Jobs of docs/tutorial/fsdp_loop.cpp: killed during background saves, stopped by signals, resumed at other numbers of ranks.
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <random>
+
+#include "golden.hpp"
+#include "jobs/fault.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+const std::string tokens = (golden_folder("llama-gqa") / "train.bin").string();
+
+std::vector<std::string> loop(int ranks, int updates, const std::vector<std::string>& before = {}) {
+  return mpirun(ranks, "fsdp_loop", {tokens, std::to_string(updates)}, before);
+}
+
+/// The losses of the updates, by the last start that ran each.
+std::map<int, double> losses_in(const fs::path& folder) {
+  std::map<int, double> losses;
+  for (const json& line : metrics(folder / "metrics.jsonl", "train")) losses[line["step"]] = line["loss"];
+  return losses;
+}
+
+const std::map<int, double>& undisturbed(const fs::path& folder) {
+  static const std::map<int, double> losses = [&] {
+    const Outcome outcome = run(folder, loop(2, 40));
+    BOOST_TEST(outcome.code == 0, outcome.output);
+    return losses_in(folder);
+  }();
+  BOOST_TEST_REQUIRE(losses.size() == 40u);
+  return losses;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(no_kill_during_a_background_save_loses_a_checkpoint) {
+  const fs::path folder = fresh_folder(), quiet = folder / "quiet";
+  fs::create_directories(quiet);
+  const auto& expected = undisturbed(quiet);
+  std::mt19937 random(38);
+  int killed = 0, resumed = 0;
+  for (int job = 0; job < 4; ++job) {
+    const fs::path here = folder / std::to_string(job);
+    fs::create_directories(here);
+    const int rank = job % 2;
+    const Fault fault{.at = 20 + static_cast<long>(random() % (rank == 0 ? 60 : 25)), .rank = rank};
+    const Outcome outcome = run(here, loop(2, 40, with(fault, here, "checkpoints")));
+    killed += outcome.code != 0;
+    BOOST_TEST_CONTEXT("kill of rank " << rank << " at its call " << fault.at << "\n" << outcome.output) {
+      const std::size_t before = losses_in(here).size();
+      const Outcome next = run(here, loop(2, 40));
+      BOOST_TEST(next.code == 0, next.output);
+      resumed += losses_in(here).size() == 40 && before > 0 && next.says("lines of metrics.jsonl are for updates after step");
+      BOOST_TEST((losses_in(here) == expected));
+    }
+  }
+  BOOST_TEST(killed >= 3);
+  BOOST_TEST_MESSAGE(resumed << " of " << killed << " repeated updates");
+}
+
+BOOST_AUTO_TEST_CASE(a_signal_to_one_rank_stops_all) {
+  const fs::path folder = fresh_folder(), quiet = folder / "quiet", here = folder / "stopped";
+  fs::create_directories(quiet), fs::create_directories(here);
+  const auto& expected = undisturbed(quiet);
+  for (const char* signal : {"TERM", "USR1"}) {
+    const std::size_t before = losses_in(here).size();
+    // Rank 1 signals itself once the run has some updates.
+    const std::string script =
+        "\"$0\" \"$@\" & program=$!; if [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then while [ $(grep -c "
+        "'\"train\"' metrics.jsonl) -lt " +
+        std::to_string(before + 4) + " ]; do sleep 0.02; done; kill -" + signal + " $program; fi; wait $program";
+    const Outcome outcome = run(here, loop(2, 100000, {"bash", "-c", script}));
+    BOOST_TEST(outcome.code == 75, outcome.output);
+    BOOST_TEST(outcome.times_said(std::string("(SIG") + signal + ")") == 1u, outcome.output);
+    BOOST_TEST(losses_in(here).size() >= before + 4);
+  }
+  const auto found = losses_in(here);
+  for (const auto& [step, loss] : expected)
+    if (const auto one = found.find(step); one != found.end()) BOOST_TEST(one->second == loss, "step " << step);
+}
+
+BOOST_AUTO_TEST_CASE(another_number_of_ranks_continues_with_the_same_examples) {
+  const fs::path folder = fresh_folder(), quiet = folder / "quiet", here = folder / "here";
+  fs::create_directories(quiet), fs::create_directories(here);
+  const auto& expected = undisturbed(quiet);
+  int updates = 0;
+  for (const int ranks : {3, 1, 2}) {
+    updates += 10;
+    const Outcome outcome = run(here, loop(ranks, updates));
+    BOOST_TEST(outcome.code == 0, outcome.output);
+  }
+  const auto found = losses_in(here);
+  BOOST_TEST(found.size() == 30u);
+  for (const auto& [step, loss] : found) BOOST_TEST(std::abs(loss - expected.at(step)) < 1e-5, "step " << step);
+  const Outcome shown = run(folder, {FSDP_INSPECT, (here / "checkpoints").string()});
+  BOOST_TEST(shown.says("data of the program: tokens ("), shown.output);
+  BOOST_TEST(shown.says("the smallest so far is"), shown.output);
+}
