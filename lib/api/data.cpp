@@ -1,7 +1,5 @@
 #include "api/data.hpp"
 
-#include <limits>
-
 #include <nlohmann/json.hpp>
 
 #include "api/model_inside.hpp"
@@ -89,7 +87,7 @@ struct TokenData::Parts {
   Parts(const FullyShardedDataParallel::Inside& model, const std::string& name, TrainOptions with)
       : options(std::move(with)),
         cut(batch_cut(options, *model.job.world)),
-        vocabulary(model.rows.vocabulary > 0 ? model.rows.vocabulary : std::numeric_limits<std::int32_t>::max()),
+        vocabulary(vocabulary_of(model.rows)),
         mixture(open_mixture(name, {cut.T, options.break_mode, options.end_of_document}, options.mask)),
         batches(mixture, cut, vocabulary,
                 {.shuffle_seed = options.shuffle ? std::optional<std::uint64_t>(options.seed) : std::nullopt,
@@ -147,6 +145,14 @@ void TokenData::advance() { parts_->position.sequences = parts_->batches.after(p
 bool TokenData::at_end() const { return parts_->batches.at_end(parts_->position.sequences); }
 std::uint64_t TokenData::sequences() const { return parts_->mixture.sequences(); }
 std::uint64_t TokenData::position() const { return parts_->position.sequences; }
+
+const Samples& TokenData::samples() const {
+  if (parts_->mixture.ingredients().size() > 1)
+    throw UserError(
+        format("a mixture is not evaluated ({}: its data sets have weights in training only); make a TokenData of each",
+               parts_->mixture.description()));
+  return parts_->mixture.samples(0);
+}
 
 std::string TokenData::state() const { return json_text(json_of(parts_->position)); }
 

@@ -15,6 +15,8 @@
 
 namespace fsdp {
 
+class Samples;
+
 /// The examples of each micro-batch, as torch's DistributedSampler. An update uses batch_size x gradient_accumulation_steps
 /// examples of each rank, which deal them out in turn: micro-batch k of rank r is number k x ranks + r of the update. In each
 /// epoch, every example is used once over all ranks; the next epoch begins within an update if necessary. No function is
@@ -80,6 +82,9 @@ class TokenData {
   /// returns the reason; otherwise returns "". Throws UserError if the text is not from state().
   std::string state() const;
   std::string restore(const std::string& state);
+
+  // For the library:
+  const Samples& samples() const;
 
  private:
   struct Parts;

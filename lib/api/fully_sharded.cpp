@@ -12,12 +12,14 @@
 #include <nlohmann/json.hpp>
 
 #include "api/chain.hpp"
+#include "api/data.hpp"
 #include "api/job_parts.hpp"
 #include "api/model_inside.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/program.hpp"
 #include "base/version.hpp"
 #include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
@@ -29,8 +31,10 @@
 #include "fsdp/sharded_model.hpp"
 #include "nn/transformer.hpp"
 #include "optim/loss_scaler.hpp"
+#include "train/mean_loss.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
+#include "train/train_data.hpp"
 
 namespace fsdp {
 
@@ -271,6 +275,18 @@ namespace {
 /// Returns true if `folder` is the folder of a step that is, or was, complete.
 bool is_step(const std::filesystem::path& folder) { return kind_of(folder / stored::marker_name) == PathKind::file; }
 
+/// Throws RunError if `folder` has damaged steps, so that a program does not start over unnoticed.
+void require_nothing_damaged(const std::filesystem::path& folder) {
+  if (kind_of(folder) != PathKind::folder) return;
+  std::vector<std::filesystem::path> damaged = damaged_checkpoints(folder, 0);
+  for (const std::filesystem::path& aside : steps_set_aside(folder)) damaged.push_back(aside);
+  if (!damaged.empty())
+    throw RunError(
+        format("{} is damaged, and no other checkpoint is left in {} (nothing was removed); restore it from a copy, or move it "
+               "away to start anew",
+               damaged.back().string(), folder.string()));
+}
+
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
   return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind()); });
 }
@@ -399,6 +415,7 @@ struct FullyShardedDataParallel::Parts {
 
   StepResult step(double learning_rate, const FillBatch& fill);
   double evaluate(const FillBatch& fill, bool use_ema);
+  double evaluate(const Samples& samples, bool use_ema);
   std::vector<float> predict(const FillBatch& fill, bool use_ema);
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema);
   kernels::LossSum run_evaluation(bool use_ema, float* results = nullptr);
@@ -637,6 +654,27 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use
   return sum.value() / counted;
 }
 
+double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool use_ema) {
+  require_evaluation(use_ema, false);
+  const ValidBatches batches =
+      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
+  const auto swap = [&] {
+    if (!use_ema) return;
+    executor().swap_average();
+    executor().publish_parameters();
+  };
+  swap();
+  double loss = 0;
+  try {
+    loss = *mean_loss(executor(), batches, world);
+  } catch (const CollectiveError&) {
+    swap();
+    throw;
+  }
+  swap();
+  return loss;
+}
+
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
   require_same_path(folder);
   const std::unique_ptr<CheckpointReader> checkpoint = agree(world, [&] { return open_checkpoint(folder); });
@@ -687,18 +725,37 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
 
 bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
   require_same_path(folder);
-  const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
-  const std::int64_t all = world.sum(there);
-  if (all == 0) return false;
-  agree(world, [&] {
-    if (there == 0)
-      throw RunError(format(
-          "{} has no checkpoint on rank {}, but one on other ranks (the ranks see different folders); give a folder that "
-          "all ranks can read",
-          folder.string(), world.rank()));
-  });
-  load(folder);
-  return true;
+  for (;;) {
+    const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
+    const std::int64_t all = world.sum(there);
+    agree(world, [&] {
+      if (all > 0 && there == 0)
+        throw RunError(
+            format("{} has no checkpoint on rank {}, but one on other ranks (the ranks see different folders); give a folder "
+                   "that all ranks can read",
+                   folder.string(), world.rank()));
+      if (all == 0 && world.rank() == 0) require_nothing_damaged(folder);
+    });
+    if (all == 0) return false;
+    try {
+      load(folder);
+    } catch (const CollectiveError& damage) {
+      if (!damage.damage || is_step(folder)) throw;
+      agree(world, [&] {
+        if (world.rank() != 0) return;
+        const auto latest = latest_checkpoint(folder);
+        if (!latest) throw damage;
+        print_warnings({format("{}. It was renamed to {}", damage.what(), set_aside(*latest).string())});
+      });
+      continue;
+    }
+    agree(world, [&] {  // later saves will use the names of these steps
+      if (world.rank() != 0 || is_step(folder)) return;
+      for (const std::filesystem::path& step : damaged_checkpoints(folder, progress.update))
+        print_warnings({format("{} is damaged, and was renamed to {}", step.string(), set_aside(step).string())});
+    });
+    return true;
+  }
 }
 
 void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path, bool use_ema) {
@@ -823,6 +880,16 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
   StepResult result;
   parts_->call(Parts::Function::step, [&] { result = parts_->step(learning_rate, fill); });
   return result;
+}
+
+double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
+  double loss = 0;
+  parts_->call(Parts::Function::evaluate, [&] {
+    const Samples* samples = nullptr;
+    agree(parts_->world, [&] { samples = &data.samples(); });
+    loss = parts_->evaluate(*samples, use_ema);
+  });
+  return loss;
 }
 
 double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {

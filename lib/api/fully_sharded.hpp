@@ -22,6 +22,7 @@
 namespace fsdp {
 
 class Model;
+class TokenData;
 struct DeviceTraits;
 
 /// The description of a model: its layers, or the name of a transformer. It has no memory for parameters.
@@ -180,6 +181,8 @@ class FullyShardedDataParallel {
   /// Returns the mean loss over one micro-batch of every rank, without the terms that only training has (label smoothing,
   /// z-loss). `use_ema`: the loss of the average of the parameters, which options.ema_decay must have kept.
   double evaluate(const FillBatch& fill, bool use_ema = false);
+  /// The same over all targets of `data`, wherever its position is. Throws CollectiveError if `data` is a mixture.
+  double evaluate(const TokenData& data, bool use_ema = false);
   /// Runs forward over one micro-batch of every rank, and returns the outputs of the last layer for this rank's rows: [R,
   /// inputs of the loss], converted to fp32. `fill` need not write labels or targets. Throws CollectiveError if the model is a
   /// TransformerDescription.
@@ -202,8 +205,9 @@ class FullyShardedDataParallel {
   std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
   /// Waits until the save under way is complete; returns at once if there is none.
   void finish_save();
-  /// Loads the latest complete step in `folder`, or the step whose folder or link (FOLDER/best) `folder` is. Returns false,
-  /// and changes nothing, if there is none.
+  /// Loads the latest complete step in `folder`, or the step whose folder or link (FOLDER/best) `folder` is. Returns false, and
+  /// changes nothing, if there is none. As fsdp-train does, renames a damaged step in a folder of steps, with a warning, and
+  /// loads the one before; throws CollectiveError if all are damaged.
   bool restore(const std::filesystem::path& folder);
   /// The data that the program stored under this name (CheckpointOptions::data) in the checkpoint that load() or restore() has
   /// loaded; empty if there are none. Not collective.

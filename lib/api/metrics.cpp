@@ -1,5 +1,7 @@
 #include "api/metrics.hpp"
 
+#include <limits>
+
 #include <nlohmann/json.hpp>
 
 #include "api/model_inside.hpp"
@@ -113,7 +115,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
                     .loss = result.loss,
                     .learning_rate = learning_rate,
                     .gradient_norm = result.gradient_norm,
-                    .largest_loss = result.loss,
+                    .largest_loss = std::numeric_limits<double>::quiet_NaN(),  // unknown
                     .tokens = inside.progress.tokens,
                     .tokens_per_second = inside.last_tokens / inside.last_step_s,
                     .ms = ms,

@@ -1,7 +1,8 @@
 // What the other parts of the API use of a FullyShardedDataParallel. Internal.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <limits>
 
 #include "api/checkpoint_saver.hpp"
 #include "api/fully_sharded.hpp"
@@ -12,6 +13,11 @@
 #include "train/options.hpp"
 
 namespace fsdp {
+
+/// The number of tokens that the model has; the largest possible number if it is not known.
+inline std::size_t vocabulary_of(const RowSizes& rows) {
+  return rows.vocabulary > 0 ? rows.vocabulary : std::numeric_limits<std::int32_t>::max();
+}
 
 /// Valid as long as the object exists.
 struct FullyShardedDataParallel::Inside {

@@ -26,11 +26,11 @@ std::map<int, double> losses_in(const fs::path& folder) {
 
 const std::map<int, double>& undisturbed(const fs::path& folder) {
   static const std::map<int, double> losses = [&] {
-    const Outcome outcome = run(folder, loop(2, 40));
+    const Outcome outcome = run(folder, loop(2, 25));
     BOOST_TEST(outcome.code == 0, outcome.output);
     return losses_in(folder);
   }();
-  BOOST_TEST_REQUIRE(losses.size() == 40u);
+  BOOST_TEST_REQUIRE(losses.size() == 25u);
   return losses;
 }
 
@@ -41,24 +41,22 @@ BOOST_AUTO_TEST_CASE(no_kill_during_a_background_save_loses_a_checkpoint) {
   fs::create_directories(quiet);
   const auto& expected = undisturbed(quiet);
   std::mt19937 random(38);
-  int killed = 0, resumed = 0;
-  for (int job = 0; job < 4; ++job) {
+  for (int job = 0; job < 3; ++job) {
     const fs::path here = folder / std::to_string(job);
     fs::create_directories(here);
     const int rank = job % 2;
-    const Fault fault{.at = 20 + static_cast<long>(random() % (rank == 0 ? 60 : 25)), .rank = rank};
-    const Outcome outcome = run(here, loop(2, 40, with(fault, here, "checkpoints")));
-    killed += outcome.code != 0;
+    // A call of the second save or of the third.
+    const Fault fault{.at = rank == 0 ? 140 + static_cast<long>(random() % 150) : 62 + static_cast<long>(random() % 100),
+                      .rank = rank};
+    const Outcome outcome = run(here, loop(2, 25, with(fault, here, "checkpoints")));
     BOOST_TEST_CONTEXT("kill of rank " << rank << " at its call " << fault.at << "\n" << outcome.output) {
-      const std::size_t before = losses_in(here).size();
-      const Outcome next = run(here, loop(2, 40));
+      BOOST_TEST(outcome.code != 0);
+      const Outcome next = run(here, loop(2, 25));
       BOOST_TEST(next.code == 0, next.output);
-      resumed += losses_in(here).size() == 40 && before > 0 && next.says("lines of metrics.jsonl are for updates after step");
+      BOOST_TEST(metrics(here / "metrics.jsonl", "start").back()["step"] >= 10);
       BOOST_TEST((losses_in(here) == expected));
     }
   }
-  BOOST_TEST(killed >= 3);
-  BOOST_TEST_MESSAGE(resumed << " of " << killed << " repeated updates");
 }
 
 BOOST_AUTO_TEST_CASE(a_signal_to_one_rank_stops_all) {
@@ -69,9 +67,9 @@ BOOST_AUTO_TEST_CASE(a_signal_to_one_rank_stops_all) {
     const std::size_t before = losses_in(here).size();
     // Rank 1 signals itself once the run has some updates.
     const std::string script =
-        "\"$0\" \"$@\" & program=$!; if [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then while [ $(grep -c "
-        "'\"train\"' metrics.jsonl) -lt " +
-        std::to_string(before + 4) + " ]; do sleep 0.02; done; kill -" + signal + " $program; fi; wait $program";
+        "\"$0\" \"$@\" & program=$!; [ \"$OMPI_COMM_WORLD_RANK\" = 1 ] && { until [ \"$(cat "
+        "metrics.jsonl 2>&1 | grep -c '\"train\"')\" -ge " +
+        std::to_string(before + 4) + " ]; do sleep 0.02; done; kill -" + signal + " $program; }; wait $program";
     const Outcome outcome = run(here, loop(2, 100000, {"bash", "-c", script}));
     BOOST_TEST(outcome.code == 75, outcome.output);
     BOOST_TEST(outcome.times_said(std::string("(SIG") + signal + ")") == 1u, outcome.output);
@@ -87,13 +85,13 @@ BOOST_AUTO_TEST_CASE(another_number_of_ranks_continues_with_the_same_examples) {
   fs::create_directories(quiet), fs::create_directories(here);
   const auto& expected = undisturbed(quiet);
   int updates = 0;
-  for (const int ranks : {3, 1, 2}) {
+  for (const int ranks : {3, 2}) {
     updates += 10;
     const Outcome outcome = run(here, loop(ranks, updates));
     BOOST_TEST(outcome.code == 0, outcome.output);
   }
   const auto found = losses_in(here);
-  BOOST_TEST(found.size() == 30u);
+  BOOST_TEST(found.size() == 20u);
   for (const auto& [step, loss] : found) BOOST_TEST(std::abs(loss - expected.at(step)) < 1e-5, "step " << step);
   const Outcome shown = run(folder, {FSDP_INSPECT, (here / "checkpoints").string()});
   BOOST_TEST(shown.says("data of the program: tokens ("), shown.output);
