@@ -146,8 +146,9 @@ struct StepResult {
   bool skipped = false;      // true: fp16 overflowed, and only the loss scale was changed
 };
 
-/// The memory of one rank in bytes, by purpose. It includes device memory, and host memory for offloaded data and for the
-/// batches of an update. All memory is planned before the first step; `total` is the planned peak.
+/// The memory of one rank in bytes, by purpose. It includes device memory, and host memory for offloaded data, for the batches
+/// of an update and for the copy from which a background save writes. All memory is planned before the first step; `total` is
+/// the planned peak.
 struct MemoryUse {
   std::vector<std::pair<std::string, std::size_t>> parts;  // "parameters", "gradients", "optimizer state", ...
   std::size_t total = 0;
@@ -197,11 +198,12 @@ class FullyShardedDataParallel {
   /// with the rank's shards, and an index in which any HDF5 tool can read whole parameters (docs/checkpoint-format.md). When
   /// the function returns, all files are on the disk. An existing step is not overwritten. If the model has adapters, only they
   /// are saved, with the path and the checksum of the base model.
+  ///
+  /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
+  /// next save(), finish_save() or the destructor returns. The first two throw an error of the save, and the destructor prints
+  /// a warning. The destructor waits at most JobOptions::timeout_s. While an exception is thrown, it does not wait for other
+  /// ranks: the step may then remain incomplete, and load() ignores it.
   std::filesystem::path save(const std::filesystem::path& folder);
-  /// The same with options. With options.background_saves of the model, returns as soon as the state is copied. The step is
-  /// complete when the next save(), finish_save() or the destructor returns; an error is thrown by the first two. The
-  /// destructor prints a warning instead. It waits at most JobOptions::timeout_s and, while an exception is thrown, does not
-  /// wait for other ranks: the step may then remain incomplete, and load() ignores it.
   std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
   /// Waits until the save under way is complete; returns at once if there is none.
   void finish_save();

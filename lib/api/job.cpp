@@ -2,8 +2,6 @@
 
 #include <cerrno>
 
-#include <boost/algorithm/string/replace.hpp>
-
 #include "api/job_parts.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
@@ -16,16 +14,6 @@
 namespace fsdp {
 
 namespace {
-
-/// Throws UserError with the API's name of the option.
-template <class Work>
-auto in_words_of_job(Work&& work) {
-  try {
-    return work();
-  } catch (const UserError& error) {
-    throw UserError(boost::replace_all_copy(std::string(error.what()), "--stop-before", "stop_before_s"));
-  }
-}
 
 MpiSession& start_session(const JobOptions& options, MpiSession* there, std::optional<MpiSession>& own) {
   if (options.stop_signals) hold_signals();  // before MPI starts threads
@@ -72,7 +60,7 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(start_
             "stop_folder changes nothing (stop_signals is false, and both serve should_stop()); set stop_signals, too");
       const bool leads = world->rank() == 0;
       if (options.stop_signals) watch.emplace(options.stop_folder, leads && !options.stop_folder.empty(), nullptr);
-      if (options.stop_before_s > 0 && leads) in_words_of_job([&] { job_end.emplace(options.stop_before_s); });
+      if (options.stop_before_s > 0 && leads) job_end.emplace(options.stop_before_s);
     });
   });
 }

@@ -60,8 +60,9 @@ struct BaseModel {
 
 /// Bytes that a user's program stores in a checkpoint, by name.
 using UserData = std::map<std::string, std::string>;
-/// Throws UserError unless each name has 1 to 100 printable ASCII characters without '/', is not "." or "..", and its data are
-/// at most 1 GiB.
+inline constexpr std::size_t most_user_bytes = std::size_t{1} << 30;  // of one name
+/// Throws UserError unless each name has 1 to 100 printable ASCII characters without '/', is not "." or "..", and its data have
+/// at most most_user_bytes.
 void check(const UserData& data);
 
 /// The metadata of a checkpoint.

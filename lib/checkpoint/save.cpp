@@ -304,7 +304,7 @@ void complete(const Names& names, const stored::Index& index, const std::vector<
 }  // namespace
 
 void check(const UserData& data) {
-  constexpr std::size_t most_bytes = std::size_t{1} << 30, most_characters = 100;
+  constexpr std::size_t most_characters = 100;
   for (const auto& [name, bytes] : data) {
     const auto is_allowed = [](char c) { return c >= ' ' && c <= '~' && c != '/'; };
     if (name.empty() || name.size() > most_characters || name == "." || name == ".." ||
@@ -313,10 +313,10 @@ void check(const UserData& data) {
           format("'{}' cannot name data in a checkpoint (a name has 1 to {} printable ASCII characters without '/'); choose "
                  "another name",
                  excerpt(name), most_characters));
-    if (bytes.size() > most_bytes)
+    if (bytes.size() > most_user_bytes)
       throw UserError(format("the data '{}' have {} (a checkpoint holds at most {} for each name); write a file of their own",
                              name, format_bytes(static_cast<double>(bytes.size())),
-                             format_bytes(static_cast<double>(most_bytes))));
+                             format_bytes(static_cast<double>(most_user_bytes))));
   }
 }
 

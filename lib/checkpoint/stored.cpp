@@ -253,8 +253,12 @@ std::map<std::string, std::size_t> user_data_sizes(const h5::File& file) {
 
 std::string read_user_data(const h5::File& file, const std::string& name) {
   const h5::Integers dataset = file.integers(user_data_name(name));
+  const std::size_t size = numel(dataset.shape());
+  if (size > most_user_bytes)
+    throw UserError(format("{} has {} bytes (data of a program have at most {}); use another checkpoint", user_data_name(name),
+                           size, most_user_bytes));
   dataset.require_whole();
-  std::string bytes(numel(dataset.shape()), '\0');
+  std::string bytes(size, '\0');
   std::vector<std::int64_t> piece(std::min(bytes.size(), bytes_at_once));
   for (std::size_t at = 0; at < bytes.size(); at += bytes_at_once) {
     const Range range{at, std::min(bytes.size(), at + bytes_at_once)};

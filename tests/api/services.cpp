@@ -341,6 +341,12 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
              "the data are not shuffled now and were before: the data are read from the start");
   BOOST_TEST(data.restore(short_data.state()).starts_with("the data have changed"));
   refused("'{}' is no position in data", [&] { data.restore("{}"); });
+  if (world().rank() == 0) write_file(folder / "words.txt", "A text must be tokenized first.");
+  world().barrier();
+  refused("fsdp-tokenize", [&] { TokenData(model, (folder / "words.txt").string()); });
+  refused("name the token that ends them by eos_token_id, or leave out break_mode",
+          [&] { TokenData(model, tokens.string(), {.break_mode = "eos"}); });
+  refused("a mixture is not evaluated", [&] { model.evaluate(TokenData(model, mixture)); });
   refused("nowhere.bin", [&] { TokenData(model, "nowhere.bin"); });
   refused("break_mode", [&] { TokenData(model, tokens.string(), {.break_mode = "often"}); });
   TokenData ends(model, some.string(), {.max_epoch = 1});
