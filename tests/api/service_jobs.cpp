@@ -79,6 +79,21 @@ BOOST_AUTO_TEST_CASE(a_signal_to_one_rank_stops_all) {
     if (const auto one = found.find(step); one != found.end()) BOOST_TEST(one->second == loss, "step " << step);
 }
 
+BOOST_AUTO_TEST_CASE(a_signal_to_one_rank_stops_a_program_with_its_own_mpi) {
+  const Outcome outcome = run(fresh_folder(), mpirun(2, "test_api_program", {"signal_by_itself"}));
+  BOOST_TEST(outcome.code == 75, outcome.output);
+  BOOST_TEST(outcome.says("stops: SIGTERM"), outcome.output);
+}
+
+BOOST_AUTO_TEST_CASE(the_destructor_waits_for_a_slow_rank) {
+  const fs::path folder = fresh_folder();
+  const Fault slow{.calls = "sync", .what = "wait", .at = 1, .times = 100, .rank = 1};
+  const Outcome outcome = run(folder, mpirun(2, "test_api_program", {"unfinished_save"}, with(slow, folder, "checkpoints")));
+  BOOST_TEST(outcome.code == 0, outcome.output);
+  BOOST_TEST(!outcome.says("warning"), outcome.output);
+  BOOST_TEST(fs::exists(folder / "checkpoints" / "step-00000001" / "complete.json"));
+}
+
 BOOST_AUTO_TEST_CASE(another_number_of_ranks_continues_with_the_same_examples) {
   const fs::path folder = fresh_folder(), quiet = folder / "quiet", here = folder / "here";
   fs::create_directories(quiet), fs::create_directories(here);
