@@ -58,6 +58,16 @@ BOOST_AUTO_TEST_CASE(no_kill_during_a_background_save_loses_a_checkpoint) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_background_save_that_fails_ends_the_job) {
+  const fs::path folder = fresh_folder();
+  const Fault full{.calls = "write", .what = "ENOSPC", .at = 1, .times = 1000, .rank = 1};
+  const Outcome outcome = run(folder, loop(2, 25, with(full, folder, "checkpoints")));
+  BOOST_TEST(outcome.code == 1, outcome.output);
+  BOOST_TEST(outcome.times_said("could not be written") == 1u, outcome.output);
+  BOOST_TEST(outcome.says("choose another folder"), outcome.output);
+  BOOST_TEST(fs::is_empty(folder / "checkpoints"));
+}
+
 BOOST_AUTO_TEST_CASE(a_signal_to_one_rank_stops_all) {
   const fs::path folder = fresh_folder(), quiet = folder / "quiet", here = folder / "stopped";
   fs::create_directories(quiet), fs::create_directories(here);
