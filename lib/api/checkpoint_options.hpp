@@ -1,4 +1,4 @@
-// What a checkpoint of a program keeps and contains besides the model.
+// What a checkpoint of a program contains besides the model, and which steps stay in its folder.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,6 @@ struct CheckpointOptions {
   std::size_t keep_every = 0;                    // with keep_last: the steps of every keep_every-th update are kept, too
   std::optional<double> validation_loss = {};    // of this step; the link "best" names the step with the smallest
   std::map<std::string, std::string> data = {};  // the program's own bytes, by name
-};                                               // of the model that is saved; the link "best" names the smallest one's step
-std::map<std::string, std::string> data = {};    // the program's own bytes, by name
 };
 
 }  // namespace fsdp
