@@ -78,7 +78,8 @@ BOOST_AUTO_TEST_CASE(a_signal_to_one_rank_stops_all) {
     const std::string script =
         "\"$0\" \"$@\" & program=$!; [ \"$OMPI_COMM_WORLD_RANK\" = 1 ] && { until [ \"$(cat "
         "metrics.jsonl 2>&1 | grep -c '\"train\"')\" -ge " +
-        std::to_string(before + 4) + " ]; do sleep 0.02; done; kill -" + signal + " $program; }; wait $program";
+        std::to_string(before + 4) + " ] || ! kill -0 $program; do sleep 0.02; done; kill -" + signal +
+        " $program; }; wait $program";
     const Outcome outcome = run(here, loop(2, 100000, {"bash", "-c", script}));
     BOOST_TEST(outcome.code == 75, outcome.output);
     BOOST_TEST(outcome.times_said(std::string("(SIG") + signal + ")") == 1u, outcome.output);
