@@ -121,10 +121,14 @@ std::string describe_run(const CheckpointReader& reader) {
   if (const auto& valid = h.progress.validations)
     validations = format("validation loss {:.6g} at update {}; the smallest so far is {:.6g} at update {}\n", valid->loss,
                          valid->update, valid->best_loss, valid->best_update);
+  std::vector<std::string> data;
+  for (const auto& [name, bytes] : reader.user_data_sizes())
+    data.push_back(format("{} ({})", name, format_bytes(static_cast<double>(bytes))));
+  const std::string of_user = data.empty() ? "" : format("data of the program: {}\n", fmt::join(data, ", "));
   return format(
-      "{}\n{}update {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\n{}written by fsdp {}\n",
+      "{}\n{}update {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\n{}{}written by fsdp {}\n",
       reader.description(), base, h.progress.update, h.progress.tokens, h.strategy, h.shards, h.optimizer,
-      fmt::join(reader.states(), ", "), validations, h.version);
+      fmt::join(reader.states(), ", "), validations, of_user, h.version);
 }
 
 int show_difference(const TensorSource& a, const TensorSource& b, const Command& command) {
@@ -214,6 +218,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     json["strategy"] = h.strategy, json["optimizer"] = h.optimizer;
     json["version"] = h.version;
     if (h.base) json["base_model"] = {{"path", h.base->path}, {"xxh3", checksum_text(h.base->sum)}};
+    for (const auto& [name, bytes] : reader->user_data_sizes()) json["user_data"][name] = bytes;
     if (const auto& valid = h.progress.validations)
       json["validation"] = {{"update", valid->update},
                             {"loss", valid->loss},

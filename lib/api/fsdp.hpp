@@ -3,7 +3,9 @@
 #pragma once
 
 #include "api/attention.hpp"
+#include "api/checkpoint_options.hpp"
 #include "api/composition.hpp"
+#include "api/data.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/generator.hpp"
 #include "api/images.hpp"
@@ -11,6 +13,7 @@
 #include "api/layer.hpp"
 #include "api/layers.hpp"
 #include "api/losses.hpp"
+#include "api/metrics.hpp"
 #include "api/ops.hpp"
 #include "api/optimizer.hpp"
 #include "api/schedule.hpp"

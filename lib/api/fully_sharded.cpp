@@ -12,16 +12,20 @@
 #include <nlohmann/json.hpp>
 
 #include "api/chain.hpp"
+#include "api/data.hpp"
 #include "api/decoding.hpp"
 #include "api/job_parts.hpp"
+#include "api/model_inside.hpp"
 #include "api/own_optimizer.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/program.hpp"
 #include "base/version.hpp"
 #include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
@@ -32,8 +36,10 @@
 #include "nn/transformer.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
+#include "train/mean_loss.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
+#include "train/train_data.hpp"
 
 namespace fsdp {
 
@@ -178,14 +184,21 @@ void require_transformer(const Model& model, const TrainOptions& o) {
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
 std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
 
-MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding) {
+/// The size of the copy from which a rank saves in the background; 0 without FsdpOptions::background_saves.
+std::size_t snapshot_of(bool saves_in_background, const Plan& plan, const Layout& layout, const ShardingOptions& sharding,
+                        int rank, int ranks) {
+  return saves_in_background ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, ranks, !plan.averages.empty()) : 0;
+}
+
+MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding, std::size_t snapshot) {
   MemoryUse use;
   const auto bytes = memory_by_role(plan);
   for (std::size_t role = 0; role < role_count; ++role)
     if (bytes[role] > 0) use.parts.emplace_back(name_of(static_cast<BufferRole>(role)), bytes[role]);
   const std::size_t batches = sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
   use.parts.emplace_back("batches of an update", batches);
-  use.total = plan.peak_bytes + batches;
+  if (snapshot > 0) use.parts.emplace_back("copy that a save writes", snapshot);
+  use.total = plan.peak_bytes + batches + snapshot;
   return use;
 }
 
@@ -329,14 +342,30 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
           format("the shard groups of {} are the ranks of a node (shard_group_size is 0), which are known only in a job; give "
                  "shard_group_size",
                  options.sharding_strategy));
-    return memory_of(plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size)).plan,
-                     built->row_sizes(), sharding);
+    const auto [layout, plan] = plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size));
+    return memory_of(plan, built->row_sizes(), sharding,
+                     snapshot_of(options.background_saves, plan, layout, sharding, 0, ranks));
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
 }
 
 namespace {
+
+/// Returns true if `folder` is the folder of a step that is, or was, complete.
+bool is_step(const std::filesystem::path& folder) { return kind_of(folder / stored::marker_name) == PathKind::file; }
+
+/// Throws RunError if `folder` has damaged steps, so that a program does not start over unnoticed.
+void require_nothing_damaged(const std::filesystem::path& folder) {
+  if (kind_of(folder) != PathKind::folder) return;
+  std::vector<std::filesystem::path> damaged = damaged_checkpoints(folder, 0);
+  for (const std::filesystem::path& aside : steps_set_aside(folder)) damaged.push_back(aside);
+  if (!damaged.empty())
+    throw RunError(
+        format("{} is damaged, and no other checkpoint is left in {} (nothing was removed); restore it from a copy, or move it "
+               "away to start anew",
+               damaged.back().string(), folder.string()));
+}
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
   return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
@@ -352,7 +381,9 @@ struct FullyShardedDataParallel::Parts {
     predict_layer,
     measure,
     save,
+    finish_save,
     load,
+    restore,
     save_full,
     load_full,
     load_adapter,
@@ -363,7 +394,7 @@ struct FullyShardedDataParallel::Parts {
   };
   static const char* name_of(Function function) {
     constexpr std::array names = {
-        "step",      "evaluate",  "predict",      "predict_layer",      "measure",  "save",   "load",
+        "step",      "evaluate",  "predict",      "predict_layer",      "measure",  "save",   "finish_save", "load", "restore",
         "save_full", "load_full", "load_adapter", "for_each_parameter", "generate", "freeze", "unfreeze"};
     return names.at(static_cast<std::size_t>(function));
   }
@@ -378,11 +409,13 @@ struct FullyShardedDataParallel::Parts {
     if (const auto* const chain = dynamic_cast<const Chain*>(built.get())) loss_of_layers = &chain->loss();
     if (const TransformerConfig* const config = built->transformer_config(); config && config->lora.rank > 0) adapted = config;
     require_same_everywhere(*built, fields_of(user_options),
-                            format("{}{}generate_positions {}\n", text_of(user_options.param_groups), description.text(),
-                                   user_options.generate_positions));
+                            format("{}{}generate_positions {}\nbackground_saves {}\n", text_of(user_options.param_groups),
+                                   description.text(), user_options.generate_positions, user_options.background_saves));
     agree(world, [&] { check_sharding(*built, sharding, world.size()); });
     make_sharded();
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
+    saves_in_background = user_options.background_saves;
+    make_saver();
     if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
       executor().initialize_parameters(options.seed);
       executor().publish_parameters();
@@ -450,7 +483,7 @@ struct FullyShardedDataParallel::Parts {
                        "correct the program",
                        world.rank(), name_of(function)));
           });
-        if (adapted && !base && function != Function::load && function != Function::load_full)
+        if (adapted && !base && function != Function::load && function != Function::restore && function != Function::load_full)
           agree(world, [&] {
             throw UserError(
                 "adapters have no base model (they change a model that is trained already); call load_full() with it, or "
@@ -471,9 +504,18 @@ struct FullyShardedDataParallel::Parts {
     sharded->allocate(*job->rank.device, options.execution, job->comm);
   }
 
+  /// The size of the state, and so of its copy, follows from the plan.
+  void make_saver() {
+    const std::shared_ptr<Metrics> log = saver ? saver->log : nullptr;
+    snapshot_bytes = snapshot_of(saves_in_background, sharded->plan(), sharded->layout(), sharding, world.rank(), world.size());
+    saver.emplace(world, agree(world, [&] { return job->rank.device->allocate_staging(snapshot_bytes); }), job->comm.timeout_s);
+    saver->log = log;
+  }
+
   StepResult step(double learning_rate, const FillBatch& fill);
   double evaluate(const FillBatch& fill, bool use_ema);
   void freeze(const std::vector<std::string>& patterns, bool frozen);
+  double evaluate(const Samples& samples, bool use_ema);
   std::vector<float> predict(const std::string& layer, const FillBatch& fill, bool use_ema);
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema);
   /// Runs `work`, which is collective, with the average of the parameters in their place.
@@ -481,6 +523,7 @@ struct FullyShardedDataParallel::Parts {
   void require_evaluation(bool use_ema, bool of_outputs);
   std::vector<float> outputs_of(const std::string& layer, bool use_ema);
   void load(const std::filesystem::path& folder);
+  bool restore(const std::filesystem::path& folder);
   void save_full(const std::filesystem::path& path, bool use_ema);
   void load_full(const std::filesystem::path& path, const CheckpointReader* adapters = nullptr);
   void load_adapter(const std::filesystem::path& folder);
@@ -635,10 +678,16 @@ struct FullyShardedDataParallel::Parts {
   std::optional<Function> under_way;
   std::optional<LossScaler> scaler;   // with fp16
   std::optional<SpikeFilter> spikes;  // with skip_spikes
+  UserData loaded_data;
+  double last_step_s = 0, last_tokens = 0;
   std::optional<ShardedModel> sharded;
+  bool saves_in_background = false;
+  std::size_t snapshot_bytes = 0;
+  std::optional<CheckpointSaver> saver;
 };
 
 StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
+  const Timer timer;
   const Counted counted = fill_batches(sharding.plan.micro_batches, fill, learning_rate);
   const std::size_t sequences = sharding.batch.B;
   UpdateScalars scalars = {.update = progress.update + 1,
@@ -668,6 +717,7 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                  "for numbers in the data that are not finite",
                  scalars.update, result.loss, result.gradient_norm));
     });
+  last_step_s = timer.seconds(), last_tokens = counted;
   if (scaler) progress.loss_scaler = scaler->state();
   if (spikes && result.finite()) {
     spikes->update(result.loss, result.gradient_norm);
@@ -681,7 +731,12 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
 
 void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::function<void()>& work) {
   swap_average_if(use_ema);
-  work();
+  try {
+    work();
+  } catch (const CollectiveError&) {  // all ranks throw it, and training may continue
+    swap_average_if(use_ema);
+    throw;
+  }
   swap_average_if(use_ema);
 }
 
@@ -741,6 +796,22 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use
   return sum.value() / counted;
 }
 
+double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool use_ema) {
+  require_evaluation(use_ema, false);
+  const ValidBatches batches =
+      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
+  agree(world, [&] {
+    for (std::size_t label = 0; loss_of_layers && label < rows.classes; ++label)
+      require_user(
+          loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
+          "evaluate() over token data does not know the weights of classes; call evaluate() with a function that fills "
+          "batches");
+  });
+  double loss = 0;
+  with_parameters(use_ema, [&] { loss = *mean_loss(executor(), batches, world); });
+  return loss;
+}
+
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
   require_same_path(folder);
   const std::unique_ptr<CheckpointReader> checkpoint = agree(world, [&] { return open_checkpoint(folder); });
@@ -779,6 +850,8 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
     }
     load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), wanted);
     if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
+    loaded_data.clear();
+    for (const auto& [name, bytes] : checkpoint->user_data_sizes()) loaded_data[name] = checkpoint->read_user_data(name);
   });
   progress = checkpoint->header().progress;
   note_states(progress, parameters(), sharded->layout().trained(),
@@ -809,6 +882,7 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   auto trains = after.patterns.frozen;
   trains.flip();
   if (trains == trained) return;
+  saver->finish();
   const HostStates states = agree(world, [&] { return HostStates(*sharded); });
   const ShardingOptions before = std::exchange(options.sharding, std::move(after));
   try {
@@ -822,9 +896,45 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
     throw;
   }
   states.move_to(*sharded, world);
+  make_saver();
   note_states(progress, parameters(), sharded->layout().trained(), [&](std::size_t p) { return trained[p]; });
   executor().count_from(missed_updates(progress, parameters()));
   executor().publish_parameters();
+}
+
+bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
+  require_same_path(folder);
+  for (;;) {
+    const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
+    const std::int64_t all = world.sum(there);
+    agree(world, [&] {
+      if (all > 0 && there == 0)
+        throw RunError(
+            format("{} has no checkpoint on rank {}, but one on other ranks (the ranks see different folders); give a folder "
+                   "that all ranks can read",
+                   folder.string(), world.rank()));
+      if (all == 0 && world.rank() == 0) require_nothing_damaged(folder);
+    });
+    if (all == 0) return false;
+    try {
+      load(folder);
+    } catch (const CollectiveError& damage) {
+      if (!damage.damage || is_step(folder)) throw;
+      agree(world, [&] {
+        if (world.rank() != 0) return;
+        const auto latest = latest_checkpoint(folder);
+        if (!latest) throw damage;
+        print_warnings({format("{}. It was renamed to {}", damage.what(), set_aside(*latest).string())});
+      });
+      continue;
+    }
+    agree(world, [&] {  // later saves will use the names of these steps
+      if (world.rank() != 0 || is_step(folder)) return;
+      for (const std::filesystem::path& step : damaged_checkpoints(folder, progress.update))
+        print_warnings({format("{} is damaged, and was renamed to {}", step.string(), set_aside(step).string())});
+    });
+    return true;
+  }
 }
 
 void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path, bool use_ema) {
@@ -951,6 +1061,16 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
   return result;
 }
 
+double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
+  double loss = 0;
+  parts_->call(Parts::Function::evaluate, [&] {
+    const Samples* samples = nullptr;
+    agree(parts_->world, [&] { samples = &data.samples(); });
+    loss = parts_->evaluate(*samples, use_ema);
+  });
+  return loss;
+}
+
 double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
   double loss = 0;
   parts_->call(Parts::Function::evaluate, [&] { loss = parts_->evaluate(fill, use_ema); });
@@ -980,14 +1100,31 @@ double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& 
 
 std::uint64_t FullyShardedDataParallel::updates() const { return parts_->progress.update; }
 
-std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder) {
+std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder) { return save(folder, {}); }
+
+std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder, const CheckpointOptions& options) {
   Parts& p = *parts_;
   std::filesystem::path step;
   p.call(Parts::Function::save, [&] {
     p.require_same_path(folder);
-    step = save_checkpoint(folder, p.header(), p.sharded->layout(), p.executor().states(), p.world);
+    step = p.saver->save(folder, options, p.header(), p.progress, p.sharded->layout(), p.executor().states());
   });
   return step;
+}
+
+void FullyShardedDataParallel::finish_save() {
+  parts_->call(Parts::Function::finish_save, [&] { parts_->saver->finish(); });
+}
+
+bool FullyShardedDataParallel::restore(const std::filesystem::path& folder) {
+  bool is_restored = false;
+  parts_->call(Parts::Function::restore, [&] { is_restored = parts_->restore(folder); });
+  return is_restored;
+}
+
+std::optional<std::string> FullyShardedDataParallel::data(const std::string& name) const {
+  const auto found = parts_->loaded_data.find(name);
+  return found == parts_->loaded_data.end() ? std::nullopt : std::optional(found->second);
 }
 
 void FullyShardedDataParallel::load(const std::filesystem::path& folder) {
@@ -1032,14 +1169,9 @@ void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(con
       require_user(p.sharding.plan.cache.positions > 0,
                    "the model has no memory for generation (generate_positions is 0, or this is a Sequential); set it");
     });
-    p.swap_average_if(use_ema);
-    try {
+    p.with_parameters(use_ema, [&] {
       work({p.executor(), p.world, *p.sharded->model().transformer_config(), p.model_folder});
-    } catch (const CollectiveError&) {  // all ranks throw it, and training may continue
-      p.swap_average_if(use_ema);
-      throw;
-    }
-    p.swap_average_if(use_ema);
+    });
   });
 }
 
@@ -1052,10 +1184,14 @@ void FullyShardedDataParallel::unfreeze(const std::vector<std::string>& patterns
 }
 
 MemoryUse FullyShardedDataParallel::memory() const {
-  return memory_of(parts_->sharded->plan(), parts_->rows, parts_->sharding);
+  return memory_of(parts_->sharded->plan(), parts_->rows, parts_->sharding, parts_->snapshot_bytes);
 }
 std::size_t FullyShardedDataParallel::peak_bytes() const {
-  return parts_->executor().peak_bytes() + parts_->batch.size() * sizeof(std::int32_t);
+  return parts_->executor().peak_bytes() + parts_->batch.size() * sizeof(std::int32_t) + parts_->snapshot_bytes;
+}
+FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
+  Parts& p = *parts_;
+  return {*p.job, p.options, p.rows, *p.sharded, p.progress, *p.saver, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());

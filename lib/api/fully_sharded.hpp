@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/checkpoint_options.hpp"
 #include "api/composition.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
@@ -23,6 +24,7 @@
 namespace fsdp {
 
 class Model;
+class TokenData;
 struct DeviceTraits;
 
 /// The description of a model: its layers, or the name of a transformer. It has no memory for parameters.
@@ -139,6 +141,7 @@ struct FsdpOptions {
   std::vector<std::string> train_only = {};  // shell globs: all other parameters are not trained
   std::uint64_t seed = 1;                    // for initial weights, dropout and stochastic rounding; 32 bits
   std::size_t generate_positions = 0;        // for TextGenerator: the most tokens of a prompt and its text; 0: none
+  bool background_saves = false;             // save() copies the state, and returns while a thread writes the copy
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
@@ -174,8 +177,8 @@ struct StepResult {
   bool skipped = false;      // true: parameters did not change, because fp16 overflowed or because of skip_spikes
 };
 
-/// The memory of one rank in bytes, by purpose. It includes device memory, and host memory for offloaded data and for the
-/// batches of an update. All memory is planned before the first step.
+/// The memory of one rank in bytes, by purpose. It includes device memory, and host memory for offloaded data, for the batches
+/// of an update and for the copy from which a background save writes. All memory is planned before the first step.
 struct MemoryUse {
   std::vector<std::pair<std::string, std::size_t>> parts;  // "parameters", "gradients", "optimizer state", ...
   std::size_t total = 0;                                   // the planned peak
@@ -209,6 +212,8 @@ class FullyShardedDataParallel {
   /// Returns the mean loss over one micro-batch of every rank, without the terms that only training has (label smoothing,
   /// z-loss). `use_ema`: the loss of the average of the parameters, which options.ema_decay must have kept.
   double evaluate(const FillBatch& fill, bool use_ema = false);
+  /// The same over all targets of `data`, wherever its position is. Throws CollectiveError if `data` is a mixture.
+  double evaluate(const TokenData& data, bool use_ema = false);
   /// Runs forward over one micro-batch of every rank, and returns the outputs of the last layer for this rank's rows: [R,
   /// inputs of the loss], converted to fp32. `fill` need not write labels or targets. Throws CollectiveError if the model is a
   /// TransformerDescription.
@@ -226,7 +231,22 @@ class FullyShardedDataParallel {
   /// with the rank's shards, and an index in which any HDF5 tool can read whole parameters (docs/checkpoint-format.md). When
   /// the function returns, all files are on the disk. An existing step is not overwritten. If the model has adapters, only they
   /// are saved, with the path and the checksum of the base model.
+  ///
+  /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
+  /// next save(), finish_save() or the destructor returns. The first two throw an error of the save, and the destructor prints
+  /// a warning. The destructor waits at most JobOptions::timeout_s. While an exception is thrown, it does not wait for other
+  /// ranks: the step may then remain incomplete, and load() ignores it.
   std::filesystem::path save(const std::filesystem::path& folder);
+  std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
+  /// Waits until the save under way is complete; returns at once if there is none.
+  void finish_save();
+  /// Loads the latest complete step in `folder`, or the step whose folder or link (FOLDER/best) `folder` is. Returns false, and
+  /// changes nothing, if there is none. As fsdp-train does, renames a damaged step in a folder of steps, with a warning, and
+  /// loads the one before; throws CollectiveError if all are damaged.
+  bool restore(const std::filesystem::path& folder);
+  /// The data that the program stored under this name (CheckpointOptions::data) in the checkpoint that load() or restore() has
+  /// loaded; empty if there are none. Not collective.
+  std::optional<std::string> data(const std::string& name) const;
   /// Loads what save() has written: parameters, optimizer state and the number of updates. The number of ranks and the strategy
   /// may differ from those of save(). `folder` is a step's folder, or the folder that was passed to save(); then the latest
   /// complete step is loaded. If the model has adapters, also loads their base model from its recorded path, unless load_full()
@@ -265,6 +285,10 @@ class FullyShardedDataParallel {
   /// The operations of an update in order (all-gathers, computation, reductions, releases of memory), as a dry run of
   /// fsdp-train prints them. Not collective.
   std::string plan() const;
+
+  // For the library:
+  struct Inside;
+  Inside inside() const;
 
  private:
   friend class TextGenerator;

@@ -6,13 +6,24 @@
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/narrow.hpp"
+#include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "train/common_options.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {
 
-Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there ? *there : own_session.emplace()) {
+namespace {
+
+MpiSession& start_session(const JobOptions& options, MpiSession* there, std::optional<MpiSession>& own) {
+  if (options.stop_signals) hold_signals();  // before MPI starts threads
+  return there ? *there : own.emplace();
+}
+
+}  // namespace
+
+Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(start_session(options, there, own_session)) {
   if (!(options.timeout_s >= 0))
     throw UserError(format("timeout_s is {} (it must be at least 0, which means no limit); correct it", options.timeout_s));
   OptionTable table("", "", "");
@@ -47,7 +58,34 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(there 
       choice = device_choice(options.device);
     });
     rank = start_rank(choice, static_cast<std::size_t>(options.threads), *world);
+    fsdp::agree(*world, [&] {
+      if (!(options.stop_before_s >= 0 && options.stop_before_s < 1e9))
+        throw UserError(format("stop_before_s is {} (it must be a number of seconds, or 0 to not stop early); correct it",
+                               options.stop_before_s));
+      if (!options.stop_folder.empty() && !options.stop_signals)
+        throw UserError(
+            "stop_folder changes nothing (stop_signals is false, and both serve should_stop()); set stop_signals, too");
+      const bool leads = world->rank() == 0;
+      if (options.stop_signals) watch.emplace(options.stop_folder, leads && !options.stop_folder.empty(), nullptr);
+      if (options.stop_before_s > 0 && leads) job_end.emplace(options.stop_before_s);
+    });
   });
+}
+
+bool Job::Parts::should_stop() {
+  if (!stop_reason.empty()) return true;
+  std::string reason;
+  if (watch && watch->poll().stop > 0)
+    reason = watch->stop_reason();
+  else if (job_end && job_end->is_near())
+    reason = job_end->reason();
+  // The lowest rank with a reason tells it to all.
+  const std::int64_t ranks = world->size(), mine = reason.empty() ? 0 : ranks - world->rank(), most = world->max(mine);
+  if (most == 0) return false;
+  stop_reason = world->broadcast(reason, narrow<int>(ranks - most));
+  if (watch)
+    if (const std::string problem = watch->honoured_stop(); !problem.empty()) print_warnings({problem});
+  return true;
 }
 
 void Job::Parts::together(const std::function<void()>& work) {
@@ -82,6 +120,12 @@ double Job::sum(double mine) {
   parts_->together([&] { mine = parts_->world->sum(mine); });
   return mine;
 }
+bool Job::should_stop() {
+  bool answer = false;
+  parts_->together([&] { answer = parts_->should_stop(); });
+  return answer;
+}
+std::string Job::stop_reason() const { return parts_->stop_reason; }
 void Job::agree(const std::function<void()>& step) {
   parts_->together([&] {
     fsdp::agree(*parts_->world, [&] {
@@ -92,6 +136,8 @@ void Job::agree(const std::function<void()>& step) {
 }
 
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options) {
+  static_assert(stopped_exit_code == exit_code::stopped);
+  if (options.stop_signals) hold_signals();
   const auto work = [&](MpiSession& session, Communicator&, int, char**) {
     if (!body) throw UserError("there is nothing to run (body is null); give a function");
     Job job(std::make_shared<Job::Parts>(options, &session));

@@ -14,7 +14,19 @@ struct JobOptions {
   std::string sum_order = "canonical";  // of sums over ranks with NCCL; "library": NCCL's own, which may be faster
   int threads = 0;                      // OpenMP threads of this rank; 0: its share of the node's cores
   double timeout_s = 600;               // the longest wait for a rank in a collective, after which the job ends; 0: no limit
+  bool stop_signals = false;     // SIGTERM, SIGINT and SIGUSR1 do not end the program, but make should_stop() return true
+  std::string stop_folder = {};  // with stop_signals: so does a file named "stop" in this folder; empty: none
+  double stop_before_s = 0;      // so does the end of the Slurm job if it is nearer than this; 0: it does not
 };
+
+/// The exit code of a program that has saved and stopped because should_stop() returned true, as that of fsdp-train.
+inline constexpr int stopped_exit_code = 75;
+
+/// With JobOptions::stop_signals, run() calls this function. A program that calls MPI_Init itself calls it first in main():
+/// threads that started earlier, such as those of MPI, would not hold the signals, so that these would end the process. Holds
+/// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 in this thread and in all that it starts later. A signal that comes before there is a
+/// Job is kept for it. A second SIGINT always ends the process.
+void hold_signals();
 
 /// All processes of MPI_COMM_WORLD. The constructor is collective.
 class Job {
@@ -40,6 +52,13 @@ class Job {
   /// Use it for steps that may fail on some ranks only, such as reading a file or checking arguments. `step` must not call
   /// collective functions. Collective.
   void agree(const std::function<void()>& step);
+  /// Returns true if the program should save and stop, by JobOptions::stop_signals, stop_folder or stop_before_s, on any rank.
+  /// All ranks get the same answer. Call it after each step: it is one small all-reduce. Once it has returned true, it always
+  /// does. The file "stop" is removed when it first returns true.
+  bool should_stop();
+  /// Why should_stop() has returned true, the same text on all ranks: "SIGTERM", "the file checkpoints/stop" or "the job ends
+  /// in 4:30 min"; empty before that. Not collective.
+  std::string stop_reason() const;
 
   struct Parts;
   explicit Job(std::shared_ptr<Parts> parts);              // for the library

@@ -8,7 +8,9 @@
 #include "api/job.hpp"
 #include "comm/backend.hpp"
 #include "comm/mpi_session.hpp"
+#include "train/job_end.hpp"
 #include "train/machine.hpp"
+#include "train/signals.hpp"
 
 namespace fsdp {
 
@@ -23,11 +25,17 @@ struct Job::Parts {
   /// if MPI has been finalized. Collective.
   void together(const std::function<void()>& work);
 
+  /// Job::should_stop(). Collective.
+  bool should_stop();
+
   std::optional<MpiSession> own_session;  // empty if `there` is used; destroyed last, because the others use it
   MpiSession& session;
   std::unique_ptr<Communicator> world;
   CommOptions comm;
   ComputingRank rank;
+  std::optional<SignalWatch> watch;  // with JobOptions::stop_signals
+  std::optional<JobEnd> job_end;     // on rank 0, with JobOptions::stop_before_s
+  std::string stop_reason;           // once a request to stop has come
 };
 
 }  // namespace fsdp

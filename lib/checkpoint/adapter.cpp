@@ -256,6 +256,8 @@ class MergedCheckpoint final : public CheckpointReader {
   std::size_t file_bytes() const override { return file_bytes_; }
   bool was_trained(const std::string&) const override { return false; }
   std::optional<double> norm(const std::string&, const std::string&) const override { return {}; }
+  std::map<std::string, std::size_t> user_data_sizes() const override { return {}; }
+  std::string read_user_data(const std::string&) const override { return ""; }
   const StoredParts& parts() const override { return *parts_; }
   void prefetch_state(const std::string&, const std::string&, Range) const override {}
   void verify(int, int, const ByteProgress&) const override {}

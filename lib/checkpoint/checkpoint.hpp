@@ -67,6 +67,13 @@ struct BaseModel {
   std::uint64_t sum = 0;
 };
 
+/// Bytes that a user's program stores in a checkpoint, by name.
+using UserData = std::map<std::string, std::string>;
+inline constexpr std::size_t most_user_bytes = std::size_t{1} << 30;  // of one name
+/// Throws UserError unless each name has 1 to 100 printable ASCII characters without '/', is not "." or "..", and its data have
+/// at most most_user_bytes.
+void check(const UserData& data);
+
 /// The metadata of a checkpoint.
 struct CheckpointHeader {
   StoredModel model;
@@ -86,6 +93,9 @@ struct CheckpointHeader {
   /// The tokenizer's files, which save_checkpoint() also writes. Null in a header that was read from a checkpoint: then the
   /// files are in the step folder.
   std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files = {};
+  /// The data of the user's program, which rank 0 writes into the index; null if there are none. Null in a header that was read
+  /// from a checkpoint: CheckpointReader::read_user_data() reads them.
+  std::shared_ptr<const UserData> user_data = {};
   std::string version;
 };
 
@@ -162,6 +172,10 @@ class CheckpointReader : public TensorSource {
   virtual bool was_trained(const std::string& name) const = 0;
   /// The L2 norm of the tensor when it was saved; NaN if an element was not finite; empty if the checkpoint has no norm.
   virtual std::optional<double> norm(const std::string& state, const std::string& name) const = 0;
+  /// The names of the user's data in the checkpoint, and how many bytes each has. Throws DamagedError.
+  virtual std::map<std::string, std::size_t> user_data_sizes() const = 0;
+  /// Reads user data, whose name must be in user_data_sizes(). Damaged bytes throw DamagedError, with any Verify.
+  virtual std::string read_user_data(const std::string& name) const = 0;
   /// Says which elements are in which rank's file.
   virtual const StoredParts& parts() const = 0;
   /// Announces that these elements will be read soon, so that the disk can start reading. Does nothing if the checkpoint does

@@ -29,8 +29,8 @@ class ShardedCheckpoint final : public CheckpointReader {
  public:
   ShardedCheckpoint(const fs::path& folder, Verify verify, Weights weights)
       : folder_(folder), verify_(verify), weights_(weights), marker_(stored::read_complete(folder)) {
-    const fs::path path = folder / stored::index_name;
-    index_ = stored::read_index_attributes(h5::File::open(path, Verify::yes, marker_.files.back().sum), path.string());
+    const fs::path path = index_path();
+    index_ = stored::read_index_attributes(open_index(), path.string());
     const CheckpointHeader& header = index_.header;
     if (index_.save_id != marker_.save_id || static_cast<std::size_t>(header.world_size) + 1 != marker_.files.size())
       damaged(path, "it belongs to another save than the other files");
@@ -89,6 +89,9 @@ class ShardedCheckpoint final : public CheckpointReader {
     return stored::state_shape(tensor.shape, *stored::extent_of(tensor.unit, state));
   }
   const StoredParts& parts() const override { return *parts_; }
+
+  std::map<std::string, std::size_t> user_data_sizes() const override { return stored::user_data_sizes(open_index()); }
+  std::string read_user_data(const std::string& name) const override { return stored::read_user_data(open_index(), name); }
 
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
@@ -166,6 +169,8 @@ class ShardedCheckpoint final : public CheckpointReader {
     return is_average ? average_state : state;
   }
 
+  fs::path index_path() const { return folder_ / stored::index_name; }
+  h5::File open_index() const { return h5::File::open(index_path(), Verify::yes, marker_.files.back().sum); }
   fs::path rank_path(int rank) const { return folder_ / stored::rank_file_name(rank, index_.header.world_size); }
 
   /// Returns an open rank file. Opens it if necessary; if too many are open then, the least recently used one is closed. The

@@ -241,6 +241,7 @@ FileSum write_index(const fs::path& path, const stored::Index& index, const std:
         parts.push_back({range, stored::rank_file_name(rank, index.header.world_size), stored::slice_name(state, name)});
       file.create_virtual_dataset(stored::whole_name(state, name), stored::state_shape(parameters[p].shape, *extent), parts);
     }
+  if (index.header.user_data) stored::write_user_data(file, *index.header.user_data);
   return file.seal();
 }
 
@@ -301,6 +302,23 @@ void complete(const Names& names, const stored::Index& index, const std::vector<
 }
 
 }  // namespace
+
+void check(const UserData& data) {
+  constexpr std::size_t most_characters = 100;
+  for (const auto& [name, bytes] : data) {
+    const auto is_allowed = [](char c) { return c >= ' ' && c <= '~' && c != '/'; };
+    if (name.empty() || name.size() > most_characters || name == "." || name == ".." ||
+        !std::all_of(name.begin(), name.end(), is_allowed))
+      throw UserError(
+          format("'{}' cannot name data in a checkpoint (a name has 1 to {} printable ASCII characters without '/'); choose "
+                 "another name",
+                 excerpt(name), most_characters));
+    if (bytes.size() > most_user_bytes)
+      throw UserError(format("the data '{}' have {} (a checkpoint holds at most {} for each name); write a file of their own",
+                             name, format_bytes(static_cast<double>(bytes.size())),
+                             format_bytes(static_cast<double>(most_user_bytes))));
+  }
+}
 
 std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size, bool with_average) {
   std::size_t bytes = 0;
@@ -483,6 +501,8 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
         job_->all_bytes +=
             sizeof(float) * (*extent == Extent::element ? layout.units()[u].numel : layout.state_numel(u, *extent));
   }
+  if (header.user_data)
+    for (const auto& [name, bytes] : *header.user_data) job_->all_bytes += bytes.size();
   if (rank == 0) {
     std::random_device random;
     job_->index.save_id = (std::uint64_t{random()} << 32) | random();

@@ -236,6 +236,53 @@ Progress read_progress(const h5::Node& node) {
           read_states_began(node)};
 }
 
+namespace {
+
+constexpr std::size_t bytes_at_once = std::size_t{1} << 20;
+
+std::string user_data_name(const std::string& name) { return slice_name(user_data_group, name); }
+
+}  // namespace
+
+void write_user_data(h5::File& file, const UserData& data) {
+  std::vector<std::uint32_t> piece;
+  for (const auto& [name, bytes] : data) {
+    h5::Integers dataset = file.create_integers(user_data_name(name), 1, h5::Compression::none);
+    for (std::size_t at = 0; at < bytes.size(); at += bytes_at_once) {
+      const std::string_view part = std::string_view(bytes).substr(at, bytes_at_once);
+      piece.assign(part.size(), 0);
+      std::transform(part.begin(), part.end(), piece.begin(), [](char byte) { return static_cast<unsigned char>(byte); });
+      dataset.append(piece);
+    }
+  }
+}
+
+std::map<std::string, std::size_t> user_data_sizes(const h5::File& file) {
+  std::map<std::string, std::size_t> sizes;
+  if (!file.has(user_data_group)) return sizes;
+  for (const std::string& name : file.dataset_names(user_data_group))
+    sizes[name] = numel(file.integers(user_data_name(name)).shape());
+  return sizes;
+}
+
+std::string read_user_data(const h5::File& file, const std::string& name) {
+  const h5::Integers dataset = file.integers(user_data_name(name));
+  const std::size_t size = numel(dataset.shape());
+  if (size > most_user_bytes)
+    throw UserError(format("{} has {} bytes (data of a program have at most {}); use another checkpoint", user_data_name(name),
+                           size, most_user_bytes));
+  dataset.require_whole();
+  std::string bytes(size, '\0');
+  std::vector<std::int64_t> piece(std::min(bytes.size(), bytes_at_once));
+  for (std::size_t at = 0; at < bytes.size(); at += bytes_at_once) {
+    const Range range{at, std::min(bytes.size(), at + bytes_at_once)};
+    dataset.read(range, piece.data());
+    std::transform(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(range.size()),
+                   bytes.begin() + static_cast<std::ptrdiff_t>(at), [](std::int64_t byte) { return static_cast<char>(byte); });
+  }
+  return bytes;
+}
+
 void write_states(h5::Node& node, const std::vector<std::string>& states) {
   node.write_text("states", format("{}", fmt::join(states, " ")));
 }

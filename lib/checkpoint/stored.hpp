@@ -64,6 +64,12 @@ Index read_index_attributes(const h5::Node& node, const std::string& name);
 
 void write_progress(h5::Node& node, const Progress& progress);
 Progress read_progress(const h5::Node& node);
+/// The group in the index that has a dataset of bytes for each entry of UserData.
+inline constexpr const char* user_data_group = "user_data";
+void write_user_data(h5::File& file, const UserData& data);
+std::map<std::string, std::size_t> user_data_sizes(const h5::File& file);
+std::string read_user_data(const h5::File& file, const std::string& name);
+
 /// The names of the stored states, parameters_state first.
 void write_states(h5::Node& node, const std::vector<std::string>& states);
 std::vector<std::string> read_states(const h5::Node& node);

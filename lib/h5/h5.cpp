@@ -624,7 +624,7 @@ void Integers::append(std::span<const std::uint32_t> values) {
 
 Integers File::create_integers(const std::string& name, std::size_t bytes, Compression compression) {
   const Lock lock;
-  expect(bytes == 2 || bytes == 4, "tokens have 16 or 32 bits");
+  expect(bytes == 1 || bytes == 2 || bytes == 4, "integers have 8, 16 or 32 bits");
   const std::string what = format("{} of {}", name, what_);
   const Handle creation = dataset_creation(what), links = property_list(H5P_LINK_CREATE);
   check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
@@ -635,7 +635,7 @@ Integers File::create_integers(const std::string& name, std::size_t bytes, Compr
     check_h5(H5Pset_deflate(creation.id(), deflate_level), "H5Pset_deflate", what);
   }
   const Handle space(check_h5(H5Screate_simple(1, &none, &unlimited), "H5Screate_simple", what), H5Sclose, "H5Sclose");
-  const hid_t type = bytes == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
+  const hid_t type = bytes == 1 ? H5T_STD_U8LE : bytes == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
   Handle made(check_h5(H5Dcreate2(handle_.id(), name.c_str(), type, space.id(), links.id(), creation.id(), H5P_DEFAULT),
                        "H5Dcreate2", what),
               H5Dclose, "H5Dclose");

@@ -175,7 +175,7 @@ class File : public Node {
   std::uint64_t reserve_dataset(const std::string& name, const Shape& shape, DType type);
   /// Creates a virtual fp32 dataset. Elements that are in no part, or whose file is missing, are read as NaN.
   void create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts);
-  /// Creates an empty 1-D dataset of unsigned integers with `bytes` bytes (2 or 4) each, in chunks of 64 Ki elements.
+  /// Creates an empty 1-D dataset of unsigned integers with `bytes` bytes (1, 2 or 4) each, in chunks of 64 Ki elements.
   Integers create_integers(const std::string& name, std::size_t bytes, Compression compression);
   bool has(const std::string& name) const;
   /// dataset() and integers() open a dataset. They throw UserError if the elements of that dataset are not stored in this

@@ -32,10 +32,11 @@ nlohmann::json or_null(const std::optional<T>& value) {
 std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s) {
   const std::string in_loss = format_count(m.tokens_per_second),
                     all = m.positions_per_second > 0 ? format_count(m.positions_per_second) : in_loss;
-  std::string line =
-      format("step {}/{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s{}", m.step, max_step, m.loss,
-             m.gradient_norm, m.learning_rate, m.ms, all, all == in_loss ? "" : format(" ({} in the loss)", in_loss));
+  std::string line = format("step {}{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s{}", m.step,
+                            max_step > 0 ? format("/{}", max_step) : "", m.loss, m.gradient_norm, m.learning_rate, m.ms, all,
+                            all == in_loss ? "" : format(" ({} in the loss)", in_loss));
   if (m.mfu) line += format("  mfu {:.1f} %", 100 * *m.mfu);
+  for (const auto& [name, number] : m.numbers) line += format("  {} {:.4g}", name, number);
   if (m.step < max_step) line += format("  eta {}", format_duration(eta_s));
   return line;
 }
@@ -138,6 +139,7 @@ void Metrics::train(const TrainMetrics& m) {
                          {"data_wait_ms", m.data_wait_ms},
                          {"mem_peak_bytes", m.mem_peak_bytes}};
   for (const auto& [group, norm] : m.group_norms) line["gnorms"][group] = norm;
+  for (const auto& [name, number] : m.numbers) line["numbers"][name] = number;
   if (m.straggler)
     line["straggler"] = {{"rank", m.straggler->rank},
                          {"host", m.straggler->host},
@@ -150,7 +152,7 @@ void Metrics::train(const TrainMetrics& m) {
   if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_)
     print(line, step_line(m, max_step_, eta_s));
   write(std::move(line));
-  if (shows_bar())
+  if (shows_bar() && max_step_ > 0)
     bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_),
                 format("step {}/{}  loss {:.4f}  {} left", m.step, max_step_, m.loss, format_duration(eta_s)));
 }

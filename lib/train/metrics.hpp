@@ -60,6 +60,7 @@ struct TrainMetrics {
   std::span<const std::pair<std::string, double>> group_norms = {};  // by group of parameters, with --log-group-norms
   std::optional<Straggler> straggler = {};                           // set every log_interval updates, if known
   double positions_per_second = 0;  // all computed tokens, in the loss or not; 0: same as tokens_per_second
+  std::span<const std::pair<std::string, double>> numbers = {};  // of a user's program, by name
 };
 
 /// An update that was left out (the weights did not change) because the gradient overflowed in fp16 or the update was a spike.
@@ -151,7 +152,8 @@ class Metrics {
 };
 
 /// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min". If only some tokens count in the
-/// loss: "9.93 k tok/s (2.50 k in the loss)".
+/// loss: "9.93 k tok/s (2.50 k in the loss)". If max_step is 0, the last step is unknown: "step 120". The numbers of a user's
+/// program are appended.
 std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s);
 
 }  // namespace fsdp

@@ -106,7 +106,7 @@ SignalWatch::SignalWatch(std::filesystem::path save_dir, bool leads, std::FILE* 
     : save_dir_(std::move(save_dir)), leads_(leads), stops_at_start_(stops_before), saves_at_start_(saves_before) {
   ++watches;
   hold_signals();
-  if (leads_) {
+  if (leads_ && out) {
     const std::lock_guard lock(announcing);
     announcement = {out, {}};
   }

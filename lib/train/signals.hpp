@@ -36,7 +36,8 @@ struct Outlook {
 class SignalWatch {
  public:
   /// Only the leading rank (`leads`, rank 0) looks for the files `stop` and `save`, at most once a second. It also reports a
-  /// signal to stop on `out` at once, because the run may need minutes to finish the update under way and to save.
+  /// signal to stop on `out` at once, because the run may need minutes to finish the update under way and to save; null: it
+  /// does not.
   SignalWatch(std::filesystem::path save_dir, bool leads, std::FILE* out = stderr);
   SignalWatch(const SignalWatch&) = delete;
   ~SignalWatch();

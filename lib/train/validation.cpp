@@ -31,7 +31,8 @@ void with_chosen_weights(const LoopContext& loop, Work&& work) {
   swap();
 }
 
-/// Returns true if the loss is the smallest so far. A loss that is not finite is not.
+}  // namespace
+
 bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss) {
   constexpr double none = std::numeric_limits<double>::max();
   const Validations before = all.value_or(Validations{.best_loss = none});
@@ -40,8 +41,6 @@ bool note_validation(std::optional<Validations>& all, std::uint64_t update, doub
                     is_best ? loss : before.best_loss, is_best ? 0 : before.since_best + 1};
   return is_best;
 }
-
-}  // namespace
 
 bool validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop) {
   if (!data) return false;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "generate/generator.hpp"
@@ -11,6 +12,9 @@
 #include "train/train_data.hpp"
 
 namespace fsdp {
+
+/// Notes the loss of a validation. Returns true if it is the smallest so far, which a loss that is not finite is not.
+bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss);
 
 /// Reports the mean loss over `data`, which may be null. With --use-ema, it is that of the average of the weights. Stops
 /// without a result if `stop` returns true on any rank. If the data cannot be read, saves first. Notes the result in the run's

@@ -54,9 +54,26 @@ TransformerDescription small_transformer() {
   return gpt;
 }
 
+void fill(const Batch& batch, std::uint64_t update, int rank) {
+  for (std::size_t r = 0; r < batch.tokens().size(); ++r) {
+    const std::size_t token = (r * r + 3 * update + 5 * static_cast<std::size_t>(rank)) % vocabulary;
+    batch.tokens()[r] = static_cast<int>(token);
+    batch.labels()[r] = r % 5 == 4 ? -1 : static_cast<int>((2 * token + 1) % vocabulary);
+  }
+}
+
+using Parameters = std::map<std::string, std::vector<float>>;
+Parameters parameters_of(FullyShardedDataParallel& sharded) {  // on rank 0
+  Parameters all;
+  sharded.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
+    all[name] = {values.begin(), values.end()};
+  });
+  return all;
+}
+
 struct Outcome {
   std::vector<double> losses, norms;
-  std::map<std::string, std::vector<float>> parameters;  // on rank 0
+  Parameters parameters;  // on rank 0
   bool operator==(const Outcome&) const = default;
 };
 
@@ -79,18 +96,10 @@ Outcome train(const std::string& device, const ModelDescription& model, const Fs
   if (!base.empty()) sharded.load_full(base);
   Outcome outcome;
   for (int step = 0; step < steps; ++step) {
-    const StepResult result = sharded.step(5e-3, [&](const Batch& batch) {
-      for (std::size_t r = 0; r < batch.tokens().size(); ++r) {
-        const std::size_t token = (r * r + 3 * sharded.updates() + 5 * static_cast<std::size_t>(job.rank())) % vocabulary;
-        batch.tokens()[r] = static_cast<int>(token);
-        batch.labels()[r] = r % 5 == 4 ? -1 : static_cast<int>((2 * token + 1) % vocabulary);
-      }
-    });
+    const StepResult result = sharded.step(5e-3, [&](const Batch& batch) { fill(batch, sharded.updates(), job.rank()); });
     outcome.losses.push_back(result.loss), outcome.norms.push_back(result.gradient_norm);
   }
-  sharded.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    outcome.parameters[name] = {values.begin(), values.end()};
-  });
+  outcome.parameters = parameters_of(sharded);
   if (steps > 0) BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
   return outcome;
 }
@@ -259,6 +268,30 @@ class Unchanged final : public ElementwiseOptimizer {
 };
 
 }  // namespace
+
+BOOST_AUTO_TEST_CASE(background_saves_copy_the_state_of_a_gpu) {
+  const std::filesystem::path folder = "api-on-gpu-" + std::to_string(world().size());
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+  JobOptions of_job;
+  of_job.device = "cuda";
+  Job job(of_job);
+  FsdpOptions options = options_of("FULL_SHARD", "bf16");
+  options.background_saves = true;
+  FullyShardedDataParallel model(job, small_model(), options);
+  const auto step = [&] {
+    model.step(5e-3, [&](const Batch& batch) { fill(batch, model.updates(), job.rank()); });
+    return parameters_of(model);
+  };
+  const Parameters saved = step();
+  model.save(folder);
+  const bool moves = step() != saved;
+  BOOST_TEST((moves || world().rank() != 0));
+  model.finish_save();
+  BOOST_TEST(model.peak_bytes() == model.memory().total);
+  BOOST_TEST(model.restore(folder));
+  BOOST_TEST(model.updates() == 1u);
+  BOOST_TEST((parameters_of(model) == saved));
+}
 
 BOOST_AUTO_TEST_CASE(what_does_not_work_on_gpus_is_refused_by_name) {
   JobOptions of_job;

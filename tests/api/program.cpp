@@ -1,6 +1,8 @@
 // A user's program with the mistake that its argument names; jobs.cpp runs it.
 #include <mpi.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -116,6 +118,27 @@ int main(int argc, char** argv) {
          MPI_Barrier(MPI_COMM_WORLD);
          MPI_Finalize();
          return 0;
+       }},
+      {"unfinished_save",
+       [&] {
+         return fsdp::run(argc, argv, [](fsdp::Job& job) {
+           fsdp::FullyShardedDataParallel sharded(job, small_model(), {.batch_size = 2, .background_saves = true});
+           sharded.step(1e-2, fill);
+           sharded.save("checkpoints");
+           return 0;
+         });
+       }},
+      {"signal_by_itself",
+       [&] {
+         fsdp::hold_signals();
+         return by_itself(argc, argv, [&] {
+           options.stop_signals = true;
+           fsdp::Job job(options);
+           if (job.rank() == 1) kill(getpid(), SIGTERM);
+           for (int i = 0; i < 1000 && !job.should_stop(); ++i) usleep(10000);
+           if (job.rank() == 0) std::printf("stops: %s\n", job.stop_reason().c_str());
+           return job.should_stop() ? fsdp::stopped_exit_code : 1;
+         });
        }},
       {"device",
        [&] {

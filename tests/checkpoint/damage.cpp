@@ -115,7 +115,9 @@ BOOST_AUTO_TEST_CASE(an_unfinished_save_is_passed_over_and_removed_by_the_next) 
 // Checksums cover every byte: if any is flipped, verify() names the file and, for data, the tensor.
 BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found_wherever_it_is) {
   const TemporaryFolder folder;
-  const fs::path step = save(folder.path(), Run{});
+  Run run;
+  run.user_data = {{"sampler", std::string(50000, 's')}};
+  const fs::path step = save(folder.path(), run);
   for (const std::string& name : {second_file, std::string("checkpoint.h5")}) {
     const std::size_t size = fs::file_size(step / name);
     int inside_tensors = 0;
@@ -130,6 +132,32 @@ BOOST_AUTO_TEST_CASE(a_flipped_byte_is_found_wherever_it_is) {
     BOOST_TEST((name == second_file ? inside_tensors > 5 : inside_tensors == 0));
   }
   CheckpointReader::open(step)->verify(0, 1);
+}
+
+BOOST_AUTO_TEST_CASE(damaged_data_of_a_user_is_not_returned) {
+  const TemporaryFolder folder;
+  Run run;
+  std::string bytes(150000, '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i / 251);
+  run.user_data = {{"empty", ""}, {"a name with spaces.bin", bytes}};
+  const fs::path step = save(folder.path(), run);
+  const auto reader = CheckpointReader::open(step, Verify::no);
+  BOOST_CHECK((reader->user_data_sizes() ==
+               std::map<std::string, std::size_t>{{"empty", 0}, {"a name with spaces.bin", bytes.size()}}));
+  BOOST_TEST(reader->read_user_data("empty") == "");
+  BOOST_TEST((reader->read_user_data("a name with spaces.bin") == bytes));
+  const std::string index = read_file(step / "checkpoint.h5");
+  const std::size_t begin = index.find(bytes.substr(1000, 100));
+  BOOST_REQUIRE(begin != std::string::npos);
+  for (const std::size_t at : {begin, begin + 50000}) {
+    flip(step / "checkpoint.h5", at);
+    CHECK_CONTAINS(message_of([&] { reader->read_user_data("a name with spaces.bin"); }), "checkpoint.h5 is damaged");
+    flip(step / "checkpoint.h5", at);
+  }
+  BOOST_TEST((reader->read_user_data("a name with spaces.bin") == bytes));
+  for (const std::string& name :
+       {std::string(), std::string("a/b"), std::string(".."), std::string(101, 'n'), std::string("\n")})
+    CHECK_CONTAINS(message_of([&] { check({{name, ""}}); }), "cannot name data in a checkpoint");
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_verification_cover_all_files) {

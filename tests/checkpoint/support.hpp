@@ -91,6 +91,7 @@ struct Run {
   ParameterPatterns patterns = {};
   std::filesystem::path model_folder = {};
   h5::Compression compression = h5::Compression::none;
+  UserData user_data = {};
 
   MeshShape mesh() const { return mesh_shape(find_placement(strategy), world_size, 2); }
   std::vector<UnitSpec> units() const {
@@ -108,6 +109,7 @@ struct Run {
     header.optimizer = "adamw";
     header.options_json = R"({"lr": 0.001})";
     header.model_folder = model_folder.string();
+    header.user_data = std::make_shared<const UserData>(user_data);
     header.version = "test";
     return header;
   }

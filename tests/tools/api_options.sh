@@ -14,7 +14,8 @@ rows_of() {
 status=0
 for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions \
   lib/api/attention.hpp:{AttentionOptions,TransformerBlockOptions} lib/api/images.hpp:WindowOptions \
-  lib/api/generator.hpp:{TextGeneratorOptions,GenerationConfig}; do
+  lib/api/generator.hpp:{TextGeneratorOptions,GenerationConfig} lib/api/checkpoint_options.hpp:CheckpointOptions \
+  lib/api/data.hpp:TokenDataOptions lib/api/metrics.hpp:MetricsOptions; do
   options=$(options_of "${pair%:*}" "${pair#*:}")
   [[ $(wc -l <<<"$options") -ge 4 ]] || { echo "${pair#*:} was not found (this test looks in the wrong place)" && exit 1; }
   if ! diff <(echo "$options") <(rows_of "${pair#*:}"); then

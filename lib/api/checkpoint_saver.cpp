@@ -1,0 +1,126 @@
+#include "api/checkpoint_saver.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "api/words.hpp"
+#include "base/format.hpp"
+#include "base/program.hpp"
+#include "checkpoint/save_folder.hpp"
+#include "checkpoint/stored.hpp"
+#include "comm/agree.hpp"
+#include "files/checksum.hpp"
+#include "files/input_file.hpp"
+#include "train/options.hpp"
+#include "train/validation.hpp"
+
+namespace fsdp {
+
+namespace {
+
+/// Returns the options of fsdp-train that keep steps, checked by its table.
+SaveOptions kept_steps(const CheckpointOptions& o) {
+  const auto unless_zero = [](std::size_t n) { return n > 0 ? std::optional(format("{}", n)) : std::nullopt; };
+  TrainOptions options;
+  OptionTable table = train_option_table(options, 1);
+  set_fields(table,
+             {{"keep-last", "keep_last", unless_zero(o.keep_last)}, {"keep-every", "keep_every", unless_zero(o.keep_every)}});
+  return options.save;
+}
+
+/// One line for each option.
+std::string text_of_saved(const CheckpointOptions& o) {
+  std::string text = format("keep_last {}\nkeep_every {}\n", o.keep_last, o.keep_every);
+  text += o.validation_loss ? format("validation_loss {}\n", *o.validation_loss) : "no validation_loss\n";
+  for (const auto& [name, bytes] : o.data)
+    text += format("data '{}' of {} bytes with checksum {}\n", name, bytes.size(),
+                   checksum_text(checksum(bytes.data(), bytes.size())));
+  return text;
+}
+
+std::string first_line_that_differs(const std::string& a, const std::string& b) {
+  std::size_t begin = 0, end = a.find('\n');
+  while (end != std::string::npos && b.compare(begin, end - begin + 1, a, begin, end - begin + 1) == 0)
+    begin = end + 1, end = a.find('\n', begin);
+  return a.substr(begin, end == std::string::npos ? end : end - begin);
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(Communicator& world, Buffer snapshot, double patience_s)
+    : world_(world), snapshot_(std::move(snapshot)), patience_s_(patience_s), exceptions_(std::uncaught_exceptions()) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  if (!save_ || std::uncaught_exceptions() > exceptions_) return;
+  const Timer timer;
+  while (save_->stage() == CheckpointSave::Stage::working && (patience_s_ == 0 || timer.seconds() < patience_s_))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (save_->took_s() >= 0)
+    keep_steps();
+  else if (world_.rank() == 0 || save_->stage() != CheckpointSave::Stage::done)
+    print_warnings({format("{} is not complete; call finish_save() before the model is destroyed, which reports the reason",
+                           save_->folder().string())});
+}
+
+std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder, const CheckpointOptions& options,
+                                            CheckpointHeader header, Progress& progress, const Layout& layout,
+                                            std::span<const ShardState> states) {
+  finish();
+  const std::string text = text_of_saved(options);
+  require_same(world_, text, [&](const std::string& first) {
+    throw UserError(
+        format("the ranks save different things ('{}' here, '{}' on rank 0, but a checkpoint has one copy of them for any "
+               "number of ranks); give all ranks the same",
+               first_line_that_differs(text, first), first_line_that_differs(first, text)));
+  });
+  agree(world_, [&] {
+    check(options.data);
+    kept_ = kept_steps(options);
+    kept_.folder = folder;
+  });
+  const Timer timer;
+  if (options.validation_loss) note_validation(progress.validations, progress.update, *options.validation_loss);
+  header.progress = progress;
+  if (!options.data.empty() && world_.rank() == 0) header.user_data = std::make_shared<const UserData>(options.data);
+  validations_ = progress.validations, update_ = progress.update;
+  save_ = std::make_unique<CheckpointSave>(folder, header, layout, states, world_,
+                                           std::span(snapshot_.data(), snapshot_.bytes()), kept_.compression, [log = log] {
+                                             if (log) log->sync();
+                                           });
+  const std::filesystem::path step = save_->folder();
+  stall_s_ = timer.seconds();
+  if (snapshot_.bytes() == 0) finish();
+  return step;
+}
+
+void CheckpointSaver::finish() {
+  if (!save_) return;
+  const Timer timer;
+  const std::unique_ptr<CheckpointSave> save = std::move(save_);
+  save->finish();
+  stall_s_ += timer.seconds();
+  if (log) log->save(update_, save->folder(), std::max(save->took_s(), stall_s_) * 1e3, stall_s_ * 1e3);
+  keep_steps();
+}
+
+void CheckpointSaver::keep_steps() {
+  if (world_.rank() != 0) return;
+  std::vector<std::string> problems;
+  try {
+    if (validations_ && validations_->best_update > 0 &&
+        kind_of(kept_.folder / stored::step_name(validations_->best_update)) != PathKind::missing)
+      link_best(kept_.folder, validations_->best_update);
+  } catch (const std::exception& problem) {
+    problems.push_back(format("{} does not name the best step, that of update {} ({})", (kept_.folder / best_name).string(),
+                              validations_->best_update, problem.what()));
+  }
+  if (kept_.keep_last > 0)
+    if (std::string problem = remove_old_checkpoints(kept_.folder, kept_.keep_last, kept_.keep_every); !problem.empty())
+      problems.push_back(std::move(problem));
+  print_warnings(problems);
+}
+
+}  // namespace fsdp

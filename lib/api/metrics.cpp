@@ -1,0 +1,148 @@
+#include "api/metrics.hpp"
+
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "api/model_inside.hpp"
+#include "api/words.hpp"
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/version.hpp"
+#include "comm/agree.hpp"
+#include "train/metrics.hpp"
+#include "train/trace.hpp"
+
+namespace fsdp {
+
+struct MetricsLog::Parts {
+  /// May throw on one rank and not on others.
+  Parts(FullyShardedDataParallel& of_model, TrainOptions with)
+      : model(of_model),
+        options(std::move(with)),
+        leads(model.inside().job.world->rank() == 0),
+        log(std::make_shared<Metrics>(options.log_file, options.log_interval, leads, stderr, options.log_format)) {
+    if (!options.trace.file.empty()) {
+      recorder = std::make_unique<Recorder>(model.inside().sharded.plan(), options.trace.updates);
+      if (leads) trace_file = std::make_unique<TraceFile>(options.trace.file);
+    }
+  }
+
+  void start(const std::string& save_dir) {
+    const FullyShardedDataParallel::Inside inside = model.inside();
+    nlohmann::json all = to_json(options);
+    all["save-dir"] = save_dir;
+    std::size_t parameters = 0;
+    for (const Parameter& parameter : inside.sharded.model().parameters()) parameters += numel(parameter.shape);
+    log->start({.version = version_string(),
+                .world_size = inside.job.world->size(),
+                .strategy = std::string(inside.sharded.placement().name),
+                .options = &all,
+                .parameters = parameters,
+                .plan_peak_bytes = inside.sharded.plan().peak_bytes,
+                .step = inside.progress.update,
+                .max_step = options.max_update,
+                .shard_ranks = inside.sharded.layout().shards(),
+                .traffic = {}});
+  }
+
+  void before_step() {
+    Executor& executor = model.inside().sharded.executor();
+    executor.reset_times();
+    if (recorder) executor.record(recorder->next(model.inside().progress.update + 1));
+  }
+
+  /// Collective.
+  void write_trace() {
+    const std::string problem =
+        fsdp::write_trace(*recorder, model.inside().sharded, *model.inside().job.world, trace_file.get());
+    if (!problem.empty())
+      log->say("warning: " + problem);
+    else
+      log->say(format("trace of {}: {}; open it at https://ui.perfetto.dev", plural(recorder->updates().size(), "update"),
+                      options.trace.file.string()));
+    recorder.reset();
+  }
+
+  FullyShardedDataParallel& model;
+  const TrainOptions options;
+  const bool leads;
+  const std::shared_ptr<Metrics> log;
+  std::unique_ptr<TraceFile> trace_file;  // on rank 0, with options.trace
+  std::unique_ptr<Recorder> recorder;     // until the trace is written
+};
+
+MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o) {
+  const FullyShardedDataParallel::Inside inside = model.inside();
+  inside.job.together([&] {
+    agree(*inside.job.world, [&] {
+      const auto if_given = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
+      TrainOptions with = inside.options;
+      OptionTable table = train_option_table(with, 1);
+      set_fields(
+          table,
+          {{"log-file", "log_file", if_given(o.log_file)},
+           {"log-interval", "log_interval", format("{}", o.log_interval)},
+           {"log-format", "log_format", o.log_format},
+           {"max-update", "max_update", o.max_update > 0 ? std::optional(format("{}", o.max_update)) : std::nullopt},
+           {"trace", "trace", if_given(o.trace)},
+           {"trace-updates", "trace_updates", o.trace.empty() ? std::nullopt : std::optional(format("{}", o.trace_updates))}});
+      parts_ = std::make_unique<Parts>(model, std::move(with));
+      parts_->start(o.save_dir);
+    });
+    inside.saver.log = parts_->log;
+    parts_->before_step();
+  });
+}
+MetricsLog::~MetricsLog() {
+  if (parts_->recorder) parts_->model.inside().sharded.executor().record({});  // the recorder's memory ends here
+}
+
+void MetricsLog::train(const StepResult& result, double learning_rate,
+                       const std::vector<std::pair<std::string, double>>& numbers) {
+  const FullyShardedDataParallel::Inside inside = parts_->model.inside();
+  inside.job.together([&] {
+    Parts& p = *parts_;
+    Executor& executor = inside.sharded.executor();
+    const auto& scaler = inside.progress.loss_scaler;
+    const double ms = inside.last_step_s * 1e3;
+    const double positions = static_cast<double>(p.options.sharding.batch.rows() * p.options.sharding.plan.micro_batches *
+                                                 static_cast<std::size_t>(inside.job.world->size()));
+    if (result.skipped)
+      p.log->skip({.step = inside.progress.update + 1, .ms = ms});
+    else
+      p.log->train({.step = inside.progress.update,
+                    .loss = result.loss,
+                    .learning_rate = learning_rate,
+                    .gradient_norm = result.gradient_norm,
+                    .largest_loss = std::numeric_limits<double>::quiet_NaN(),  // unknown
+                    .tokens = inside.progress.tokens,
+                    .tokens_per_second = inside.last_tokens / inside.last_step_s,
+                    .ms = ms,
+                    .mfu = {},
+                    .loss_scale = scaler ? std::optional(scaler->scale) : std::nullopt,
+                    .comm_exposed_ms = executor.knows_times() ? std::optional(executor.times().exposed * 1e3) : std::nullopt,
+                    .mem_peak_bytes = executor.peak_bytes(),
+                    .positions_per_second = positions / inside.last_step_s,
+                    .numbers = numbers});
+    if (p.recorder && p.recorder->full()) p.write_trace();
+    p.before_step();
+  });
+}
+
+void MetricsLog::say(const std::string& text) { parts_->log->say(text); }
+
+void MetricsLog::end(const std::string& reason) {
+  const FullyShardedDataParallel::Inside inside = parts_->model.inside();
+  inside.job.together([&] {
+    Parts& p = *parts_;
+    if (p.recorder) p.write_trace();
+    if (!reason.empty()) p.log->stop(inside.progress.update, reason);
+    p.log->end({.step = inside.progress.update,
+                .tokens = inside.progress.tokens,
+                .mem_peak_bytes = inside.sharded.executor().peak_bytes(),
+                .next = {}});
+  });
+}
+
+}  // namespace fsdp
