@@ -67,7 +67,8 @@ Job::Parts::Parts(const JobOptions& options, MpiSession* there) : session(start_
             "stop_folder changes nothing (stop_signals is false, and both serve should_stop()); set stop_signals, too");
       const bool leads = world->rank() == 0;
       if (options.stop_signals) watch.emplace(options.stop_folder, leads && !options.stop_folder.empty(), nullptr);
-      if (options.stop_before_s > 0 && leads) job_end.emplace(options.stop_before_s);
+      if (options.stop_before_s > 0 && leads)
+        with_field_names({{"stop-before", "stop_before_s", {}}}, [&] { job_end.emplace(options.stop_before_s); });
     });
   });
 }

@@ -38,7 +38,6 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"number of heads", "heads()"},
     {"vocabulary size", "vocabulary()"},
     {"save folder", "folder"},
-    {"lead time", "stop_before_s"},
     {"break mode", "break_mode"},
     {"end of document", "eos_token_id"},
     {"rank of adapters", "lora()"},
@@ -62,8 +61,12 @@ void set_fields(OptionTable& table, const std::vector<Field>& fields) {
     if (field.value) words.push_back(format("--{}={}", field.option, *field.value));
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
+  with_field_names(fields, [&] { table.parse(static_cast<int>(argv.size()), argv.data()); });
+}
+
+void with_field_names(const std::vector<Field>& fields, const std::function<void()>& work) {
   try {
-    table.parse(static_cast<int>(argv.size()), argv.data());
+    work();
   } catch (const UserError& error) {
     std::string message = error.what();
     std::vector<Field> longest_first = fields;  // one option can be the beginning of another one

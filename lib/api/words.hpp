@@ -1,6 +1,7 @@
 // Translates the library's messages into the words of the API. Internal.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct Field {
 };
 /// Sets the options in `table`, which checks them. The messages of UserError name the fields instead of the options.
 void set_fields(OptionTable& table, const std::vector<Field>& fields);
+/// Runs `work`. The messages of UserError name the fields instead of the options.
+void with_field_names(const std::vector<Field>& fields, const std::function<void()>& work);
 
 /// Converts "auto", "cpu" or "cuda". Throws UserError.
 DeviceChoice device_choice(const std::string& device);

@@ -46,22 +46,22 @@ SlurmsAnswer ask_squeue() {
 JobEnd::JobEnd(double lead_s) : lead_s_(lead_s) {
   if (job_name().empty())
     throw UserError(
-        "`lead time` needs the end of the job, which is unknown (this is not a Slurm job: SLURM_JOB_ID is "
-        "not set); leave it out, or start the run with sbatch or in salloc");
+        "--stop-before needs the end of the job, which is unknown (this is not a Slurm job: SLURM_JOB_ID is not set); leave it "
+        "out, or start the run with sbatch or in salloc");
   SlurmsAnswer answer;
   if (const char* const told = std::getenv("SLURM_JOB_END_TIME")) answer = end_in(told);
   if (!answer.known) answer = ask_squeue();
   if (!answer.known)
     throw UserError(
-        format("`lead time` needs the end of the job, which is unknown (squeue does not report on {} when "
-               "job {} ends); leave it out, or make squeue work there",
+        format("--stop-before needs the end of the job, which is unknown (squeue does not report on {} when job {} ends); "
+               "leave it out, or make squeue work there",
                host_name(), job_name()));
   end_s_ = answer.end_s;
   if (const auto left = seconds_left(); left && *left <= lead_s_)
-    throw UserError(
-        format("`lead time` leaves no time to train (the job ends in {}, and the run would stop {} before "
-               "that); give the job more time, or `lead time` less",
-               format_duration(*left > 0 ? *left : 0), format_duration(lead_s_)));
+    throw UserError(format(
+        "--stop-before leaves no time to train (the job ends in {}, and the run would stop {} before that); give the job more "
+        "time, or --stop-before less",
+        format_duration(*left > 0 ? *left : 0), format_duration(lead_s_)));
 }
 
 bool JobEnd::is_near() {

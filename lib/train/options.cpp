@@ -815,7 +815,6 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
                                                             {"ignore-params", "ignored parameters"},
                                                             {"mask", "mask"},
                                                             {"save-dir", "save folder"},
-                                                            {"stop-before", "lead time"},
                                                             {"restore", "checkpoint to restore"}};
   for (const auto& [option, quantity] : quantities) table.row(option).sets(quantity);
   table.row("restore").sets("restoring the latest", "--restore latest");
