@@ -717,7 +717,7 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
                  "for numbers in the data that are not finite",
                  scalars.update, result.loss, result.gradient_norm));
     });
-  last_step_s = timer.seconds(), last_tokens = counted;
+  last_step_s = timer.seconds(), last_tokens = counted.rows;
   if (scaler) progress.loss_scaler = scaler->state();
   if (spikes && result.finite()) {
     spikes->update(result.loss, result.gradient_norm);
