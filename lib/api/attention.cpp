@@ -117,9 +117,7 @@ class Attention final : public Layer {
   std::size_t outputs() const override { return C; }
   std::size_t saved() const override { return qkv_width() + H * D; }
   std::size_t saved_floats() const override { return can_fuse() ? 2 * H : 0; }
-  std::size_t scratch() const override {
-    return qkv_width() + H * D + std::max({2 * D, qkv_width(), std::size_t{4} * queries_per_row});
-  }
+  std::size_t scratch() const override { return qkv_width() + H * D + std::max(2 * D, 4 * queries_per_row); }
   bool works_in(DType) const override { return true; }
   bool works_on_gpu() const override { return true; }
 
@@ -201,10 +199,11 @@ class Attention final : public Layer {
     return is_host(pass.stream->kind()) ? attention_memory(shape(pass)) : pass.stats.part(H, H).floats();
   }
 
-  /// The biases of queries, keys and values, next to each other.
+  /// The biases of queries, keys and values, next to each other. Forward calls this, which does not need the memory of
+  /// gradients.
   Tensor qkv_bias(const Pass& pass) const {
     if (o_.fused_qkv) return pass.parameter(1);
-    const Tensor all = {work(pass), 1, qkv_width(), qkv_width(), pass.type};
+    const Tensor all = {pass.scratch.data, 1, qkv_width(), qkv_width(), pass.type};
     for (std::size_t i = 0; i < parts_.size(); ++i)
       ops::copy(pass, all.columns_from(parts_[i].begin, parts_[i].count), pass.parameter(weight(i) + 1));
     return all;
