@@ -1,6 +1,7 @@
 // Texts by the API: the same tokens as those of fsdp-generate from every kind of file, during training, and mistakes.
 #include "mpi_main.hpp"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -157,6 +158,7 @@ BOOST_AUTO_TEST_CASE(training_goes_on_as_if_nothing_was_generated) {
   FsdpOptions options = options_of();
   options.generate_positions = 0;
   const auto other = trained(job, options);
+  BOOST_TEST((job.device().starts_with("CPU")) == (std::getenv("FSDP_CUDA_LIBRARY") == nullptr));
   TextGenerator generator(*model), averages(*model, "", true);
   generator.generate_text({"all"}, {.max_new_tokens = 20});
   averages.generate_text({"all"}, {.max_new_tokens = 20});
