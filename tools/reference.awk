@@ -3,6 +3,7 @@
 #   - A comment `// ...` after code, also with more lines below it, belongs to that code.
 #   - A comment `///` belongs to the declaration after it. If that is a function, it also belongs to the functions directly below, up to the next
 #     comment or empty line; else to the declarations directly below that it names.
+#   - Indented lines of a comment, such as those of a table, begin a new line.
 #   - Backquotes mark names. All other characters are meant literally.
 # Each line is printed as one line, so that the line numbers in Doxygen's warnings are right.
 
@@ -60,12 +61,14 @@ top && /^\/\/( |$)/ { print "///" text_of(substr($0, 3)); next }
 top { print "/// @file"; top = 0; next }  # in place of #pragma once
 
 /^ *\/\/\/ / {  # the comment of the declarations that follow
-  if (!is_fresh) comment = ""
+  if (!is_fresh) comment = was_indented = ""
   is_fresh = 1
   line = $0
   sub(/^ *\/\/\/ /, "", line)
-  comment = comment (comment == "" ? "" : " ") text_of(line)
-  print "/// " text_of(line)
+  text = (line ~ /^ / || was_indented ? "<br>" : "") text_of(line)
+  was_indented = line ~ /^ /
+  comment = comment (comment == "" ? "" : " ") text
+  print "/// " text
   is_behind = 0
   next
 }

@@ -7,8 +7,9 @@
 
 namespace fsdp {
 
+/// The heads, the mask and the initial values of multi_head_attention().
 struct AttentionOptions {
-  std::size_t heads = 1;
+  std::size_t heads = 1;         // heads of queries
   std::size_t kv_heads = 0;      // heads of keys and values, of which `heads` is a multiple (grouped queries); 0: `heads`
   std::size_t head_size = 0;     // 0: width / heads
   bool causal = false;           // a position attends to itself and earlier positions of its sequence; false: to all positions
@@ -41,14 +42,16 @@ struct AttentionOptions {
 /// otherwise attention is computed in the slower way.
 LayerPtr multi_head_attention(std::size_t width, const AttentionOptions& options = {});
 
+/// The model whose blocks transformer_block() makes.
 enum class BlockStyle { gpt2, llama };
 
+/// The style, the heads, the width of the MLP and the initial values of transformer_block().
 struct TransformerBlockOptions {
-  BlockStyle style = BlockStyle::gpt2;
-  std::size_t heads = 1, kv_heads = 0, head_size = 0;  // as in AttentionOptions
-  std::size_t inner = 0;                               // the width between the matrices of the MLP; 0: 4 * width
-  bool causal = true;
-  double rope_theta = 0;
+  BlockStyle style = BlockStyle::gpt2;                       // norms, activation, biases and names
+  std::size_t heads = 1, kv_heads = 0, head_size = 0;        // as in AttentionOptions
+  std::size_t inner = 0;                                     // the width between the matrices of the MLP; 0: 4 * width
+  bool causal = true;                                        // as in AttentionOptions
+  double rope_theta = 0;                                     // as in AttentionOptions
   float norm_eps = 0;                                        // 0: 1e-5 for gpt2, 1e-6 for llama
   float standard_deviation = 0, out_standard_deviation = 0;  // as in AttentionOptions; out: also of the MLP's last matrix
 };

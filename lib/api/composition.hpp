@@ -67,6 +67,7 @@ LayerPtr sequential(const NamedLayers& layers);
 /// `layer`. If the layer has fewer outputs than inputs, such as attention that also takes a mask, they are added to the first
 /// columns of x, and the other columns are passed on.
 LayerPtr residual(LayerPtr layer);
+/// The outputs of several layers are added, or are columns one after another.
 enum class Join { sum, concatenate };
 /// All layers on the same input. Their outputs are added in their order (all have the same width), or are the columns of y one
 /// after another. If all of them take tokens and save nothing, so does the whole, which can then be a model's first layer.

@@ -83,8 +83,7 @@ class TokenData {
   std::string state() const;
   std::string restore(const std::string& state);
 
-  // For the library:
-  const Samples& samples() const;
+  const Samples& samples() const;  // for the library
 
  private:
   struct Parts;

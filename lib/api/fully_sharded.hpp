@@ -117,7 +117,7 @@ struct FsdpOptions {
   std::string master_dtype = "fp32", grad_dtype = "fp32", buffer_dtype = "fp32";
   /// The loss scale, only with param_dtype "fp16". An empty value means the default of fsdp-train.
   std::optional<double> fp16_init_scale = {}, fp16_scale_tolerance = {}, min_loss_scale = {}, threshold_loss_scale = {};
-  std::optional<std::size_t> fp16_scale_window = {};
+  std::optional<std::size_t> fp16_scale_window = {};  // likewise
   bool activation_checkpointing = false;    // keep only the input of each layer, and compute the layer again in backward
   std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
   std::size_t checkpoint_every = 1;         // blocks of which only the first one's input is kept
@@ -126,7 +126,7 @@ struct FsdpOptions {
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train, or the name of one of the user's own
   /// An empty value means the optimizer's default. It is an error to set a value that the optimizer does not use.
   std::optional<double> beta1 = {}, beta2 = {}, eps = {}, weight_decay = {}, momentum = {};
-  bool amsgrad = false, nesterov = false;
+  bool amsgrad = false, nesterov = false;         // only for the optimizers that have them
   std::vector<ParameterGroup> param_groups = {};  // parameters with other settings
   std::string optimizer_state_dtype = "fp32";     // or "bf16"
   double clip_norm = 0;                           // 0: no clipping
@@ -136,12 +136,12 @@ struct FsdpOptions {
   std::uint64_t ema_start_update = 0;  // until this update, the average is a copy of the parameters
   /// Only for a TransformerDescription; cross_entropy() has the first two, too.
   double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
-  double dropout = 0, attention_dropout = 0;
-  std::vector<std::string> freeze = {};      // shell globs: parameters whose names match are not trained
-  std::vector<std::string> train_only = {};  // shell globs: all other parameters are not trained
-  std::uint64_t seed = 1;                    // for initial weights, dropout and stochastic rounding; 32 bits
-  std::size_t generate_positions = 0;        // for TextGenerator: the most tokens of a prompt and its text; 0: none
-  bool background_saves = false;             // save() copies the state, and returns while a thread writes the copy
+  double dropout = 0, attention_dropout = 0;  // likewise
+  std::vector<std::string> freeze = {};       // shell globs: parameters whose names match are not trained
+  std::vector<std::string> train_only = {};   // shell globs: all other parameters are not trained
+  std::uint64_t seed = 1;                     // for initial weights, dropout and stochastic rounding; 32 bits
+  std::size_t generate_positions = 0;         // for TextGenerator: the most tokens of a prompt and its text; 0: none
+  bool background_saves = false;              // save() copies the state, and returns while a thread writes the copy
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
@@ -286,9 +286,8 @@ class FullyShardedDataParallel {
   /// fsdp-train prints them. Not collective.
   std::string plan() const;
 
-  // For the library:
   struct Inside;
-  Inside inside() const;
+  Inside inside() const;  // for the library
 
  private:
   friend class TextGenerator;

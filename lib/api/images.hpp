@@ -9,8 +9,9 @@
 
 namespace fsdp {
 
+/// The sizes of an image.
 struct ImageShape {
-  std::size_t height = 1, width = 1, channels = 1;
+  std::size_t height = 1, width = 1, channels = 1;  // in pixels, and numbers per pixel
 };
 
 /// The windows of a convolution, or of pooling: squares of kernel * kernel pixels, `stride` apart. `padding` pixels of 0 are

@@ -11,6 +11,7 @@
 
 namespace fsdp {
 
+/// The terms and weights of cross_entropy().
 struct CrossEntropyOptions {
   double label_smoothing = 0;        // from 0 to below 1 (Szegedy et al. 2016); only in training
   double z_loss = 0;                 // adds z_loss log(sum(exp(x)))^2 (Chowdhery et al. 2022); only in training

@@ -20,7 +20,7 @@ struct MetricsOptions {
   std::uint64_t max_update = 0;     // the last update, for the lines; 0: unknown
   std::string save_dir = {};        // the folder of the run's checkpoints, which tells its lines from those of other runs
   std::string trace = {};           // the file for the times of all operations of a few updates; empty: none
-  std::size_t trace_updates = 3;
+  std::size_t trace_updates = 3;    // the number of updates in `trace`
 };
 
 /// Rank 0 writes; all ranks make this object and call train() and end(). The model must outlive it.

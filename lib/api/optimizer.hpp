@@ -13,9 +13,9 @@ namespace fsdp {
 
 /// Some consecutive elements of one parameter, in one update. All numbers are fp32, whatever types FsdpOptions names.
 struct ElementwiseUpdate {
-  static constexpr std::size_t most_states = 3;
+  static constexpr std::size_t most_states = 3;  // the most states of an optimizer
 
-  std::span<float> parameters;
+  std::span<float> parameters;                  // the elements, which the update changes
   std::span<const float> gradients;             // clipped, and without the loss scale of fp16
   std::array<float*, most_states> states = {};  // those of ElementwiseOptimizer::states(), as long as `parameters`
   double learning_rate = 0;                     // times the learning_rate_scale of the parameter's group

@@ -54,8 +54,8 @@ struct Tensor {
 /// A Tensor whose elements have the type E. tensor[r] is row r as a span, so that tensor[r][c] is an element.
 template <class E>
 struct TypedTensor {
-  E* data;
-  std::size_t rows, columns, stride;
+  E* data;                            // as in Tensor
+  std::size_t rows, columns, stride;  // as in Tensor
 
   /// Throws UserError if r is too large.
   std::span<E> operator[](std::size_t r) const {

@@ -5,11 +5,13 @@
 
 namespace fsdp {
 
+/// The form of the learning rate after the warm-up: see learning_rate().
 enum class Decay { fixed, polynomial, cosine, inverse_sqrt, wsd };
 
+/// The settings of a schedule.
 struct Schedule {
-  Decay decay = Decay::fixed;
-  double learning_rate = 1e-3;
+  Decay decay = Decay::fixed;       // the form after the warm-up
+  double learning_rate = 1e-3;      // lr: the largest rate
   std::uint64_t warmup = 0;         // W: linear warm-up over this many updates
   std::uint64_t total = 0;          // U: the last update of the decay; not used by `fixed`; if 0, `inverse_sqrt` has no end
   double end = 0;                   // the rate from U on, for `polynomial`, `cosine` and `wsd`

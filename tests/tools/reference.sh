@@ -32,7 +32,7 @@ misses() {
   local file=$work/lib/$1 number
   cp "$file" "$work/original"
   awk -v before="$2" -v line="$3" '{ print } index($0, before) { print ""; print line }' "$work/original" >"$file"
-  number=$(grep -nxF -- "$3" "$file" | cut -d: -f1)
+  number=$(grep -nxF -- "$3" "$file" | cut -d: -f1) || fail "$1 has no line with $2"
   local status=0
   FSDP_REFERENCE_OF=$work/lib "$reference" "$work/planted" >"$work/output" 2>&1 || status=$?
   ((status == 1)) || fail "status $status with $3"
@@ -40,6 +40,6 @@ misses() {
   cp "$work/original" "$file"
 }
 misses api/job.hpp "int size() const;" "  int planted(int number) const;" "planted"
-misses api/layers.hpp "LayerPtr gelu(std::size_t width);" "LayerPtr planted(std::size_t width);" "planted"
+misses api/layers.hpp "LayerPtr rms_norm(" "LayerPtr planted(std::size_t width);" "planted"
 misses api/fully_sharded.hpp "std::size_t sequence_length = 1;" "  std::size_t planted = 0, other = 1;" "other"
 exit $((failures > 0))
