@@ -887,16 +887,17 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   const ShardingOptions before = std::exchange(options.sharding, std::move(after));
   try {
     make_sharded();
+    make_saver();
   } catch (const CollectiveError&) {
     options.sharding = before;
     make_sharded();
+    make_saver();
     states.copy_to(*sharded);
     executor().count_from(missed_updates(progress, parameters()));
     executor().publish_parameters();
     throw;
   }
   states.move_to(*sharded, world);
-  make_saver();
   note_states(progress, parameters(), sharded->layout().trained(), [&](std::size_t p) { return trained[p]; });
   executor().count_from(missed_updates(progress, parameters()));
   executor().publish_parameters();
