@@ -36,10 +36,10 @@ struct AttentionOptions {
 ///
 /// Causal attention without a mask stores no matrix of scores (Dao et al. 2022). On a CPU, its kernels keep scratch memory
 /// outside the memory plan, about 1 MB per thread for 1,024 positions and heads of 64. Other attention computes the scores of
-/// up to 64 B queries at a time, by matrix products for each sequence and head; this is slower, and slowest on GPUs. Gradients
-/// of keys and values are then added up in the type of the pass. On a GPU, heads have at most 256 numbers. In 16 bits, the
-/// causal kernels of a GPU need memory that is aligned to 16 bytes, which it is if all sizes of the model are multiples of 8;
-/// otherwise attention is computed in the slower way.
+/// up to 64 B queries at a time, by matrix products for each sequence and head, one after another; this is slow on GPUs.
+/// Gradients of keys and values are then added up in the type of the pass. On a GPU, heads have at most 256 numbers. In 16
+/// bits, the causal kernels of a GPU need memory that is aligned to 16 bytes, which it is if all sizes of the model are
+/// multiples of 8; otherwise attention is computed like other attention.
 LayerPtr multi_head_attention(std::size_t width, const AttentionOptions& options = {});
 
 /// The model whose blocks transformer_block() makes.

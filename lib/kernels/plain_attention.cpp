@@ -6,7 +6,7 @@
 namespace fsdp::kernels {
 
 template <class E>
-void score_softmax(Stream& stream, E* probabilities, const float* scores, const ScoreShape<E>& shape, float scale) {
+void score_softmax(Stream& stream, E* probabilities, float* scores, const ScoreShape<E>& shape, float scale) {
   launch(stream, ScoreSoftmax<E>{probabilities, scores, shape, scale}, shape.rows);
 }
 
@@ -20,8 +20,8 @@ void rotary_table(Stream& stream, float* table, std::size_t T, const RotaryFrequ
   with_element(type, [&]<class E>() { launch(stream, RotaryTable<E>{table, frequencies}, T); });
 }
 
-#define FSDP_INSTANTIATE(E)                                                            \
-  template void score_softmax(Stream&, E*, const float*, const ScoreShape<E>&, float); \
+#define FSDP_INSTANTIATE(E)                                                      \
+  template void score_softmax(Stream&, E*, float*, const ScoreShape<E>&, float); \
   template void score_softmax_backward(Stream&, E*, const float*, const E*, std::size_t, std::size_t, float);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 

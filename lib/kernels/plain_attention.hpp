@@ -17,9 +17,9 @@ struct ScoreShape {
   std::size_t mask_stride = 0;
 };
 /// probabilities[rows,keys] = softmax(scale * scores[rows,keys]) over the keys that the query sees, and 0 for other keys. If a
-/// query sees no key, its probabilities are 0. `probabilities` may be `scores` if E is float.
+/// query sees no key, its probabilities are 0. Overwrites the scores. `probabilities` may be `scores` if E is float.
 template <class E>
-void score_softmax(Stream& stream, E* probabilities, const float* scores, const ScoreShape<E>& shape, float scale);
+void score_softmax(Stream& stream, E* probabilities, float* scores, const ScoreShape<E>& shape, float scale);
 /// The gradient of the scores from `d`, that of the probabilities: d_scores = scale * p * (d - sum(p * d)). d_scores may be `d`
 /// if E is float.
 template <class E>

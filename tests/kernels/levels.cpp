@@ -124,8 +124,9 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     return k::LogitGradient{out.data(), softmax.data(), targets.data(), 0, C, C, 1.0f};
   });
   compare("softmax of scores", R, tolerance, [](Floats& out) {
-    out.resize(R * C);
-    return k::ScoreSoftmax<float>{out.data(), a.data(), {R, C, C - 4, b.data(), 1}, 0.7f};
+    out = a;
+    out.resize(2 * R * C);
+    return k::ScoreSoftmax<float>{out.data() + R * C, out.data(), {R, C, C - 4, b.data(), 1}, 0.7f};
   });
   compare("softmax of scores backward", R, tolerance, [](Floats& out) {
     out.resize(R * C);

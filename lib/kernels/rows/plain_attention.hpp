@@ -9,30 +9,41 @@
 
 namespace fsdp::kernels {
 
-/// Row r: the probabilities of a query.
+/// Row r: the probabilities of a query. The scores are replaced by their exponentials.
 template <class E>
 struct ScoreSoftmax {
   E* probabilities;
-  const float* scores;
+  float* scores;
   ScoreShape<E> shape;
   float scale;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     const std::size_t keys = shape.keys, own = shape.first_end + r, end = own < keys ? own : keys, stride = shape.mask_stride;
-    const float* const score = scores + r * keys;
+    float* const score = scores + r * keys;
     E* const p = probabilities + r * keys;
-    const E* const seen = shape.mask;
-    const float by = scale;
-    const auto sees = [=](std::size_t key)
-                          FSDP_LANE { return key < end && (!seen || static_cast<float>(seen[key * stride]) != 0.0f); };
-    const float top = lanes.max(keys, -__builtin_huge_valf(), [=](std::size_t key) FSDP_LANE {
-      return sees(key) ? by * score[key] : -__builtin_huge_valf();
-    });
-    const float total =
-        lanes.sum(keys, [=](std::size_t key) FSDP_LANE { return sees(key) ? exp(by * score[key] - top) : 0.0f; });
-    const float part = total > 0 ? 1.0f / total : total;  // NaN remains NaN
-    lanes.each(keys, [=](std::size_t key) FSDP_LANE { p[key] = E(sees(key) ? part * exp(by * score[key] - top) : 0.0f); });
+    const E* const mask = shape.mask;
+    const float by = scale, lowest = -__builtin_huge_valf();
+    if (mask) {
+      lanes.each(end, [=](std::size_t key) FSDP_LANE {
+        if (static_cast<float>(mask[key * stride]) == 0.0f) score[key] = lowest;
+      });
+      lanes.sync();
+    }
+    const float top = lanes.max(
+        end, lowest, [](float s) FSDP_LANE { return s; }, static_cast<const float*>(score));
+    const float total = lanes.sum(
+        end,
+        [=](float& s) FSDP_LANE {
+          s = s == lowest ? 0.0f : exp(by * (s - top));
+          return s;
+        },
+        score);
+    const float part = total == 0 ? 0.0f : 1.0f / total;
+    lanes.each(
+        end, [=](E& to, float s) FSDP_LANE { to = E(part * s); }, writes(p), static_cast<const float*>(score));
+    lanes.each(
+        keys - end, [](E& to) FSDP_LANE { to = E(0.0f); }, writes(p + end));
   }
 };
 
