@@ -10,20 +10,22 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string>
+#include <vector>
 
 constexpr std::size_t side = 16, pixels = side * side;
 constexpr std::size_t images = 48;    // of an update
 constexpr std::size_t classes = 4;    // disc, ring, x, +
 constexpr std::size_t channels = 32;  // of the last stage
 
-/// A number below 2^24 that looks random, but follows from i.
+/// A number below 2^24 that looks random, but depends only on i.
 int hash(std::uint32_t i) {
   for (int round = 0; round < 3; ++round) i = (i ^ (i >> 15)) * 2654435761u;
   return static_cast<int>(i >> 8);
 }
 
-/// A bright shape on a dark background, and noise. Image n has a size and a place of its own. Its class is the kind of shape.
+/// A bright shape on a dark background, and noise. Image n has its own size and place; its class is the kind of shape.
 void draw(std::uint32_t n, std::span<float> image, std::int32_t& label) {
   const std::uint32_t kind = n % classes, seed = 1000 * n;
   label = static_cast<std::int32_t>(kind);
@@ -72,19 +74,19 @@ fsdp::Sequential residual_network() {
   return model.loss(fsdp::cross_entropy(classes));
 }
 
-/// Prints an image, and next to it how many channels of the last stage are largest at each of its places.
+/// Prints an image, and next to it the norm of the features at each place of the last stage, as a digit.
 void show(std::span<const float> image, std::span<const float> features) {
   constexpr std::size_t half = side / 2;
-  std::array<int, half* half> chosen = {};
-  for (std::size_t c = 0; c < channels; ++c) {
-    std::size_t best = 0;
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      if (features[i * channels + c] > features[best * channels + c]) best = i;
-    if (features[best * channels + c] > 0) ++chosen[best];
+  std::array<float, pixels / 4> norms = {};
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    for (const float feature : features.subspan(i * channels, channels)) norms[i] += feature * feature;
+    norms[i] = std::sqrt(norms[i]);
   }
+  const auto [least, most] = std::minmax_element(norms.begin(), norms.end());
   for (std::size_t y = 0; y < side; ++y) {
     for (std::size_t x = 0; x < side; ++x) std::printf("%c ", image[y * side + x] > 0 ? '#' : '.');
-    for (std::size_t x = 0; x < half && y % 2 == 0; ++x) std::printf("%4d", chosen[y / 2 * half + x]);
+    for (std::size_t x = 0; x < half && y % 2 == 0; ++x)
+      std::printf("%4.0f", 9 * (norms[y / 2 * half + x] - *least) / (*most - *least));
     std::printf("\n");
   }
 }
@@ -94,9 +96,14 @@ int main(int argc, char** argv) {
     const auto ranks = static_cast<std::size_t>(job.size());
     job.agree([&] {
       if (images % ranks != 0)
-        throw fsdp::UserError("48 images cannot be divided among the ranks evenly; start 1, 2, 3, 4, 6, ... ranks");
+        throw fsdp::UserError("48 images cannot be divided among the ranks evenly; start 1, 2, 3, 4, 6, 8 or 12 ranks");
     });
-    const fsdp::FsdpOptions options = {.batch_size = images / ranks, .sharding_strategy = "SHARD_GRAD_OP"};
+    fsdp::FsdpOptions options;
+    options.batch_size = images / ranks;
+    options.sharding_strategy = "SHARD_GRAD_OP";  // gather parameters once per update: they remain until backward
+    options.auto_wrap_policy = "size";            // gather small layers together, in units of at least 4,000 parameters
+    options.min_num_params = 4000;
+    // options.param_dtype = "bf16";              // parameters and activations in 16 bits
     fsdp::FullyShardedDataParallel sharded(job, residual_network(), options);
     if (argc > 1) sharded.save_full(std::string(argv[1]) + "/initial.h5");
 

@@ -8,22 +8,24 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <span>
 #include <string>
+#include <vector>
 
 constexpr fsdp::ImageShape image = {.height = 16, .width = 16, .channels = 3};
 constexpr std::size_t numbers = image.height * image.width * image.channels;
-constexpr std::size_t patch = 4, patches = (image.height / patch) * (image.width / patch), width = 32, heads = 4, blocks = 3;
+constexpr std::size_t patch = 4, patches = numbers / (patch * patch * image.channels), width = 32;
 constexpr std::size_t images = 48;  // of an update
 constexpr std::size_t classes = 4;
 constexpr std::array<const char*, classes> names = {"|", "-", "/", "\\"};
 
-/// A number from -1 to 1 that looks random, but follows from i.
+/// A number from -1 to 1 that looks random, but depends only on i.
 float noise(std::uint32_t i) {
   for (int round = 0; round < 3; ++round) i = (i ^ (i >> 15)) * 2654435761u;
   return static_cast<float>(i >> 8) / static_cast<float>(1 << 23) - 1;
 }
 
-/// Stripes of a dark and a bright colour, three pixels wide, and noise. Image n has colours of its own. Its class is the
+/// Stripes of a dark and a bright colour, three pixels wide, and noise. Image n has its own colours; its class is the
 /// direction.
 void draw(std::uint32_t n, std::span<float> pixels, std::int32_t& label) {
   const std::uint32_t direction = n % classes, shift = n / classes % 6, seed = 1000 * n;
@@ -37,16 +39,15 @@ void draw(std::uint32_t n, std::span<float> pixels, std::int32_t& label) {
   }
 }
 
-/// An image is a row until `pool`. positions() makes a sequence of patches of it for the layers inside.
+/// A row of the batch is an image, and later its patches. positions() makes a sequence of them for the layer inside.
 fsdp::Sequential vision_transformer() {
+  const auto block = [](std::size_t) {
+    return fsdp::positions(patches, fsdp::transformer_block(width, {.heads = 4, .causal = false}));
+  };
   fsdp::Sequential model;
   model.add("patches", fsdp::conv2d(image, width, {.kernel = patch, .stride = patch}))
       .add("position", fsdp::positions(patches, fsdp::position_embedding(patches, width)))
-      .add("blocks", fsdp::repeat(blocks,
-                                  [](std::size_t) {
-                                    return fsdp::positions(patches,
-                                                           fsdp::transformer_block(width, {.heads = heads, .causal = false}));
-                                  }))
+      .add("blocks", fsdp::repeat(3, block))
       .add("pool", fsdp::mean_pool(patches, width))
       .add("norm", fsdp::layer_norm(width))
       .add("head", fsdp::linear(width, classes));
@@ -58,15 +59,15 @@ int main(int argc, char** argv) {
     const auto ranks = static_cast<std::size_t>(job.size());
     job.agree([&] {
       if (images % ranks != 0)
-        throw fsdp::UserError("48 images cannot be divided among the ranks evenly; start 1, 2, 3, 4, 6, ... ranks");
+        throw fsdp::UserError("48 images cannot be divided among the ranks evenly; start 1, 2, 3, 4, 6, 8 or 12 ranks");
     });
 
     fsdp::FsdpOptions options;
     options.batch_size = images / ranks;
-    options.activation_checkpointing = true;  // keep only the input of each block, and compute it again in backward
-    options.auto_wrap_policy = "custom";      // gather these units, one at a time:
+    options.activation_checkpointing = true;  // keep only the input of each block, and compute the block again in backward
+    options.auto_wrap_policy = "custom";      // each of these is gathered by itself, and the rest of the model together
     options.wrap_patterns = {"blocks.*", "head"};
-    // options.param_dtype = "bf16";              // on a GPU, or a CPU with AMX, this is faster
+    // options.param_dtype = "bf16";          // parameters and activations in 16 bits
     fsdp::FullyShardedDataParallel sharded(job, vision_transformer(), options);
     if (argc > 1) sharded.save_full(std::string(argv[1]) + "/initial.h5");
 
@@ -88,9 +89,10 @@ int main(int argc, char** argv) {
     const std::vector<float> logits = sharded.predict(held_out);  // of this rank's images
     if (job.rank() == 0) {
       std::printf("held out  accuracy %.3f;", accuracy);
-      for (std::size_t i = 0; i < 8 && i < options.batch_size; ++i) {
-        const float* const row = &logits[i * classes];
-        std::printf("  %s is seen as %s", names[i % classes], names[std::max_element(row, row + classes) - row]);
+      for (std::size_t i = 0; i < std::min(classes, options.batch_size); ++i) {
+        const auto row = logits.begin() + static_cast<std::ptrdiff_t>(i * classes);
+        std::printf("  %s is seen as %s", names[i],
+                    names[static_cast<std::size_t>(std::max_element(row, row + classes) - row)]);
       }
       std::printf("\n");
     }

@@ -43,6 +43,9 @@ def train(parameters, loss_of, steps, learning_rate):
     return losses
 
 
+MODELS = {}
+
+
 def hash_of(i):
     """The integer hash of the two programs that draw images: 24 bits."""
     i = np.atleast_1d(np.asarray(i, dtype=np.uint32))
@@ -134,7 +137,7 @@ def residual_network(parameters):
     return train(parameters, loss_of, 20, 3e-3)
 
 
-MODELS = {"vision_transformer": vision_transformer, "residual_network": residual_network}
+MODELS.update(vision_transformer=vision_transformer, residual_network=residual_network)
 
 
 if __name__ == "__main__":
