@@ -65,8 +65,8 @@ int main(int argc, char** argv) {
     fsdp::FsdpOptions options;
     options.batch_size = images / ranks;
     options.activation_checkpointing = true;  // keep only the input of each block, and compute the block again in backward
-    options.auto_wrap_policy = "custom";      // each of these is gathered by itself, and the rest of the model together
-    options.wrap_patterns = {"blocks.*", "head"};
+    options.auto_wrap_policy = "custom";      // gather the parameters that a pattern matches together, and all others together
+    options.wrap_patterns = {"blocks.0", "blocks.1", "blocks.2"};
     // options.param_dtype = "bf16";          // parameters and activations in 16 bits
     fsdp::FullyShardedDataParallel sharded(job, vision_transformer(), options);
     if (argc > 1) sharded.save_full(std::string(argv[1]) + "/initial.h5");

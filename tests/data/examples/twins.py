@@ -43,11 +43,10 @@ def train(parameters, loss_of, steps, learning_rate):
     return losses
 
 
-MODELS = {}
-
+# --- vision_transformer and residual_network ----------------------------------------------------------------------------------
 
 def hash_of(i):
-    """The integer hash of the two programs that draw images: 24 bits."""
+    """The integer hash of both programs, 24 bits."""
     i = np.atleast_1d(np.asarray(i, dtype=np.uint32))
     for _ in range(3):
         i = (i ^ (i >> np.uint32(15))) * np.uint32(2654435761)
@@ -71,8 +70,8 @@ def shape(n):
     """Image n of residual_network, [16, 16, 1]."""
     kind, seed = n % 4, 1000 * n
     size = 3 + int(hash_of(seed)[0]) % 2
-    center_x, center_y = (size + int(hash_of(seed + i)[0]) % (16 - 2 * size) for i in (1, 2))
-    y, x = np.meshgrid(abs(np.arange(16) - center_y), abs(np.arange(16) - center_x), indexing="ij")
+    centre_x, centre_y = (size + int(hash_of(seed + i)[0]) % (16 - 2 * size) for i in (1, 2))
+    y, x = np.meshgrid(abs(np.arange(16) - centre_y), abs(np.arange(16) - centre_x), indexing="ij")
     square = x * x + y * y
     disc, hole = square <= size**2 + 1, square <= (size - 2) ** 2 + 1
     near = np.maximum(x, y) <= size
@@ -137,7 +136,7 @@ def residual_network(parameters):
     return train(parameters, loss_of, 20, 3e-3)
 
 
-MODELS.update(vision_transformer=vision_transformer, residual_network=residual_network)
+MODELS = {"vision_transformer": vision_transformer, "residual_network": residual_network}
 
 
 if __name__ == "__main__":
