@@ -29,7 +29,7 @@ int hash(std::uint32_t i) {
 void draw(std::uint32_t n, std::span<float> image, std::int32_t& label) {
   const std::uint32_t kind = n % classes, seed = 1000 * n;
   label = static_cast<std::int32_t>(kind);
-  const int size = 3 + hash(seed) % 2, places = side - 2 * size;
+  const int size = 3 + hash(seed) % 2, places = static_cast<int>(side) - 2 * size;
   const int centre_x = size + hash(seed + 1) % places, centre_y = size + hash(seed + 2) % places;
   for (std::uint32_t i = 0; i < pixels; ++i) {
     const int x = std::abs(static_cast<int>(i % side) - centre_x), y = std::abs(static_cast<int>(i / side) - centre_y);

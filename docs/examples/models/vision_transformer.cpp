@@ -28,7 +28,7 @@ float noise(std::uint32_t i) {
 /// Stripes of a dark and a bright colour, three pixels wide, and noise. Image n has its own colours; its class is the
 /// direction.
 void draw(std::uint32_t n, std::span<float> pixels, std::int32_t& label) {
-  const std::uint32_t direction = n % classes, shift = n / classes % 6, seed = 1000 * n;
+  const std::uint32_t direction = n % classes, shift = n / 4 % 6, seed = 1000 * n;
   label = static_cast<std::int32_t>(direction);
   for (std::uint32_t i = 0; i < numbers; ++i) {
     const std::uint32_t channel = i % 3, x = i / 3 % 16, y = i / 48;
