@@ -101,7 +101,7 @@ void wrap_by_patterns(const std::vector<Parameter>& parameters, const std::vecto
     if (const auto tied = tied_head(pattern, parameters))
       throw UserError(format("`custom units` '{}' matches no module: {}; name the module of that tensor", pattern, *tied));
     throw UserError(
-        format("`custom units` '{}' matches no module (this model has {}, ...); correct the pattern", pattern,
+        format("`custom units` '{}' matches no module with parameters (this model has {}, ...); correct the pattern", pattern,
                fmt::join(modules.begin(), modules.begin() + std::min<std::ptrdiff_t>(4, std::ssize(modules)), ", ")));
   }
 }

@@ -214,7 +214,10 @@ BOOST_AUTO_TEST_CASE(outputs_of_named_layers) {
 BOOST_AUTO_TEST_CASE(units_by_patterns) {
   const auto block = [](std::size_t) { return residual(sequential({{"up", linear(width, 9)}, {"down", linear(9, width)}})); };
   Sequential model;
-  model.add("in", linear(width, width)).add("blocks", repeat(3, block)).loss(mean_squared_error(width));
+  model.add("in", linear(width, width))
+      .add("blocks", repeat(3, block))
+      .add("relu", relu(width))
+      .loss(mean_squared_error(width));
   const auto plan_of = [&](const std::vector<std::string>& patterns) {
     Job job;
     FsdpOptions options = options_of("FULL_SHARD");
@@ -229,8 +232,10 @@ BOOST_AUTO_TEST_CASE(units_by_patterns) {
     BOOST_TEST((trained(model, options) == same));
     for (const std::string& pattern : patterns) BOOST_TEST(plan_of(patterns).find(pattern) != std::string::npos);
   }
-  BOOST_TEST(
-      refusal([&] { plan_of({"blocks.7"}); }).starts_with("wrap_patterns 'blocks.7' matches no module (this model has "));
+  for (const std::string pattern : {"blocks.7", "relu"})  // not there, and without parameters
+    BOOST_TEST(refusal([&] {
+                 plan_of({pattern});
+               }).starts_with("wrap_patterns '" + pattern + "' matches no module with parameters (this model has "));
   const std::string without = refusal([&] { plan_of({}); });
   BOOST_TEST(without.find("wrap_patterns") != std::string::npos, without);
 }

@@ -75,7 +75,8 @@ BOOST_AUTO_TEST_CASE(patterns_over_modules) {
   BOOST_TEST(two[1].parameters.size() == 24u);
   BOOST_TEST(units({"*.mlp"})[1].parameters.size() == 16u);
   CHECK_CONTAINS(message_of([&] { units({"h.0", "h.0.mlp"}); }), "overlap (both match transformer.h.0.mlp.c_fc.weight)");
-  CHECK_CONTAINS(message_of([&] { units({"layers.0"}); }), "'layers.0' matches no module (this model has transformer, ");
+  CHECK_CONTAINS(message_of([&] { units({"layers.0"}); }),
+                 "'layers.0' matches no module with parameters (this model has transformer, ");
   const auto by_predicate = wrap_parameters(
       gpt2(4), {.kind = Kind::custom, .unit_of = [](const Parameter& p) { return p.block == 2 ? "third" : ""; }});
   BOOST_CHECK((names(by_predicate) == Names{"root", "third"}));

@@ -8,7 +8,9 @@ import pathlib
 import sys
 
 import h5py
+import numpy as np
 import torch
+import torch.nn.functional as F
 
 torch.manual_seed(0)  # nothing random remains, but dropout of a mistake would be seen
 
@@ -115,7 +117,101 @@ def autoencoder(parameters):
     return train(parameters, loss_of, 10, 1e-2)
 
 
-MODELS = {"character_transformer": character_transformer, "autoencoder": autoencoder}
+# --- vision_transformer and residual_network ----------------------------------------------------------------------------------
+
+def hash_of(i):
+    """The integer hash of both programs, 24 bits."""
+    i = np.atleast_1d(np.asarray(i, dtype=np.uint32))
+    for _ in range(3):
+        i = (i ^ (i >> np.uint32(15))) * np.uint32(2654435761)
+    return i >> np.uint32(8)
+
+
+def noise(i):
+    return hash_of(i).astype(np.float32) / np.float32(2**23) - np.float32(1)
+
+
+def stripes(n):
+    """Image n of vision_transformer, [16, 16, 3]."""
+    direction, shift, seed = n % 4, n // 4 % 6, 1000 * n
+    y, x, channel = np.meshgrid(np.arange(16), np.arange(16), np.arange(3), indexing="ij")
+    bright = ([x, y, x + y, x + 16 - y][direction] + shift) // 3 % 2
+    colour = np.where(bright, np.float32(0.5), np.float32(-0.5)) + np.float32(0.5) * noise(seed + 2 * channel + bright)
+    return colour + np.float32(0.25) * noise(seed + 10 + np.arange(768).reshape(16, 16, 3))
+
+
+def shape(n):
+    """Image n of residual_network, [16, 16, 1]."""
+    kind, seed = n % 4, 1000 * n
+    size = 3 + int(hash_of(seed)[0]) % 2
+    centre_x, centre_y = (size + int(hash_of(seed + i)[0]) % (16 - 2 * size) for i in (1, 2))
+    y, x = np.meshgrid(abs(np.arange(16) - centre_y), abs(np.arange(16) - centre_x), indexing="ij")
+    square = x * x + y * y
+    disc, hole = square <= size**2 + 1, square <= (size - 2) ** 2 + 1
+    near = np.maximum(x, y) <= size
+    bright = [disc, disc & ~hole, near & (x == y), near & ((x == 0) | (y == 0))][kind]
+    pixels = np.where(bright, np.float32(1), np.float32(-1))
+    return (pixels + hash_of(seed + 3 + np.arange(256)).reshape(16, 16).astype(np.float32) / np.float32(2**25))[..., None]
+
+
+def images(draw, step):
+    """The 48 images of a step, [48, channels, height, width], and their labels. Both programs have four classes in turn."""
+    numbers = range(48 * (step - 1), 48 * step)
+    return torch.tensor(np.stack([draw(n) for n in numbers])).permute(0, 3, 1, 2), torch.tensor([n % 4 for n in numbers])
+
+
+def convolution(p, name, x, **options):
+    return F.conv2d(x, p[f"{name}.weight"].permute(0, 3, 1, 2), p.get(f"{name}.bias"), **options)
+
+
+def layer_norm(p, name, x):
+    return F.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"])
+
+
+def transformer_block(p, name, x):
+    """A block of GPT-2 without a causal mask, with 4 heads."""
+    linear = lambda layer, x: x @ p[f"{name}.{layer}.weight"] + p[f"{name}.{layer}.bias"]
+    q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2)
+               for part in linear("attn.c_attn", layer_norm(p, f"{name}.ln_1", x)).chunk(3, -1))
+    x = x + linear("attn.c_proj", F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
+    return x + linear("mlp.c_proj", F.gelu(linear("mlp.c_fc", layer_norm(p, f"{name}.ln_2", x)), approximate="tanh"))
+
+
+def vision_transformer(parameters):
+    def loss_of(p, step):
+        x, labels = images(stripes, step)
+        x = convolution(p, "patches", x, stride=4).flatten(2).transpose(1, 2) + p["position.weight"]
+        for i in range(3):
+            x = transformer_block(p, f"blocks.{i}", x)
+        return F.cross_entropy(F.linear(layer_norm(p, "norm", x.mean(1)), p["head.weight"], p["head.bias"]), labels)
+
+    return train(parameters, loss_of, 20, 1e-3)
+
+
+def residual_network(parameters):
+    def norm_gelu(p, name, x):
+        return F.gelu(layer_norm(p, f"{name}.norm", x.permute(0, 2, 3, 1)), approximate="tanh").permute(0, 3, 1, 2)
+
+    def block(p, name, x):
+        y = convolution(p, f"{name}.conv1", norm_gelu(p, f"{name}.act1", x), padding=1)
+        return x + convolution(p, f"{name}.conv2", norm_gelu(p, f"{name}.act2", y), padding=1)
+
+    def loss_of(p, step):
+        x, labels = images(shape, step)
+        x = convolution(p, "stem", x, padding=1)
+        for i in range(2):
+            x = block(p, f"stage1.{i}", x)
+        x = convolution(p, "down", x, stride=2, padding=1)
+        for i in range(2):
+            x = block(p, f"stage2.{i}", x)
+        x = norm_gelu(p, "act", x).mean((2, 3))
+        return F.cross_entropy(F.linear(layer_norm(p, "norm", x), p["head.weight"], p["head.bias"]), labels)
+
+    return train(parameters, loss_of, 20, 3e-3)
+
+
+MODELS = {"character_transformer": character_transformer, "autoencoder": autoencoder, "vision_transformer": vision_transformer,
+          "residual_network": residual_network}
 
 
 if __name__ == "__main__":
