@@ -155,6 +155,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
         o.optimizer));
   text_of(o.param_groups);
   options.sharding.optimizer.groups = o.param_groups;
+  options.sharding.wrap.unit_per_match = true;
   options.sharding.patterns.freeze = o.freeze;
   options.sharding.patterns.train_only = o.train_only;
   options.sharding.patterns.ignore = o.ignored_params;

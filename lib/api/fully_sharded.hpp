@@ -101,7 +101,8 @@ struct FsdpOptions {
                                            // by wrap_patterns; "none": one unit
   std::size_t wrap_layers = 1;             // for "layer": layers per unit
   std::optional<std::size_t> min_num_params = {};  // for "size"; empty: 100 million
-  /// For "custom": a unit for each shell glob over names of layers, also of inner ones: {"blocks.*.mlp", "head"}.
+  /// For "custom": shell globs over names of layers, also of inner ones: {"blocks.*.mlp", "head"}. Each layer that matches one
+  /// is a unit; the layers inside it are not matched again.
   std::vector<std::string> wrap_patterns = {};
   std::string backward_prefetch = "pre";  // "post", "none"
   bool forward_prefetch = true;           // gather the next unit while the current one computes

@@ -81,20 +81,22 @@ bool is_inside(std::string_view parameter, std::string_view module) {
   return parameter.size() > module.size() && parameter.starts_with(module) && parameter[module.size()] == '.';
 }
 
-void wrap_by_patterns(const std::vector<Parameter>& parameters, const std::vector<std::string>& patterns, Assignment& unit_of) {
+void wrap_by_patterns(const std::vector<Parameter>& parameters, const WrapPolicy& policy, Assignment& unit_of) {
   std::vector<std::string> modules;
   list_modules(module_tree(parameters), modules);
-  for (const std::string& pattern : patterns) {
+  std::vector<const std::string*> taken_by(parameters.size());  // the pattern
+  for (const std::string& pattern : policy.patterns) {
     bool found = false;
     for (const std::string& module : modules) {
       if (!matches(pattern, module)) continue;
       found = true;
       for (std::size_t p = 0; p < parameters.size(); ++p) {
-        if (!is_inside(parameters[p].name, module) || unit_of[p] == pattern) continue;
-        if (!unit_of[p].empty())
+        if (!is_inside(parameters[p].name, module) || taken_by[p] == &pattern) continue;
+        if (taken_by[p])
           throw UserError(format("`custom units` '{}' and '{}' overlap (both match {}); let each module match one of them",
-                                 unit_of[p], pattern, parameters[p].name));
-        unit_of[p] = pattern;
+                                 *taken_by[p], pattern, parameters[p].name));
+        taken_by[p] = &pattern;
+        unit_of[p] = policy.unit_per_match ? module : pattern;
       }
     }
     if (found) continue;
@@ -152,7 +154,7 @@ Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& po
       if (policy.unit_of)
         for (std::size_t p = 0; p < parameters.size(); ++p) unit_of[p] = policy.unit_of(parameters[p]);
       else
-        wrap_by_patterns(parameters, policy.patterns, unit_of);
+        wrap_by_patterns(parameters, policy, unit_of);
   }
   return unit_of;
 }

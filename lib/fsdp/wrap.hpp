@@ -26,6 +26,7 @@ struct WrapPolicy {
   Kind kind = Kind::transformer;
   std::size_t min_num_params = 100'000'000;
   std::vector<std::string> patterns = {};  // shell globs over module names, see matches()
+  bool unit_per_match = false;             // of `patterns`: a unit for each outermost module that matches one
   /// Returns the name of a parameter's unit, "" for the root. If a program that uses the library sets it, it replaces
   /// `patterns`.
   std::function<std::string(const Parameter&)> unit_of = nullptr;

@@ -230,8 +230,15 @@ BOOST_AUTO_TEST_CASE(units_by_patterns) {
     FsdpOptions options = options_of("FULL_SHARD");
     options.auto_wrap_policy = "custom", options.wrap_patterns = patterns;
     BOOST_TEST((trained(model, options) == same));
-    for (const std::string& pattern : patterns) BOOST_TEST(plan_of(patterns).find(pattern) != std::string::npos);
   }
+  // A unit for each outermost layer that matches.
+  const auto gathers = [&](const std::vector<std::string>& patterns, const std::string& unit) {
+    const std::string plan = plan_of(patterns);
+    return plan.find(" " + unit + " ") != std::string::npos || plan.find(" " + unit + "\n") != std::string::npos;
+  };
+  for (const char* unit : {"blocks.0", "blocks.1", "blocks.2"}) BOOST_TEST(gathers({"blocks.*"}, unit), unit);
+  BOOST_TEST(!gathers({"blocks.*"}, "blocks.0.up"));
+  BOOST_TEST(gathers({"blocks.*.up"}, "blocks.1.up"));
   for (const std::string pattern : {"blocks.7", "relu"})  // not there, and without parameters
     BOOST_TEST(refusal([&] {
                  plan_of({pattern});
