@@ -8,11 +8,11 @@
 
 namespace fsdp {
 
-/// Options of FullyShardedDataParallel::save(), the same on all ranks. docs/api.md explains each option.
+/// Options of FullyShardedDataParallel::save(), the same on all ranks. docs/api-options.md explains each option.
 struct CheckpointOptions {
-  std::size_t keep_last = 0;                     // after the save, only the newest keep_last steps are kept; 0: all
-  std::size_t keep_every = 0;                    // with keep_last: the steps of every keep_every-th update are kept, too
-  std::optional<double> validation_loss = {};    // of this step; the link "best" names the step with the smallest
+  std::size_t keep_last = 0;                   // after the save, older steps than the newest keep_last are removed; 0: none
+  std::size_t keep_every = 0;                  // with keep_last: the steps of every keep_every-th update are kept
+  std::optional<double> validation_loss = {};  // of this step; the link "best" names the step with the smallest, which is kept
   std::map<std::string, std::string> data = {};  // the program's own bytes, by name
 };
 

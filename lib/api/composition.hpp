@@ -1,8 +1,9 @@
 // Layers that contain other layers. A name of an inner layer is part of the names of its parameters: the weight of layer "up"
 // in layer "blocks.0" is "blocks.0.up.weight". An inner layer may be a user's own, and may contain layers itself. A layer with
-// inner layers supports the types and devices that all of them support, and is recomputed as a whole.
+// inner layers supports the types and devices that all of them support, and is recomputed as a whole, except a repeat() that is
+// a layer of a model.
 //
-// Several inputs or outputs are columns of the same rows: an embedding of 64 numbers beside a mask of one number is a row of
+// Several inputs or outputs are columns of the same rows: an embedding of 64 numbers next to a mask of one number is a row of
 // 65. parallel() joins them, keep_columns() carries some of them past a layer, and select_columns() takes some.
 #pragma once
 

@@ -20,7 +20,7 @@ class Samples;
 /// The examples of each micro-batch, as torch's DistributedSampler. An update uses batch_size x gradient_accumulation_steps
 /// examples of each rank, which deal them out in turn: micro-batch k of rank r is number k x ranks + r of the update. In each
 /// epoch, every example is used once over all ranks; the next epoch begins within an update if necessary. No function is
-/// collective, and none allocates.
+/// collective. indices() and advance() do not allocate.
 class DistributedSampler {
  public:
   /// For `size` examples. `shuffle`: in another order in each epoch, from FsdpOptions::seed of the model. Throws UserError if
@@ -46,7 +46,7 @@ class DistributedSampler {
   std::vector<std::uint64_t> indices_;  // of a micro-batch
 };
 
-/// Options that fsdp-train also has, with the same meanings and bounds. docs/api.md explains each option.
+/// Options that fsdp-train also has, with the same meanings and bounds. docs/api-options.md explains each option.
 struct TokenDataOptions {
   bool shuffle = false;             // another order in each epoch, from FsdpOptions::seed of the model
   std::uint64_t max_epoch = 0;      // passes over the data; 0: no end
@@ -77,9 +77,10 @@ class TokenData {
   /// The number of sequences in one pass over the data, and that all ranks together have used so far.
   std::uint64_t sequences() const;
   std::uint64_t position() const;
-  /// The position in the data as text, for CheckpointOptions::data, and back. restore() compares the data with those of the
-  /// text. If they, their order or their cut have changed, it does what fsdp-train does, mostly starts from the beginning, and
-  /// returns the reason; otherwise returns "". Throws UserError if the text is not from state().
+  /// The position in the data as text, for CheckpointOptions::data, and back. restore() compares the data with those that the
+  /// text describes. If the files, their order or how they are cut have changed, it does what fsdp-train does, which is in most
+  /// cases to start from the beginning, and returns the reason; otherwise it returns "". Throws UserError if the text is not
+  /// from state().
   std::string state() const;
   std::string restore(const std::string& state);
 

@@ -1,5 +1,5 @@
 // The public headers of libfsdp: #include <fsdp/fsdp.hpp>, and link with fsdp::fsdp (docs/api.md). They stay compatible within
-// a minor version; headers of other folders are internal.
+// a minor version. All headers that this one does not include, except <fsdp/check_gradients.hpp>, are internal.
 #pragma once
 
 #include "api/attention.hpp"

@@ -70,7 +70,7 @@ class TransformerDescription final : public ModelDescription {
   TransformerDescription& vocabulary(std::size_t n);
   TransformerDescription& longest_sequence(std::size_t n);
   /// Adds adapters to the model, and freezes its other parameters, the base model, which load_full() or load() reads. Until
-  /// then, all other functions that need its values throw CollectiveError. docs/api.md explains the fields of Lora.
+  /// then, all other functions that need its values throw CollectiveError. docs/api-options.md explains the fields of Lora.
   TransformerDescription& lora(Lora adapters);
   /// Adds adapters with the rank, scale and targets of those in a folder of PEFT or a checkpoint of adapters. load_adapter()
   /// reads their values.
@@ -89,7 +89,7 @@ class TransformerDescription final : public ModelDescription {
   std::size_t layers_ = 0, width_ = 0, heads_ = 0, vocabulary_ = 0, longest_sequence_ = 0;
 };
 
-/// Options that also exist in PyTorch's FSDP have the same names and meanings as there. docs/api.md explains each option.
+/// Options that also exist in PyTorch's FSDP have the same names and meanings. docs/api-options.md explains each option.
 struct FsdpOptions {
   std::size_t batch_size = 1;                   // sequences (or examples) per micro-batch and rank
   std::size_t sequence_length = 1;              // positions per sequence
@@ -137,7 +137,7 @@ struct FsdpOptions {
   std::uint64_t ema_start_update = 0;  // until this update, the average is a copy of the parameters
   /// Only for a TransformerDescription; cross_entropy() has the first two, too.
   double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
-  double dropout = 0, attention_dropout = 0;  // likewise
+  double dropout = 0, attention_dropout = 0;  // only for a TransformerDescription
   std::vector<std::string> freeze = {};       // shell globs: parameters whose names match are not trained
   std::vector<std::string> train_only = {};   // shell globs: all other parameters are not trained
   std::uint64_t seed = 1;                     // for initial weights, dropout and stochastic rounding; 32 bits
@@ -208,7 +208,8 @@ class FullyShardedDataParallel {
 
   /// Runs one update: forward and backward of all micro-batches, the reduction of the gradients over ranks, and the optimizer.
   /// On each rank, `fill` writes that rank's micro-batches. `learning_rate` must be at least 0 and the same on all ranks.
-  /// Throws CollectiveError if it is not, or if the loss or the gradient is not finite; the model is then unchanged.
+  /// Throws CollectiveError if it is not, or if the loss or the gradient is not finite; the model is then unchanged. With
+  /// param_dtype "fp16", an overflow of the gradient lowers the loss scale and only skips the update.
   StepResult step(double learning_rate, const FillBatch& fill);
   /// Returns the mean loss over one micro-batch of every rank, without the terms that only training has (label smoothing,
   /// z-loss). `use_ema`: the loss of the average of the parameters, which options.ema_decay must have kept.
@@ -253,7 +254,7 @@ class FullyShardedDataParallel {
   /// complete step is loaded. If the model has adapters, also loads their base model from its recorded path, unless load_full()
   /// has loaded it.
   void load(const std::filesystem::path& folder);
-  /// Returns true if `folder` contains something that load() can load.
+  /// Returns true if `folder` contains something that load() can load. Not collective.
   static bool can_load(const std::filesystem::path& folder);
   /// Writes a full state dict: rank 0 writes all whole parameters, in constant memory. If the name ends in ".h5" or ".hdf5",
   /// the result is an HDF5 file; otherwise it is a folder with safetensors, and the model must be a transformer. Existing files

@@ -1,4 +1,4 @@
-// Continues texts with a transformer, as transformers' generate() does. docs/api.md has an example.
+// Continues texts with a transformer, as transformers' generate() does. docs/api-transformers.md has an example.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 namespace fsdp {
 
 /// The sampling options of a call. Their names and meanings are those of transformers' GenerationConfig. If an optional field
-/// is empty, its value comes from generation_config.json of the model, as in fsdp-generate. If that file does not set it
-/// either, all tokens can be drawn with the probabilities of the model.
+/// has no value, or if there are no stop_strings, the value comes from generation_config.json of the model, as in
+/// fsdp-generate. If that file does not set it either, all tokens can be drawn with the probabilities of the model.
 struct GenerationConfig {
   std::size_t max_new_tokens = 200;               // the most new tokens of a text
   std::optional<double> temperature = {};         // divides the logits; 0: always the most likely token
   std::optional<std::size_t> top_k = {};          // draw one of the top_k most likely tokens; 0: of all
   std::optional<double> top_p = {};               // draw one of the most likely tokens that together have this probability
   std::optional<double> repetition_penalty = {};  // makes tokens that are in the prompt or the text less likely; 1: does not
-  std::optional<std::vector<std::int32_t>> eos_token_id = {};  // a text ends with one of these; empty: with the model's own
+  std::optional<std::vector<std::int32_t>> eos_token_id = {};  // tokens that end a text; no value: the model's own; {}: none
   std::vector<std::string> stop_strings = {};                  // a text ends before any of these; requires a tokenizer
   std::uint64_t seed = 1;                                      // the same seed gives the same texts; 32 bits
 };
@@ -35,7 +35,7 @@ struct GeneratedTokens {
   std::string finish;  // why the text ends: "length", "end_token" or "stop_string"
 };
 
-/// docs/api.md explains each option.
+/// Options of a TextGenerator that reads a model. docs/api-options.md explains each option.
 struct TextGeneratorOptions {
   std::size_t batch_size = 8;    // texts that a rank generates at the same time
   std::size_t positions = 1024;  // the most tokens of a prompt and its text; at most the model's longest sequence is used

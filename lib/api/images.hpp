@@ -21,7 +21,7 @@ struct WindowOptions {
   std::size_t kernel = 1;
   std::size_t stride = 1;
   std::size_t padding = 0;
-  bool bias = true;              // only convolutions have one
+  bool bias = true;              // of a convolution; pooling has none
   float standard_deviation = 0;  // of the initial weight; 0: 1/sqrt(kernel * kernel * channels)
 };
 /// The outputs of convolutions and pooling are images of this shape. Throws UserError if there is no window.

@@ -7,16 +7,16 @@
 
 namespace fsdp {
 
-/// docs/api.md explains each option.
+/// Options of a Job. comm and sum_order must be the same on all ranks. docs/api-options.md explains each option.
 struct JobOptions {
   std::string device = "auto";          // "cpu", "cuda", or "auto": a GPU if this process sees one
-  std::string comm = "auto";            // how ranks exchange data: "auto", "shm", "mpi" or "nccl"; the same on all ranks
+  std::string comm = "auto";            // how ranks exchange data: "auto", "shm", "mpi" or "nccl"
   std::string sum_order = "canonical";  // of sums over ranks with NCCL; "library": NCCL's own, which may be faster
   int threads = 0;                      // OpenMP threads of this rank; 0: its share of the node's cores
   double timeout_s = 600;               // the longest wait for a rank in a collective, after which the job ends; 0: no limit
   bool stop_signals = false;     // SIGTERM, SIGINT and SIGUSR1 do not end the program, but make should_stop() return true
-  std::string stop_folder = {};  // with stop_signals: so does a file named "stop" in this folder; empty: none
-  double stop_before_s = 0;      // so does the end of the Slurm job if it is nearer than this; 0: it does not
+  std::string stop_folder = {};  // with stop_signals: should_stop() returns true if this folder has a file "stop"; empty: none
+  double stop_before_s = 0;      // should_stop() returns true if the Slurm job ends within this time; 0: it does not
 };
 
 /// The exit code of a program that has saved and stopped because should_stop() returned true, as that of fsdp-train.
@@ -69,8 +69,9 @@ class Job {
 };
 
 /// The body of main(): makes a Job, calls `body` with it, and returns the result of `body`, which is the exit code. A
-/// CollectiveError, which all ranks throw, is printed once. For any other exception, the rank that threw it prints "PROGRAM:
-/// rank 2 on node7: MESSAGE" and ends the whole job. The exit code is 2 for a UserError that is not a RunError, else 1.
+/// CollectiveError, which all ranks throw, is printed once, and its exit_code is the exit code. For any other exception, the
+/// rank that threw it prints "PROGRAM: rank 2 on node7: MESSAGE" and ends the whole job. The exit code is then 2 for a
+/// UserError that is not a RunError, else 1.
 int run(int argc, char** argv, const std::function<int(Job& job)>& body, const JobOptions& options = {});
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-/// Options that fsdp-train also has, with the same meanings and bounds. docs/api.md explains each option.
+/// Options that fsdp-train also has, with the same meanings and bounds. docs/api-options.md explains each option.
 struct MetricsOptions {
   std::string log_file = {};        // JSON lines are appended to this file; empty: none
   std::size_t log_interval = 10;    // a line on standard error every so many updates

@@ -1,4 +1,4 @@
-// The interface of a user's own optimizer that works element by element. docs/api.md has an example.
+// The interface of a user's own optimizer that works element by element. docs/api-options.md has an example.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-/// Some consecutive elements of one parameter, in one update. All numbers are fp32, whatever types FsdpOptions names.
+/// Some consecutive elements of one parameter, in one update. All elements are fp32, whatever types FsdpOptions names.
 struct ElementwiseUpdate {
   static constexpr std::size_t most_states = 3;  // the most states of an optimizer
 
@@ -24,9 +24,9 @@ struct ElementwiseUpdate {
 };
 
 /// An optimizer. The library cuts parameters into shards and shards into pieces, so the result for an element may depend only
-/// on this element and on the other fields of ElementwiseUpdate. It then has the same bits for every strategy, number of ranks
-/// and number of threads. Numbers such as betas are members of the derived class. The library keeps, shards, saves and loads
-/// the states. Runs on CPUs only.
+/// on this element and on the other fields of ElementwiseUpdate. For the same gradients, it then has the same bits for every
+/// strategy, number of ranks and number of threads. Numbers such as betas are members of the derived class. The library keeps,
+/// shards, saves and loads the states. The optimizer runs on CPUs only.
 class ElementwiseOptimizer {
  public:
   virtual ~ElementwiseOptimizer() = default;

@@ -10,9 +10,9 @@
 
 namespace fsdp {
 
-/// The fields have PEFT's meanings; docs/api.md explains each.
+/// The fields have PEFT's meanings; docs/api-options.md explains each.
 struct Lora {
-  std::size_t rank = 0;          // PEFT's r; 0: the model has no adapters
+  std::size_t rank = 0;          // PEFT's r; 0: no adapters, which TransformerDescription::lora() refuses
   double alpha = 8;              // lora_alpha
   double dropout = 0;            // lora_dropout: the rate of drop(), in [0, 1); no dropout in evaluation
   bool rank_stabilized = false;  // use_rslora (Kalajdzievski 2023, "A rank stabilization scaling factor for fine-tuning")

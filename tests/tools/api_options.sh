@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# api_options.sh REPOSITORY: docs/api.md or docs/layers.md has a row for each option of the API, and no other rows.
+# api_options.sh REPOSITORY: docs/api-options.md or docs/layers.md has a row for each option of the API, and no other rows.
 set -euo pipefail
 cd "$1"
 # options_of HEADER STRUCT: prints the sorted names of the struct's fields. Lines with functions are left out.
@@ -9,7 +9,7 @@ options_of() {
 }
 # rows_of STRUCT: prints the names in the first column of its table.
 rows_of() {
-  sed -n "/^| .$1::/,/^$/p" docs/api.md docs/layers.md | sed '1,2d' | cut -d'|' -f2 | grep -oE '[a-z][a-z0-9_]+' | sort
+  sed -sn "/^| .$1::/,/^$/p" docs/api-options.md docs/layers.md | sed '1,2d' | cut -d'|' -f2 | grep -oE '[a-z][a-z0-9_]+' | sort
 }
 status=0
 for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions \

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# from_pytorch.sh REPOSITORY: the table of docs/from-pytorch-script.md has all lines of both programs, in their order, without indentation.
+# from_pytorch.sh REPOSITORY: the first table of docs/from-pytorch-script.md has all lines of both programs, in their order, without indentation.
 set -euo pipefail
 cd "$1/docs"
 # column N: the code in the column of the table's rows, one line for each `...`.
 column() {
-  awk -F' \\| ' -v column="$1" '/^\| `|^\| \(|^\|  \|/ { cell = column == 1 ? substr($0, 3, index($0, " | ") - 3) : substr($0, index($0, " | ") + 3)
+  awk -v column="$1" '/^## / { exit } /^\| `|^\| \(|^\|  \|/ { cell = column == 1 ? substr($0, 3, index($0, " | ") - 3) : substr($0, index($0, " | ") + 3)
     while (match(cell, /`[^`]*`/)) { print substr(cell, RSTART + 1, RLENGTH - 2); cell = substr(cell, RSTART + RLENGTH) } }' from-pytorch-script.md
 }
 status=0
