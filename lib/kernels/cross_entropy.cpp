@@ -12,6 +12,7 @@ void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::si
   const std::size_t piece = logits.piece, columns = std::min(piece, logits.V - begin);
   expect(piece > 0 && (piece >= logits.V || piece % logits.alignment == 0),
          "pieces of the vocabulary begin at aligned columns");
+  expect(reinterpret_cast<std::uintptr_t>(logits.stats) % alignof(SoftmaxStats) == 0, "statistics are aligned");
   launch(stream,
          CrossEntropy<E>{loss, logits.stats, logits.values_from(begin), logits.targets, begin, columns,
                          logits.stride_from(begin), begin + columns == logits.V},

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include "api/layers.hpp"
 #include "api/losses.hpp"
@@ -117,7 +118,9 @@ void compare(Machine& machine, DType type, const Layer& layer, const json& golde
     gradients.emplace_back(machine, DType::f32, Floats(parameter["value"].size()));
     at.push_back(weights.back().data()), gradients_at.push_back(static_cast<float*>(gradients.back().data()));
   }
-  forward.weights = at.data(), forward.parameters = parameters;
+  std::vector<std::size_t> indices(parameters.size());
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  forward.weights = at.data(), forward.parameters = parameters, forward.indices = indices;
   Floats inputs;
   if (layer.takes_tokens())
     for (const std::int32_t token : golden["tokens"].get<std::vector<std::int32_t>>())

@@ -105,7 +105,7 @@ fsdp::Sequential make_model() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return fsdp::run(argc, argv, [&](fsdp::Job& job) {
+  const auto train = [&](fsdp::Job& job) {
     const auto ranks = static_cast<std::size_t>(job.size());
     job.agree([&] {
       if (examples % ranks != 0)
@@ -141,5 +141,6 @@ int main(int argc, char** argv) {
       std::printf("%.1f %% of the pixels of new images are right; the first code is %.2f %.2f %.2f\n", 100 * right,
                   static_cast<double>(codes[0]), static_cast<double>(codes[1]), static_cast<double>(codes[2]));
     return loss < 0.8 * initial && right > 0.85 ? 0 : 1;
-  });
+  };
+  return fsdp::run(argc, argv, train, {.device = "cpu"});  // the loops of Sample and EvidenceBound are for CPUs
 }

@@ -1,5 +1,6 @@
 // A character-level GPT, written layer by layer: mpirun -np 2 character_transformer [FOLDER]
-// It is the model of TransformerDescription("gpt2") with small sizes, and its losses are the same to the last bit.
+// It is the model of TransformerDescription("gpt2") with small sizes. On CPUs its losses are the same to the last bit; on GPUs,
+// which add in another order there, at first to 1e-6.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -91,11 +92,13 @@ int main(int argc, char** argv) {
     auto description = fsdp::TransformerDescription("gpt2");
     description.layers(layers).width(width).heads(heads).vocabulary(alphabet.size()).longest_sequence(length);
     fsdp::FullyShardedDataParallel whole(job, description, options);
-    const bool same = train(whole, first_example) == losses;
-    if (rank == 0) std::printf("TransformerDescription has %s losses\n", same ? "the same" : "OTHER");
+    const std::vector<double> of_whole = train(whole, first_example);
+    const bool same = of_whole == losses, near = std::abs(of_whole[9] / losses[9] - 1) < 1e-5;
+    if (rank == 0)
+      std::printf("TransformerDescription has %s losses\n", same ? "the same" : near ? "nearly the same" : "OTHER");
 
     const std::string sample = continued(sharded, "the ranks of ", 40);
     if (rank == 0) std::printf("%s\n", sample.c_str());
-    return same && losses.back() < losses.front() / 1.3 ? 0 : 1;
+    return near && losses.back() < losses.front() / 1.3 ? 0 : 1;
   });
 }

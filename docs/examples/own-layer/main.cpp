@@ -8,7 +8,7 @@
 #include "gated_convolution.hpp"
 
 int main(int argc, char** argv) {
-  return fsdp::run(argc, argv, [&](fsdp::Job& job) {
+  const auto train = [&](fsdp::Job& job) {
     constexpr std::size_t width = 48, vocabulary = 32, length = 20;
 
     // Is the backward pass the derivative of the forward pass?
@@ -44,5 +44,6 @@ int main(int argc, char** argv) {
     }
     if (job.rank() == 0) std::printf("final loss %.17g\n", loss);
     return 0;
-  });
+  };
+  return fsdp::run(argc, argv, train, {.device = "cpu"});  // the layer's loop is for CPUs
 }
