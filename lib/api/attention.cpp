@@ -161,7 +161,7 @@ class Attention final : public Layer {
       if (o_.bias) add_bias_gradient(pass, dy, pass.gradient(weight(i) + 1));
     }
     if (!pass.dx) return;
-    if (o_.mask) with_element(pass.type, [&]<class E>() { kernels::fill_zero(*pass.stream, at<E>(pass.dx), pass.dx.numel()); });
+    if (o_.mask) ops::fill_zero(pass, pass.dx);
     for (std::size_t i = 0; i < parts_.size(); ++i)
       ops::matmul(pass, d_qkv.columns_from(parts_[i].begin, parts_[i].count), Transpose::no, pass.parameter(weight(i)),
                   backward_transpose(stored_), pass.dx.columns_from(0, C), i == 0 ? Out::overwrite : Out::add);

@@ -18,7 +18,7 @@ namespace fsdp {
 
 namespace {
 
-/// Reads a text of state(). Throws UserError if it has not all `keys`.
+/// Reads a text of state(). Throws UserError unless it has the keys and types of `now`.
 nlohmann::json parse_state(const std::string& state, const nlohmann::json& now) {
   const nlohmann::json parsed = parse_json(state);
   bool fits = parsed.is_object() && parsed.size() == now.size();

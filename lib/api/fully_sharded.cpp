@@ -573,9 +573,9 @@ struct FullyShardedDataParallel::Parts {
   struct Counted {
     double rows, weight;
   };
+  enum class Labels { used, unused };
   /// Calls `fill` for `count` micro-batches. Returns what counts in the loss. Checks that `learning_rate` is the same on all
   /// ranks. Collective.
-  enum class Labels { used, unused };
   Counted fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0, Labels labels = Labels::used) {
     std::int64_t counted = 0;
     kernels::LossSum weights;
@@ -1166,7 +1166,7 @@ void FullyShardedDataParallel::for_each_parameter(
 void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(const Decoding&)>& work) {
   Parts& p = *parts_;
   p.call(Parts::Function::generate, [&] {
-    p.require_average(use_ema);
+    p.require_evaluation(use_ema, false);
     agree(p.world, [&] {
       require_user(p.sharding.plan.cache.positions > 0,
                    "the model has no memory for generation (generate_positions is 0, or this is a Sequential); set it");
