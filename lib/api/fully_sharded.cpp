@@ -737,6 +737,9 @@ void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::f
   } catch (const CollectiveError&) {  // all ranks throw it, and training may continue
     swap_average_if(use_ema);
     throw;
+  } catch (...) {  // ends a job of several ranks, but is thrown to the program of one
+    if (world.size() == 1) swap_average_if(use_ema);
+    throw;
   }
   swap_average_if(use_ema);
 }
@@ -802,6 +805,8 @@ double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool us
   const ValidBatches batches =
       agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
   agree(world, [&] {
+    require_user(!loss_of_layers || loss_of_layers->ignore_index() < 0,
+                 "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
     for (std::size_t label = 0; loss_of_layers && label < rows.classes; ++label)
       require_user(
           loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
