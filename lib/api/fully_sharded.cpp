@@ -1,6 +1,7 @@
 #include "api/fully_sharded.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <optional>

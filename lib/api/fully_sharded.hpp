@@ -2,7 +2,6 @@
 // FullyShardedDataParallel, together with its optimizer.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>

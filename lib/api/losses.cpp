@@ -1,7 +1,5 @@
 #include "api/losses.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 
