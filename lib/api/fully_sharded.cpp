@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <optional>
-#include <sstream>
 #include <typeinfo>
 #include <utility>
 
@@ -443,18 +442,7 @@ struct FullyShardedDataParallel::Parts {
     for (const Parameter& parameter : model.parameters())
       add(parameter.name,
           format("{} {} {}", to_string(parameter.shape), static_cast<int>(parameter.init.kind), parameter.init.value));
-    require_same(world, told, [&](const std::string& first) {
-      std::istringstream mine(told), theirs(first);
-      std::string a, b;
-      do {
-        a.clear(), b.clear();
-        std::getline(mine, a), std::getline(theirs, b);
-      } while (a == b);
-      throw UserError(
-          format("the ranks have different options or models ('{}' here, '{}' on rank 0, but they train one model); give all "
-                 "ranks the same",
-                 a, b));
-    });
+    require_same_lines(world, told, "have different options or models", "they train one model");
   }
   void require_same_path(const std::filesystem::path& path) {
     agree(world, [&] { require_user(!path.empty(), "the path is empty; give a name"); });

@@ -42,12 +42,6 @@ std::vector<Field> fields_of(const GenerationConfig& c) {
   return fields;
 }
 
-std::string told(const std::vector<Field>& fields) {
-  std::string all;
-  for (const Field& field : fields) all += format("{} {}\n", field.name, field.value.value_or("none"));
-  return all;
-}
-
 /// The options of the constructor as the library uses them.
 struct Chosen {
   std::size_t batch_size = 0, positions = 0;
@@ -103,7 +97,7 @@ void TextGenerator::Parts::open(Job& of_job, const std::filesystem::path& model,
       return Chosen(options);
     });
     require_same(world,
-                 format("{}{}\n{}\n{}\n{}\n", told(fields_of(options)), model.string(), options.adapter.string(),
+                 format("{}{}\n{}\n{}\n{}\n", text_of(fields_of(options)), model.string(), options.adapter.string(),
                         options.tokenizer, options.use_ema),
                  [&](const std::string&) {
                    throw UserError(
@@ -187,7 +181,7 @@ std::vector<GeneratedTokens> TextGenerator::Parts::generate(const std::function<
       check(all, options.max_new_tokens, executor.cache().positions);
       return all;
     });
-    require_same(world, format("{}{}", told(fields_of(wanted)), fmt::join(options.end_tokens, " ")), [](const std::string&) {
+    require_same(world, format("{}{}", text_of(fields_of(wanted)), fmt::join(options.end_tokens, " ")), [](const std::string&) {
       throw UserError(
           "the ranks call generate() with different options (they generate the texts together); give all ranks the same");
     });

@@ -75,18 +75,19 @@ struct MetricsLog::Parts {
 MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o) {
   const FullyShardedDataParallel::Inside inside = model.inside();
   inside.job.together([&] {
+    const auto if_given = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
+    const std::vector<Field> fields = {
+        {"log-file", "log_file", if_given(o.log_file)},
+        {"log-interval", "log_interval", format("{}", o.log_interval)},
+        {"log-format", "log_format", o.log_format},
+        {"max-update", "max_update", o.max_update > 0 ? std::optional(format("{}", o.max_update)) : std::nullopt},
+        {"trace", "trace", if_given(o.trace)},
+        {"trace-updates", "trace_updates", o.trace.empty() ? std::nullopt : std::optional(format("{}", o.trace_updates))}};
+    require_same_lines(*inside.job.world, text_of(fields), "have different MetricsOptions", "they write one log and one trace");
     agree(*inside.job.world, [&] {
-      const auto if_given = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
       TrainOptions with = inside.options;
       OptionTable table = train_option_table(with, 1);
-      set_fields(
-          table,
-          {{"log-file", "log_file", if_given(o.log_file)},
-           {"log-interval", "log_interval", format("{}", o.log_interval)},
-           {"log-format", "log_format", o.log_format},
-           {"max-update", "max_update", o.max_update > 0 ? std::optional(format("{}", o.max_update)) : std::nullopt},
-           {"trace", "trace", if_given(o.trace)},
-           {"trace-updates", "trace_updates", o.trace.empty() ? std::nullopt : std::optional(format("{}", o.trace_updates))}});
+      set_fields(table, fields);
       parts_ = std::make_unique<Parts>(model, std::move(with));
       parts_->start(o.save_dir);
     });
