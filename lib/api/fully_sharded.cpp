@@ -527,7 +527,10 @@ struct FullyShardedDataParallel::Parts {
   }
   bool keeps_average() const { return sharding.plan.average_weights; }
   void require_average(bool use_ema) {
+    const std::int64_t users = world.sum(std::int64_t{use_ema});
     agree(world, [&] {
+      require_user(users == 0 || users == world.size(),
+                   "use_ema is true on some ranks only (all ranks use one model); give all ranks the same");
       require_user(!use_ema || keeps_average(),
                    "there is no average of the parameters (ema_decay is 0); set ema_decay, or leave out use_ema");
     });
@@ -737,7 +740,10 @@ void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::f
 std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
   const auto& chain = static_cast<const Chain&>(sharded->model());
   std::size_t stage = chain.blocks();
-  if (!layer.empty()) agree(world, [&] { stage = chain.stage_of(layer); });
+  if (!layer.empty()) {
+    require_same_lines(world, layer, "name different layers", "they run one forward pass");
+    agree(world, [&] { stage = chain.stage_of(layer); });
+  }
   std::vector<float> outputs;
   outputs.reserve(sharding.batch.rows() * chain.outputs_of(stage));
   with_parameters(use_ema, [&] {
