@@ -13,7 +13,6 @@
 
 #include "api/chain.hpp"
 #include "api/data.hpp"
-#include "api/decoding.hpp"
 #include "api/job_parts.hpp"
 #include "api/model_inside.hpp"
 #include "api/own_optimizer.hpp"
@@ -1163,7 +1162,7 @@ void FullyShardedDataParallel::for_each_parameter(
   });
 }
 
-void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(const Decoding&)>& work) {
+void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(const Inside&)>& work) {
   Parts& p = *parts_;
   p.call(Parts::Function::generate, [&] {
     p.require_evaluation(use_ema, false);
@@ -1171,9 +1170,7 @@ void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(con
       require_user(p.sharding.plan.cache.positions > 0,
                    "the model has no memory for generation (generate_positions is 0, or this is a Sequential); set it");
     });
-    p.with_parameters(use_ema, [&] {
-      work({p.executor(), p.world, *p.sharded->model().transformer_config(), p.model_folder});
-    });
+    p.with_parameters(use_ema, [&] { work(inside()); });
   });
 }
 
@@ -1193,7 +1190,7 @@ std::size_t FullyShardedDataParallel::peak_bytes() const {
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;
-  return {*p.job, p.options, p.rows, *p.sharded, p.progress, *p.saver, p.last_step_s, p.last_tokens};
+  return {*p.job, p.options, p.rows, *p.sharded, p.progress, *p.saver, p.model_folder, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());

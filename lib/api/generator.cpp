@@ -3,14 +3,12 @@
 #include <functional>
 #include <utility>
 
-#include "api/decoding.hpp"
-#include "api/job_parts.hpp"
+#include "api/model_inside.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/adapter.hpp"
 #include "comm/agree.hpp"
-#include "fsdp/sharded_model.hpp"
 #include "generate/generator.hpp"
 #include "train/common_options.hpp"
 #include "train/generation_config.hpp"
@@ -66,7 +64,7 @@ struct TextGenerator::Parts {
   /// Calls `work` with the model, on all ranks. Collective.
   void run(const std::function<void(Executor&, Communicator&)>& work) {
     if (trained)
-      trained->decode(use_ema, [&](const auto& decoding) { work(decoding.executor, decoding.world); });
+      trained->decode(use_ema, [&](const auto& inside) { work(inside.sharded.executor(), *inside.job.world); });
     else
       job->together([&] { work(sharded->executor(), *job->world); });
   }
@@ -121,10 +119,10 @@ void TextGenerator::Parts::open(Job& of_job, const std::filesystem::path& model,
 
 void TextGenerator::Parts::open(FullyShardedDataParallel& model, const std::string& tokenizer, bool average) {
   trained = &model, use_ema = average;
-  model.decode(average, [&](const auto& decoding) {
-    agree(decoding.world, [&] {
-      config = decoding.config;
-      folder = decoding.model_folder;
+  model.decode(average, [&](const auto& inside) {
+    agree(*inside.job.world, [&] {
+      config = *inside.sharded.model().transformer_config();
+      folder = inside.model_folder;
       find_texts(folder, tokenizer);
     });
   });
