@@ -43,8 +43,8 @@ std::string text_of_saved(const CheckpointOptions& o) {
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(Communicator& world, Buffer snapshot, double patience_s)
-    : world_(world), snapshot_(std::move(snapshot)), patience_s_(patience_s), exceptions_(std::uncaught_exceptions()) {}
+CheckpointSaver::CheckpointSaver(Communicator& world, double patience_s)
+    : world_(world), patience_s_(patience_s), exceptions_(std::uncaught_exceptions()) {}
 
 CheckpointSaver::~CheckpointSaver() {
   if (!save_ || std::uncaught_exceptions() > exceptions_) return;

@@ -415,7 +415,7 @@ struct FullyShardedDataParallel::Parts {
     make_sharded();
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     saves_in_background = user_options.background_saves;
-    make_saver();
+    make_snapshot();
     if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
       executor().initialize_parameters(options.seed);
       executor().publish_parameters();
@@ -494,11 +494,9 @@ struct FullyShardedDataParallel::Parts {
   }
 
   /// The size of the state, and so of its copy, follows from the plan.
-  void make_saver() {
-    const std::shared_ptr<Metrics> log = saver ? saver->log : nullptr;
+  void make_snapshot() {
     snapshot_bytes = snapshot_of(saves_in_background, sharded->plan(), sharded->layout(), sharding, world.rank(), world.size());
-    saver.emplace(world, agree(world, [&] { return job->rank.device->allocate_staging(snapshot_bytes); }), job->comm.timeout_s);
-    saver->log = log;
+    saver.set_snapshot(agree(world, [&] { return job->rank.device->allocate_staging(snapshot_bytes); }));
   }
 
   StepResult step(double learning_rate, const FillBatch& fill);
@@ -675,7 +673,7 @@ struct FullyShardedDataParallel::Parts {
   std::optional<ShardedModel> sharded;
   bool saves_in_background = false;
   std::size_t snapshot_bytes = 0;
-  std::optional<CheckpointSaver> saver;
+  CheckpointSaver saver{world, job->comm.timeout_s};
 };
 
 StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
@@ -882,16 +880,17 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   auto trains = after.patterns.frozen;
   trains.flip();
   if (trains == trained) return;
-  saver->finish();
+  saver.finish();
   const HostStates states = agree(world, [&] { return HostStates(*sharded); });
   const ShardingOptions before = std::exchange(options.sharding, std::move(after));
+  saver.set_snapshot({});
   try {
     make_sharded();
-    make_saver();
+    make_snapshot();
   } catch (const CollectiveError&) {
     options.sharding = before;
     make_sharded();
-    make_saver();
+    make_snapshot();
     states.copy_to(*sharded);
     executor().count_from(missed_updates(progress, parameters()));
     executor().publish_parameters();
@@ -1108,13 +1107,13 @@ std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path
   std::filesystem::path step;
   p.call(Parts::Function::save, [&] {
     p.require_same_path(folder);
-    step = p.saver->save(folder, options, p.header(), p.progress, p.sharded->layout(), p.executor().states());
+    step = p.saver.save(folder, options, p.header(), p.progress, p.sharded->layout(), p.executor().states());
   });
   return step;
 }
 
 void FullyShardedDataParallel::finish_save() {
-  parts_->call(Parts::Function::finish_save, [&] { parts_->saver->finish(); });
+  parts_->call(Parts::Function::finish_save, [&] { parts_->saver.finish(); });
 }
 
 bool FullyShardedDataParallel::restore(const std::filesystem::path& folder) {
@@ -1190,7 +1189,7 @@ std::size_t FullyShardedDataParallel::peak_bytes() const {
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;
-  return {*p.job, p.options, p.rows, *p.sharded, p.progress, *p.saver, p.model_folder, p.last_step_s, p.last_tokens};
+  return {*p.job, p.options, p.rows, *p.sharded, p.progress, p.saver, p.model_folder, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());
