@@ -24,6 +24,7 @@ struct MetricsLog::Parts {
         log(std::make_shared<Metrics>(options.log_file, options.log_interval, leads, stderr, options.log_format)) {
     if (!options.trace.file.empty()) {
       recorder = std::make_unique<Recorder>(model.inside().sharded.plan(), options.trace.updates);
+      trained = model.inside().sharded.layout().trained();
       if (leads) trace_file = std::make_unique<TraceFile>(options.trace.file);
     }
   }
@@ -52,6 +53,13 @@ struct MetricsLog::Parts {
     if (recorder) executor.record(recorder->next(model.inside().progress.update + 1));
   }
 
+  /// After freeze() or unfreeze() the recorded times are not those of the model's plan.
+  void end_trace_of_other_plan() {
+    if (!recorder || model.inside().sharded.layout().trained() == trained) return;
+    recorder.reset(), trace_file.reset();
+    log->say("warning: there is no trace, because freeze() or unfreeze() changed the plan while it was recorded");
+  }
+
   /// Collective.
   void write_trace() {
     const std::string problem =
@@ -70,6 +78,7 @@ struct MetricsLog::Parts {
   const std::shared_ptr<Metrics> log;
   std::unique_ptr<TraceFile> trace_file;  // on rank 0, with options.trace
   std::unique_ptr<Recorder> recorder;     // until the trace is written
+  std::vector<bool> trained;              // by parameter, in the plan that is recorded
 };
 
 MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o) {
@@ -126,6 +135,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
                     .mem_peak_bytes = executor.peak_bytes(),
                     .positions_per_second = positions / inside.last_step_s,
                     .numbers = numbers});
+    p.end_trace_of_other_plan();
     if (p.recorder && p.recorder->full()) p.write_trace();
     p.before_step();
   });
@@ -137,6 +147,7 @@ void MetricsLog::end(const std::string& reason) {
   const FullyShardedDataParallel::Inside inside = parts_->model.inside();
   inside.job.together([&] {
     Parts& p = *parts_;
+    p.end_trace_of_other_plan();
     if (p.recorder) p.write_trace();
     if (!reason.empty()) p.log->stop(inside.progress.update, reason);
     p.log->end({.step = inside.progress.update,
