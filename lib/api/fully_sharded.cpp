@@ -812,7 +812,12 @@ double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool us
 
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
   require_same_path(folder);
-  const std::unique_ptr<CheckpointReader> checkpoint = agree(world, [&] { return open_checkpoint(folder); });
+  std::unique_ptr<CheckpointReader> checkpoint;
+  try {
+    agree(world, [&] { checkpoint = open_checkpoint(folder); });
+  } catch (const CollectiveError& e) {  // all ranks read the same index: if only some fail, it is not damaged
+    throw CollectiveError(e.what(), e.speaker, e.all, e.exit_code, e.damage && e.all);
+  }
   const std::string update = format("{}", checkpoint->header().progress.update);
   require_same(world, update, [&](const std::string& first) {
     throw RunError(
