@@ -35,11 +35,7 @@ void add_weight_gradient(const Pass& pass, Stored stored, const Tensor& x, const
 
 /// d_bias += the sums of the columns of dy, if the bias is trained. Rows of dy may be any distance apart.
 void add_bias_gradient(const Pass& pass, const Tensor& dy, const Tensor& d_bias) {
-  if (!d_bias) return;
-  with_element(dy.type, [&]<class E>() {
-    kernels::bias_backward(*pass.stream, d_bias.floats(), static_cast<const E*>(dy.data), dy.rows, dy.columns, dy.stride,
-                           kernels::Write::add, pass.sums);
-  });
+  ops::linear_backward(pass, {}, {}, dy, {}, {}, d_bias);
 }
 
 void add_bias(const Pass& pass, const Tensor& y, const Tensor& bias) {
