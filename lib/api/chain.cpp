@@ -116,7 +116,6 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
       blocks_.push_back(std::move(stage));
     widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
     most_scratch_ = std::max(most_scratch_, layer->scratch());
-    most_columns_ = std::max({most_columns_, widest_, most_scratch_, layer->saved(), layer->saved_floats()});
     width = layer->outputs();
   }
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
@@ -130,7 +129,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
   find_ties();
   widest_ = std::max(widest_, width);
   most_scratch_ = std::max(most_scratch_, loss_->scratch());
-  most_columns_ = std::max({most_columns_, widest_, most_scratch_});
+  most_columns_ = std::max(most_columns_, loss_->inputs());  // losses keep the weights of classes in this memory
 }
 
 std::size_t Chain::index_of(const std::string& parameter) const {
