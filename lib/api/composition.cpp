@@ -150,7 +150,9 @@ class Residual final : public Around {
       throw UserError(format("residual() adds {} outputs to {} inputs; make them equal", inner().outputs(), inner().inputs()));
   }
   std::size_t outputs() const override { return inputs(); }
-  std::size_t scratch() const override { return Composition::scratch() + 2 * inner().outputs(); }
+  std::size_t scratch() const override {
+    return Composition::scratch() + (inputs() > inner().outputs() ? 2 : 1) * inner().outputs();
+  }
 
   void forward(const ForwardPass& pass) const override {
     const std::size_t m = inner().outputs(), rest = inputs() - m;
