@@ -794,9 +794,9 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use
 
 double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool use_ema) {
   require_evaluation(use_ema, false);
-  const ValidBatches batches =
-      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
   agree(world, [&] {
+    require_user(rows.tokens && rows.labels && rows.targets == 1 && samples.T() == sharding.batch.T,
+                 "the token data are for another model; make a TokenData for each model");
     require_user(!loss_of_layers || loss_of_layers->ignore_index() < 0,
                  "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
     for (std::size_t label = 0; loss_of_layers && label < rows.classes; ++label)
@@ -805,6 +805,8 @@ double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool us
           "evaluate() over token data does not know the weights of classes; call evaluate() with a function that fills "
           "batches");
   });
+  const ValidBatches batches =
+      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
   double loss = 0;
   with_parameters(use_ema, [&] { loss = *mean_loss(executor(), batches, world); });
   return loss;
