@@ -60,13 +60,13 @@ class Chain final : public Model {
   std::size_t outputs_of(std::size_t stage) const;
 
  private:
-  /// A layer or the loss, with its parameters, and the place of each among the parameters of the model. adds[i]: backward of a
+  /// A layer or the loss, with its parameters, and the index of each among the parameters of the model. adds[i]: backward of a
   /// later stage, or of this one, has already written the gradient of parameter i, because the parameters are tied.
   struct Stage {
     std::string name;
     LayerPtr layer;
     std::vector<LayerParameter> parameters;
-    std::vector<std::size_t> places;
+    std::vector<std::size_t> indices;
     std::vector<bool> adds;
   };
   struct Scratch;
