@@ -472,6 +472,12 @@ struct FullyShardedDataParallel::Parts {
                        "correct the program",
                        world.rank(), name_of(function)));
           });
+        if (is_lost)
+          agree(world, [&] {
+            throw UserError(
+                "freeze() or unfreeze() failed, and there was too little memory to undo it; make a new object, and load() a "
+                "checkpoint");
+          });
         if (adapted && !base && function != Function::load && function != Function::restore && function != Function::load_full)
           agree(world, [&] {
             throw UserError(
@@ -666,6 +672,7 @@ struct FullyShardedDataParallel::Parts {
   const TransformerConfig* adapted = nullptr;  // the configuration of a model with adapters; else null
   std::optional<BaseModel> base;               // of adapters, once it is loaded
   std::optional<Function> under_way;
+  bool is_lost = false;               // freeze() could not allocate any plan
   std::optional<LossScaler> scaler;   // with fp16
   std::optional<SpikeFilter> spikes;  // with skip_spikes
   UserData loaded_data;
@@ -891,13 +898,16 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   const HostStates states = agree(world, [&] { return HostStates(*sharded); });
   const ShardingOptions before = std::exchange(options.sharding, std::move(after));
   saver.set_snapshot({});
+  is_lost = true;
   try {
     make_sharded();
     make_snapshot();
+    is_lost = false;
   } catch (const CollectiveError&) {
     options.sharding = before;
     make_sharded();
     make_snapshot();
+    is_lost = false;
     states.copy_to(*sharded);
     executor().count_from(missed_updates(progress, parameters()));
     executor().publish_parameters();
