@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
       data.advance();
       ends = job.should_stop() || sharded.updates() >= last;
       if (ends || sharded.updates() % 10 == 0)
-        sharded.save("checkpoints", {.keep_last = 2, .validation_loss = result.loss, .data = {{"tokens", data.state()}}});
+        sharded.save("checkpoints", {.keep_last = 2, .data = {{"tokens", data.state()}}});
     }
     sharded.finish_save();
     log.end(job.stop_reason());

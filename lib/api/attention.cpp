@@ -35,11 +35,7 @@ void add_weight_gradient(const Pass& pass, Stored stored, const Tensor& x, const
 
 /// d_bias += the sums of the columns of dy, if the bias is trained. Rows of dy may be any distance apart.
 void add_bias_gradient(const Pass& pass, const Tensor& dy, const Tensor& d_bias) {
-  if (!d_bias) return;
-  with_element(dy.type, [&]<class E>() {
-    kernels::bias_backward(*pass.stream, d_bias.floats(), static_cast<const E*>(dy.data), dy.rows, dy.columns, dy.stride,
-                           kernels::Write::add, pass.sums);
-  });
+  ops::linear_backward(pass, {}, {}, dy, {}, {}, d_bias);
 }
 
 void add_bias(const Pass& pass, const Tensor& y, const Tensor& bias) {
@@ -161,7 +157,7 @@ class Attention final : public Layer {
       if (o_.bias) add_bias_gradient(pass, dy, pass.gradient(weight(i) + 1));
     }
     if (!pass.dx) return;
-    if (o_.mask) with_element(pass.type, [&]<class E>() { kernels::fill_zero(*pass.stream, at<E>(pass.dx), pass.dx.numel()); });
+    if (o_.mask) ops::fill_zero(pass, pass.dx);
     for (std::size_t i = 0; i < parts_.size(); ++i)
       ops::matmul(pass, d_qkv.columns_from(parts_[i].begin, parts_[i].count), Transpose::no, pass.parameter(weight(i)),
                   backward_transpose(stored_), pass.dx.columns_from(0, C), i == 0 ? Out::overwrite : Out::add);

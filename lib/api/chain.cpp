@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "api/place.hpp"
 #include "base/element.hpp"
@@ -115,7 +116,6 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
       blocks_.push_back(std::move(stage));
     widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
     most_scratch_ = std::max(most_scratch_, layer->scratch());
-    most_columns_ = std::max({most_columns_, widest_, most_scratch_, layer->saved(), layer->saved_floats()});
     width = layer->outputs();
   }
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
@@ -129,10 +129,10 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
   find_ties();
   widest_ = std::max(widest_, width);
   most_scratch_ = std::max(most_scratch_, loss_->scratch());
-  most_columns_ = std::max({most_columns_, widest_, most_scratch_});
+  most_columns_ = std::max(most_columns_, loss_->inputs());  // losses keep the weights of classes in this memory
 }
 
-std::size_t Chain::place_of(const std::string& parameter) const {
+std::size_t Chain::index_of(const std::string& parameter) const {
   const auto found =
       std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.name == parameter; });
   return static_cast<std::size_t>(found - parameters_.begin());
@@ -162,22 +162,22 @@ Chain::Stage Chain::make_stage(const std::string& name, LayerPtr layer, std::vec
           whole, init.kind == Init::Kind::constant ? "the value" : "random numbers of scale", init.value));
     most_columns_ = std::max(most_columns_, parameter.shape.size() > 1 ? product / parameter.shape.front() : product);
     const auto tie = std::find_if(tied.begin(), tied.end(), [&](const TiedParameters& one) { return one.name == whole; });
-    std::size_t place = tie == tied.end() ? place_of(whole) : place_of(tie->same_as);
+    std::size_t index = tie == tied.end() ? index_of(whole) : index_of(tie->same_as);
     if (tie != tied.end()) {
-      if (place == parameters_.size())
+      if (index == parameters_.size())
         throw UserError(
             format("tie() makes '{}' the parameter '{}' (no earlier layer has that); give the later parameter first, then the "
                    "earlier one",
                    whole, tie->same_as));
-      if (parameters_[place].shape != parameter.shape)
+      if (parameters_[index].shape != parameter.shape)
         throw UserError(format("tie() makes '{}' {} the parameter '{}' {}; make the shapes equal", whole,
-                               to_string(parameter.shape), tie->same_as, to_string(parameters_[place].shape)));
+                               to_string(parameter.shape), tie->same_as, to_string(parameters_[index].shape)));
       tied.erase(tie);
     } else {
-      if (place < parameters_.size()) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
+      if (index < parameters_.size()) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
       parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
     }
-    stage.places.push_back(place);
+    stage.indices.push_back(index);
   }
   return stage;
 }
@@ -186,10 +186,10 @@ Chain::Stage Chain::make_stage(const std::string& name, LayerPtr layer, std::vec
 void Chain::find_ties() {
   std::vector<const Stage*> writer(parameters_.size());
   const auto visit = [&](Stage& stage) {
-    for (const std::size_t place : stage.places) {
-      const Stage* const other = std::exchange(writer[place], &stage);
+    for (const std::size_t index : stage.indices) {
+      const Stage* const other = std::exchange(writer[index], &stage);
       stage.adds.push_back(other != nullptr);
-      if (other && other != &stage) parameters_[place].block = -1;
+      if (other && other != &stage) parameters_[index].block = -1;
     }
   };
   visit(head_);
@@ -232,7 +232,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
                    .inputs = R * input_width_ * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
                    .losses = R * sizeof(float)};
-  const auto add_stage = [&](const Stage& stage) { sizes.stages.push_back(stage.places); };
+  const auto add_stage = [&](const Stage& stage) { sizes.stages.push_back(stage.indices); };
   add_stage(first_);
   sizes.activations.push_back(R * outputs_of(0) * size_of(type));
   for (const Stage& block : blocks_) {
@@ -284,9 +284,9 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
   pass.most_columns = most_columns_;
   pass.weights = context.weights.data();
-  pass.parameters = stage.parameters, pass.indices = stage.places;
-  for (const std::size_t place : stage.places)
-    expect(pass.weights[place] != nullptr, "a stage runs with its parameters gathered");
+  pass.parameters = stage.parameters, pass.indices = stage.indices;
+  for (const std::size_t index : stage.indices)
+    expect(pass.weights[index] != nullptr, "a stage runs with its parameters gathered");
   return pass;
 }
 
@@ -295,7 +295,7 @@ Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scrat
 void Chain::clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const {
   if (write == kernels::Write::add) return;
   for (std::size_t i = 0; i < stage.parameters.size(); ++i)
-    if (float* const gradient = stage.adds[i] ? nullptr : context.gradients[stage.places[i]])
+    if (float* const gradient = stage.adds[i] ? nullptr : context.gradients[stage.indices[i]])
       kernels::fill_zero(context.stream, gradient, numel(stage.parameters[i].shape));
 }
 

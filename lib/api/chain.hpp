@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "api/composition.hpp"
@@ -61,13 +60,13 @@ class Chain final : public Model {
   std::size_t outputs_of(std::size_t stage) const;
 
  private:
-  /// A layer or the loss, with its parameters, and the place of each among the parameters of the model. adds[i]: backward of a
+  /// A layer or the loss, with its parameters, and the index of each among the parameters of the model. adds[i]: backward of a
   /// later stage, or of this one, has already written the gradient of parameter i, because the parameters are tied.
   struct Stage {
     std::string name;
     LayerPtr layer;
     std::vector<LayerParameter> parameters;
-    std::vector<std::size_t> places;
+    std::vector<std::size_t> indices;
     std::vector<bool> adds;
   };
   struct Scratch;
@@ -75,7 +74,7 @@ class Chain final : public Model {
   Stage make_stage(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
                    std::vector<TiedParameters>& tied);
   void find_ties();
-  std::size_t place_of(const std::string& parameter) const;
+  std::size_t index_of(const std::string& parameter) const;
   std::size_t saved_numel(const Layer& layer, BatchShape shape, DType type) const;
   Pass pass_of(const StageContext& context, const Stage& stage, const Scratch& scratch) const;
   void clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const;

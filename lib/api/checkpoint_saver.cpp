@@ -41,17 +41,10 @@ std::string text_of_saved(const CheckpointOptions& o) {
   return text;
 }
 
-std::string first_line_that_differs(const std::string& a, const std::string& b) {
-  std::size_t begin = 0, end = a.find('\n');
-  while (end != std::string::npos && b.compare(begin, end - begin + 1, a, begin, end - begin + 1) == 0)
-    begin = end + 1, end = a.find('\n', begin);
-  return a.substr(begin, end == std::string::npos ? end : end - begin);
-}
-
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(Communicator& world, Buffer snapshot, double patience_s)
-    : world_(world), snapshot_(std::move(snapshot)), patience_s_(patience_s), exceptions_(std::uncaught_exceptions()) {}
+CheckpointSaver::CheckpointSaver(Communicator& world, double patience_s)
+    : world_(world), patience_s_(patience_s), exceptions_(std::uncaught_exceptions()) {}
 
 CheckpointSaver::~CheckpointSaver() {
   if (!save_ || std::uncaught_exceptions() > exceptions_) return;
@@ -69,13 +62,8 @@ std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder,
                                             CheckpointHeader header, Progress& progress, const Layout& layout,
                                             std::span<const ShardState> states) {
   finish();
-  const std::string text = text_of_saved(options);
-  require_same(world_, text, [&](const std::string& first) {
-    throw UserError(
-        format("the ranks save different things ('{}' here, '{}' on rank 0, but a checkpoint has one copy of them for any "
-               "number of ranks); give all ranks the same",
-               first_line_that_differs(text, first), first_line_that_differs(first, text)));
-  });
+  require_same_lines(world_, text_of_saved(options), "save different things",
+                     "a checkpoint has one copy of them for any number of ranks");
   agree(world_, [&] {
     check(options.data);
     kept_ = kept_steps(options);

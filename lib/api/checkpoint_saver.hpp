@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "api/checkpoint_options.hpp"
 #include "checkpoint/checkpoint.hpp"
@@ -16,14 +17,15 @@ namespace fsdp {
 
 class CheckpointSaver {
  public:
-  /// Saves are written from `snapshot` while the caller continues, or at once if it is empty. The destructor waits at most
-  /// `patience_s` seconds (0: no limit) for a save under way.
-  CheckpointSaver(Communicator& world, Buffer snapshot, double patience_s);
+  /// The destructor waits at most `patience_s` seconds (0: no limit) for a save under way.
+  CheckpointSaver(Communicator& world, double patience_s);
   CheckpointSaver(const CheckpointSaver&) = delete;
   /// If a save is under way, waits until its files are written, without communication between ranks: other ranks may have
   /// failed. While an exception is thrown, only this rank's file is finished.
   ~CheckpointSaver();
 
+  /// Saves are written from `snapshot` while the caller continues, or at once if it is empty. No save may be under way.
+  void set_snapshot(Buffer snapshot) { snapshot_ = std::move(snapshot); }
   /// Finishes the save under way, then saves; adds the validation loss to `progress`. `header` needs neither `progress` nor
   /// `user_data`. Returns the step's folder. Collective over world; throws CollectiveError.
   std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options, CheckpointHeader header,
@@ -39,7 +41,7 @@ class CheckpointSaver {
   void keep_steps();
 
   Communicator& world_;
-  const Buffer snapshot_;
+  Buffer snapshot_;
   const double patience_s_;
   const int exceptions_;
   SaveOptions kept_;  // of the save under way

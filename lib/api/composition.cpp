@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "api/ops.hpp"
@@ -149,7 +150,9 @@ class Residual final : public Around {
       throw UserError(format("residual() adds {} outputs to {} inputs; make them equal", inner().outputs(), inner().inputs()));
   }
   std::size_t outputs() const override { return inputs(); }
-  std::size_t scratch() const override { return Composition::scratch() + 2 * inner().outputs(); }
+  std::size_t scratch() const override {
+    return Composition::scratch() + (inputs() > inner().outputs() ? 2 : 1) * inner().outputs();
+  }
 
   void forward(const ForwardPass& pass) const override {
     const std::size_t m = inner().outputs(), rest = inputs() - m;
@@ -233,7 +236,7 @@ class KeepColumns final : public Around {
     ops::copy(pass, kept(pass.y), kept(pass.x));
   }
   void backward(const BackwardPass& pass) const override {
-    const Tensor x = input(pass), dy = output(pass.scratch), dx = place_of(pass.scratch, 1);
+    const Tensor x = input(pass), dy = output(pass.scratch), dx = input_memory(pass.scratch, 1);
     ops::copy(pass, dy, pass.dy.columns_from(0, inner().outputs()));
     run_backward(pass, 0, x, dy, pass.dx ? dx : Tensor());
     if (!pass.dx) return;
@@ -242,7 +245,7 @@ class KeepColumns final : public Around {
   }
 
  private:
-  Tensor place_of(const Tensor& scratch, std::size_t i) const {
+  Tensor input_memory(const Tensor& scratch, std::size_t i) const {
     return scratch.part(Composition::scratch() + i * inner().inputs(), inner().inputs());
   }
   Tensor output(const Tensor& scratch) const {
@@ -250,7 +253,7 @@ class KeepColumns final : public Around {
   }
   Tensor kept(const Tensor& whole) const { return whole.columns_from(whole.columns - count_, count_); }
   Tensor input(const Pass& pass) const {
-    const Tensor x = place_of(pass.scratch, 0);
+    const Tensor x = input_memory(pass.scratch, 0);
     ops::copy(pass, x, pass.x.columns_from(0, inner().inputs()));
     return x;
   }

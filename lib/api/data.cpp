@@ -18,7 +18,7 @@ namespace fsdp {
 
 namespace {
 
-/// Reads a text of state(). Throws UserError if it has not all `keys`.
+/// Reads a text of state(). Throws UserError unless it has the keys and types of `now`.
 nlohmann::json parse_state(const std::string& state, const nlohmann::json& now) {
   const nlohmann::json parsed = parse_json(state);
   bool fits = parsed.is_object() && parsed.size() == now.size();
@@ -112,7 +112,15 @@ struct TokenData::Parts {
 
 TokenData::TokenData(FullyShardedDataParallel& model, const std::string& name, const TokenDataOptions& options) {
   const FullyShardedDataParallel::Inside inside = model.inside();
+  const std::vector<Field> fields = {
+      {"shuffle", "shuffle", format("{}", options.shuffle)},
+      {"max-epoch", "max_epoch", options.max_epoch > 0 ? std::optional(format("{}", options.max_epoch)) : std::nullopt},
+      {"break-mode", "break_mode", options.break_mode},
+      {"mask", "mask", options.mask.empty() ? std::nullopt : std::optional(options.mask)},
+      {"eos-token-id", "eos_token_id",
+       options.eos_token_id ? std::optional(format("{}", *options.eos_token_id)) : std::nullopt}};
   inside.job.together([&] {
+    require_same_lines(*inside.job.world, text_of(fields), "have different TokenDataOptions", "they read parts of one order");
     agree(*inside.job.world, [&] {
       if (!inside.rows.tokens || !inside.rows.labels || inside.rows.targets != 1)
         throw UserError(
@@ -121,13 +129,7 @@ TokenData::TokenData(FullyShardedDataParallel& model, const std::string& name, c
             "it with cross_entropy()");
       TrainOptions with = inside.options;
       OptionTable table = train_option_table(with, 1);
-      set_fields(table, {{"shuffle", "shuffle", format("{}", options.shuffle)},
-                         {"max-epoch", "max_epoch",
-                          options.max_epoch > 0 ? std::optional(format("{}", options.max_epoch)) : std::nullopt},
-                         {"break-mode", "break_mode", options.break_mode},
-                         {"mask", "mask", options.mask.empty() ? std::nullopt : std::optional(options.mask)},
-                         {"eos-token-id", "eos_token_id",
-                          options.eos_token_id ? std::optional(format("{}", *options.eos_token_id)) : std::nullopt}});
+      set_fields(table, fields);
       parts_ = std::make_unique<Parts>(inside, name, std::move(with));
     });
   });

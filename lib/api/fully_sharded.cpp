@@ -1,10 +1,10 @@
 #include "api/fully_sharded.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <optional>
-#include <sstream>
 #include <typeinfo>
 #include <utility>
 
@@ -13,7 +13,6 @@
 
 #include "api/chain.hpp"
 #include "api/data.hpp"
-#include "api/decoding.hpp"
 #include "api/job_parts.hpp"
 #include "api/model_inside.hpp"
 #include "api/own_optimizer.hpp"
@@ -416,7 +415,7 @@ struct FullyShardedDataParallel::Parts {
     make_sharded();
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     saves_in_background = user_options.background_saves;
-    make_saver();
+    make_snapshot();
     if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
       executor().initialize_parameters(options.seed);
       executor().publish_parameters();
@@ -442,18 +441,7 @@ struct FullyShardedDataParallel::Parts {
     for (const Parameter& parameter : model.parameters())
       add(parameter.name,
           format("{} {} {}", to_string(parameter.shape), static_cast<int>(parameter.init.kind), parameter.init.value));
-    require_same(world, told, [&](const std::string& first) {
-      std::istringstream mine(told), theirs(first);
-      std::string a, b;
-      do {
-        a.clear(), b.clear();
-        std::getline(mine, a), std::getline(theirs, b);
-      } while (a == b);
-      throw UserError(
-          format("the ranks have different options or models ('{}' here, '{}' on rank 0, but they train one model); give all "
-                 "ranks the same",
-                 a, b));
-    });
+    require_same_lines(world, told, "have different options or models", "they train one model");
   }
   void require_same_path(const std::filesystem::path& path) {
     agree(world, [&] { require_user(!path.empty(), "the path is empty; give a name"); });
@@ -484,6 +472,12 @@ struct FullyShardedDataParallel::Parts {
                        "correct the program",
                        world.rank(), name_of(function)));
           });
+        if (is_lost)
+          agree(world, [&] {
+            throw UserError(
+                "freeze() or unfreeze() failed, and there was too little memory to undo it; make a new object, and load() a "
+                "checkpoint");
+          });
         if (adapted && !base && function != Function::load && function != Function::restore && function != Function::load_full)
           agree(world, [&] {
             throw UserError(
@@ -506,11 +500,9 @@ struct FullyShardedDataParallel::Parts {
   }
 
   /// The size of the state, and so of its copy, follows from the plan.
-  void make_saver() {
-    const std::shared_ptr<Metrics> log = saver ? saver->log : nullptr;
+  void make_snapshot() {
     snapshot_bytes = snapshot_of(saves_in_background, sharded->plan(), sharded->layout(), sharding, world.rank(), world.size());
-    saver.emplace(world, agree(world, [&] { return job->rank.device->allocate_staging(snapshot_bytes); }), job->comm.timeout_s);
-    saver->log = log;
+    saver.set_snapshot(agree(world, [&] { return job->rank.device->allocate_staging(snapshot_bytes); }));
   }
 
   StepResult step(double learning_rate, const FillBatch& fill);
@@ -538,7 +530,10 @@ struct FullyShardedDataParallel::Parts {
   }
   bool keeps_average() const { return sharding.plan.average_weights; }
   void require_average(bool use_ema) {
+    const std::int64_t users = world.sum(std::int64_t{use_ema});
     agree(world, [&] {
+      require_user(users == 0 || users == world.size(),
+                   "use_ema is true on some ranks only (all ranks use one model); give all ranks the same");
       require_user(!use_ema || keeps_average(),
                    "there is no average of the parameters (ema_decay is 0); set ema_decay, or leave out use_ema");
     });
@@ -573,9 +568,9 @@ struct FullyShardedDataParallel::Parts {
   struct Counted {
     double rows, weight;
   };
+  enum class Labels { used, unused };
   /// Calls `fill` for `count` micro-batches. Returns what counts in the loss. Checks that `learning_rate` is the same on all
   /// ranks. Collective.
-  enum class Labels { used, unused };
   Counted fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0, Labels labels = Labels::used) {
     std::int64_t counted = 0;
     kernels::LossSum weights;
@@ -677,6 +672,7 @@ struct FullyShardedDataParallel::Parts {
   const TransformerConfig* adapted = nullptr;  // the configuration of a model with adapters; else null
   std::optional<BaseModel> base;               // of adapters, once it is loaded
   std::optional<Function> under_way;
+  bool is_lost = false;               // freeze() could not allocate any plan
   std::optional<LossScaler> scaler;   // with fp16
   std::optional<SpikeFilter> spikes;  // with skip_spikes
   UserData loaded_data;
@@ -684,7 +680,7 @@ struct FullyShardedDataParallel::Parts {
   std::optional<ShardedModel> sharded;
   bool saves_in_background = false;
   std::size_t snapshot_bytes = 0;
-  std::optional<CheckpointSaver> saver;
+  CheckpointSaver saver{world, job->comm.timeout_s};
 };
 
 StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
@@ -737,6 +733,9 @@ void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::f
   } catch (const CollectiveError&) {  // all ranks throw it, and training may continue
     swap_average_if(use_ema);
     throw;
+  } catch (...) {  // ends a job of several ranks, but is thrown to the program of one
+    if (world.size() == 1) swap_average_if(use_ema);
+    throw;
   }
   swap_average_if(use_ema);
 }
@@ -745,7 +744,10 @@ void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::f
 std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
   const auto& chain = static_cast<const Chain&>(sharded->model());
   std::size_t stage = chain.blocks();
-  if (!layer.empty()) agree(world, [&] { stage = chain.stage_of(layer); });
+  if (!layer.empty()) {
+    require_same_lines(world, layer, "name different layers", "they run one forward pass");
+    agree(world, [&] { stage = chain.stage_of(layer); });
+  }
   std::vector<float> outputs;
   outputs.reserve(sharding.batch.rows() * chain.outputs_of(stage));
   with_parameters(use_ema, [&] {
@@ -799,15 +801,19 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use
 
 double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool use_ema) {
   require_evaluation(use_ema, false);
-  const ValidBatches batches =
-      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
   agree(world, [&] {
+    require_user(rows.tokens && rows.labels && rows.targets == 1 && samples.T() == sharding.batch.T,
+                 "the token data are for another model; make a TokenData for each model");
+    require_user(!loss_of_layers || loss_of_layers->ignore_index() < 0,
+                 "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
     for (std::size_t label = 0; loss_of_layers && label < rows.classes; ++label)
       require_user(
           loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
           "evaluate() over token data does not know the weights of classes; call evaluate() with a function that fills "
           "batches");
   });
+  const ValidBatches batches =
+      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
   double loss = 0;
   with_parameters(use_ema, [&] { loss = *mean_loss(executor(), batches, world); });
   return loss;
@@ -815,7 +821,12 @@ double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool us
 
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
   require_same_path(folder);
-  const std::unique_ptr<CheckpointReader> checkpoint = agree(world, [&] { return open_checkpoint(folder); });
+  std::unique_ptr<CheckpointReader> checkpoint;
+  try {
+    agree(world, [&] { checkpoint = open_checkpoint(folder); });
+  } catch (const CollectiveError& e) {  // all ranks read the same index: if only some fail, it is not damaged
+    throw CollectiveError(e.what(), e.speaker, e.all, e.exit_code, e.damage && e.all);
+  }
   const std::string update = format("{}", checkpoint->header().progress.update);
   require_same(world, update, [&](const std::string& first) {
     throw RunError(
@@ -883,16 +894,20 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   auto trains = after.patterns.frozen;
   trains.flip();
   if (trains == trained) return;
-  saver->finish();
+  saver.finish();
   const HostStates states = agree(world, [&] { return HostStates(*sharded); });
   const ShardingOptions before = std::exchange(options.sharding, std::move(after));
+  saver.set_snapshot({});
+  is_lost = true;
   try {
     make_sharded();
-    make_saver();
+    make_snapshot();
+    is_lost = false;
   } catch (const CollectiveError&) {
     options.sharding = before;
     make_sharded();
-    make_saver();
+    make_snapshot();
+    is_lost = false;
     states.copy_to(*sharded);
     executor().count_from(missed_updates(progress, parameters()));
     executor().publish_parameters();
@@ -1109,13 +1124,13 @@ std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path
   std::filesystem::path step;
   p.call(Parts::Function::save, [&] {
     p.require_same_path(folder);
-    step = p.saver->save(folder, options, p.header(), p.progress, p.sharded->layout(), p.executor().states());
+    step = p.saver.save(folder, options, p.header(), p.progress, p.sharded->layout(), p.executor().states());
   });
   return step;
 }
 
 void FullyShardedDataParallel::finish_save() {
-  parts_->call(Parts::Function::finish_save, [&] { parts_->saver->finish(); });
+  parts_->call(Parts::Function::finish_save, [&] { parts_->saver.finish(); });
 }
 
 bool FullyShardedDataParallel::restore(const std::filesystem::path& folder) {
@@ -1163,17 +1178,15 @@ void FullyShardedDataParallel::for_each_parameter(
   });
 }
 
-void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(const Decoding&)>& work) {
+void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(const Inside&)>& work) {
   Parts& p = *parts_;
   p.call(Parts::Function::generate, [&] {
-    p.require_average(use_ema);
+    p.require_evaluation(use_ema, false);
     agree(p.world, [&] {
       require_user(p.sharding.plan.cache.positions > 0,
                    "the model has no memory for generation (generate_positions is 0, or this is a Sequential); set it");
     });
-    p.with_parameters(use_ema, [&] {
-      work({p.executor(), p.world, *p.sharded->model().transformer_config(), p.model_folder});
-    });
+    p.with_parameters(use_ema, [&] { work(inside()); });
   });
 }
 
@@ -1193,7 +1206,7 @@ std::size_t FullyShardedDataParallel::peak_bytes() const {
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;
-  return {*p.job, p.options, p.rows, *p.sharded, p.progress, *p.saver, p.last_step_s, p.last_tokens};
+  return {*p.job, p.options, p.rows, *p.sharded, p.progress, p.saver, p.model_folder, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());

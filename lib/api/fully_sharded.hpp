@@ -2,7 +2,6 @@
 // FullyShardedDataParallel, together with its optimizer.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -293,8 +292,8 @@ class FullyShardedDataParallel {
 
  private:
   friend class TextGenerator;
-  struct Decoding;
-  void decode(bool use_ema, const std::function<void(const Decoding&)>& work);
+  /// Calls `work` with the parameters, or with their average, in an executor with key-value caches. Collective.
+  void decode(bool use_ema, const std::function<void(const Inside&)>& work);
 
   struct Parts;
   std::unique_ptr<Parts> parts_;

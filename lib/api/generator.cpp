@@ -3,14 +3,12 @@
 #include <functional>
 #include <utility>
 
-#include "api/decoding.hpp"
-#include "api/job_parts.hpp"
+#include "api/model_inside.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/adapter.hpp"
 #include "comm/agree.hpp"
-#include "fsdp/sharded_model.hpp"
 #include "generate/generator.hpp"
 #include "train/common_options.hpp"
 #include "train/generation_config.hpp"
@@ -42,12 +40,6 @@ std::vector<Field> fields_of(const GenerationConfig& c) {
   return fields;
 }
 
-std::string told(const std::vector<Field>& fields) {
-  std::string all;
-  for (const Field& field : fields) all += format("{} {}\n", field.name, field.value.value_or("none"));
-  return all;
-}
-
 /// The options of the constructor as the library uses them.
 struct Chosen {
   std::size_t batch_size = 0, positions = 0;
@@ -72,7 +64,7 @@ struct TextGenerator::Parts {
   /// Calls `work` with the model, on all ranks. Collective.
   void run(const std::function<void(Executor&, Communicator&)>& work) {
     if (trained)
-      trained->decode(use_ema, [&](const auto& decoding) { work(decoding.executor, decoding.world); });
+      trained->decode(use_ema, [&](const auto& inside) { work(inside.sharded.executor(), *inside.job.world); });
     else
       job->together([&] { work(sharded->executor(), *job->world); });
   }
@@ -103,7 +95,7 @@ void TextGenerator::Parts::open(Job& of_job, const std::filesystem::path& model,
       return Chosen(options);
     });
     require_same(world,
-                 format("{}{}\n{}\n{}\n{}\n", told(fields_of(options)), model.string(), options.adapter.string(),
+                 format("{}{}\n{}\n{}\n{}\n", text_of(fields_of(options)), model.string(), options.adapter.string(),
                         options.tokenizer, options.use_ema),
                  [&](const std::string&) {
                    throw UserError(
@@ -127,10 +119,10 @@ void TextGenerator::Parts::open(Job& of_job, const std::filesystem::path& model,
 
 void TextGenerator::Parts::open(FullyShardedDataParallel& model, const std::string& tokenizer, bool average) {
   trained = &model, use_ema = average;
-  model.decode(average, [&](const auto& decoding) {
-    agree(decoding.world, [&] {
-      config = decoding.config;
-      folder = decoding.model_folder;
+  model.decode(average, [&](const auto& inside) {
+    agree(*inside.job.world, [&] {
+      config = *inside.sharded.model().transformer_config();
+      folder = inside.model_folder;
       find_texts(folder, tokenizer);
     });
   });
@@ -187,7 +179,7 @@ std::vector<GeneratedTokens> TextGenerator::Parts::generate(const std::function<
       check(all, options.max_new_tokens, executor.cache().positions);
       return all;
     });
-    require_same(world, format("{}{}", told(fields_of(wanted)), fmt::join(options.end_tokens, " ")), [](const std::string&) {
+    require_same(world, format("{}{}", text_of(fields_of(wanted)), fmt::join(options.end_tokens, " ")), [](const std::string&) {
       throw UserError(
           "the ranks call generate() with different options (they generate the texts together); give all ranks the same");
     });

@@ -50,7 +50,7 @@ class LinearLayer final : public BuiltLayer {
   float standard_deviation_;
 };
 
-/// A layer without parameters whose outputs are as many as its inputs.
+/// A layer with `width` outputs, and as many inputs unless it overrides inputs().
 class PlainLayer : public BuiltLayer {
  public:
   PlainLayer(const char* function, std::size_t width) : width_(width) {
@@ -149,16 +149,15 @@ class IdentityLayer final : public PlainLayer {
   void backward(const BackwardPass& pass) const override { ops::copy(pass, pass.dx, pass.dy); }
 };
 
-class NormLayer final : public BuiltLayer {
+class NormLayer final : public PlainLayer {
  public:
-  NormLayer(std::size_t width, float eps, bool is_layer_norm) : width_(width), eps_(eps), is_layer_norm_(is_layer_norm) {}
+  NormLayer(std::size_t width, float eps, bool is_layer_norm)
+      : PlainLayer(is_layer_norm ? "layer_norm" : "rms_norm", width), eps_(eps), is_layer_norm_(is_layer_norm) {}
   std::vector<LayerParameter> parameters() const override {
-    std::vector<LayerParameter> all = {{"weight", {width_}, constant(1)}};
-    if (is_layer_norm_) all.push_back({"bias", {width_}, constant(0)});
+    std::vector<LayerParameter> all = {{"weight", {outputs()}, constant(1)}};
+    if (is_layer_norm_) all.push_back({"bias", {outputs()}, constant(0)});
     return all;
   }
-  std::size_t inputs() const override { return width_; }
-  std::size_t outputs() const override { return width_; }
   std::size_t saved_floats() const override { return is_layer_norm_ ? 2 : 1; }
   void forward(const ForwardPass& pass) const override {
     if (is_layer_norm_)
@@ -175,7 +174,6 @@ class NormLayer final : public BuiltLayer {
   }
 
  private:
-  std::size_t width_;
   float eps_;
   bool is_layer_norm_;
 };

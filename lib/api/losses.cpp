@@ -1,7 +1,5 @@
 #include "api/losses.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -59,7 +57,8 @@ class CrossEntropy final : public BuiltLoss {
   double weight(std::int32_t label) const override {
     return weights_.empty() ? 1 : static_cast<double>(weights_[static_cast<std::size_t>(label)]);
   }
-  std::size_t scratch() const override { return 8 + inputs(); }  // three floats of statistics, and the logits' gradients
+  /// Three floats of statistics, which come first because they must be aligned, and the logits.
+  std::size_t scratch() const override { return 8 + inputs(); }
   void evaluate(const LossPass& pass) const override {
     with_element(pass.type, [&]<class E>() {
       const std::size_t classes = inputs();

@@ -24,6 +24,7 @@ struct MetricsLog::Parts {
         log(std::make_shared<Metrics>(options.log_file, options.log_interval, leads, stderr, options.log_format)) {
     if (!options.trace.file.empty()) {
       recorder = std::make_unique<Recorder>(model.inside().sharded.plan(), options.trace.updates);
+      trained = model.inside().sharded.layout().trained();
       if (leads) trace_file = std::make_unique<TraceFile>(options.trace.file);
     }
   }
@@ -52,6 +53,13 @@ struct MetricsLog::Parts {
     if (recorder) executor.record(recorder->next(model.inside().progress.update + 1));
   }
 
+  /// After freeze() or unfreeze() the recorded times are not those of the model's plan.
+  void end_trace_of_other_plan() {
+    if (!recorder || model.inside().sharded.layout().trained() == trained) return;
+    recorder.reset(), trace_file.reset();
+    log->say("warning: there is no trace, because freeze() or unfreeze() changed the plan while it was recorded");
+  }
+
   /// Collective.
   void write_trace() {
     const std::string problem =
@@ -70,23 +78,25 @@ struct MetricsLog::Parts {
   const std::shared_ptr<Metrics> log;
   std::unique_ptr<TraceFile> trace_file;  // on rank 0, with options.trace
   std::unique_ptr<Recorder> recorder;     // until the trace is written
+  std::vector<bool> trained;              // by parameter, in the plan that is recorded
 };
 
 MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o) {
   const FullyShardedDataParallel::Inside inside = model.inside();
   inside.job.together([&] {
+    const auto if_given = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
+    const std::vector<Field> fields = {
+        {"log-file", "log_file", if_given(o.log_file)},
+        {"log-interval", "log_interval", format("{}", o.log_interval)},
+        {"log-format", "log_format", o.log_format},
+        {"max-update", "max_update", o.max_update > 0 ? std::optional(format("{}", o.max_update)) : std::nullopt},
+        {"trace", "trace", if_given(o.trace)},
+        {"trace-updates", "trace_updates", o.trace.empty() ? std::nullopt : std::optional(format("{}", o.trace_updates))}};
+    require_same_lines(*inside.job.world, text_of(fields), "have different MetricsOptions", "they write one log and one trace");
     agree(*inside.job.world, [&] {
-      const auto if_given = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
       TrainOptions with = inside.options;
       OptionTable table = train_option_table(with, 1);
-      set_fields(
-          table,
-          {{"log-file", "log_file", if_given(o.log_file)},
-           {"log-interval", "log_interval", format("{}", o.log_interval)},
-           {"log-format", "log_format", o.log_format},
-           {"max-update", "max_update", o.max_update > 0 ? std::optional(format("{}", o.max_update)) : std::nullopt},
-           {"trace", "trace", if_given(o.trace)},
-           {"trace-updates", "trace_updates", o.trace.empty() ? std::nullopt : std::optional(format("{}", o.trace_updates))}});
+      set_fields(table, fields);
       parts_ = std::make_unique<Parts>(model, std::move(with));
       parts_->start(o.save_dir);
     });
@@ -125,6 +135,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
                     .mem_peak_bytes = executor.peak_bytes(),
                     .positions_per_second = positions / inside.last_step_s,
                     .numbers = numbers});
+    p.end_trace_of_other_plan();
     if (p.recorder && p.recorder->full()) p.write_trace();
     p.before_step();
   });
@@ -136,6 +147,7 @@ void MetricsLog::end(const std::string& reason) {
   const FullyShardedDataParallel::Inside inside = parts_->model.inside();
   inside.job.together([&] {
     Parts& p = *parts_;
+    p.end_trace_of_other_plan();
     if (p.recorder) p.write_trace();
     if (!reason.empty()) p.log->stop(inside.progress.update, reason);
     p.log->end({.step = inside.progress.update,

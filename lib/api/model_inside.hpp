@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "api/checkpoint_saver.hpp"
 #include "api/fully_sharded.hpp"
@@ -27,6 +28,7 @@ struct FullyShardedDataParallel::Inside {
   ShardedModel& sharded;
   const Progress& progress;
   CheckpointSaver& saver;
+  const std::string& model_folder;  // the Hugging Face folder of the parameters; else empty
   double last_step_s, last_tokens;  // of the last step(): its duration, and how many rows counted in the loss on all ranks
 };
 

@@ -95,13 +95,13 @@ bool is_vector(const Tensor& vector, const Tensor& x, DType type) {
   return vector && vector.rows == 1 && vector.columns == x.columns && vector.type == type;
 }
 
-/// Throws UserError if x has too many columns: sums over its rows need pass.sums, whose size comes from the sizes that the
-/// layers declare.
+/// Throws UserError if x has too many columns: sums over its rows are gradients of a parameter, and the size of pass.sums comes
+/// from the parameters.
 void require_room_for_sums(const Pass& pass, const char* operation, const Tensor& x) {
   if (x.columns > pass.most_columns)
     throw UserError(
-        format("{} adds up {} columns (memory for this is reserved by the sizes that the layers declare, which are at most "
-               "{}); make the layer's scratch() at least as large",
+        format("{} adds up {} columns (memory for this is reserved by the parameters of the model, which have at most {}); "
+               "correct the layer, or parameters()",
                operation, x.columns, pass.most_columns));
 }
 

@@ -17,7 +17,7 @@ Tensor moved_by(Tensor tensor, std::size_t elements) {
   throw UserError(format("{} of a tensor {} does not exist; correct the layer", what, to_string(tensor)));
 }
 
-std::size_t place_of(const Tensor& tensor, std::size_t r, std::size_t c) {
+std::size_t offset_of(const Tensor& tensor, std::size_t r, std::size_t c) {
   if (!tensor || r >= tensor.rows || c >= tensor.columns) refuse(tensor, format("the number in row {}, column {}", r, c));
   return r * tensor.stride + c;
 }
@@ -41,13 +41,13 @@ float* Tensor::row(std::size_t r) const {
 }
 
 float Tensor::get(std::size_t r, std::size_t c) const {
-  const std::size_t place = place_of(*this, r, c);
-  return with_element(type, [&]<class E>() { return static_cast<float>(static_cast<const E*>(data)[place]); });
+  const std::size_t i = offset_of(*this, r, c);
+  return with_element(type, [&]<class E>() { return static_cast<float>(static_cast<const E*>(data)[i]); });
 }
 
 void Tensor::set(std::size_t r, std::size_t c, float number) const {
-  const std::size_t place = place_of(*this, r, c);
-  with_element(type, [&]<class E>() { static_cast<E*>(data)[place] = E(number); });
+  const std::size_t i = offset_of(*this, r, c);
+  with_element(type, [&]<class E>() { static_cast<E*>(data)[i] = E(number); });
 }
 
 Tensor Tensor::columns_from(std::size_t begin, std::size_t count) const {

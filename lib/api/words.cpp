@@ -6,7 +6,10 @@
 
 #include <boost/algorithm/string/replace.hpp>
 
+#include "base/error.hpp"
+#include "base/format.hpp"
 #include "base/options.hpp"
+#include "comm/agree.hpp"
 #include "train/common_options.hpp"
 
 namespace fsdp {
@@ -48,6 +51,14 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"checkpoint to restore", "load()"},
 };
 
+/// Returns the first line of `a` that differs from the same line of `b`.
+std::string first_line_that_differs(const std::string& a, const std::string& b) {
+  std::size_t begin = 0, end = a.find('\n');
+  while (end != std::string::npos && b.compare(begin, end - begin + 1, a, begin, end - begin + 1) == 0)
+    begin = end + 1, end = a.find('\n', begin);
+  return a.substr(begin, end == std::string::npos ? end : end - begin);
+}
+
 }  // namespace
 
 std::string in_words_of_api(std::string message) {
@@ -75,6 +86,19 @@ void with_field_names(const std::vector<Field>& fields, const std::function<void
     for (const Field& field : longest_first) boost::replace_all(message, "--" + field.option, field.name);
     throw UserError(message);
   }
+}
+
+std::string text_of(const std::vector<Field>& fields) {
+  std::string all;
+  for (const Field& field : fields) all += format("{} {}\n", field.name, field.value.value_or("none"));
+  return all;
+}
+
+void require_same_lines(Group& world, const std::string& mine, const char* problem, const char* reason) {
+  require_same(world, mine, [&](const std::string& first) {
+    throw UserError(format("the ranks {} ('{}' here, '{}' on rank 0, but {}); give all ranks the same", problem,
+                           first_line_that_differs(mine, first), first_line_that_differs(first, mine), reason));
+  });
 }
 
 DeviceChoice device_choice(const std::string& device) {

@@ -1,4 +1,4 @@
-// Translates the library's messages into the words of the API. Internal.
+// The fields of options structs: the library's messages in the words of the API, and comparisons over ranks. Internal.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,8 @@
 #include "train/compute_device.hpp"
 
 namespace fsdp {
+
+class Group;
 
 /// Messages of the library name quantities between backquotes, because fsdp-train and the API have different names for them.
 /// Replaces these quantities by the names of the API: "lower `micro-batch`" becomes "lower batch_size".
@@ -25,6 +27,12 @@ struct Field {
 void set_fields(OptionTable& table, const std::vector<Field>& fields);
 /// Runs `work`. The messages of UserError name the fields instead of the options.
 void with_field_names(const std::vector<Field>& fields, const std::function<void()>& work);
+
+/// One line for each field, for require_same_lines().
+std::string text_of(const std::vector<Field>& fields);
+/// Throws UserError unless all ranks pass the same lines: "the ranks PROBLEM ('keep_last 2' here, 'keep_last 1' on rank 0, but
+/// REASON); give all ranks the same". Collective over world; all ranks throw the same CollectiveError.
+void require_same_lines(Group& world, const std::string& mine, const char* problem, const char* reason);
 
 /// Converts "auto", "cpu" or "cuda". Throws UserError.
 DeviceChoice device_choice(const std::string& device);

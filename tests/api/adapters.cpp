@@ -13,6 +13,7 @@
 #include "checkpoint/adapter.hpp"
 #include "golden.hpp"
 #include "kernels/threads.hpp"
+#include "support.hpp"
 #include "train/options.hpp"
 #include "train/train.hpp"
 
@@ -25,13 +26,7 @@ namespace {
 constexpr std::size_t length = 32, sequences_of_update = 6;
 const fs::path base = golden_folder("llama-gqa");
 
-/// A new folder, which all ranks use.
-fs::path new_folder(const std::string& name) {
-  const fs::path folder = fs::path("api-adapters") / (name + std::to_string(world().size()));
-  if (world().rank() == 0) fs::remove_all(folder), fs::create_directories(folder);
-  world().barrier();
-  return folder;
-}
+fs::path new_folder(const std::string& name) { return test::new_folder("api-adapters", name); }
 
 TransformerDescription adapted(const std::string& base_dtype = "", double dropout = 0.1) {
   auto model = TransformerDescription::from_config(base).lora(
@@ -92,14 +87,6 @@ Trained train_by_program(Communicator& ranks, const fs::path& saves, int updates
   return trained;
 }
 
-using Parameters = std::map<std::string, std::vector<float>>;
-Parameters parameters_of(FullyShardedDataParallel& model) {  // on rank 0
-  Parameters all;
-  model.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    all[name] = {values.begin(), values.end()};
-  });
-  return all;
-}
 Parameters parameters_in(const TensorSource& adapters) {
   Parameters all;
   for (const std::string& name : adapters.names()) {
@@ -111,15 +98,6 @@ Parameters parameters_in(const TensorSource& adapters) {
 
 void equal(const std::vector<double>& found, const std::vector<double>& expected) {
   BOOST_TEST(found == expected, boost::test_tools::per_element());
-}
-
-template <class Call>
-void refused(const std::string& text, const Call& call) {
-  BOOST_CHECK_EXCEPTION(call(), UserError, [&](const UserError& error) {
-    const bool is_said = std::string(error.what()).find(text) != std::string::npos;
-    BOOST_TEST(is_said, "'" << text << "' is missing in: " << error.what());
-    return is_said;
-  });
 }
 
 }  // namespace

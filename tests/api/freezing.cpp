@@ -13,6 +13,7 @@
 #include <fsdp/fsdp.hpp>
 
 #include "checkpoint/checkpoint.hpp"
+#include "support.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -20,12 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-fs::path new_folder(const std::string& name) {
-  const fs::path folder = fs::path("api-freezing") / (name + std::to_string(world().size()));
-  if (world().rank() == 0) fs::remove_all(folder), fs::create_directories(folder);
-  world().barrier();
-  return folder;
-}
+fs::path new_folder(const std::string& name) { return test::new_folder("api-freezing", name); }
 
 Sequential small_model() {
   Sequential model;
@@ -39,15 +35,6 @@ void fill(const Batch& batch, std::uint64_t update) {
     batch.inputs()[2 * r] = x, batch.inputs()[2 * r + 1] = 1 - x * x;
     batch.labels()[r] = x < 0.3f ? 0 : x < 0.7f ? 1 : 2;
   }
-}
-
-using Parameters = std::map<std::string, std::vector<float>>;
-Parameters parameters_of(FullyShardedDataParallel& model) {  // on rank 0
-  Parameters all;
-  model.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    all[name] = {values.begin(), values.end()};
-  });
-  return all;
 }
 
 struct Outcome {
@@ -80,15 +67,6 @@ FsdpOptions options_of(const std::string& strategy = "FULL_SHARD") {
   FsdpOptions options = {.batch_size = 16, .sharding_strategy = strategy, .clip_norm = 1};
   if (strategy.find("HYBRID") != std::string::npos) options.shard_group_size = world().size() % 2 == 0 ? 2 : 1;
   return options;
-}
-
-template <class Call>
-void refused(const std::string& text, const Call& call) {
-  BOOST_CHECK_EXCEPTION(call(), UserError, [&](const UserError& error) {
-    const bool is_said = std::string(error.what()).find(text) != std::string::npos;
-    BOOST_TEST(is_said, "'" << text << "' is missing in: " << error.what());
-    return is_said;
-  });
 }
 
 /// One object that freezes and unfreezes, against three objects that load each other's checkpoints.

@@ -10,6 +10,7 @@
 
 #include "gated_convolution.hpp"
 #include "golden.hpp"
+#include "support.hpp"
 #include "swiglu_layer.hpp"
 
 using namespace fsdp;
@@ -60,15 +61,6 @@ void fill(const Batch& batch, std::uint64_t update, int rank) {
     batch.tokens()[r] = static_cast<int>(token);
     batch.labels()[r] = r % 5 == 4 ? -1 : static_cast<int>((2 * token + 1) % vocabulary);
   }
-}
-
-using Parameters = std::map<std::string, std::vector<float>>;
-Parameters parameters_of(FullyShardedDataParallel& sharded) {  // on rank 0
-  Parameters all;
-  sharded.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    all[name] = {values.begin(), values.end()};
-  });
-  return all;
 }
 
 struct Outcome {

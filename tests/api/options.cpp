@@ -11,6 +11,7 @@
 
 #include "golden.hpp"
 #include "rmsprop.hpp"
+#include "support.hpp"
 #include "train/options.hpp"
 #include "train/train.hpp"
 
@@ -25,12 +26,7 @@ namespace {
 constexpr std::size_t length = 32, sequences_of_update = 12;
 const fs::path base = golden_folder("llama-gqa");
 
-fs::path new_folder(const std::string& name) {
-  const fs::path folder = fs::path("api-options") / (name + std::to_string(world().size()));
-  if (world().rank() == 0) fs::remove_all(folder), fs::create_directories(folder);
-  world().barrier();
-  return folder;
-}
+fs::path new_folder(const std::string& name) { return test::new_folder("api-options", name); }
 
 struct Trained {
   std::vector<double> losses, norms, rates;
@@ -92,15 +88,6 @@ Trained train_by_api(FsdpOptions options) {
 
 void equal(const std::vector<double>& found, const std::vector<double>& expected) {
   BOOST_TEST(found == expected, boost::test_tools::per_element());
-}
-
-template <class Call>
-void refused(const std::string& text, const Call& call) {
-  BOOST_CHECK_EXCEPTION(call(), UserError, [&](const UserError& error) {
-    const bool is_said = std::string(error.what()).find(text) != std::string::npos;
-    BOOST_TEST(is_said, "'" << text << "' is missing in: " << error.what());
-    return is_said;
-  });
 }
 
 struct Case {
@@ -244,15 +231,6 @@ void fill_classes(const Batch& batch, std::uint64_t update, float scale = 1) {
     batch.inputs()[2 * r] = scale * x, batch.inputs()[2 * r + 1] = scale * (1 - x * x);
     batch.labels()[r] = x < 0.3f ? 0 : x < 0.7f ? 1 : 2;
   }
-}
-
-using Parameters = std::map<std::string, std::vector<float>>;
-Parameters parameters_of(FullyShardedDataParallel& model) {  // on rank 0
-  Parameters all;
-  model.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    all[name] = {values.begin(), values.end()};
-  });
-  return all;
 }
 
 struct Outcome {

@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "data/permutation.hpp"
 #include "golden.hpp"
+#include "support.hpp"
 #include "support/files.hpp"
 #include "train/options.hpp"
 #include "train/train.hpp"
@@ -30,13 +31,7 @@ namespace {
 constexpr std::size_t length = 16;
 const fs::path tokens = golden_folder("llama-gqa") / "train.bin";
 
-/// A new folder, which all ranks use.
-fs::path new_folder(const std::string& name) {
-  const fs::path folder = fs::path("api-services") / (name + std::to_string(world().size()));
-  if (world().rank() == 0) fs::remove_all(folder), fs::create_directories(folder);
-  world().barrier();
-  return folder;
-}
+fs::path new_folder(const std::string& name) { return test::new_folder("api-services", name); }
 
 Sequential small_model() {
   Sequential model;
@@ -55,28 +50,10 @@ void fill(const Batch& batch) {
     batch.tokens()[i] = static_cast<int>(7 * i % 512), batch.labels()[i] = static_cast<int>(5 * i % 512);
 }
 
-using Parameters = std::map<std::string, std::vector<float>>;
-Parameters parameters_of(FullyShardedDataParallel& model) {  // on rank 0
-  Parameters all;
-  model.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    all[name] = {values.begin(), values.end()};
-  });
-  return all;
-}
-
 std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
   return names;
-}
-
-template <class Call>
-void refused(const std::string& text, const Call& call) {
-  BOOST_CHECK_EXCEPTION(call(), UserError, [&](const UserError& error) {
-    const bool is_said = std::string(error.what()).find(text) != std::string::npos;
-    BOOST_TEST(is_said, "'" << text << "' is missing in: " << error.what());
-    return is_said;
-  });
 }
 
 }  // namespace

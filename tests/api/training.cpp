@@ -10,6 +10,7 @@
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"
+#include "support.hpp"
 #include "support/file_size_limit.hpp"
 
 using namespace fsdp;
@@ -39,21 +40,11 @@ void fill(const Batch& batch, std::uint64_t step, int rank) {
   }
 }
 
-using Parameters = std::map<std::string, std::vector<float>>;
-
 struct Outcome {
   std::vector<double> losses, norms;
   Parameters parameters;  // on rank 0
   bool operator==(const Outcome&) const = default;
 };
-
-Parameters parameters_of(FullyShardedDataParallel& sharded) {
-  Parameters all;
-  sharded.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    all[name] = {values.begin(), values.end()};
-  });
-  return all;
-}
 
 void train(FullyShardedDataParallel& sharded, Job& job, int steps, Outcome& outcome) {
   for (int i = 0; i < steps; ++i) {

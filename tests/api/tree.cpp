@@ -8,6 +8,7 @@
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"
+#include "support.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -16,16 +17,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t width = 6, examples = 4;
-
-using Parameters = std::map<std::string, std::vector<float>>;
-
-Parameters parameters_of(FullyShardedDataParallel& sharded) {
-  Parameters all;
-  sharded.for_each_parameter([&](const std::string& name, const Shape&, std::span<const float> values) {
-    all[name] = {values.begin(), values.end()};
-  });
-  return all;
-}
 
 void fill(const Batch& batch) {
   const float shift = 0.3f * static_cast<float>(world().rank()) + 0.1f * static_cast<float>(batch.micro_batch());
