@@ -62,6 +62,7 @@ std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder,
                                             CheckpointHeader header, Progress& progress, const Layout& layout,
                                             std::span<const ShardState> states) {
   finish();
+  if (!step_.empty() && kept_.folder == folder && update_ == progress.update) return step_;
   require_same_lines(world_, text_of_saved(options), "save different things",
                      "a checkpoint has one copy of them for any number of ranks");
   agree(world_, [&] {
@@ -74,14 +75,15 @@ std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder,
   header.progress = progress;
   if (!options.data.empty() && world_.rank() == 0) header.user_data = std::make_shared<const UserData>(options.data);
   validations_ = progress.validations, update_ = progress.update;
+  step_.clear();
   save_ = std::make_unique<CheckpointSave>(folder, header, layout, states, world_,
                                            std::span(snapshot_.data(), snapshot_.bytes()), kept_.compression, [log = log] {
                                              if (log) log->sync();
                                            });
-  const std::filesystem::path step = save_->folder();
+  step_ = save_->folder();
   stall_s_ = timer.seconds();
   if (snapshot_.bytes() == 0) finish();
-  return step;
+  return step_;
 }
 
 void CheckpointSaver::finish() {

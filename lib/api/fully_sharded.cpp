@@ -848,7 +848,9 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
                  checkpoint->description(), there, mine.name));
   });
   if (adapted && !base) load_full(agree(world, [&] { return base_of(*checkpoint); }), checkpoint.get());
+  UserData user_data;
   agree(world, [&] {
+    for (const auto& [name, bytes] : checkpoint->user_data_sizes()) user_data[name] = checkpoint->read_user_data(name);
     if (adapted) require_base(*checkpoint, checkpoint->header().base->sum, base->sum, base->path);
     std::vector<ShardState> wanted = executor().states();
     wanted.front() = only_units(wanted.front(), sharded->layout(), true);
@@ -862,9 +864,8 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
     }
     load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), wanted);
     if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
-    loaded_data.clear();
-    for (const auto& [name, bytes] : checkpoint->user_data_sizes()) loaded_data[name] = checkpoint->read_user_data(name);
   });
+  loaded_data = std::move(user_data);
   progress = checkpoint->header().progress;
   note_states(progress, parameters(), sharded->layout().trained(),
               [&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });

@@ -230,8 +230,9 @@ class FullyShardedDataParallel {
   std::uint64_t updates() const;
   /// Writes the folder FOLDER/step-NNNNNNNN, a sharded state dict, and returns its path. It contains one HDF5 file per rank
   /// with the rank's shards, and an index in which any HDF5 tool can read whole parameters (docs/checkpoint-format.md). When
-  /// the function returns, all files are on the disk. An existing step is not overwritten. If the model has adapters, only they
-  /// are saved, with the path and the checksum of the base model.
+  /// the function returns, all files are on the disk. An existing step is not overwritten; if this object's last save was of the
+  /// same update into the same folder, the function returns that step. If the model has adapters, only they are saved, with the
+  /// path and the checksum of the base model.
   ///
   /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
   /// next save(), finish_save() or the destructor returns. The first two throw an error of the save, and the destructor prints

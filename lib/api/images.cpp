@@ -30,6 +30,11 @@ kernels::Windows windows_or_throw(const char* function, const ImageShape& image,
           "all of these except the padding must be at least 1", "correct them");
   require(std::max({height, width, channels, options.kernel, options.stride, options.padding}) < most,
           "one of these is larger than any memory", "correct it");
+  const auto product = [](std::size_t a, std::size_t b, std::size_t c) {
+    return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
+  };
+  require(std::max(product(height, width, channels), product(options.kernel, options.kernel, channels)) < most,
+          "the image, or a window, is larger than any memory", "make it smaller");
   require(kernel_height <= height + 2 * padding_height && options.kernel <= width + 2 * options.padding,
           "the kernel is larger than the image with its padding, so there is no output", "make the kernel smaller");
   return {.height = height,
@@ -202,8 +207,10 @@ class MeanPooling final : public ImageLayer {
   }
 };
 
-kernels::Windows pooling_windows(const char* function, const ImageShape& image, const WindowOptions& options) {
-  const kernels::Windows windows = windows_or_throw(function, image, options, false);
+kernels::Windows pooling_windows(const char* function, const ImageShape& image, const PoolOptions& options) {
+  const std::size_t stride = options.stride > 0 ? options.stride : options.kernel;
+  const kernels::Windows windows =
+      windows_or_throw(function, image, {.kernel = options.kernel, .stride = stride, .padding = options.padding}, false);
   if (2 * options.padding > options.kernel || windows.pixels() >= 0xffff)
     throw UserError(
         format("{}() has kernel {} and padding {} (the padding can be at most half of the kernel, and a kernel "
@@ -219,6 +226,10 @@ ImageShape windows_of(const ImageShape& image, std::size_t out_channels, const W
   return {windows.rows, windows.columns, out_channels};
 }
 
+ImageShape windows_of(const ImageShape& image, const PoolOptions& options) {
+  const kernels::Windows windows = pooling_windows("windows_of", image, options);
+  return {windows.rows, windows.columns, image.channels};
+}
 LayerPtr conv2d(const ImageShape& image, std::size_t out_channels, const WindowOptions& options) {
   return std::make_shared<Convolution>(windows_or_throw("conv2d", image, options, false), false, out_channels, options);
 }
@@ -226,10 +237,10 @@ LayerPtr conv1d(std::size_t length, std::size_t channels, std::size_t out_channe
   const kernels::Windows windows = windows_or_throw("conv1d", {1, length, channels}, options, true);
   return std::make_shared<Convolution>(windows, true, out_channels, options);
 }
-LayerPtr max_pool2d(const ImageShape& image, const WindowOptions& options) {
+LayerPtr max_pool2d(const ImageShape& image, const PoolOptions& options) {
   return std::make_shared<MaxPooling>(pooling_windows("max_pool2d", image, options));
 }
-LayerPtr mean_pool2d(const ImageShape& image, const WindowOptions& options) {
+LayerPtr mean_pool2d(const ImageShape& image, const PoolOptions& options) {
   return std::make_shared<MeanPooling>(pooling_windows("mean_pool2d", image, options));
 }
 LayerPtr mean_pool(std::size_t positions, std::size_t width) {

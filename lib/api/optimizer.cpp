@@ -155,8 +155,9 @@ void add_optimizer(std::shared_ptr<const ElementwiseOptimizer> optimizer) {
   own->rule.name = own->name, own->rule.update = update_by_user;
   own->row.name = own->name, own->row.weight_decay = decay, own->row.rules = {&own->rule};
   own->user = std::move(optimizer);
-  add_optimizer(own->row);
-  own_optimizers().push_back(std::move(own));
+  const Optimizer& row = own->row;
+  own_optimizers().push_back(std::move(own));  // first, because the row must not outlive it
+  add_optimizer(row);
 }
 
 }  // namespace fsdp

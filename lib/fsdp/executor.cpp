@@ -327,10 +327,16 @@ void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const 
   const auto done = static_cast<std::size_t>(op - all.begin()) + 1;
   begin(all, {});
   issue({0, done});
-  wait_for_streams();
-  take(view_of(op->at(OperandName::x_out), facts_.sizes.activations[stage], op->stream));
+  std::exception_ptr error;
+  try {
+    // The view copies on the operation's stream, and waits for that.
+    take(view_of(op->at(OperandName::x_out), facts_.sizes.activations[stage], op->stream));
+  } catch (...) {
+    error = std::current_exception();  // other ranks wait in the rest of the list
+  }
   issue({done, all.size()});
   finish();
+  if (error) std::rethrow_exception(error);
 }
 
 LossSum Executor::evaluate(const BatchReader& read, float* losses) {

@@ -39,7 +39,7 @@ Sequential of_images() {
       .add("inner", residual(sequential({{"conv", conv2d({4, 3, 8}, 5, {.kernel = 3, .padding = 1, .bias = false})},
                                          {"gelu", gelu(4 * 3 * 5)},
                                          {"pixels", conv2d({4, 3, 5}, 8)}})))
-      .add("mean", mean_pool2d({4, 3, 8}, {.kernel = 2, .padding = 1}))
+      .add("mean", mean_pool2d({4, 3, 8}, {.kernel = 2, .stride = 1, .padding = 1}))
       .add("line", conv1d(20, 8, 6, {.kernel = 3, .stride = 2}))
       .add("pool", mean_pool(9, 6))
       .add("head", linear(6, classes));
