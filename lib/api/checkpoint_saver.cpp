@@ -62,7 +62,7 @@ std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder,
                                             CheckpointHeader header, Progress& progress, const Layout& layout,
                                             std::span<const ShardState> states) {
   finish();
-  if (!step_.empty() && kept_.folder == folder && update_ == progress.update) return step_;
+  const bool is_saved = !step_.empty() && kept_.folder == folder && update_ == progress.update;
   require_same_lines(world_, text_of_saved(options), "save different things",
                      "a checkpoint has one copy of them for any number of ranks");
   agree(world_, [&] {
@@ -70,6 +70,7 @@ std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder,
     kept_ = kept_steps(options);
     kept_.folder = folder;
   });
+  if (is_saved) return step_;
   const Timer timer;
   if (options.validation_loss) note_validation(progress.validations, progress.update, *options.validation_loss);
   header.progress = progress;

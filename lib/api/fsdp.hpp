@@ -12,11 +12,11 @@
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "api/layers.hpp"
+#include "api/learning_rate.hpp"
 #include "api/losses.hpp"
 #include "api/metrics.hpp"
 #include "api/ops.hpp"
 #include "api/optimizer.hpp"
-#include "api/schedule.hpp"
 #include "base/user_error.hpp"
 
 /// The version of these headers is FSDP_VERSION_MAJOR.FSDP_VERSION_MINOR.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -68,8 +69,10 @@ inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B
   std::vector<float> sums(kernels::column_sum_scratch(forward.most_columns, kernels::traits_of_cpu())),
       unwanted(2 * forward.most_columns);
   forward.sums = sums.data(), forward.unwanted = unwanted.data();
+  std::vector<std::size_t> indices(parameters.size());
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
   forward.weights = weights.data();
-  forward.parameters = parameters;
+  forward.parameters = parameters, forward.indices = indices;
   BackwardPass backward;
   static_cast<Pass&>(backward) = forward;
   forward.y = tensor(R, layer.outputs(), type);

@@ -70,6 +70,7 @@ BOOST_AUTO_TEST_CASE(background_saves_hold_the_state_at_the_time_of_the_call) {
   const Parameters later = parameters_of(model);
   BOOST_TEST((world().rank() != 0 || later != expected));
   const fs::path second = model.save(folder, {});  // finishes the first save
+  BOOST_TEST(model.save(folder) == second);        // the same update
   BOOST_TEST(open_checkpoint(first)->header().progress.update == 1u);
   model.finish_save();
   model.finish_save();  // there is none

@@ -1,4 +1,4 @@
-#include "api/schedule.hpp"
+#include "api/learning_rate.hpp"
 
 #include <utility>
 
