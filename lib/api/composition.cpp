@@ -282,7 +282,8 @@ class SelectColumns final : public Layer {
 class PerPosition final : public Around {
  public:
   PerPosition(std::size_t n, LayerPtr layer) : Around("positions", std::move(layer)), n_(n) {
-    if (n == 0) throw UserError("positions() has no positions; give at least 1");
+    if (n == 0 || n > std::size_t{1} << 30)
+      throw UserError(format("positions() has {} positions (it is from 1 to 2^30); correct the number", n));
   }
   std::size_t inputs() const override { return n_ * inner().inputs(); }
   std::size_t outputs() const override { return n_ * inner().outputs(); }

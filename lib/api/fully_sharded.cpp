@@ -474,16 +474,7 @@ struct FullyShardedDataParallel::Parts {
     under_way = function;
     try {
       job->together([&] {
-        const auto code = static_cast<std::int64_t>(function);
-        std::array sums = {code, code * code};
-        world.sum(sums);
-        if (sums[0] != code * world.size() || sums[1] != code * code * world.size())
-          agree(world, [&] {
-            throw UserError(
-                format("rank {} calls {}(), but other ranks do not (all ranks must call the same functions in the same order); "
-                       "correct the program",
-                       world.rank(), name_of(function)));
-          });
+        job->require_same_call(name_of(function), number * Job::Parts::most_functions + static_cast<std::int64_t>(function));
         if (adapted && !base && function != Function::load && function != Function::restore && function != Function::load_full)
           agree(world, [&] {
             throw UserError(
@@ -501,6 +492,7 @@ struct FullyShardedDataParallel::Parts {
   }
 
   void make_sharded() {
+    ++plans;
     sharded.emplace(built, sharding, world);
     sharded->allocate(*job->rank.device, options.execution, job->comm);
   }
@@ -538,7 +530,9 @@ struct FullyShardedDataParallel::Parts {
   }
   bool keeps_average() const { return sharding.plan.average_weights; }
   void require_average(bool use_ema) {
+    const std::int64_t users = world.sum(std::int64_t{use_ema});
     agree(world, [&] {
+      require_user(users == 0 || users == world.size(), "use_ema is not the same on all ranks; give all ranks the same");
       require_user(!use_ema || keeps_average(),
                    "there is no average of the parameters (ema_decay is 0); set ema_decay, or leave out use_ema");
     });
@@ -625,7 +619,11 @@ struct FullyShardedDataParallel::Parts {
     for (std::size_t r = 0; r < labels.size(); r += rows.targets) {
       if (labels[r] < 0) continue;
       ++count;
-      const double units = (loss_of_layers ? loss_of_layers->weight(labels[r]) : 1) * 0x1p20, whole = std::floor(units);
+      const double weight = loss_of_layers ? loss_of_layers->weight(labels[r]) : 1;
+      if (!(weight >= 0 && weight <= 0x1p20))
+        throw UserError(
+            format("the loss gives label {} the weight {} (it is from 0 to {}); correct weight()", labels[r], weight, 0x1p20));
+      const double units = weight * 0x1p20, whole = std::floor(units);
       weights += {static_cast<std::int64_t>(whole), static_cast<std::int64_t>((units - whole) * 0x1p32), 0};
     }
     return count;
@@ -662,6 +660,7 @@ struct FullyShardedDataParallel::Parts {
   }
 
   const std::shared_ptr<Job::Parts> job;  // must outlive the other members
+  const std::int64_t number = ++job->models;
   Communicator& world;
   TrainOptions options;
   const ShardingOptions& sharding = options.sharding;
@@ -682,6 +681,7 @@ struct FullyShardedDataParallel::Parts {
   UserData loaded_data;
   double last_step_s = 0, last_tokens = 0;
   std::optional<ShardedModel> sharded;
+  std::uint64_t plans = 0;  // how many there were: freeze() and unfreeze() make a new one
   bool saves_in_background = false;
   std::size_t snapshot_bytes = 0;
   std::optional<CheckpointSaver> saver;
@@ -799,14 +799,19 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use
 
 double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool use_ema) {
   require_evaluation(use_ema, false);
-  const ValidBatches batches =
-      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
-  agree(world, [&] {
+  const ValidBatches batches = agree(world, [&] {
+    require_user(rows.tokens && rows.labels && rows.targets == 1 && samples.T() == sharding.batch.T,
+                 "the token data do not fit the model (they are for one of tokens with this sequence_length, and one label for "
+                 "each token); make a TokenData with this model");
     for (std::size_t label = 0; loss_of_layers && label < rows.classes; ++label)
       require_user(
           loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
           "evaluate() over token data does not know the weights of classes; call evaluate() with a function that fills "
           "batches");
+    require_user(!loss_of_layers || loss_of_layers->ignore_index() < 0,
+                 "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
+    const std::size_t vocabulary = vocabulary_of(rows);  // each token is a label, too
+    return ValidBatches(samples, batch_cut(options, world), rows.classes > 0 ? std::min(vocabulary, rows.classes) : vocabulary);
   });
   double loss = 0;
   with_parameters(use_ema, [&] { loss = *mean_loss(executor(), batches, world); });
@@ -1193,7 +1198,7 @@ std::size_t FullyShardedDataParallel::peak_bytes() const {
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;
-  return {*p.job, p.options, p.rows, *p.sharded, p.progress, *p.saver, p.last_step_s, p.last_tokens};
+  return {*p.job, p.options, p.rows, *p.sharded, p.plans, p.progress, *p.saver, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());

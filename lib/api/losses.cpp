@@ -59,14 +59,16 @@ class CrossEntropy final : public BuiltLoss {
   double weight(std::int32_t label) const override {
     return weights_.empty() ? 1 : static_cast<double>(weights_[static_cast<std::size_t>(label)]);
   }
-  std::size_t scratch() const override { return inputs() + 8; }  // the logits' gradients, and three floats of statistics
+  std::size_t scratch() const override {
+    return 8 + inputs();
+  }  // three aligned floats of statistics, and the logits' gradients
   void evaluate(const LossPass& pass) const override {
     with_element(pass.type, [&]<class E>() {
-      E* const values = static_cast<E*>(pass.dx ? pass.dx.data : pass.scratch.data);
       const std::size_t classes = inputs();
+      E* const values = static_cast<E*>(pass.dx ? pass.dx.data : pass.scratch.part(8, classes).data);
       pass.stream->copy(values, pass.x.data, pass.x.numel() * sizeof(E));
       const kernels::Logits<E> logits = {.values = values,
-                                         .stats = static_cast<kernels::SoftmaxStats*>(pass.scratch.part(classes, 8).data),
+                                         .stats = static_cast<kernels::SoftmaxStats*>(pass.scratch.data),
                                          .targets = pass.labels,
                                          .R = pass.rows(),
                                          .V = classes,

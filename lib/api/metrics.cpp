@@ -46,6 +46,16 @@ struct MetricsLog::Parts {
                 .traffic = {}});
   }
 
+  /// After freeze() or unfreeze(), updates have other operations than those that were recorded.
+  void drop_trace_of_other_plan() {
+    if (!recorder || model.inside().plans == plans) return;
+    log->say(
+        format("warning: {} is not written (freeze() or unfreeze() changed the operations of the updates); make a new "
+               "MetricsLog after them",
+               options.trace.file.string()));
+    recorder.reset(), trace_file.reset();
+  }
+
   void before_step() {
     Executor& executor = model.inside().sharded.executor();
     executor.reset_times();
@@ -70,6 +80,7 @@ struct MetricsLog::Parts {
   const std::shared_ptr<Metrics> log;
   std::unique_ptr<TraceFile> trace_file;  // on rank 0, with options.trace
   std::unique_ptr<Recorder> recorder;     // until the trace is written
+  const std::uint64_t plans = model.inside().plans;
 };
 
 MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o) {
@@ -90,6 +101,9 @@ MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o)
       parts_ = std::make_unique<Parts>(model, std::move(with));
       parts_->start(o.save_dir);
     });
+    require_same(*inside.job.world, format("{} {}", o.trace, o.trace_updates), [&](const std::string&) {
+      throw UserError("trace or trace_updates are different on the ranks (all ranks write one trace); give all ranks the same");
+    });
     inside.saver.log = parts_->log;
     parts_->before_step();
   });
@@ -106,6 +120,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
     Executor& executor = inside.sharded.executor();
     const auto& scaler = inside.progress.loss_scaler;
     const double ms = inside.last_step_s * 1e3;
+    p.drop_trace_of_other_plan();
     const double positions = static_cast<double>(p.options.sharding.batch.rows() * p.options.sharding.plan.micro_batches *
                                                  static_cast<std::size_t>(inside.job.world->size()));
     if (result.skipped)
@@ -136,6 +151,7 @@ void MetricsLog::end(const std::string& reason) {
   const FullyShardedDataParallel::Inside inside = parts_->model.inside();
   inside.job.together([&] {
     Parts& p = *parts_;
+    p.drop_trace_of_other_plan();
     if (p.recorder) p.write_trace();
     if (!reason.empty()) p.log->stop(inside.progress.update, reason);
     p.log->end({.step = inside.progress.update,

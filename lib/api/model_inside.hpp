@@ -25,6 +25,7 @@ struct FullyShardedDataParallel::Inside {
   const TrainOptions& options;
   const RowSizes& rows;
   ShardedModel& sharded;
+  std::uint64_t plans;  // how many plans `sharded` has had
   const Progress& progress;
   CheckpointSaver& saver;
   double last_step_s, last_tokens;  // of the last step(): its duration, and how many rows counted in the loss on all ranks
