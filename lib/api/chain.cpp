@@ -132,7 +132,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
   most_columns_ = std::max({most_columns_, widest_, most_scratch_});
 }
 
-std::size_t Chain::place_of(const std::string& parameter) const {
+std::size_t Chain::index_of(const std::string& parameter) const {
   const auto found =
       std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.name == parameter; });
   return static_cast<std::size_t>(found - parameters_.begin());
@@ -162,7 +162,7 @@ Chain::Stage Chain::make_stage(const std::string& name, LayerPtr layer, std::vec
           whole, init.kind == Init::Kind::constant ? "the value" : "random numbers of scale", init.value));
     most_columns_ = std::max(most_columns_, parameter.shape.size() > 1 ? product / parameter.shape.front() : product);
     const auto tie = std::find_if(tied.begin(), tied.end(), [&](const TiedParameters& one) { return one.name == whole; });
-    std::size_t place = tie == tied.end() ? place_of(whole) : place_of(tie->same_as);
+    std::size_t place = tie == tied.end() ? index_of(whole) : index_of(tie->same_as);
     if (tie != tied.end()) {
       if (place == parameters_.size())
         throw UserError(

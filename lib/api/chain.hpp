@@ -75,7 +75,7 @@ class Chain final : public Model {
   Stage make_stage(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
                    std::vector<TiedParameters>& tied);
   void find_ties();
-  std::size_t place_of(const std::string& parameter) const;
+  std::size_t index_of(const std::string& parameter) const;
   std::size_t saved_numel(const Layer& layer, BatchShape shape, DType type) const;
   Pass pass_of(const StageContext& context, const Stage& stage, const Scratch& scratch) const;
   void clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const;
