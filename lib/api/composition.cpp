@@ -221,7 +221,10 @@ class Parallel final : public Composition {
 
 class KeepColumns final : public Around {
  public:
-  KeepColumns(std::size_t count, LayerPtr layer) : Around("keep_columns", std::move(layer)), count_(count) {}
+  KeepColumns(std::size_t count, LayerPtr layer) : Around("keep_columns", std::move(layer)), count_(count) {
+    if (count > std::size_t{1} << 30)
+      throw UserError(format("keep_columns() keeps {} columns (it is at most 2^30); correct the number", count));
+  }
   std::size_t inputs() const override { return inner().inputs() + count_; }
   std::size_t outputs() const override { return inner().outputs() + count_; }
   std::size_t scratch() const override { return Composition::scratch() + 2 * inner().inputs() + inner().outputs(); }

@@ -820,6 +820,7 @@ double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool us
 
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
   require_same_path(folder);
+  saver->finish();  // the save under way may be the latest step of the folder
   const std::unique_ptr<CheckpointReader> checkpoint = agree(world, [&] { return open_checkpoint(folder); });
   const std::string update = format("{}", checkpoint->header().progress.update);
   require_same(world, update, [&](const std::string& first) {
@@ -911,6 +912,7 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
 
 bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
   require_same_path(folder);
+  saver->finish();  // as in load()
   for (;;) {
     const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
     const std::int64_t all = world.sum(there);

@@ -235,9 +235,9 @@ class FullyShardedDataParallel {
   /// are saved, with the path and the checksum of the base model.
   ///
   /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
-  /// next save(), finish_save() or the destructor returns. The first two throw an error of the save, and the destructor prints
-  /// a warning. The destructor waits at most JobOptions::timeout_s. While an exception is thrown, it does not wait for other
-  /// ranks: the step may then remain incomplete, and load() ignores it.
+  /// next save(), load(), restore(), freeze() or finish_save() or the destructor returns. The functions throw an error of the
+  /// save, and the destructor prints a warning. The destructor waits at most JobOptions::timeout_s. While an exception is
+  /// thrown, it does not wait for other ranks: the step may then remain incomplete, and load() ignores it.
   std::filesystem::path save(const std::filesystem::path& folder);
   std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
   /// Waits until the save under way is complete; returns at once if there is none.

@@ -159,6 +159,9 @@ BOOST_AUTO_TEST_CASE(a_rank_without_numbers_saves_in_the_background) {
   sharded.step(1e-2, one);
   BOOST_TEST(sharded.restore(folder));
   BOOST_TEST((parameters_of(sharded) == saved));
+  sharded.step(1e-2, one), sharded.save(folder);
+  BOOST_TEST(sharded.restore(folder));  // waits for the save under way
+  BOOST_TEST(sharded.updates() == 3u);
   refused("validation_loss is -inf",
           [&] { sharded.save(folder, {.validation_loss = -std::numeric_limits<double>::infinity()}); });
 }
