@@ -326,6 +326,7 @@ LayerPtr residual(LayerPtr layer) { return std::make_shared<Residual>(std::move(
 LayerPtr parallel(const NamedLayers& layers, Join join) { return std::make_shared<Parallel>(layers, join); }
 LayerPtr repeat(std::size_t count, const std::function<LayerPtr(std::size_t)>& make) {
   NamedLayers layers;
+  if (!make) throw UserError("the function that makes the layers of repeat() is null; give one");
   for (std::size_t i = 0; i < count; ++i) layers.emplace_back(std::to_string(i), make(i));
   return std::make_shared<Repeated>(layers);
 }

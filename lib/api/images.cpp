@@ -79,6 +79,9 @@ class Convolution final : public ImageLayer {
       : ImageLayer(windows), is_line_(is_line), O(out_channels), n(windows.pixels() * windows.channels), options_(options) {
     if (O == 0 || O > std::size_t{1} << 30)
       throw UserError(format("a convolution has {} output channels (it has 1 to 2^30); correct out_channels", O));
+    if (!(options.standard_deviation >= 0))
+      throw UserError(
+          format("a convolution has standard_deviation {} (it must be at least 0); correct it", options.standard_deviation));
   }
   std::vector<LayerParameter> parameters() const override {
     const float deviation =
