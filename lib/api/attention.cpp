@@ -75,6 +75,8 @@ class Attention final : public Layer {
       if (!ok) throw UserError(format("attention of width {} with {} heads {}", width, o_.heads, what));
     };
     require(C > 0 && o_.heads > 0, "is empty (both must be at least 1); correct them");
+    require(o_.standard_deviation >= 0 && o_.out_standard_deviation >= 0,
+            "has a wrong standard deviation (both must be at least 0); correct it");
     if (o_.kv_heads == 0) o_.kv_heads = o_.heads;
     require(o_.heads % o_.kv_heads == 0,
             format("and {} heads of keys is not possible (each head of keys needs the same number of heads); correct kv_heads",
@@ -436,10 +438,10 @@ LayerPtr transformer_block(std::size_t width, const TransformerBlockOptions& opt
   const bool gpt2 = options.style == BlockStyle::gpt2;
   const std::size_t inner = options.inner > 0 ? options.inner : 4 * width;
   const float deviation = options.standard_deviation,
-              of_out = options.out_standard_deviation > 0 ? options.out_standard_deviation : deviation,
-              eps = options.norm_eps > 0 ? options.norm_eps
-                    : gpt2               ? 1e-5f
-                                         : 1e-6f;
+              of_out = options.out_standard_deviation == 0 ? deviation : options.out_standard_deviation,
+              eps = options.norm_eps != 0 ? options.norm_eps  // the norms refuse a wrong one
+                    : gpt2                ? 1e-5f
+                                          : 1e-6f;
   const auto attention = std::make_shared<Attention>(width,
                                                      AttentionOptions{.heads = options.heads,
                                                                       .kv_heads = options.kv_heads,

@@ -229,6 +229,7 @@ std::size_t Chain::saved_numel(const Layer& layer, BatchShape shape, DType type)
 ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
   const std::size_t R = shape.rows();
   ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
+                   .first_uses_scratch = takes_tokens() && first_.layer->scratch() > 0,
                    .inputs = R * input_width_ * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
                    .losses = R * sizeof(float)};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -67,6 +68,8 @@ std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder,
                      "a checkpoint has one copy of them for any number of ranks");
   agree(world_, [&] {
     check(options.data);
+    if (options.validation_loss && std::isinf(*options.validation_loss) && *options.validation_loss < 0)
+      throw UserError("validation_loss is -inf (it would be the smallest loss for ever); give a finite loss, or none");
     kept_ = kept_steps(options);
     kept_.folder = folder;
   });

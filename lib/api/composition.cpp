@@ -224,7 +224,10 @@ class Parallel final : public Composition {
 
 class KeepColumns final : public Around {
  public:
-  KeepColumns(std::size_t count, LayerPtr layer) : Around("keep_columns", std::move(layer)), count_(count) {}
+  KeepColumns(std::size_t count, LayerPtr layer) : Around("keep_columns", std::move(layer)), count_(count) {
+    if (count > std::size_t{1} << 30)
+      throw UserError(format("keep_columns() keeps {} columns (it is at most 2^30); correct the number", count));
+  }
   std::size_t inputs() const override { return inner().inputs() + count_; }
   std::size_t outputs() const override { return inner().outputs() + count_; }
   std::size_t scratch() const override { return Composition::scratch() + 2 * inner().inputs() + inner().outputs(); }
@@ -285,7 +288,8 @@ class SelectColumns final : public Layer {
 class PerPosition final : public Around {
  public:
   PerPosition(std::size_t n, LayerPtr layer) : Around("positions", std::move(layer)), n_(n) {
-    if (n == 0) throw UserError("positions() has no positions; give at least 1");
+    if (n == 0 || n > std::size_t{1} << 30)
+      throw UserError(format("positions() has {} positions (it is from 1 to 2^30); correct the number", n));
   }
   std::size_t inputs() const override { return n_ * inner().inputs(); }
   std::size_t outputs() const override { return n_ * inner().outputs(); }
@@ -325,6 +329,7 @@ LayerPtr residual(LayerPtr layer) { return std::make_shared<Residual>(std::move(
 LayerPtr parallel(const NamedLayers& layers, Join join) { return std::make_shared<Parallel>(layers, join); }
 LayerPtr repeat(std::size_t count, const std::function<LayerPtr(std::size_t)>& make) {
   NamedLayers layers;
+  if (!make) throw UserError("the function that makes the layers of repeat() is null; give one");
   for (std::size_t i = 0; i < count; ++i) layers.emplace_back(std::to_string(i), make(i));
   return std::make_shared<Repeated>(layers);
 }

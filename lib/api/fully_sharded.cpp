@@ -462,16 +462,7 @@ struct FullyShardedDataParallel::Parts {
     under_way = function;
     try {
       job->together([&] {
-        const auto code = static_cast<std::int64_t>(function);
-        std::array sums = {code, code * code};
-        world.sum(sums);
-        if (sums[0] != code * world.size() || sums[1] != code * code * world.size())
-          agree(world, [&] {
-            throw UserError(
-                format("rank {} calls {}(), but other ranks do not (all ranks must call the same functions in the same order); "
-                       "correct the program",
-                       world.rank(), name_of(function)));
-          });
+        job->require_same_call(name_of(function), number * Job::Parts::most_functions + static_cast<std::int64_t>(function));
         if (is_lost)
           agree(world, [&] {
             throw UserError(
@@ -495,6 +486,7 @@ struct FullyShardedDataParallel::Parts {
   }
 
   void make_sharded() {
+    ++plans;
     sharded.emplace(built, sharding, world);
     sharded->allocate(*job->rank.device, options.execution, job->comm);
   }
@@ -620,7 +612,11 @@ struct FullyShardedDataParallel::Parts {
     for (std::size_t r = 0; r < labels.size(); r += rows.targets) {
       if (labels[r] < 0) continue;
       ++count;
-      const double units = (loss_of_layers ? loss_of_layers->weight(labels[r]) : 1) * 0x1p20, whole = std::floor(units);
+      const double weight = loss_of_layers ? loss_of_layers->weight(labels[r]) : 1;
+      if (!(weight >= 0 && weight <= 0x1p20))
+        throw UserError(
+            format("the loss gives label {} the weight {} (it is from 0 to {}); correct weight()", labels[r], weight, 0x1p20));
+      const double units = weight * 0x1p20, whole = std::floor(units);
       weights += {static_cast<std::int64_t>(whole), static_cast<std::int64_t>((units - whole) * 0x1p32), 0};
     }
     return count;
@@ -657,6 +653,7 @@ struct FullyShardedDataParallel::Parts {
   }
 
   const std::shared_ptr<Job::Parts> job;  // must outlive the other members
+  const std::int64_t number = ++job->models;
   Communicator& world;
   TrainOptions options;
   const ShardingOptions& sharding = options.sharding;
@@ -678,6 +675,7 @@ struct FullyShardedDataParallel::Parts {
   UserData loaded_data;
   double last_step_s = 0, last_tokens = 0;
   std::optional<ShardedModel> sharded;
+  std::uint64_t plans = 0;  // how many there were: freeze() and unfreeze() make a new one
   bool saves_in_background = false;
   std::size_t snapshot_bytes = 0;
   CheckpointSaver saver{world, job->comm.timeout_s};
@@ -801,19 +799,20 @@ double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use
 
 double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool use_ema) {
   require_evaluation(use_ema, false);
-  agree(world, [&] {
+  const ValidBatches batches = agree(world, [&] {
     require_user(rows.tokens && rows.labels && rows.targets == 1 && samples.T() == sharding.batch.T,
-                 "the token data are for another model; make a TokenData for each model");
-    require_user(!loss_of_layers || loss_of_layers->ignore_index() < 0,
-                 "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
+                 "the token data do not fit the model (they are for one of tokens with this sequence_length, and one label for "
+                 "each token); make a TokenData with this model");
     for (std::size_t label = 0; loss_of_layers && label < rows.classes; ++label)
       require_user(
           loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
           "evaluate() over token data does not know the weights of classes; call evaluate() with a function that fills "
           "batches");
+    require_user(!loss_of_layers || loss_of_layers->ignore_index() < 0,
+                 "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
+    const std::size_t vocabulary = vocabulary_of(rows);  // each token is a label, too
+    return ValidBatches(samples, batch_cut(options, world), rows.classes > 0 ? std::min(vocabulary, rows.classes) : vocabulary);
   });
-  const ValidBatches batches =
-      agree(world, [&] { return ValidBatches(samples, batch_cut(options, world), vocabulary_of(rows)); });
   double loss = 0;
   with_parameters(use_ema, [&] { loss = *mean_loss(executor(), batches, world); });
   return loss;
@@ -821,6 +820,7 @@ double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool us
 
 void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
   require_same_path(folder);
+  saver.finish();  // the save under way may be the latest step of the folder
   std::unique_ptr<CheckpointReader> checkpoint;
   try {
     agree(world, [&] { checkpoint = open_checkpoint(folder); });
@@ -922,6 +922,7 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
 
 bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
   require_same_path(folder);
+  saver.finish();  // as in load()
   for (;;) {
     const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
     const std::int64_t all = world.sum(there);
@@ -1207,7 +1208,7 @@ std::size_t FullyShardedDataParallel::peak_bytes() const {
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;
-  return {*p.job, p.options, p.rows, *p.sharded, p.progress, p.saver, p.model_folder, p.last_step_s, p.last_tokens};
+  return {*p.job, p.options, p.rows, *p.sharded, p.plans, p.progress, p.saver, p.model_folder, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
   return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());

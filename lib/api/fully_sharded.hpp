@@ -230,14 +230,14 @@ class FullyShardedDataParallel {
   std::uint64_t updates() const;
   /// Writes the folder FOLDER/step-NNNNNNNN, a sharded state dict, and returns its path. It contains one HDF5 file per rank
   /// with the rank's shards, and an index in which any HDF5 tool can read whole parameters (docs/checkpoint-format.md). When
-  /// the function returns, all files are on the disk. An existing step is not overwritten; if this object's last save was of the
-  /// same update into the same folder, the function returns that step. If the model has adapters, only they are saved, with the
-  /// path and the checksum of the base model.
+  /// the function returns, all files are on the disk. An existing step is not overwritten; if this object's last save was of
+  /// the same update into the same folder, the function returns that step. If the model has adapters, only they are saved, with
+  /// the path and the checksum of the base model.
   ///
   /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
-  /// next save(), finish_save() or the destructor returns. The first two throw an error of the save, and the destructor prints
-  /// a warning. The destructor waits at most JobOptions::timeout_s. While an exception is thrown, it does not wait for other
-  /// ranks: the step may then remain incomplete, and load() ignores it.
+  /// next save(), load(), restore(), freeze() or finish_save() or the destructor returns. The functions throw an error of the
+  /// save, and the destructor prints a warning. The destructor waits at most JobOptions::timeout_s. While an exception is
+  /// thrown, it does not wait for other ranks: the step may then remain incomplete, and load() ignores it.
   std::filesystem::path save(const std::filesystem::path& folder);
   std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
   /// Waits until the save under way is complete; returns at once if there is none.

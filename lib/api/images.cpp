@@ -30,11 +30,8 @@ kernels::Windows windows_or_throw(const char* function, const ImageShape& image,
           "all of these except the padding must be at least 1", "correct them");
   require(std::max({height, width, channels, options.kernel, options.stride, options.padding}) < most,
           "one of these is larger than any memory", "correct it");
-  const auto product = [](std::size_t a, std::size_t b, std::size_t c) {
-    return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
-  };
-  require(std::max(product(height, width, channels), product(options.kernel, options.kernel, channels)) < most,
-          "the image, or a window, is larger than any memory", "make it smaller");
+  const std::size_t padded = (height + 2 * padding_height) * (width + 2 * options.padding);
+  require(padded < most && padded * channels < most, "it is larger than any memory", "correct it");
   require(kernel_height <= height + 2 * padding_height && options.kernel <= width + 2 * options.padding,
           "the kernel is larger than the image with its padding, so there is no output", "make the kernel smaller");
   return {.height = height,
@@ -80,7 +77,11 @@ class Convolution final : public ImageLayer {
  public:
   Convolution(const kernels::Windows& windows, bool is_line, std::size_t out_channels, const WindowOptions& options)
       : ImageLayer(windows), is_line_(is_line), O(out_channels), n(windows.pixels() * windows.channels), options_(options) {
-    if (O == 0) throw UserError("a convolution has no output channels (at least 1 is needed); correct out_channels");
+    if (O == 0 || O > std::size_t{1} << 30)
+      throw UserError(format("a convolution has {} output channels (it has 1 to 2^30); correct out_channels", O));
+    if (!(options.standard_deviation >= 0))
+      throw UserError(
+          format("a convolution has standard_deviation {} (it must be at least 0); correct it", options.standard_deviation));
   }
   std::vector<LayerParameter> parameters() const override {
     const float deviation =

@@ -1,5 +1,6 @@
 #include "api/job.hpp"
 
+#include <array>
 #include <cerrno>
 
 #include "api/job_parts.hpp"
@@ -89,6 +90,18 @@ bool Job::Parts::should_stop() {
   return true;
 }
 
+void Job::Parts::require_same_call(const char* function, std::int64_t code) {
+  std::array sums = {code, code * code};
+  world->sum(sums);
+  if (sums[0] == code * world->size() && sums[1] == code * code * world->size()) return;
+  fsdp::agree(*world, [&] {
+    throw UserError(
+        format("rank {} calls {}(), but other ranks do not (all ranks must call the same functions of the same objects in the "
+               "same order); correct the program",
+               world->rank(), function));
+  });
+}
+
 void Job::Parts::together(const std::function<void()>& work) {
   if (MpiSession::is_over())
     throw UserError(
@@ -115,20 +128,30 @@ int Job::rank() const { return parts_->world->rank(); }
 int Job::size() const { return parts_->world->size(); }
 std::string Job::device() const { return parts_->rank.device->description(); }
 void Job::barrier() {
-  parts_->together([&] { parts_->world->barrier(); });
+  parts_->together([&] {
+    parts_->require_same_call("Job::barrier", 1);
+    parts_->world->barrier();
+  });
 }
 double Job::sum(double mine) {
-  parts_->together([&] { mine = parts_->world->sum(mine); });
+  parts_->together([&] {
+    parts_->require_same_call("Job::sum", 2);
+    mine = parts_->world->sum(mine);
+  });
   return mine;
 }
 bool Job::should_stop() {
   bool answer = false;
-  parts_->together([&] { answer = parts_->should_stop(); });
+  parts_->together([&] {
+    parts_->require_same_call("should_stop", 3);
+    answer = parts_->should_stop();
+  });
   return answer;
 }
 std::string Job::stop_reason() const { return parts_->stop_reason; }
 void Job::agree(const std::function<void()>& step) {
   parts_->together([&] {
+    parts_->require_same_call("Job::agree", 4);
     fsdp::agree(*parts_->world, [&] {
       if (!step) throw UserError("the step to agree on is null; give a function");
       step();

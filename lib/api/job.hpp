@@ -53,7 +53,7 @@ class Job {
   /// collective functions. Collective.
   void agree(const std::function<void()>& step);
   /// Returns true if the program should save and stop, by JobOptions::stop_signals, stop_folder or stop_before_s, on any rank.
-  /// All ranks get the same answer. Call it after each step: it is one small all-reduce. Once it has returned true, it always
+  /// All ranks get the same answer. Call it after each step: it is two small all-reduces. Once it has returned true, it always
   /// does. The file "stop" is removed when it first returns true.
   bool should_stop();
   /// Why should_stop() has returned true, the same text on all ranks: "SIGTERM", "the file checkpoints/stop" or "the job ends

@@ -25,6 +25,11 @@ struct Job::Parts {
   /// if MPI has been finalized. Collective.
   void together(const std::function<void()>& work);
 
+  /// Throws CollectiveError unless all ranks pass the same `code`, which identifies the function of the API that they call, and
+  /// the object. Each public function calls this first, so that ranks never wait in different collectives. Collective.
+  void require_same_call(const char* function, std::int64_t code);
+  static constexpr std::int64_t most_functions = 64;  // the codes below it are those of functions of Job
+
   /// Job::should_stop(). Collective.
   bool should_stop();
 
@@ -36,6 +41,7 @@ struct Job::Parts {
   std::optional<SignalWatch> watch;  // with JobOptions::stop_signals
   std::optional<JobEnd> job_end;     // on rank 0, with JobOptions::stop_before_s
   std::string stop_reason;           // once a request to stop has come
+  std::int64_t models = 0;           // how many were made with this job
 };
 
 }  // namespace fsdp

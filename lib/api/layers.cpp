@@ -27,6 +27,8 @@ class LinearLayer final : public BuiltLayer {
       : in_(in), out_(out), bias_(bias), standard_deviation_(standard_deviation) {
     if (in == 0 || out == 0)
       throw UserError(format("linear({}, {}) is empty (both sizes must be at least 1); correct them", in, out));
+    if (!(standard_deviation >= 0))
+      throw UserError(format("linear() has standard_deviation {} (it must be at least 0); correct it", standard_deviation));
   }
   std::vector<LayerParameter> parameters() const override {
     const float deviation = standard_deviation_ > 0 ? standard_deviation_ : 1 / std::sqrt(static_cast<float>(in_));
@@ -152,7 +154,11 @@ class IdentityLayer final : public PlainLayer {
 class NormLayer final : public PlainLayer {
  public:
   NormLayer(std::size_t width, float eps, bool is_layer_norm)
-      : PlainLayer(is_layer_norm ? "layer_norm" : "rms_norm", width), eps_(eps), is_layer_norm_(is_layer_norm) {}
+      : PlainLayer(is_layer_norm ? "layer_norm" : "rms_norm", width), eps_(eps), is_layer_norm_(is_layer_norm) {
+    if (!(eps >= 0 && std::isfinite(eps)))
+      throw UserError(format("{}() has eps {} (it must be at least 0, and finite); correct it",
+                             is_layer_norm ? "layer_norm" : "rms_norm", eps));
+  }
   std::vector<LayerParameter> parameters() const override {
     std::vector<LayerParameter> all = {{"weight", {outputs()}, constant(1)}};
     if (is_layer_norm_) all.push_back({"bias", {outputs()}, constant(0)});

@@ -24,7 +24,6 @@ struct MetricsLog::Parts {
         log(std::make_shared<Metrics>(options.log_file, options.log_interval, leads, stderr, options.log_format)) {
     if (!options.trace.file.empty()) {
       recorder = std::make_unique<Recorder>(model.inside().sharded.plan(), options.trace.updates);
-      trained = model.inside().sharded.layout().trained();
       if (leads) trace_file = std::make_unique<TraceFile>(options.trace.file);
     }
   }
@@ -47,17 +46,20 @@ struct MetricsLog::Parts {
                 .traffic = {}});
   }
 
+  /// After freeze() or unfreeze(), updates have other operations than those that were recorded.
+  void drop_trace_of_other_plan() {
+    if (!recorder || model.inside().plans == plans) return;
+    log->say(
+        format("warning: {} is not written (freeze() or unfreeze() changed the operations of the updates); make a new "
+               "MetricsLog after them",
+               options.trace.file.string()));
+    recorder.reset(), trace_file.reset();
+  }
+
   void before_step() {
     Executor& executor = model.inside().sharded.executor();
     executor.reset_times();
     if (recorder) executor.record(recorder->next(model.inside().progress.update + 1));
-  }
-
-  /// After freeze() or unfreeze() the recorded times are not those of the model's plan.
-  void end_trace_of_other_plan() {
-    if (!recorder || model.inside().sharded.layout().trained() == trained) return;
-    recorder.reset(), trace_file.reset();
-    log->say("warning: there is no trace, because freeze() or unfreeze() changed the plan while it was recorded");
   }
 
   /// Collective.
@@ -78,7 +80,7 @@ struct MetricsLog::Parts {
   const std::shared_ptr<Metrics> log;
   std::unique_ptr<TraceFile> trace_file;  // on rank 0, with options.trace
   std::unique_ptr<Recorder> recorder;     // until the trace is written
-  std::vector<bool> trained;              // by parameter, in the plan that is recorded
+  const std::uint64_t plans = model.inside().plans;
 };
 
 MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o) {
@@ -100,6 +102,9 @@ MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o)
       parts_ = std::make_unique<Parts>(model, std::move(with));
       parts_->start(o.save_dir);
     });
+    require_same(*inside.job.world, format("{} {}", o.trace, o.trace_updates), [&](const std::string&) {
+      throw UserError("trace or trace_updates are different on the ranks (all ranks write one trace); give all ranks the same");
+    });
     inside.saver.log = parts_->log;
     parts_->before_step();
   });
@@ -116,6 +121,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
     Executor& executor = inside.sharded.executor();
     const auto& scaler = inside.progress.loss_scaler;
     const double ms = inside.last_step_s * 1e3;
+    p.drop_trace_of_other_plan();
     const double positions = static_cast<double>(p.options.sharding.batch.rows() * p.options.sharding.plan.micro_batches *
                                                  static_cast<std::size_t>(inside.job.world->size()));
     if (result.skipped)
@@ -135,7 +141,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
                     .mem_peak_bytes = executor.peak_bytes(),
                     .positions_per_second = positions / inside.last_step_s,
                     .numbers = numbers});
-    p.end_trace_of_other_plan();
+    p.drop_trace_of_other_plan();
     if (p.recorder && p.recorder->full()) p.write_trace();
     p.before_step();
   });
@@ -147,7 +153,7 @@ void MetricsLog::end(const std::string& reason) {
   const FullyShardedDataParallel::Inside inside = parts_->model.inside();
   inside.job.together([&] {
     Parts& p = *parts_;
-    p.end_trace_of_other_plan();
+    p.drop_trace_of_other_plan();
     if (p.recorder) p.write_trace();
     if (!reason.empty()) p.log->stop(inside.progress.update, reason);
     p.log->end({.step = inside.progress.update,

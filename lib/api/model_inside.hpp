@@ -26,6 +26,7 @@ struct FullyShardedDataParallel::Inside {
   const TrainOptions& options;
   const RowSizes& rows;
   ShardedModel& sharded;
+  std::uint64_t plans;  // how many plans `sharded` has had
   const Progress& progress;
   CheckpointSaver& saver;
   const std::string& model_folder;  // the Hugging Face folder of the parameters; else empty

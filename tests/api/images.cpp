@@ -91,8 +91,11 @@ BOOST_AUTO_TEST_CASE(images_without_windows_are_refused) {
       "conv2d() has an image of 4 x 5 pixels with 3 channels, kernel 7, stride 1 and padding 1 (the kernel is larger than "
       "the image with its padding, so there is no output)");
   refused([] { conv2d({4, 5, 0}, 2); }, "must be at least 1");
-  refused([] { conv2d({4, 5, 3}, 0); }, "a convolution has no output channels");
+  refused([] { conv2d({4, 5, 3}, 0); }, "a convolution has 0 output channels");
   refused([] { conv2d({4, 5, 3}, 2, {.kernel = 3, .stride = 0}); }, "must be at least 1");
+  constexpr std::size_t large = std::size_t{1} << 22;  // sizes in numbers would overflow, here to 0
+  refused([] { conv2d({large, large / 2, large / 2}, 1, {.stride = large}); }, "larger than any memory");
+  refused([] { max_pool2d({large, large / 2, large / 2}, {.stride = large}); }, "larger than any memory");
   refused([] { conv1d(4, 3, 2, {.kernel = 5}); }, "conv1d() has an image of 1 x 4 pixels");
   refused([] { max_pool2d({4, 4, 1}, {.kernel = 2, .stride = 2, .padding = 2}); }, "the padding can be at most half");
   refused([] { mean_pool(0, 3); }, "mean_pool(0, 3) is empty");

@@ -136,6 +136,13 @@ BOOST_AUTO_TEST_CASE(layers_and_losses_that_cannot_be) {
   const float nan = std::nanf("");
   for (const double p : {-0.1, 1.0, static_cast<double>(nan)})
     said([&] { return dropout(4, p); }, "dropout() has p = " + std::string(p < 0 ? "-0.1" : p == 1 ? "1" : "nan"));
+  said([&] { return layer_norm(4, nan); }, "layer_norm() has eps nan (it must be at least 0, and finite)");
+  said([&] { return rms_norm(4, HUGE_VALF); }, "rms_norm() has eps inf");
+  said([&] { return linear(4, 4, true, nan); }, "linear() has standard_deviation nan (it must be at least 0)");
+  said([&] { return multi_head_attention(4, {.standard_deviation = nan}); }, "has a wrong standard deviation");
+  said([&] { return transformer_block(4, {.norm_eps = nan}); }, "layer_norm() has eps nan");
+  said([&] { return conv1d(4, 1, 2, {.standard_deviation = -1}); }, "a convolution has standard_deviation -1");
+  said([] { return repeat(2, nullptr); }, "the function that makes the layers of repeat() is null");
   said([] { return softmax(0); }, "softmax() has width 0 (it must be at least 1)");
   said([] { return transpose(3, 0); }, "transpose() has width 0");
   said([] { return sequential({{"up", linear(4, 6)}, {"gate", fsdp::swiglu(6)}}); }, "layer 'gate' takes 12 numbers per row");

@@ -248,4 +248,16 @@ BOOST_AUTO_TEST_CASE(wrong_labels_of_one_rank_are_refused_on_all) {
           "no row of this batch counts in the loss (all labels are of classes with weight 0, on all ranks)");
   BOOST_TEST(sharded.updates() == 0u);
   BOOST_TEST(sharded.step(0.1, with_labels(0, 1)).loss > 0);
+
+  struct WrongWeight final : Loss {
+    std::size_t inputs() const override { return ::classes; }
+    bool takes_labels() const override { return true; }
+    double weight(std::int32_t label) const override { return label == 2 ? std::nan("") : 1; }
+    void evaluate(const LossPass&) const override {}
+  };
+  FullyShardedDataParallel wrong(job, Sequential().add("out", linear(2, classes)).loss(std::make_shared<WrongWeight>()),
+                                 options_of(divisions().front()));
+  BOOST_CHECK_EXCEPTION(wrong.step(0.1, with_labels(1, 2)), CollectiveError, [](const CollectiveError& error) {
+    return std::string(error.what()).find("the loss gives label 2 the weight nan") == 0;
+  });
 }

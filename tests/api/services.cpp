@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <set>
 #include <thread>
@@ -119,6 +120,28 @@ BOOST_AUTO_TEST_CASE(the_destructor_completes_a_save_but_waits_for_no_rank_that_
     model.finish_save();
   }
   BOOST_TEST(names_in(folder).contains("step-00000002"));
+}
+
+// The model has one number, so only one rank has something to write.
+BOOST_AUTO_TEST_CASE(a_rank_without_numbers_saves_in_the_background) {
+  const fs::path folder = new_folder("little");
+  Sequential model;
+  model.add("only", linear(1, 1, false)).loss(mean_squared_error(1));
+  const auto one = [](const Batch& batch) { batch.inputs()[0] = batch.targets()[0] = 1; };
+  Job job;
+  FullyShardedDataParallel sharded(job, model, {.background_saves = true});
+  for (int update = 0; update < 2; ++update) sharded.step(1e-2, one), sharded.save(folder);
+  sharded.finish_save();
+  BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+  const Parameters saved = parameters_of(sharded);
+  sharded.step(1e-2, one);
+  BOOST_TEST(sharded.restore(folder));
+  BOOST_TEST((parameters_of(sharded) == saved));
+  sharded.step(1e-2, one), sharded.save(folder);
+  BOOST_TEST(sharded.restore(folder));  // waits for the save under way
+  BOOST_TEST(sharded.updates() == 3u);
+  refused("validation_loss is -inf",
+          [&] { sharded.save(folder, {.validation_loss = -std::numeric_limits<double>::infinity()}); });
 }
 
 BOOST_AUTO_TEST_CASE(old_steps_are_removed_and_the_best_is_kept) {
@@ -338,6 +361,26 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
   refused("vocabulary", [&] { TokenData(other, tokens.string()); });
 }
 
+BOOST_AUTO_TEST_CASE(token_data_that_do_not_fit_are_not_evaluated) {
+  Job job;
+  FullyShardedDataParallel of_data(job, small_model(), options_of(false));
+  const TokenData data(of_data, tokens.string());
+  const auto with_loss = [&](const LossPtr& loss, std::size_t classes) {
+    Sequential model;
+    model.add("embedding", embedding(512, 8)).add("head", linear(8, classes)).loss(loss);
+    return FullyShardedDataParallel(job, model, options_of(false)).evaluate(data);
+  };
+  BOOST_TEST(with_loss(cross_entropy(512), 512) > 0);
+  refused("does not know ignore_index", [&] { with_loss(cross_entropy(512, {.ignore_index = 3}), 512); });
+  refused("does not know the weights of classes",
+          [&] { with_loss(cross_entropy(512, {.weight = std::vector<float>(512, 2)}), 512); });
+  refused("vocabulary", [&] { with_loss(cross_entropy(100), 100); });
+  refused("the token data do not fit the model", [&] { with_loss(mean_squared_error(2), 2); });
+  FsdpOptions longer = options_of(false);
+  longer.sequence_length = length + 1;
+  refused("the token data do not fit the model", [&] { FullyShardedDataParallel(job, small_model(), longer).evaluate(data); });
+}
+
 BOOST_AUTO_TEST_CASE(a_sampler_gives_every_example_once_per_epoch) {
   constexpr std::uint64_t size = 53;
   Job job;
@@ -481,4 +524,17 @@ BOOST_AUTO_TEST_CASE(metrics_are_those_of_fsdp_train) {
     if (event["ph"] == "X") ranks.insert(event["pid"].get<int>());
   BOOST_TEST(ranks.size() == static_cast<std::size_t>(world().size()));
   refused("log_format", [&] { MetricsLog(model, {.log_format = "verbose"}); });
+  if (world().size() > 1)
+    refused("give all ranks the same", [&] { MetricsLog(model, {.trace = world().rank() == 0 ? trace.string() : ""}); });
+
+  // The operations of updates change within the trace, which is then not written.
+  FullyShardedDataParallel frozen(job, small_model(), options_of(false));
+  const fs::path none = folder / "none.json";
+  MetricsLog log(frozen, {.log_format = "none", .trace = none.string(), .trace_updates = 2});
+  for (int update = 0; update < 4; ++update) {
+    log.train(frozen.step(1e-2, fill), 1e-2);
+    if (update == 1) frozen.freeze({"embedding.*"});
+  }
+  log.end();
+  BOOST_TEST(!fs::exists(none));
 }

@@ -155,6 +155,38 @@ BOOST_AUTO_TEST_CASE(tied_parameters_of_a_model_of_tokens) {
   BOOST_TEST(all.contains("blocks.2.up.bias"));
 }
 
+// A first layer that is not embedding() uses scratch memory in its forward pass.
+BOOST_AUTO_TEST_CASE(parallel_layers_of_tokens_are_trained) {
+  constexpr std::size_t vocabulary = 11;
+  for (const Join join : {Join::sum, Join::concatenate}) {
+    const std::size_t other = join == Join::sum ? 2 : width;
+    Sequential model;
+    model.add("in", parallel({{"a", embedding(vocabulary, 2)}, {"b", embedding(vocabulary + 2, other)}}, join));
+    model.add("out", linear(join == Join::sum ? 2 : 2 + width, vocabulary)).loss(cross_entropy(vocabulary));
+    const auto tokens = [](const Batch& batch) {
+      for (std::size_t r = 0; r < batch.tokens().size(); ++r)
+        batch.tokens()[r] = batch.labels()[r] = static_cast<int>((r + static_cast<std::size_t>(world().rank())) % vocabulary);
+    };
+    const Outcome first = trained(model, options_of("NO_SHARD"), tokens);
+    BOOST_TEST(first.losses.back() < first.losses.front());
+    for (const std::string& strategy : strategies) BOOST_TEST((trained(model, options_of(strategy), tokens) == first));
+    Job job;
+    FullyShardedDataParallel sharded(job, model, options_of("FULL_SHARD"));
+    const std::vector<float> found = sharded.predict_layer("in", tokens);
+    Parameters tables = parameters_of(sharded);
+    if (world().rank() > 0) continue;
+    for (std::size_t r = 0; r < examples; ++r) {
+      const float* const row = found.data() + r * found.size() / examples;
+      const float *const a = &tables["in.a.weight"][r % vocabulary * 2], *const b =
+                                                                             &tables["in.b.weight"][r % vocabulary * other];
+      if (join == Join::sum)
+        BOOST_TEST(row[1] == a[1] + b[1]);
+      else
+        BOOST_TEST((row[1] == a[1] && row[2] == b[0] && row[1 + other] == b[other - 1]));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(outputs_of_named_layers) {
   Sequential model;
   model.add("in", parallel({{"wide", linear(width, 5)}, {"thin", select_columns(width, 1, 2)}}, Join::concatenate))
@@ -239,6 +271,7 @@ BOOST_AUTO_TEST_CASE(units_by_patterns) {
 }
 
 BOOST_AUTO_TEST_CASE(trees_that_cannot_be) {
+  BOOST_TEST(refusal([] { positions(std::size_t{1} << 63, linear(2, 2)); }).find("it is from 1 to 2^30") != std::string::npos);
   const auto built = [](const Sequential& model) { return refusal([&] { estimate_memory(model, {}, 2); }); };
   const LayerPtr one = linear(3, 3), harmless = relu(3);
   const auto with = [&](const NamedLayers& layers) {

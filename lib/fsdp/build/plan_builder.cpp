@@ -415,6 +415,7 @@ class Builder {
     std::vector<Operand> operands = {{inputs, plan_.inputs}};
     append_positions(operands), append_tables(operands);
     operands.push_back({x_out, to});
+    append(operands, scratch, sizes_.first_uses_scratch ? plan_.scratch : -1);
     return {.op = stage_operation(kinds::embedding_forward, 0, -1, std::move(operands)), .stage = 0};
   }
 

@@ -46,7 +46,8 @@ void run_read_batch(const Running& r) {
 }
 
 constexpr OperandSpec of_embedding_forward[] = {
-    {inputs, reads}, {positions, reads}, {tables, reads}, {x_out, overwrites}, {weights, reads}};
+    {inputs, reads}, {positions, reads}, {tables, reads}, {x_out, overwrites}, {scratch, clobbers, nullptr, true},
+    {weights, reads}};
 constexpr OperandSpec of_block_forward[] = {{x, reads},          {positions, reads},  {tables, reads},     {x_out, overwrites},
                                             {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites}, {weights, reads}};
 constexpr OperandSpec of_head[] = {{x, reads},      {targets, reads}, {dx, overwrites},        {scratch, clobbers},
