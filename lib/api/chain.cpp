@@ -346,6 +346,7 @@ void Chain::embedding_backward(const StageContext& context, const std::int32_t* 
   if (!first_.layer) return;
   Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
   pass.tokens = inputs;
+  pass.weights = nullptr;  // the plan does not gather them again
   backward(context, first_, pass, dx, nullptr, nullptr, write);
 }
 
