@@ -20,12 +20,12 @@ struct WindowOptions {
   std::size_t kernel = 1;
   std::size_t stride = 1;
   std::size_t padding = 0;
-  bool bias = true;
+  bool bias = true;              // a parameter, added to each output channel
   float standard_deviation = 0;  // of the initial weight; 0: 1/sqrt(kernel * kernel * channels)
 };
 /// The windows of pooling, as in WindowOptions.
 struct PoolOptions {
-  std::size_t kernel = 1;
+  std::size_t kernel = 1;   // in pixels
   std::size_t stride = 0;   // 0: the kernel
   std::size_t padding = 0;  // at most half of the kernel
 };

@@ -252,8 +252,11 @@ BOOST_AUTO_TEST_CASE(of_layers_in_layers) {
 
 BOOST_AUTO_TEST_CASE(layers_in_layers_that_do_not_fit_are_refused) {
   const auto refused = [](const std::function<LayerPtr()>& make, const std::string& message) {
-    BOOST_CHECK_EXCEPTION(make(), UserError,
-                          [&](const UserError& error) { return std::string(error.what()).find(message) != std::string::npos; });
+    BOOST_CHECK_EXCEPTION(make(), UserError, [&](const UserError& error) {
+      const std::string said = error.what();
+      BOOST_TEST(said.find(message) != std::string::npos, said);
+      return true;
+    });
   };
   refused([] { return sequential({}); }, "sequential() has no layers");
   refused(
@@ -278,7 +281,7 @@ BOOST_AUTO_TEST_CASE(layers_in_layers_that_do_not_fit_are_refused) {
   refused([] { return keep_columns(1, nullptr); }, "layer '' of keep_columns() is null");
   refused([] { return select_columns(4, 3, 2); }, "takes columns that are not there (there are 4)");
   refused([] { return select_columns(4, 2, 0); }, "takes columns that are not there");
-  refused([] { return positions(0, linear(3, 3)); }, "positions() has no positions");
+  refused([] { return positions(0, linear(3, 3)); }, "positions() has 0 positions");
 }
 
 BOOST_AUTO_TEST_CASE(vectors_are_one_row) {
