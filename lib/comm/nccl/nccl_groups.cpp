@@ -243,7 +243,8 @@ class Groups final : public DeviceGroups {
     while (status == ncclInProgress) {
       check_nccl(ncclCommGetAsyncError(comm, &status), "ncclCommGetAsyncError", comm);
       check_nccl(status, call, comm);
-      if (is_too_long(waited.seconds()))
+      constexpr double sooner = 1.1;  // than the ranks that failed at once, which wait for this one in agree()
+      if (is_too_long(sooner * waited.seconds()))
         throw RunError(
             format("NCCL has not connected the ranks within {} (during {}, a rank is missing, or the network does not work as "
                    "NCCL expects); run with NCCL_DEBUG=INFO to see why, or raise `longest wait`",
