@@ -2,14 +2,13 @@
 // cuda_library.hpp.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <functional>
 #include <memory>
 #include <source_location>
 #include <string_view>
 #include <vector>
 
+#include "device/cuda/runtime.hpp"
 #include "device/device.hpp"
 
 namespace fsdp {

@@ -4,10 +4,10 @@
 // FSDP_CUDA_DOUBLE.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstddef>
 #include <type_traits>
+
+#include "device/cuda/runtime.hpp"
 
 namespace fsdp {
 

@@ -10,6 +10,7 @@
 // + 32 and so on of a row of D. All arithmetic is fp32.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
+#include "device/cuda/warp.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/documents.hpp"
 #include "kernels/cuda/tensor_attention.hpp"
@@ -22,19 +23,19 @@ namespace fsdp::kernels {
 
 namespace {
 
-constexpr unsigned warp = 32, warps = 8, tile = 32, rows_of_warp = tile / warps;
-static_assert(most_head_size_on_cuda == 8 * warp);
+constexpr unsigned warps = 8, tile = 32, rows_of_warp = tile / warps;
+static_assert(tile == warp_size && most_head_size_on_cuda == 8 * warp_size);
 
 __device__ float warp_max(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, value, offset);
+  for (unsigned distance = warp_size / 2; distance > 0; distance /= 2) {
+    const float other = exchange(value, distance);
     value = other > value ? other : value;
   }
   return value;
 }
 
 __device__ float warp_sum(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  for (unsigned distance = warp_size / 2; distance > 0; distance /= 2) value += exchange(value, distance);
   return value;
 }
 
@@ -63,7 +64,7 @@ struct Tile {
 };
 
 /// The first of the four rows of a tile that belong to this warp.
-__device__ std::size_t first_row_of_warp() { return threadIdx.x / warp * rows_of_warp; }
+__device__ std::size_t first_row_of_warp() { return warp_of_block() * rows_of_warp; }
 
 /// The sums of the warp's rows of D numbers; this lane has numbers c * 32 + lane. `chunks` is at least ceil(D / 32).
 template <int chunks>
@@ -95,7 +96,7 @@ struct RowSums {
   static __device__ void each(std::size_t D, F f) {
     FSDP_UNROLL
     for (int c = 0; c < chunks; ++c)
-      if (const std::size_t d = threadIdx.x % warp + warp * static_cast<unsigned>(c); d < D) f(c, d);
+      if (const std::size_t d = lane_of_warp() + warp_size * static_cast<unsigned>(c); d < D) f(c, d);
   }
 };
 
@@ -132,7 +133,7 @@ static_assert(cuda_core_tiles.forward == tile && cuda_core_tiles.keys == tile &&
 /// The forward pass of a tile of queries: an online softmax, and the mean of the values weighted by the probabilities.
 template <class E, int chunks, class Documents>
 struct Forward {
-  static constexpr unsigned most_threads = warp * warps;
+  static constexpr unsigned most_threads = warp_size * warps;
   E* out;
   float* lse;
   const E *q, *k, *v;
@@ -143,7 +144,7 @@ struct Forward {
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.H);
-    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = first_row_of_warp();
+    const std::size_t kv_head = at.head / (s.H / s.K), lane = lane_of_warp(), first_row = first_row_of_warp();
     SharedTiles shared;
     const Tile queries = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D), p = shared.take(tile);
     queries.load(q + at.b * s.T * s.q_stride + at.head * s.D, s.q_stride, at.first, s.T, s.D, scale);
@@ -171,7 +172,7 @@ struct Forward {
         p.row(row)[lane] = seen ? e * dropout_factor(mask, j, s.past + query, at.head, at.b) : 0.0f;
         for (float& value : sums.value[r]) value *= shrink;
       }
-      __syncwarp();
+      sync_warp();
       sums.add(p, values, s.D);
     }
     FSDP_UNROLL
@@ -187,16 +188,16 @@ struct Forward {
 /// delta[b,h,t] = the sum of d_out * out over the D elements of a head. A warp computes one sum.
 template <class E>
 struct Delta {
-  static constexpr unsigned most_threads = warp * warps;
+  static constexpr unsigned most_threads = warp_size * warps;
   float* delta;
   const E *d_out, *out;
   std::size_t B, T, H, D;
 
   __device__ void operator()() const {
-    const std::size_t i = static_cast<std::size_t>(blockIdx.x) * warps + threadIdx.x / warp, lane = threadIdx.x % warp;
+    const std::size_t i = static_cast<std::size_t>(blockIdx.x) * warps + warp_of_block(), lane = lane_of_warp();
     if (i >= B * T * H) return;
     float sum = 0;
-    for (std::size_t d = lane; d < D; d += warp)
+    for (std::size_t d = lane; d < D; d += warp_size)
       sum = multiply_add(static_cast<float>(d_out[i * D + d]), static_cast<float>(out[i * D + d]), sum);
     sum = warp_sum(sum);
     if (lane == 0) delta[(i / (T * H) * H + i % H) * T + i / H % T] = sum;
@@ -212,7 +213,7 @@ struct Pair {
 /// heads that share the keys.
 template <class E, int chunks, class Documents>
 struct KeyBackward {
-  static constexpr unsigned most_threads = warp * warps;
+  static constexpr unsigned most_threads = warp_size * warps;
   E *dk, *dv;
   const E* d_out;
   const float *lse, *delta;
@@ -223,7 +224,7 @@ struct KeyBackward {
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.K);
-    const std::size_t lane = threadIdx.x % warp, first_row = first_row_of_warp(), group = s.H / s.K;
+    const std::size_t lane = lane_of_warp(), first_row = first_row_of_warp(), group = s.H / s.K;
     SharedTiles shared;
     const Tile queries = shared.take(s.D), d_outs = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D),
                weights = shared.take(tile), slopes = shared.take(tile);
@@ -250,7 +251,7 @@ struct KeyBackward {
           weights.row(row)[lane] = pair.weight;
           slopes.row(row)[lane] = pair.slope;
         }
-        __syncwarp();
+        sync_warp();
         d_values.add(weights, d_outs, s.D);
         d_keys.add(slopes, queries, s.D);
       }
@@ -267,7 +268,7 @@ struct KeyBackward {
 /// The gradients of a tile of queries. They are sums over the keys up to the tile's last token.
 template <class E, int chunks, class Documents>
 struct QueryBackward {
-  static constexpr unsigned most_threads = warp * warps;
+  static constexpr unsigned most_threads = warp_size * warps;
   E* dq;
   const E* d_out;
   const float *lse, *delta;
@@ -278,7 +279,7 @@ struct QueryBackward {
 
   __device__ void operator()() const {
     const Place at((s.T + tile - 1) / tile, s.H);
-    const std::size_t kv_head = at.head / (s.H / s.K), lane = threadIdx.x % warp, first_row = first_row_of_warp();
+    const std::size_t kv_head = at.head / (s.H / s.K), lane = lane_of_warp(), first_row = first_row_of_warp();
     SharedTiles shared;
     const Tile queries = shared.take(s.D), d_outs = shared.take(s.D), keys = shared.take(s.D), values = shared.take(s.D),
                slopes = shared.take(tile);
@@ -302,7 +303,7 @@ struct QueryBackward {
         }
         slopes.row(row)[lane] = slope;
       }
-      __syncwarp();
+      sync_warp();
       d_queries.add(slopes, keys, s.D);
     }
     FSDP_UNROLL
@@ -319,8 +320,8 @@ template <class F>
 cudaError_t with_chunks(const AttentionShape& s, F f) {
   expect(s.D <= most_head_size_on_cuda, "the head size must be within the limit of the GPU kernels");
   return with_documents(s, [&]<class Documents>() {
-    if (s.D <= 2 * warp) return f.template operator()<2, Documents>();
-    if (s.D <= 4 * warp) return f.template operator()<4, Documents>();
+    if (s.D <= 2 * warp_size) return f.template operator()<2, Documents>();
+    if (s.D <= 4 * warp_size) return f.template operator()<4, Documents>();
     return f.template operator()<8, Documents>();
   });
 }
@@ -337,7 +338,7 @@ cudaError_t attention_forward_cuda(cudaStream_t stream, const AttentionForwardCa
   if (tensor_attention_takes(call.type, s)) return tensor_attention_forward(stream, call);
   return with_chunks(s, [&]<int chunks, class Documents>() {
     return with_element(call.type, [&]<class E>() {
-      return launch_kernel(stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), warp * warps,
+      return launch_kernel(stream, static_cast<unsigned>(attention_blocks(call.type, s).forward), warp_size * warps,
                            SharedTiles::bytes(3, s.D, 1),
                            Forward<E, chunks, Documents>{static_cast<E*>(call.out), call.lse, static_cast<const E*>(call.q),
                                                          static_cast<const E*>(call.k), static_cast<const E*>(call.v), s,
@@ -353,7 +354,7 @@ cudaError_t attention_backward_cuda(cudaStream_t stream, const AttentionBackward
     return with_element(call.type, [&]<class E>() {
       const E *const d_out = static_cast<const E*>(call.d_out), *const q = static_cast<const E*>(call.q),
                      *const k = static_cast<const E*>(call.k), *const v = static_cast<const E*>(call.v);
-      const unsigned threads = warp * warps;
+      const unsigned threads = warp_size * warps;
       cudaError_t status = launch_kernel(stream, static_cast<unsigned>((s.B * s.T * s.H + warps - 1) / warps), threads, 0,
                                          Delta<E>{call.scratch, d_out, static_cast<const E*>(call.out), s.B, s.T, s.H, s.D});
       if (status != cudaSuccess) return status;

@@ -1,10 +1,9 @@
 // Attention on a GPU, with the operands of kernels.hpp. Both functions return when their kernels are queued.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cmath>
 
+#include "device/cuda/runtime.hpp"
 #include "kernels/device_kernels.hpp"
 
 namespace fsdp::kernels {

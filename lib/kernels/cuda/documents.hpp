@@ -2,10 +2,9 @@
 // queries see the first key, and for other sequences: those with several documents, or longer than a window.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstddef>
 
+#include "device/cuda/runtime.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp::kernels {

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cublasLt.h>
-#include <cuda_runtime_api.h>
 
 #include <compare>
 #include <cstddef>
 #include <map>
 #include <string>
 
+#include "device/cuda/runtime.hpp"
 #include "kernels/device_kernels.hpp"
 
 namespace fsdp::kernels {

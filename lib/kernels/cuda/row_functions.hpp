@@ -2,11 +2,11 @@
 // stream.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <typeindex>
 #include <unordered_map>
+
+#include "device/cuda/runtime.hpp"
 
 namespace fsdp::kernels {
 

@@ -23,6 +23,7 @@
 // tiles, those with the longest sums start first.
 #include "base/error.hpp"
 #include "device/cuda/launch.hpp"
+#include "device/cuda/warp.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/documents.hpp"
 #include "kernels/cuda/tensor_attention.hpp"
@@ -36,15 +37,13 @@ namespace fsdp::kernels {
 
 namespace {
 
-constexpr unsigned warp = 32, warps = 4, threads = warp * warps, strip = 16;
+constexpr unsigned warps = 4, threads = warp_size * warps, strip = 16;
 constexpr float log2_of_e = 1.44269504f;
 
 /// The number of rows of the other side (keys for queries, queries for keys) that a block processes per step. W is the padded
 /// head size.
 constexpr unsigned step_of(unsigned W) { return W <= 96 ? 64 : 32; }
 
-__device__ unsigned lane_of_warp() { return threadIdx.x % warp; }
-__device__ unsigned warp_of_block() { return threadIdx.x / warp; }
 // The position of this lane's numbers in fragments of mma: see tensor_core.hpp. Row g + 8 * half and column 2t + i are in
 // part[2 * half + i].
 __device__ unsigned row_of_lane() { return lane_of_warp() / 4; }
@@ -206,11 +205,11 @@ __device__ __forceinline__ void store(E* to, std::size_t stride, unsigned rows, 
 
 // The parts of a row are in four lanes; these functions combine their values.
 __device__ float max_of_row(float value) {
-  for (int offset = 1; offset < 4; offset *= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  for (unsigned distance = 1; distance < 4; distance *= 2) value = fmaxf(value, exchange(value, distance));
   return value;
 }
 __device__ float sum_of_row(float value) {
-  for (int offset = 1; offset < 4; offset *= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  for (unsigned distance = 1; distance < 4; distance *= 2) value += exchange(value, distance);
   return value;
 }
 
@@ -229,8 +228,7 @@ __device__ __forceinline__ void exchange_words(std::uint32_t (&words)[4]) {
     for (unsigned low = 0; low < 4; ++low) {
       if (low & bit) continue;
       const unsigned high = low | bit;
-      const std::uint32_t other =
-          __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[high], static_cast<int>(bit * distance));
+      const std::uint32_t other = exchange(upper ? words[low] : words[high], bit * distance);
       words[low] = upper ? other : words[low];
       words[high] = upper ? words[high] : other;
     }
@@ -420,7 +418,7 @@ struct TensorForward {
       }
       largest = max_of_row(largest);
       const float seen = cut && largest == -__builtin_huge_valf() ? 0.0f : largest;  // 0 if the query sees none of these keys
-      if (__any_sync(0xffffffffu, largest > top[half])) {  // otherwise all factors are 1, or the sum is NaN
+      if (any_lane(largest > top[half])) {  // otherwise all factors are 1, or the sum is NaN
         const float shrink = exp2_approximate((top[half] - seen) * scale2);
         top[half] = largest;
         total[half] *= shrink;

@@ -1,8 +1,7 @@
 // Attention on tensor cores. kernels/cuda/attention.cu uses it for all calls that it supports.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "device/cuda/runtime.hpp"
 #include "kernels/cuda/attention_blocks.hpp"
 #include "kernels/device_kernels.hpp"
 

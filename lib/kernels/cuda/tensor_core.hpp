@@ -12,12 +12,11 @@
 // So the sums of two adjacent products, rounded to 16 bits, are a left operand, and lanes need not exchange anything.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
 #include <type_traits>
 
 #include "base/element.hpp"
+#include "device/cuda/warp.hpp"
 #include "kernels/math.hpp"
 
 #if defined(FSDP_CUDA_DOUBLE)
@@ -25,6 +24,8 @@
 #endif
 
 namespace fsdp::kernels {
+
+static_assert(warp_size == 32, "fragments are spread over 32 lanes");
 
 struct LeftFragment {
   std::uint32_t part[4];
@@ -47,8 +48,6 @@ template <class E>
 inline constexpr cuda_double::Half half_of = std::is_same_v<E, bf16> ? cuda_double::Half::bf16 : cuda_double::Half::f16;
 
 // Each function is a barrier of the warp at its call site.
-using Where = cuda_double::Where;
-
 template <class E>
 void mma(SumFragment& sum, const LeftFragment& left, const RightFragment& right, Where where = Where::current()) {
   cuda_double::mma(half_of<E>, sum.part, left.part, right.part, where);

@@ -1,9 +1,9 @@
 // Starts row bodies on CUDA, as run_rows() does on the CPU.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
+
+#include "device/cuda/runtime.hpp"
 
 namespace fsdp::kernels {
 

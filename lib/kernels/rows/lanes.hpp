@@ -35,6 +35,9 @@
 #endif
 
 #include "base/unroll.hpp"
+#if defined(FSDP_GPU)
+#include "device/cuda/warp.hpp"
+#endif
 #include "kernels/math.hpp"
 
 namespace fsdp::kernels {
@@ -287,7 +290,7 @@ inline constexpr std::size_t pack_of = [] {
   return 16 / most;
 }();
 
-/// One thread block per row; blockDim.x is a multiple of 32, at most 1024.
+/// One thread block per row; blockDim.x is a multiple of warp_size, at most most_threads_of_block.
 struct CudaLanes {
   template <class F>
   FSDP_INLINE static void each(std::size_t n, F f) {
@@ -316,32 +319,31 @@ struct CudaLanes {
   template <class F, class G>
   FSDP_INLINE static void rows(std::size_t rows, std::size_t n, F f, G g) {
     using T = decltype(f(rows, n));
-    for (std::size_t r = threadIdx.x / 32; r < rows; r += blockDim.x / 32) {
+    for (std::size_t r = warp_of_block(); r < rows; r += blockDim.x / warp_size) {
       T total = 0;
-      for (std::size_t i = threadIdx.x % 32; i < n; i += 32) total += f(r, i);
+      for (std::size_t i = lane_of_warp(); i < n; i += warp_size) total += f(r, i);
       FSDP_UNROLL
-      for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
-      if (threadIdx.x % 32 == 0) g(r, total);
+      for (unsigned distance = warp_size / 2; distance > 0; distance /= 2) total += exchange(total, distance);
+      if (lane_of_warp() == 0) g(r, total);
     }
     __syncthreads();
   }
 
-  /// Adjacent lanes process adjacent columns, up to 32 at a time.
+  /// Adjacent lanes process adjacent columns, up to warp_size at a time.
   template <class F, class G>
   FSDP_INLINE static void columns(std::size_t n, std::size_t rows, F f, G g) {
     using T = decltype(f(rows, n));
-    __shared__ T part[32][32];
+    __shared__ T part[most_warps][warp_size];
     unsigned wide = 1;
-    while (wide < 32 && wide < n) wide *= 2;
-    const unsigned column = threadIdx.x % wide, warps = blockDim.x / 32;
+    while (wide < warp_size && wide < n) wide *= 2;
+    const unsigned column = threadIdx.x % wide, warps = blockDim.x / warp_size;
     for (std::size_t begin = 0; begin < n; begin += wide) {
       const std::size_t c = begin + column;
       T total = 0;
       if (c < n)
         for (std::size_t r = threadIdx.x / wide; r < rows; r += blockDim.x / wide) total += f(r, c);
-      for (unsigned offset = 16; offset >= wide; offset /= 2)
-        total += __shfl_xor_sync(0xffffffffu, total, static_cast<int>(offset));
-      if (threadIdx.x % 32 < wide) part[threadIdx.x / 32][column] = total;
+      for (unsigned distance = warp_size / 2; distance >= wide; distance /= 2) total += exchange(total, distance);
+      if (lane_of_warp() < wide) part[warp_of_block()][column] = total;
       __syncthreads();
       if (threadIdx.x < wide && c < n) {
         total = part[0][column];
@@ -427,6 +429,8 @@ struct CudaLanes {
   FSDP_INLINE static void sync() { __syncthreads(); }
 
  private:
+  static constexpr unsigned most_warps = most_threads_of_block / warp_size;
+
   /// Calls f for this lane's share of [0, n). If there is an index at which all arrays are aligned to their packs, the elements
   /// from that index on are processed in packs. The elements before it, and those that do not fill a pack, are processed one by
   /// one.
@@ -465,19 +469,19 @@ struct CudaLanes {
   /// Reduces each value over all lanes.
   template <class T, int count, class Combine>
   FSDP_INLINE static Several<T, count> reduce(Several<T, count> values, Combine combine) {
-    __shared__ T part[count][32];
+    __shared__ T part[count][most_warps];
     FSDP_UNROLL
     for (int k = 0; k < count; ++k) {
       T& value = values.value[k];
       FSDP_UNROLL
-      for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
-      if (threadIdx.x % 32 == 0) part[k][threadIdx.x / 32] = value;
+      for (unsigned distance = warp_size / 2; distance > 0; distance /= 2) value = combine(value, exchange(value, distance));
+      if (lane_of_warp() == 0) part[k][warp_of_block()] = value;
     }
     __syncthreads();
     FSDP_UNROLL
     for (int k = 0; k < count; ++k) {
       values.value[k] = part[k][0];
-      for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) values.value[k] = combine(values.value[k], part[k][warp]);
+      for (unsigned warp = 1; warp < blockDim.x / warp_size; ++warp) values.value[k] = combine(values.value[k], part[k][warp]);
     }
     __syncthreads();
     return values;
