@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B
   forward.sums = sums.data(), forward.unwanted = unwanted.data();
   forward.weights = weights.data();
   forward.parameters = parameters;
+  std::vector<std::size_t> indices(parameters.size());
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  forward.indices = indices;
   BackwardPass backward;
   static_cast<Pass&>(backward) = forward;
   forward.y = tensor(R, layer.outputs(), type);
