@@ -109,6 +109,7 @@ void compare(Machine& machine, DType type, const Layer& layer, const json& golde
   std::vector<Numbers> weights, gradients;
   std::vector<const void*> at;
   std::vector<float*> gradients_at;
+  std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const json& parameter = golden["parameters"][i];
     BOOST_TEST(parameters[i].name == parameter["name"].get<std::string>());
@@ -116,8 +117,9 @@ void compare(Machine& machine, DType type, const Layer& layer, const json& golde
     weights.emplace_back(machine, type, parameter["value"].get<Floats>());
     gradients.emplace_back(machine, DType::f32, Floats(parameter["value"].size()));
     at.push_back(weights.back().data()), gradients_at.push_back(static_cast<float*>(gradients.back().data()));
+    indices.push_back(i);
   }
-  forward.weights = at.data(), forward.parameters = parameters;
+  forward.weights = at.data(), forward.parameters = parameters, forward.indices = indices;
   Floats inputs;
   if (layer.takes_tokens())
     for (const std::int32_t token : golden["tokens"].get<std::vector<std::int32_t>>())
