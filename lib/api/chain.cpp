@@ -230,6 +230,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   const std::size_t R = shape.rows();
   ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
                    .first_uses_scratch = takes_tokens() && first_.layer->scratch() > 0,
+                   .first_backward_reads = takes_tokens() && !is_of_embeddings(*first_.layer),
                    .inputs = R * input_width_ * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
                    .losses = R * sizeof(float)};
@@ -346,7 +347,6 @@ void Chain::embedding_backward(const StageContext& context, const std::int32_t* 
   if (!first_.layer) return;
   Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
   pass.tokens = inputs;
-  pass.weights = nullptr;  // the plan does not gather them again
   backward(context, first_, pass, dx, nullptr, nullptr, write);
 }
 

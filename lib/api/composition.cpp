@@ -364,6 +364,13 @@ void require_separate(const NamedLayers& layers) {
   visit("", layers);
 }
 
+bool is_of_embeddings(const Layer& layer) {
+  const auto* const whole = dynamic_cast<const Parallel*>(&layer);
+  if (!whole) return is_embedding(layer);
+  return std::all_of(whole->layers().begin(), whole->layers().end(),
+                     [](const auto& one) { return is_of_embeddings(*one.second); });
+}
+
 NamedLayers without_repeats(const NamedLayers& layers) {
   NamedLayers flat;
   for (const auto& [name, layer] : layers) {

@@ -91,6 +91,10 @@ LayerPtr positions(std::size_t n, LayerPtr layer);
 void require_fit(const std::pair<std::string, LayerPtr>& before, const std::pair<std::string, LayerPtr>& layer);
 /// Throws UserError if an object with parameters is used as two layers, also inside others.
 void require_separate(const NamedLayers& layers);
+/// Returns true for embedding() and parallel() of them, whose backward passes read no parameters. is_embedding(): for the
+/// first.
+bool is_of_embeddings(const Layer& layer);
+bool is_embedding(const Layer& layer);
 /// Replaces each repeat() by its layers.
 NamedLayers without_repeats(const NamedLayers& layers);
 

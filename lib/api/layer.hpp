@@ -88,8 +88,7 @@ class Layer {
   virtual std::size_t inputs() const = 0;
   virtual std::size_t outputs() const = 0;
   /// Returns true if the input of the layer is the batch's tokens; then inputs() must be 1. Only the first layer of a model may
-  /// take tokens, and its saved() and saved_floats() must be 0. Its backward pass cannot read its parameters, which are not
-  /// gathered then. Layers that parallel() joins count as one layer.
+  /// take tokens, and its saved() and saved_floats() must be 0. Layers that parallel() joins count as one layer.
   virtual bool takes_tokens() const { return false; }
   /// For a layer that takes tokens: a batch is refused if one of its tokens is not below this number. 0: no limit.
   virtual std::size_t vocabulary() const { return 0; }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "api/composition.hpp"
 #include "api/ops.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
@@ -242,6 +243,7 @@ LayerPtr rms_norm(std::size_t width, float eps) { return std::make_shared<NormLa
 LayerPtr embedding(std::size_t vocabulary, std::size_t width, float standard_deviation) {
   return std::make_shared<EmbeddingLayer>(vocabulary, width, standard_deviation);
 }
+bool is_embedding(const Layer& layer) { return dynamic_cast<const EmbeddingLayer*>(&layer) != nullptr; }
 LayerPtr position_embedding(std::size_t positions, std::size_t width, float standard_deviation) {
   return std::make_shared<PositionEmbedding>(positions, width, standard_deviation);
 }

@@ -36,11 +36,6 @@ Tensor gradient_of(const Pass& pass, float* const* gradients, std::size_t i) {
 
 Tensor Pass::parameter(std::size_t i) const {
   const LayerParameter& parameter = parameter_of(*this, i);
-  if (!weights)
-    throw UserError(
-        format("parameter {} is read in the backward pass of a layer of tokens (its parameters are not gathered there); make "
-               "the part that reads it a layer of its own",
-               parameter.name));
   return matrix_of(parameter, const_cast<void*>(weights[indices[i]]), type);
 }
 

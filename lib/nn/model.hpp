@@ -78,11 +78,12 @@ struct ModelSizes {
   std::vector<std::size_t> saved = {};        // kept by each block from forward to backward, besides its input
   std::vector<std::size_t> kept = {};         // the part of `saved` that selective checkpointing keeps
   std::size_t scratch = 0;                    // enough for each stage
-  bool first_uses_scratch = false;            // the forward pass of the first stage does; all other passes do
-  std::size_t inputs = 0, targets = 0;        // of a batch, with elements of 4 bytes
-  std::size_t losses = 0, logits = 0;         // losses: of the rows of a batch; logits: of one row
-  std::size_t tables = 0;                     // from fill_tables()
-  std::vector<std::size_t> cache = {};        // of each block, if the plan decodes
+  /// Whether the forward pass of the first stage uses scratch memory, and its backward pass reads parameters. All others do.
+  bool first_uses_scratch = false, first_backward_reads = false;
+  std::size_t inputs = 0, targets = 0;  // of a batch, with elements of 4 bytes
+  std::size_t losses = 0, logits = 0;   // losses: of the rows of a batch; logits: of one row
+  std::size_t tables = 0;               // from fill_tables()
+  std::vector<std::size_t> cache = {};  // of each block, if the plan decodes
   std::vector<std::vector<std::size_t>> stages =
       {};  // indices of the parameters that each stage reads: first stage, blocks, head
 

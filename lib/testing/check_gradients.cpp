@@ -33,8 +33,7 @@ void poison(const Tensor& tensor) {
 template <class Work>
 void reading(const char* what, const Pass& pass, std::initializer_list<Tensor> more, Work&& work) {
   std::vector<std::pair<std::string, Tensor>> tensors;
-  if (pass.weights)  // else it is the backward pass of a layer of tokens
-    for (std::size_t i = 0; i < pass.parameters.size(); ++i) tensors.emplace_back(pass.parameters[i].name, pass.parameter(i));
+  for (std::size_t i = 0; i < pass.parameters.size(); ++i) tensors.emplace_back(pass.parameters[i].name, pass.parameter(i));
   for (const Tensor& tensor : more)
     if (tensor) tensors.emplace_back(tensor.data == pass.x.data ? "x" : "targets", tensor);
   std::vector<std::vector<std::byte>> before;

@@ -187,6 +187,79 @@ BOOST_AUTO_TEST_CASE(parallel_layers_of_tokens_are_trained) {
   }
 }
 
+namespace {
+
+/// y = table[token] * scale: backward reads both parameters.
+class ScaledEmbedding final : public Layer {
+ public:
+  std::vector<LayerParameter> parameters() const override {
+    return {{"table", {11, width}, normal(1)}, {"scale", {width}, normal(1)}};
+  }
+  std::size_t inputs() const override { return 1; }
+  std::size_t outputs() const override { return width; }
+  bool takes_tokens() const override { return true; }
+  std::size_t vocabulary() const override { return 11; }
+  void forward(const ForwardPass& pass) const override {
+    for (std::size_t r = 0; r < pass.rows(); ++r)
+      for (std::size_t c = 0; c < width; ++c) pass.y.row(r)[c] = row(pass, r)[c] * pass.parameter(1).floats()[c];
+  }
+  void backward(const BackwardPass& pass) const override {
+    for (std::size_t r = 0; r < pass.rows(); ++r)
+      for (std::size_t c = 0; c < width; ++c) {
+        const float dy = pass.dy.row(r)[c];
+        pass.gradient(0).row(static_cast<std::size_t>(pass.tokens[r]))[c] += dy * pass.parameter(1).floats()[c];
+        pass.gradient(1).floats()[c] += dy * row(pass, r)[c];
+      }
+  }
+
+ private:
+  static const float* row(const Pass& pass, std::size_t r) {
+    return pass.parameter(0).row(static_cast<std::size_t>(pass.tokens[r]));
+  }
+};
+
+/// The squares of x, weighted by a parameter.
+class WeightedSquares final : public Loss {
+ public:
+  std::vector<LayerParameter> parameters() const override { return {{"weight", {1, 9 * width}, normal(1)}}; }
+  std::size_t inputs() const override { return width; }
+  bool takes_labels() const override { return false; }
+  void evaluate(const LossPass& pass) const override {
+    const float* const weight = pass.parameter(0).floats();
+    for (std::size_t r = 0; r < pass.rows(); ++r) {
+      const float* const x = pass.x.row(r);
+      pass.losses[r] = 0;
+      for (std::size_t c = 0; c < width; ++c) pass.losses[r] += weight[c] * weight[c] * x[c] * x[c];
+      for (std::size_t c = 0; c < width && pass.dx; ++c) {
+        pass.dx.row(r)[c] = pass.scale * 2 * weight[c] * weight[c] * x[c];
+        pass.gradient(0).floats()[c] += pass.scale * 2 * weight[c] * x[c] * x[c];
+      }
+    }
+  }
+};
+
+}  // namespace
+
+// The parameters of the loss are gathered into the memory of those of the first layer, which backward gathers again.
+BOOST_AUTO_TEST_CASE(the_first_layer_reads_its_parameters_in_backward) {
+  Sequential model;
+  model.add("in", std::make_shared<ScaledEmbedding>()).add("mid", linear(width, width)).add("out", linear(width, width));
+  model.loss(std::make_shared<WeightedSquares>());
+  const auto tokens = [](const Batch& batch) {
+    for (std::size_t r = 0; r < batch.tokens().size(); ++r) batch.tokens()[r] = static_cast<int>(3 * r % 11);
+  };
+  const auto with = [&](const std::string& strategy) {
+    Job job;
+    FsdpOptions options = options_of(strategy);
+    options.shard_group_size = strategy == "HYBRID_SHARD" ? world().size() : 0;
+    FullyShardedDataParallel sharded(job, model, options);
+    for (int i = 0; i < 2; ++i) sharded.step(1e-3, tokens);
+    return parameters_of(sharded);
+  };
+  const Parameters first = with("NO_SHARD");
+  for (const std::string& strategy : strategies) BOOST_TEST((with(strategy) == first), strategy);
+}
+
 BOOST_AUTO_TEST_CASE(outputs_of_named_layers) {
   Sequential model;
   model.add("in", parallel({{"wide", linear(width, 5)}, {"thin", select_columns(width, 1, 2)}}, Join::concatenate))

@@ -462,7 +462,7 @@ class Builder {
       visits.push_back({.op = stage_operation(kinds::embedding_backward, 0, -1, std::move(operands)),
                         .stage = 0,
                         .backward = true,
-                        .reads_parameters = false,
+                        .reads_parameters = sizes_.first_backward_reads,
                         .writes_gradients = true});
     }
     return visits;

@@ -63,7 +63,8 @@ constexpr OperandSpec of_block_backward[] = {{x, reads},        {positions, read
                                              {dx, changes},     {saved, consumes},  {scratch, clobbers},
                                              {cheap, consumes}, {weights, reads},   {gradients, contributes}};
 constexpr OperandSpec of_embedding_backward[] = {
-    {inputs, reads}, {positions, reads}, {dx, reads}, {scratch, clobbers}, {gradients, contributes}};
+    {inputs, reads},         {positions, reads}, {dx, reads}, {scratch, clobbers}, {weights, reads, nullptr, true},
+    {gradients, contributes}};
 
 void forward_embedding(const Running& r) {
   r.rank.model.embedding_forward(context_of(r), r.at<const std::int32_t>(inputs), r.at(x_out));
