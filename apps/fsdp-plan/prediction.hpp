@@ -26,7 +26,7 @@ inline constexpr std::array assumed_efficiencies = {
     AssumedEfficiency{"attention_forward", "attention, forward", 0.25, "the peak rate", "21 to 25 % on an H200"},
     AssumedEfficiency{"attention_backward", "attention, backward", 0.16, "the peak rate", "14 to 18 % on an H200"},
     AssumedEfficiency{"memory", "other kernels, the optimizer", 0.65, "the memory bandwidth",
-                      "20 to 87 % on an H200, the optimizer 67 %"},
+                      "18 to 84 % on an H200, the optimizer 67 %"},
     AssumedEfficiency{"transfers", "collectives, offloading", 0.80, "the link bandwidth",
                       "not measured; usual for good libraries at large sizes"}};
 
