@@ -1,5 +1,5 @@
 // What differs between the processors that the library is written for: x86_64.hpp and aarch64.hpp define the same names, and
-// only files that are named after a processor, or that tools/check-portable lists, contain a processor's own code.
+// only files that are named after a processor, or that tools/check-processors lists, contain a processor's own code.
 //
 // Each file defines CpuLevel, whose values number the sets of instructions for which the row kernels are compiled (no number
 // belongs to two processors); FSDP_CPU_LEVELS(X), which expands X(LEVEL, ATTRIBUTES) for each level, the lowest first, where
