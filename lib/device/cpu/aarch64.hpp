@@ -8,7 +8,7 @@ namespace fsdp {
 
 /// NEON, which every aarch64 processor has, and SVE, for vectors of any length.
 enum class CpuLevel { neon = 8, sve = 9 };
-#define FSDP_CPU_LEVELS(X) X(neon, [[gnu::target("arch=armv8-a")]]) X(sve, [[gnu::target("arch=armv8.2-a+sve")]])
+#define FSDP_CPU_LEVELS(X) X(neon, ) X(sve, [[gnu::target("+sve")]])
 
 /// AMX is x86-64's.
 inline constexpr bool builds_tile_kernels = false;
