@@ -172,15 +172,18 @@ std::byte* tile_workspace(std::size_t threads) {
 /// Runs a product on AMX's tiles; each thread computes a range of columns.
 template <class End>
 void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, const End& end_of_product) {
-  const std::size_t most = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads()), panels = (o.n + 31) / 32;
-  std::byte* const workspace = tile_workspace(most);
+  if constexpr (builds_tile_kernels) {
+    const std::size_t most = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads()), panels = (o.n + 31) / 32;
+    std::byte* const workspace = tile_workspace(most);
 #pragma omp parallel
-  {
-    const auto threads = static_cast<std::size_t>(omp_get_num_threads()), own = static_cast<std::size_t>(omp_get_thread_num());
-    const std::size_t begin = panels * own / threads * 32, end = std::min(o.n, panels * (own + 1) / threads * 32);
-    if (begin < end)
-      run_tile_product<5>(TileProduct<End>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, end_of_product},
-                          workspace + own * TileBlocks::workspace_bytes);
+    {
+      const auto threads = static_cast<std::size_t>(omp_get_num_threads()),
+                 own = static_cast<std::size_t>(omp_get_thread_num());
+      const std::size_t begin = panels * own / threads * 32, end = std::min(o.n, panels * (own + 1) / threads * 32);
+      if (begin < end)
+        run_tile_product<5>(TileProduct<End>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, end_of_product},
+                            workspace + own * TileBlocks::workspace_bytes);
+    }
   }
 }
 
