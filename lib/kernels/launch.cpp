@@ -1,9 +1,9 @@
 #include "kernels/launch.hpp"
+#include "kernels/gemm_library.hpp"
 
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <dnnl.hpp>
 
 #include <cstdlib>
 #include <string_view>
@@ -33,6 +33,14 @@ bool has_v4() {
          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+/// Checks for the instructions of rows/amx.cpp, which are more than those of x86-64-v4.
+bool has_amx() {
+  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24, avx512_bf16 = 1u << 5;
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & amx_bf16) && (edx & amx_tile) &&
+         __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & avx512_bf16);
+}
+
 CpuLevel choose_level() {
   const CpuLevel best = has_v4() ? CpuLevel::v4 : has_v3() ? CpuLevel::v3 : CpuLevel::v2;
   if (!has_v2())
@@ -59,7 +67,7 @@ CpuLevel cpu_level() {
 
 bool has_tiles() {
   constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA of Linux
-  static const bool has = cpu_level() == CpuLevel::v4 && dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_amx &&
+  static const bool has = cpu_level() == CpuLevel::v4 && has_amx() && library_allows_amx() &&
                           syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
   return has;
 }

@@ -19,8 +19,8 @@ enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
 /// The best level of this processor, or a lower one if the environment variable FSDP_CPU_LEVEL is v2, v3 or v4. Throws
 /// UserError if the value is unknown or above the processor's level.
 CpuLevel cpu_level();
-/// Returns true if the AMX kernels can run: the processor is of level v4 and has AMX for bf16, oneDNN's settings do not disable
-/// AMX, and the system lets this process use it.
+/// Returns true if the AMX kernels can run: the processor is of level v4 and has AMX for bf16, the settings of the library for
+/// products do not disable AMX, and the system lets this process use it.
 bool has_tiles();
 
 /// Calls body(lanes, row) for each row in [0, rows). Inside a parallel region, the calling thread runs all rows; otherwise the

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "base/element.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp::kernels {
+
+/// The instructions for tiles of bf16 numbers.
+inline constexpr std::string_view tiles_name = "AMX";
 
 /// Columns [begin, end) of op(a)[m,k] op(b)[k,n], as in gemm(); `finish` defines how the sums are stored. begin is a multiple
 /// of 32.
