@@ -57,11 +57,11 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
 /// Checks the full name of a parameter. It becomes the name of an HDF5 dataset, which is a path, so it must not contain "/".
 void require_name(const std::string& whole) {
   constexpr std::size_t most = 255;
-  const auto is_right = [](char c) { return c > ' ' && c != '/' && c != 127; };
+  const auto is_right = [](unsigned char c) { return c > ' ' && c < 127 && c != '/'; };
   if (whole.size() > most || !std::all_of(whole.begin(), whole.end(), is_right))
     throw UserError(
-        format("'{}' is not a valid name of a parameter (checkpoints allow at most {} characters, without spaces, '/' and "
-               "control characters); choose another name",
+        format("'{}' is not a valid name of a parameter (checkpoints allow at most {} characters of ASCII, without spaces, '/' "
+               "and control characters); choose another name",
                printable(whole.substr(0, most)), most));
 }
 

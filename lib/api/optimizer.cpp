@@ -1,7 +1,5 @@
 #include "api/optimizer.hpp"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -12,6 +10,7 @@
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "device/cpu/processor.hpp"
 #include "fsdp/shard_state.hpp"
 #include "optim/optimizer.hpp"
 
@@ -42,24 +41,12 @@ const OwnOptimizer* find_own(const Optimizer& optimizer) {
   return nullptr;
 }
 
-/// While an object of this class exists, denormal numbers count as 0 in this thread, as in the library's optimizers.
-class DenormalsAreZero {
- public:
-  DenormalsAreZero() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }
-  ~DenormalsAreZero() { _mm_setcsr(saved_); }
-  DenormalsAreZero(const DenormalsAreZero&) = delete;
-  DenormalsAreZero& operator=(const DenormalsAreZero&) = delete;
-
- private:
-  unsigned saved_;
-};
-
 using NoiseOfStates = std::array<kernels::RoundingNoise, kernels::most_states>;  // for the rounding to bf16
 
 /// Updates elements [begin, begin + n) of a slice, with n <= elements_at_once.
 void update_piece(Stream& stream, const OwnOptimizer& own, const kernels::UpdateTarget& target, const NoiseOfStates& noise,
                   ElementwiseUpdate elements, std::size_t begin, std::size_t n) {
-  const DenormalsAreZero flush;
+  const FlushDenormals flush;  // as in the library's optimizers
   const float scale = target.norm ? static_cast<float>(target.norm->scale) : 1.0f;
   std::array<float, elements_at_once> gradients;
   for (std::size_t i = 0; i < n; ++i) gradients[i] = target.gradient[begin + i] * scale;

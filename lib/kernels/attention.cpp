@@ -19,16 +19,9 @@ inline constexpr bool has_tile_form<AttentionBackward<bf16>> = true;
 template <class Body>
 void launch_attention(Stream& stream, const Body& body, std::size_t rows, float* scratch, std::size_t per_thread) {
   const AddTime timed(stream.times.attention);
-  if constexpr (has_tile_form<Body>)
-    if (has_tiles() && body.shape.past == 0) return run_attention<5>(body, rows, scratch, per_thread);
-  switch (cpu_level()) {
-    case CpuLevel::v4:
-      return run_attention<4>(body, rows, scratch, per_thread);
-    case CpuLevel::v3:
-      return run_attention<3>(body, rows, scratch, per_thread);
-    case CpuLevel::v2:
-      return run_attention<2>(body, rows, scratch, per_thread);
-  }
+  if constexpr (has_tile_attention && has_tile_form<Body>)
+    if (has_tiles() && body.shape.past == 0) return run_attention<tile_level>(body, rows, scratch, per_thread);
+  at_cpu_level([&]<int level>() { run_attention<level>(body, rows, scratch, per_thread); });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // update_elements() applies a rule to each element of a parameter, as vector code on all threads. A rule is a plain struct as
-// in kernels/rows/optimizer.hpp. The source file that calls update_elements() compiles the rule's loop for each x86-64 level,
-// and the loop for this processor runs. So an optimizer's arithmetic can be in its own file, also outside the library.
+// in kernels/rows/optimizer.hpp. The source file that calls update_elements() compiles the rule's loop for each CpuLevel, and
+// the loop for this processor runs. So an optimizer's arithmetic can be in its own file, also outside the library.
 //
 // Compile such a file with -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math, or the loop may not become vector code, and
 // with -ffp-contract=off, so that all levels give the same bits.
@@ -9,6 +9,7 @@
 #include <typeinfo>
 
 #include "base/error.hpp"
+#include "device/cpu/processor.hpp"
 #include "kernels/optimizers.hpp"
 #include "kernels/rows/optimizer.hpp"
 
@@ -48,34 +49,35 @@ void with_state_type(DType type, F&& f) {
     f(float{});
 }
 
-/// Runs one row of a body, compiled for one x86-64 level. The functions that it calls must be inlined: a function that is not
+/// Runs one row of a body, compiled for one CpuLevel. The functions that it calls must be inlined: a function that is not
 /// inlined is not compiled for the level, and the linker may merge it with another definition.
 using RowFunction = void (*)(const void* body, std::size_t row);
 
-template <class Body>
-[[gnu::target("arch=x86-64-v2")]] void row_v2(const void* body, std::size_t row) {
-  (*static_cast<const Body*>(body))(CpuLanes<2>{}, row);
-}
-template <class Body>
-[[gnu::target("arch=x86-64-v3")]] void row_v3(const void* body, std::size_t row) {
-  (*static_cast<const Body*>(body))(CpuLanes<3>{}, row);
-}
-template <class Body>
-#if defined(__clang__)
-[[gnu::target("arch=x86-64-v4"), clang::min_vector_width(512)]]
-#else
-[[gnu::target("arch=x86-64-v4,prefer-vector-width=512")]]
-#endif
-void row_v4(const void* body, std::size_t row) {
-  (*static_cast<const Body*>(body))(CpuLanes<4>{}, row);
-}
+#define FSDP_ROW_FUNCTION(LEVEL, ATTRIBUTES)                                               \
+  template <class Body>                                                                    \
+  ATTRIBUTES void row_##LEVEL(const void* body, std::size_t row) {                         \
+    (*static_cast<const Body*>(body))(CpuLanes<static_cast<int>(CpuLevel::LEVEL)>{}, row); \
+  }
+FSDP_CPU_LEVELS(FSDP_ROW_FUNCTION)
+#undef FSDP_ROW_FUNCTION
 
 struct RowFunctions {
-  RowFunction v2, v3, v4;
+  RowFunction (*of_level)(CpuLevel level);
   const std::type_info& type;  // the body's type, by which another device finds its own function
 };
 template <class Body>
-inline const RowFunctions row_functions = {row_v2<Body>, row_v3<Body>, row_v4<Body>, typeid(Body)};
+RowFunction row_function(CpuLevel level) {
+  switch (level) {
+#define FSDP_CASE(LEVEL, ...) \
+  case CpuLevel::LEVEL:       \
+    return row_##LEVEL<Body>;
+    FSDP_CPU_LEVELS(FSDP_CASE)
+#undef FSDP_CASE
+  }
+  return nullptr;
+}
+template <class Body>
+inline const RowFunctions row_functions = {row_function<Body>, typeid(Body)};
 
 /// Calls the function for this processor's level for each row in [0, rows). One thread runs a row, and denormal numbers count
 /// as 0. On a GPU, calls libfsdp_cuda's function for the body's type, and throws UserError if there is none.

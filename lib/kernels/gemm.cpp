@@ -54,8 +54,9 @@ void multiply_by_tiles(const Operands& o, const bf16* a, const bf16* b, const En
     const auto threads = static_cast<std::size_t>(omp_get_num_threads()), own = static_cast<std::size_t>(omp_get_thread_num());
     const std::size_t begin = panels * own / threads * 32, end = std::min(o.n, panels * (own + 1) / threads * 32);
     if (begin < end)
-      run_tile_product<5>(TileProduct<End>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, end_of_product},
-                          workspace + own * TileBlocks::workspace_bytes);
+      run_tile_product<tile_level>(
+          TileProduct<End>{o.trans_a, o.trans_b, o.m, o.k, begin, end, a, o.lda, b, o.ldb, end_of_product},
+          workspace + own * TileBlocks::workspace_bytes);
   }
 }
 
@@ -200,7 +201,7 @@ FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 std::string gemm_description() {
   const std::string_view bf16_by = !multiplies(DType::bf16)     ? "conversion to fp32"
-                                   : !library_multiplies_bf16() ? tiles_name
+                                   : !library_multiplies_bf16() ? tile_instructions
                                    : library_allows_amx()       ? "AMX"
                                                                 : "AVX512_BF16";
   return format("{} (bf16 by {}, fp16 by conversion to fp32)", library_description(), bf16_by);

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/error.hpp"
+#include "device/cpu/processor.hpp"
 #include "device/device.hpp"
 #include "kernels/device_kernels.hpp"
 #include "kernels/rows/lanes.hpp"
@@ -14,13 +15,8 @@ namespace fsdp::kernels {
 /// Expands X(E) for each type of weights and activations; for explicit instantiations.
 #define FSDP_FOR_ELEMENTS(X) X(float) X(bf16) X(f16)
 
-/// x86-64-v2 (SSE4.2), -v3 (AVX2, FMA), -v4 (AVX-512).
-enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
-/// The best level of this processor, or a lower one if the environment variable FSDP_CPU_LEVEL is v2, v3 or v4. Throws
-/// UserError if the value is unknown or above the processor's level.
-CpuLevel cpu_level();
-/// Returns true if the AMX kernels can run: the processor is of level v4 and has AMX for bf16, the settings of the library for
-/// products do not disable AMX, and the system lets this process use it.
+/// Returns true if the kernels for tiles of bf16 numbers (tile_product.hpp) can run: the processor has the instructions, neither
+/// FSDP_CPU_LEVEL nor the library for products disables them, and the system lets this process use them.
 bool has_tiles();
 
 /// Calls body(lanes, row) for each row in [0, rows). Inside a parallel region, the calling thread runs all rows; otherwise the
@@ -36,14 +32,7 @@ template <class Body>
 void launch(Stream& stream, const Body& body, std::size_t rows) {
   if (rows == 0) return;
   if (const DeviceKernels* device = stream.kernels()) return device->rows(stream, typeid(Body), &body, rows);
-  switch (cpu_level()) {
-    case CpuLevel::v4:
-      return run_rows<4>(body, rows);
-    case CpuLevel::v3:
-      return run_rows<3>(body, rows);
-    case CpuLevel::v2:
-      return run_rows<2>(body, rows);
-  }
+  at_cpu_level([&]<int level>() { run_rows<level>(body, rows); });
 }
 
 }  // namespace fsdp::kernels

@@ -29,12 +29,12 @@
 
 namespace fsdp::kernels {
 
-/// Returns a * b + c. The result is rounded once if the instruction set has fused multiply-add. In the x86-64-v2 variant,
-/// product and sum are rounded.
+/// Returns a * b + c. The result is rounded once if the instruction set has fused multiply-add, as all but x86-64-v2 have. In
+/// that variant, product and sum are rounded.
 FSDP_INLINE float multiply_add(float a, float b, float c) {
 #if defined(FSDP_GPU)
   return ::fmaf(a, b, c);
-#elif defined(__FMA__)
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;

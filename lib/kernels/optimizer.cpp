@@ -1,6 +1,4 @@
 // Launches stochastic rounding and, on any device, the row functions of element_update.hpp.
-#include <xmmintrin.h>
-
 #include "kernels/element_update.hpp"
 #include "kernels/launch.hpp"
 
@@ -28,16 +26,12 @@ void move_average(Stream& stream, float* average, const float* values, std::size
 void launch_rows(Stream& stream, const RowFunctions& functions, const void* body, std::size_t rows) {
   if (rows == 0) return;
   if (const DeviceKernels* device = stream.kernels()) return device->rows(stream, functions.type, body, rows);
-  const CpuLevel level = cpu_level();
-  const RowFunction row = level == CpuLevel::v4 ? functions.v4 : level == CpuLevel::v3 ? functions.v3 : functions.v2;
+  const RowFunction row = functions.of_level(cpu_level());
 #pragma omp parallel if (rows > 1)
   {
-    constexpr unsigned flush_denormals = 0x8040;  // the bits FTZ (results) and DAZ (operands) of the MXCSR register
-    const unsigned saved = _mm_getcsr();
-    _mm_setcsr(saved | flush_denormals);
+    const FlushDenormals flush;
 #pragma omp for schedule(static)
     for (std::size_t r = 0; r < rows; ++r) row(body, r);
-    _mm_setcsr(saved);
   }
 }
 

@@ -187,7 +187,7 @@ constexpr Row rows[] = {
     {"ddp-find-unused-parameters ddp-bucket-cap-mb ddp-broadcast-buffers accelerator-config parallelism-config average-tokens-across-devices", "leave it out", shards_by_itself},
     {"ddp-timeout", "give --collective-timeout"},
     {"no-cuda", "give --device cpu"},
-    {"use-mps-device", "leave it out", "there are kernels for x86-64 and CUDA"},
+    {"use-mps-device", "leave it out", "there are kernels for x86-64, aarch64 and CUDA"},
     {"hub-model-id hub-token hub-strategy hub-private-repo", "upload the folder of fsdp-consolidate --format safetensors", "nothing is uploaded"},
     {"run-name project trackio-space-id", "give --log-file", "metrics are lines of JSON"},
     {"bnb-4bit-quant-type bnb-4bit-use-double-quant use-bnb-nested-quant", "give --base-dtype nf4", "its scales are always quantized, too"},

@@ -1,6 +1,9 @@
-// Compares the row kernels of x86-64-v2, -v3 and -v4, as far as this processor supports them. What is defined exactly (initial
-// weights, exact sums, sums over rows) has the same bits on all; the rest may differ by rounding, since only -v3 and -v4 fuse a
-// product and a sum. Each level must also have its own code: see symbols.cmake in this folder.
+// Compares the row kernels of all levels that this processor has. What is defined exactly (initial weights, exact sums, sums
+// over rows) has the same bits on all. The rest may differ by rounding on x86-64-v2, which does not fuse a product and a sum;
+// all other levels, of every processor, have the bits whose hashes are in bits.txt. Each level must also have its own code: see
+// symbols.cmake.
+#include "base/format.hpp"
+#include "files/checksum.hpp"
 #include "kernels/element_update.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/rows/attention.hpp"
@@ -10,6 +13,8 @@
 #include <omp.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <map>
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -17,31 +22,57 @@ namespace k = fsdp::kernels;
 
 namespace {
 
-template <class Body>
-void run_at(int level, const Body& body, std::size_t rows) {
-  if (level == 2) k::run_rows<2>(body, rows);
-  if (level == 3) k::run_rows<3>(body, rows);
-  if (level == 4) k::run_rows<4>(body, rows);
+/// Calls f.operator()<level>() for each level of this processor, the lowest first.
+template <class F>
+void each_level(F f) {
+#define FSDP_CALL(LEVEL, ...) \
+  if (CpuLevel::LEVEL <= cpu_level()) f.template operator()<static_cast<int>(CpuLevel::LEVEL)>();
+  FSDP_CPU_LEVELS(FSDP_CALL)
+#undef FSDP_CALL
 }
 
-template <class Rule, class State>
-void run_at(int level, const k::ElementUpdate<Rule, State>& body, std::size_t rows) {
-  const k::RowFunctions& functions = k::row_functions<k::ElementUpdate<Rule, State>>;
-  const k::RowFunction row = level == 2 ? functions.v2 : level == 3 ? functions.v3 : functions.v4;
+template <int level, class Body>
+void run_at(const Body& body, std::size_t rows) {
+  k::run_rows<level>(body, rows);
+}
+
+template <int level, class Rule, class State>
+void run_at(const k::ElementUpdate<Rule, State>& body, std::size_t rows) {
+  const k::RowFunction row = k::row_functions<k::ElementUpdate<Rule, State>>.of_level(static_cast<CpuLevel>(level));
   for (std::size_t r = 0; r < rows; ++r) row(&body, r);
+}
+
+template <int level>
+constexpr bool fuses = level > 2;  // x86-64-v2 has no fused multiply-add
+
+/// Compares the hash of a result's bits with the one in bits.txt, "NAME: HASH".
+void check_bits(const std::string& name, const Floats& result) {
+  static const std::map<std::string, std::string> known = [] {
+    std::map<std::string, std::string> hashes;
+    std::ifstream file(FSDP_BITS);
+    for (std::string line; std::getline(file, line);)
+      if (const std::size_t colon = line.find(": "); colon != line.npos && line[0] != '#')
+        hashes[line.substr(0, colon)] = line.substr(colon + 2);
+    return hashes;
+  }();
+  const std::string hash = checksum_text(checksum(result.data(), result.size() * sizeof(float)));
+  const auto found = known.find(name);
+  BOOST_TEST((found != known.end() && found->second == hash), "bits.txt has no line \"" << name << ": " << hash << '"');
 }
 
 /// Runs a body on every level of this processor; `make` sizes an output and gives the body that fills it.
 template <class Make>
-void compare(const char* name, std::size_t rows, double tolerance, const Make& make) {
+void compare(const std::string& name, std::size_t rows, double tolerance, const Make& make) {
+  static std::map<std::string, int> uses;  // of each name
+  const std::string of_bits = name + (++uses[name] > 1 ? format(" {}", uses[name]) : "");
   std::vector<Floats> results;
-  for (const int level : {2, 3, 4}) {
-    if (level > static_cast<int>(k::cpu_level())) continue;
+  each_level([&]<int level>() {
     Floats out;
     const auto body = make(out);
-    run_at(level, body, rows);
+    run_at<level>(body, rows);
     results.push_back(out);
-  }
+    if (fuses<level>) check_bits(of_bits, out);
+  });
   for (const Floats& other : results) {
     BOOST_TEST(relative_error(other, upcast(results[0])) <= tolerance, name);
     BOOST_TEST(relative_error(other, Doubles(other.size())) > 0, name);  // the result is not all zeros
@@ -212,24 +243,18 @@ BOOST_AUTO_TEST_CASE(attention_within_rounding) {
                d_out = random_floats(70 * 48, 4);
   const std::size_t per_thread = k::attention_scratch_of_thread(shape.T, shape.D);
   std::vector<Floats> results;
-  auto add = [&](auto forward, auto backward) {
+  omp_set_num_threads(1);
+  each_level([&]<int level>() {
     Floats scratch(per_thread), lse(2 * 70), all(4 * 70 * 48);  // out, dq, dk and dv
     float *out = all.data(), *dq = out + 70 * 48, *dk = dq + 70 * 48, *dv = dk + 70 * 24;
-    forward(k::AttentionForward{out, lse.data(), q.data(), key.data(), value.data(), shape, mask}, scratch.data());
-    backward(k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape, mask},
-             scratch.data());
+    k::run_attention<level>(k::AttentionForward{out, lse.data(), q.data(), key.data(), value.data(), shape, mask}, 2,
+                            scratch.data(), per_thread);
+    k::run_attention<level>(
+        k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape, mask}, 1,
+        scratch.data(), per_thread);
     results.push_back(all);
-  };
-  omp_set_num_threads(1);
-  auto run = [&]<int level>(std::integral_constant<int, level>) {
-    add([&](const k::AttentionForward<float>& body, float* scratch) { k::run_attention<level>(body, 2, scratch, per_thread); },
-        [&](const k::AttentionBackward<float>& body, float* scratch) {
-          k::run_attention<level>(body, 1, scratch, per_thread);
-        });
-  };
-  run(std::integral_constant<int, 2>{});
-  if (k::cpu_level() >= k::CpuLevel::v3) run(std::integral_constant<int, 3>{});
-  if (k::cpu_level() >= k::CpuLevel::v4) run(std::integral_constant<int, 4>{});
+    if (fuses<level>) check_bits("attention", all);
+  });
   for (const Floats& other : results) BOOST_TEST(relative_error(other, upcast(results[0])) < 1e-6);
   BOOST_TEST(relative_error(results[0], Doubles(results[0].size())) > 0);
 }
@@ -307,35 +332,27 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
         {1, 0, 0.5f}, {out.data(), {}, b.data(), R * C, nullptr, true, {}, halves(out, R * C), DType::bf16}};
   });
   std::vector<std::vector<std::int64_t>> words;
-  auto sums = [&](auto run) {
+  std::vector<double> values;
+  each_level([&]<int level>() {
     words.emplace_back(2 * (R + C));
     const k::GradientNorm norm{.norm = 64};
-    run(k::RowSquares{&norm, {0, R * C, C}, 0, a.data(), words.back().data()},
-        k::ColumnSquares{&norm, {0, R * C, C}, 0, R, a.data(), words.back().data() + 2 * R});
-  };
-  sums([](const auto& row, const auto& column) { k::run_rows<2>(row, R), k::run_rows<2>(column, 1); });
-  if (k::cpu_level() >= k::CpuLevel::v3)
-    sums([](const auto& row, const auto& column) { k::run_rows<3>(row, R), k::run_rows<3>(column, 1); });
-  if (k::cpu_level() >= k::CpuLevel::v4)
-    sums([](const auto& row, const auto& column) { k::run_rows<4>(row, R), k::run_rows<4>(column, 1); });
-  for (const auto& other : words) BOOST_TEST((other == words[0] && other[2 * R] > 0));
-  std::vector<double> values;
-  auto squares = [&](auto run) {
+    k::run_rows<level>(k::RowSquares{&norm, {0, R * C, C}, 0, a.data(), words.back().data()}, R);
+    k::run_rows<level>(k::ColumnSquares{&norm, {0, R * C, C}, 0, R, a.data(), words.back().data() + 2 * R}, 1);
     k::ExactSum sum;
-    run(k::Squares{&sum, a.data(), R * C, k::Squares::block}, (R * C + k::Squares::block - 1) / k::Squares::block);
+    k::run_rows<level>(k::Squares{&sum, a.data(), R * C, k::Squares::block},
+                       (R * C + k::Squares::block - 1) / k::Squares::block);
     sum.normalize();
     values.push_back(sum.value());
-  };
-  squares([](const k::Squares& body, std::size_t rows) { k::run_rows<2>(body, rows); });
-  if (k::cpu_level() >= k::CpuLevel::v3) squares([](const k::Squares& body, std::size_t rows) { k::run_rows<3>(body, rows); });
-  if (k::cpu_level() >= k::CpuLevel::v4) squares([](const k::Squares& body, std::size_t rows) { k::run_rows<4>(body, rows); });
+  });
+  for (const auto& other : words) BOOST_TEST((other == words[0] && other[2 * R] > 0));
   for (const double value : values) BOOST_TEST(value == values[0]);
+  check_bits("exact sum", {static_cast<float>(values[0]), static_cast<float>(words[0][2 * R])});
 }
 
-#if !defined(__clang__) && __GNUC__ >= 12
+#if defined(__x86_64__) && !defined(__clang__) && __GNUC__ >= 12
 BOOST_AUTO_TEST_CASE(the_level_is_what_the_compiler_says_of_this_processor) {
   BOOST_TEST_REQUIRE(!std::getenv("FSDP_CPU_LEVEL"));
   const int expected = __builtin_cpu_supports("x86-64-v4") ? 4 : __builtin_cpu_supports("x86-64-v3") ? 3 : 2;
-  BOOST_TEST(static_cast<int>(k::cpu_level()) == expected);
+  BOOST_TEST(static_cast<int>(cpu_level()) == expected);
 }
 #endif

@@ -16,6 +16,7 @@
 
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "device/cpu/processor.hpp"
 
 namespace fsdp {
 
@@ -180,7 +181,7 @@ void MeetingPlace::meet(const Called& called) {
   while (!over()) {
     const double seconds = waited.seconds();
     if (seconds < spin_s) {
-      for (int i = 0; i < 32 && !over(); ++i) __builtin_ia32_pause();
+      for (int i = 0; i < 32 && !over(); ++i) relax_cpu();
       continue;
     }
     throw_if_over();

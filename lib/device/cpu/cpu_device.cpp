@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "device/cpu/processor.hpp"
 #include "device/cpu/queue_stream.hpp"
 #include "device/device.hpp"
 
@@ -29,17 +30,11 @@ class CpuStream final : public Stream {
   bool is_asynchronous() const override { return false; }
 };
 
-std::string instruction_set() {
-  if (__builtin_cpu_supports("avx512f")) return "AVX-512";
-  if (__builtin_cpu_supports("avx2")) return "AVX2";
-  return "SSE4.2 or less";
-}
-
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(CpuDeviceOptions options) : options_(options) {}
   DeviceKind kind() const override { return DeviceKind::cpu; }
-  std::string description() const override { return "CPU with " + instruction_set(); }
+  std::string description() const override { return "CPU with " + vector_instructions(); }
 
   Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
 

@@ -184,22 +184,38 @@ FSDP_INLINE void unpack(E* to, std::size_t stride, const float* from, std::size_
   }
 }
 
+#if __has_builtin(__builtin_shufflevector)
+#define FSDP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else  // g++ 11
+#define FSDP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (int __attribute__((vector_size(16)))){i, j, k, l})
+#endif
+
 /// to[d][query] = scale * from[query][d] for 48 queries, in squares of four by four. Rows of `from` have `width` floats.
 FSDP_INLINE void transpose(float* to, const float* from, std::size_t width, std::size_t D, float scale) {
-  const __m128 factor = _mm_set1_ps(scale);
+  typedef float Four __attribute__((vector_size(16)));
+  const auto load = [](const float* p) FSDP_LANE {
+    Four x;
+    __builtin_memcpy(&x, p, sizeof(x));
+    return x;
+  };
+  const auto store = [scale](float* p, Four x) FSDP_LANE {
+    x = x * scale;
+    __builtin_memcpy(p, &x, sizeof(x));
+  };
   for (std::size_t d = 0; d < D; d += 4)
     for (std::size_t j = 0; j < block; j += 4) {
       const float* in = from + j * width + d;
-      __m128 a = _mm_loadu_ps(in), b = _mm_loadu_ps(in + width), c = _mm_loadu_ps(in + 2 * width),
-             e = _mm_loadu_ps(in + 3 * width);
-      _MM_TRANSPOSE4_PS(a, b, c, e);
+      const Four a = load(in), b = load(in + width), c = load(in + 2 * width), e = load(in + 3 * width);
+      const Four ab = FSDP_SHUFFLE(a, b, 0, 4, 1, 5), AB = FSDP_SHUFFLE(a, b, 2, 6, 3, 7), ce = FSDP_SHUFFLE(c, e, 0, 4, 1, 5),
+                 CE = FSDP_SHUFFLE(c, e, 2, 6, 3, 7);
       float* out = to + d * block + j;
-      _mm_storeu_ps(out, _mm_mul_ps(a, factor));
-      _mm_storeu_ps(out + block, _mm_mul_ps(b, factor));
-      _mm_storeu_ps(out + 2 * block, _mm_mul_ps(c, factor));
-      _mm_storeu_ps(out + 3 * block, _mm_mul_ps(e, factor));
+      store(out, FSDP_SHUFFLE(ab, ce, 0, 1, 4, 5));
+      store(out + block, FSDP_SHUFFLE(ab, ce, 2, 3, 6, 7));
+      store(out + 2 * block, FSDP_SHUFFLE(AB, CE, 0, 1, 4, 5));
+      store(out + 3 * block, FSDP_SHUFFLE(AB, CE, 2, 3, 6, 7));
     }
 }
+#undef FSDP_SHUFFLE
 
 /// Packs the rows of a block of queries, or of another matrix with a row per query. Rows of zeros are appended until there are
 /// `columns` rows. Also stores the transpose in `transposed`.

@@ -1,8 +1,7 @@
-// The row kernels of one instruction set. This file is compiled three times, for x86-64-v2, -v3 and -v4, with FSDP_CPU_LEVEL 2,
-// 3 and 4. The level is part of every name that is instantiated here, and all other functions are forced inline. If a function
-// of another header were compiled out of line here, the linker could use the copy of this file for the whole program, and a
-// machine without AVX-512 would stop with an illegal instruction. The test kernels.levels looks for such functions.
-#include <immintrin.h>
+// The row kernels of one instruction set. This file is compiled once for each CpuLevel, with FSDP_CPU_LEVEL the level's number.
+// The level is part of every name that is instantiated here, and all other functions are forced inline. If a function of
+// another header were compiled out of line here, the linker could use the copy of this file for the whole program, and a
+// machine without AVX-512 would stop with an illegal instruction. The tests kernels.symbols look for such functions.
 #include <omp.h>
 
 #include "kernels/launch.hpp"
@@ -16,18 +15,6 @@ namespace {
 
 template <class Body>
 concept FlushesDenormals = Body::flush_denormals;
-
-/// While an object of this class exists, denormal results and operands count as 0 in this thread.
-class FlushDenormals {
- public:
-  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }
-  ~FlushDenormals() { _mm_setcsr(saved_); }
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-  unsigned saved_;
-};
 
 }  // namespace
 

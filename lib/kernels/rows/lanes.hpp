@@ -30,11 +30,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#if !defined(FSDP_GPU)
-#include <xmmintrin.h>
-#endif
-
 #include "base/unroll.hpp"
+#if !defined(FSDP_GPU)
+#include "device/cpu/processor.hpp"
+#endif
 #include "kernels/math.hpp"
 
 namespace fsdp::kernels {
@@ -93,8 +92,8 @@ FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
 
 #if !defined(FSDP_GPU)
 
-/// The lanes of a CPU. `level` is 2, 3 or 4 for x86-64-v2, -v3 or -v4, and 5 for AMX. The level is part of the names of all
-/// instantiations, so that the linker never merges code of two instruction sets.
+/// The lanes of a CPU. `level` is a CpuLevel, or 5 for AMX. The level is part of the names of all instantiations, so that the
+/// linker never merges code of two instruction sets.
 template <int level>
 struct CpuLanes {
   // The number of independent partial sums. It fills two AVX-512 registers, and is equal on every level, so that the order of
@@ -218,14 +217,7 @@ struct CpuLanes {
     return part[0];
   }
 
-  /// The stores bypass the caches, so that the CPU does not read the memory of `to` first.
-  FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
-    std::size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-      for (std::size_t j = 0; j < 16; j += 4) _mm_stream_ps(to + i + j, _mm_loadu_ps(from + i + j));
-    for (; i < n; ++i) to[i] = from[i];
-    _mm_sfence();
-  }
+  FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) { copy_past_caches(n, to, from); }
 
   template <class F>
   FSDP_INLINE static void once(F f) {

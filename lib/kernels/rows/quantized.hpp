@@ -4,35 +4,13 @@
 
 #include <cstdint>
 
-#if defined(__SSSE3__) && !defined(FSDP_GPU)
-#include <tmmintrin.h>
-#endif
-
 #include "base/element.hpp"
 #include "kernels/rows/pointwise.hpp"
+#if !defined(FSDP_GPU)
+#include "kernels/rows/processor.hpp"
+#endif
 
 namespace fsdp::kernels {
-
-#if defined(__SSSE3__) && !defined(FSDP_GPU)
-/// Expands 64 codes of 4 bits: the table of 16-bit numbers is in two registers, the lower and the upper bytes.
-FSDP_INLINE void expand_codes(std::uint16_t* to, const std::uint8_t* pairs, const std::uint16_t* table) {
-  const auto at = [](const auto* p) { return reinterpret_cast<const __m128i*>(p); };
-  const __m128i first = _mm_loadu_si128(at(table)), second = _mm_loadu_si128(at(table + 8)), byte = _mm_set1_epi16(0xff),
-                nibble = _mm_set1_epi8(15), lower = _mm_packus_epi16(_mm_and_si128(first, byte), _mm_and_si128(second, byte)),
-                upper = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8));
-  for (int half = 0; half < 2; ++half) {
-    const __m128i both = _mm_loadu_si128(at(pairs + 16 * half)), even = _mm_and_si128(_mm_srli_epi16(both, 4), nibble),
-                  odd = _mm_and_si128(both, nibble);
-    const __m128i codes[] = {_mm_unpacklo_epi8(even, odd), _mm_unpackhi_epi8(even, odd)};
-    for (int quarter = 0; quarter < 2; ++quarter) {
-      const __m128i low = _mm_shuffle_epi8(lower, codes[quarter]), high = _mm_shuffle_epi8(upper, codes[quarter]);
-      auto* const out = reinterpret_cast<__m128i*>(to + 32 * half + 16 * quarter);
-      _mm_storeu_si128(out, _mm_unpacklo_epi8(low, high));
-      _mm_storeu_si128(out + 1, _mm_unpackhi_epi8(low, high));
-    }
-  }
-}
-#endif
 
 /// Row r is a row of the matrix.
 template <class E>
@@ -69,7 +47,7 @@ struct DequantizeNf4 {
       const std::uint8_t* const pairs = codes + i / 2;
       E* const to = out + i;
       const std::size_t count = end - i < block ? end - i : block;
-#if defined(__SSSE3__) && !defined(FSDP_GPU)
+#if defined(FSDP_EXPANDS_CODES)
       if (sizeof(E) == 2 && count == block) {
         E table[16];
         E* const entry = table;

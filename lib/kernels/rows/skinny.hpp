@@ -22,6 +22,7 @@ FSDP_INLINE typename Simd<level>::Vector upcast(const E* p) {
   using S = Simd<level>;
   if constexpr (dtype_of<E> == DType::f32) {
     return S::load(p);
+#if defined(__x86_64__)
   } else if constexpr (dtype_of<E> == DType::bf16) {
     if constexpr (level == 4)  // with masks, because otherwise g++ 12 warns about its own headers (bug 105593)
       return (typename S::Vector)_mm512_maskz_slli_epi32(
@@ -31,6 +32,7 @@ FSDP_INLINE typename Simd<level>::Vector upcast(const E* p) {
                                                    16);
     else
       return (typename S::Vector)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), 16);
+#endif
   } else {
     float wide[S::width];
 #pragma omp simd
@@ -42,6 +44,9 @@ FSDP_INLINE typename Simd<level>::Vector upcast(const E* p) {
 /// The sum of a register's floats: its upper half is added to its lower half until one float is left.
 template <int level, class V>
 FSDP_INLINE float fold(V x) {
+#if !defined(__x86_64__)
+  return (x[0] + x[2]) + (x[1] + x[3]);
+#else
   if constexpr (level == 4) {
     float part[16];
     Simd<4>::store(part, x);
@@ -52,6 +57,7 @@ FSDP_INLINE float fold(V x) {
     const auto two = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
   }
+#endif
 }
 
 /// The sums of four registers, each in the order of fold().

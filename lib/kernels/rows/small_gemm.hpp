@@ -5,7 +5,9 @@
 #include <cstddef>
 
 #if !defined(__CUDACC__)
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #include "kernels/math.hpp"
 
@@ -30,8 +32,11 @@ struct Simd {
       return _mm512_fmadd_ps(a, b, c);
     else if constexpr (level == 3)
       return _mm256_fmadd_ps(a, b, c);
-    else
+    else if constexpr (level == 2)
       return a * b + c;
+    else
+      return V{kernels::multiply_add(a[0], b[0], c[0]), kernels::multiply_add(a[1], b[1], c[1]),
+               kernels::multiply_add(a[2], b[2], c[2]), kernels::multiply_add(a[3], b[3], c[3])};
   }
 };
 

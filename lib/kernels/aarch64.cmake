@@ -1,0 +1,8 @@
+# The sets of instructions for which rows/cpu.cpp is compiled, by CpuLevel's numbers, and BFMMLA, which counts as level 10.
+set(FSDP_CPU_LEVELS 8 9)
+set(flags_of_level_8 -march=armv8-a)
+set(flags_of_level_9 -march=armv8.2-a+sve)
+set(FSDP_OTHER_LEVELS 10)
+set(source_of_level_10 rows/bfmmla.cpp)
+set(flags_of_level_10 -march=armv8.2-a+bf16)
+set(FSDP_DEFAULT_BLAS OpenBLAS)  # Debian's oneDNN 2.6.3 has only a portable product in fp32 here, and none in bf16

@@ -1,0 +1,24 @@
+# Cross-builds for aarch64 on another Debian machine, with Debian's arm64 packages in FSDP_AARCH64_ROOT, and runs programs there with
+# qemu-user. tools/aarch64 makes the root and uses this file.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(FSDP_AARCH64_ROOT $ENV{FSDP_AARCH64_ROOT} CACHE PATH "Debian's arm64 packages")
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES FSDP_AARCH64_ROOT)
+
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc CACHE STRING "")
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++ CACHE STRING "")
+set(CMAKE_SYSROOT ${FSDP_AARCH64_ROOT})
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${FSDP_AARCH64_ROOT})
+
+# FindMPI asks compiler wrappers, which are programs of the other processor.
+set(mpi ${FSDP_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu/openmpi)
+set(MPI_CXX_HEADER_DIR ${mpi}/include CACHE PATH "")
+set(MPI_CXX_LIB_NAMES mpi CACHE STRING "")
+set(MPI_CXX_SKIP_MPICXX ON CACHE BOOL "")
+set(MPI_mpi_LIBRARY ${mpi}/lib/libmpi.so CACHE FILEPATH "")
+set(MPIEXEC_EXECUTABLE /usr/bin/mpiexec.openmpi CACHE FILEPATH "")
