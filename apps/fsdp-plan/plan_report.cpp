@@ -355,8 +355,8 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
                           "driver and libraries: CUDA's context, loaded kernels, NCCL's channels: allowed for, not measured.\n"
                     : "communication staging: of the world, the node, and the groups of both axes; --comm says which share "
                       "memory.\n"
-                      "gemm's panels: what matrix products take: oneDNN's panels, and copies of operands where the type wants "
-                      "them.\n");
+                      "gemm's panels: what matrix products take: the library's panels, and copies of operands where the type "
+                      "wants them.\n");
 }
 
 std::string explain_traffic(const PlanTable& table, const PlanRow& row, const ShardedPlan& planned) {

@@ -19,8 +19,8 @@ inline constexpr bool has_tile_form<AttentionBackward<bf16>> = true;
 template <class Body>
 void launch_attention(Stream& stream, const Body& body, std::size_t rows, float* scratch, std::size_t per_thread) {
   const AddTime timed(stream.times.attention);
-  if constexpr (builds_tile_kernels && has_tile_form<Body>)
-    if (has_tiles() && body.shape.past == 0) return run_attention<5>(body, rows, scratch, per_thread);
+  if constexpr (has_tile_attention && has_tile_form<Body>)
+    if (has_tiles() && body.shape.past == 0) return run_attention<tile_level>(body, rows, scratch, per_thread);
   at_cpu_level([&]<int level>() { run_attention<level>(body, rows, scratch, per_thread); });
 }
 

@@ -20,9 +20,8 @@ struct ProductShape {
   std::size_t rows, inner, columns;
 };
 /// The approximate memory that products of this type take outside the memory plan. On a GPU it is a fixed workspace. On this
-/// CPU, oneDNN's gemm allocates panels of both operands, 384 long along k, and frees them after the product (measured with
-/// version 2.6.3). gemm() itself keeps memory: packed blocks for AMX's tiles, or fp32 copies of all three matrices if the CPU
-/// does not multiply this type natively.
+/// CPU, the library that multiplies packs blocks of both operands. gemm() itself keeps memory: packed blocks for tiles, or fp32
+/// copies of all three matrices if the CPU does not multiply this type natively.
 std::size_t gemm_workspace_bytes(DType type, std::span<const ProductShape> products, const DeviceTraits& device);
 
 }  // namespace fsdp::kernels

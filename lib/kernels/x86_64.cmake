@@ -8,3 +8,4 @@ set(FSDP_FUSING_FLAG -mfma)  # of a test
 set(FSDP_OTHER_LEVELS 5)
 set(source_of_level_5 rows/amx.cpp)
 set(flags_of_level_5 ${flags_of_level_4} -mavx512bf16 -mamx-tile -mamx-bf16 -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+set(FSDP_DEFAULT_BLAS oneDNN)

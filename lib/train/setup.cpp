@@ -163,8 +163,8 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
-  // Runs one matrix product to load the code of oneDNN, so that the memory of that code does not count as memory of the run.
-  std::array<float, 5 * 64> x{};  // enough rows that oneDNN computes the product, not our own kernel for few rows
+  // Runs one matrix product to load the library's code, so that the memory of that code does not count as memory of the run.
+  std::array<float, 5 * 64> x{};  // enough rows that the library computes the product, not our own kernel for few rows
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
                 kernels::Write::overwrite);
   const DType type = options.sharding.types.parameter;

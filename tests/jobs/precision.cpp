@@ -210,13 +210,15 @@ BOOST_AUTO_TEST_CASE(machines_that_do_not_multiply_16_bits) {
     return run(folder, command);
   };
   const std::string warning = "warning: bf16 matrix products convert their operands to fp32 here";
-  const Outcome without = start("AVX2", "--bf16");
-  BOOST_TEST(without.code == 0, without.output);
-  BOOST_TEST(without.says(warning), without.output);
-  BOOST_TEST(without.says("(bf16 by conversion to fp32, fp16 by conversion to fp32)"), without.output);
-  BOOST_TEST(!start("AVX2", "--precision fp32").says(warning));
   const Outcome version = run(folder, {std::string(FSDP_BIN) + "/fsdp-train", "--version"});
   BOOST_TEST(version.says("(bf16 by "), version.output);
+  if (version.says("oneDNN")) {
+    const Outcome without = start("AVX2", "--bf16");
+    BOOST_TEST(without.code == 0, without.output);
+    BOOST_TEST(without.says(warning), without.output);
+    BOOST_TEST(without.says("(bf16 by conversion to fp32, fp16 by conversion to fp32)"), without.output);
+    BOOST_TEST(!start("AVX2", "--precision fp32").says(warning));
+  }
   BOOST_TEST(start("DEFAULT", "--bf16").says(warning) == version.says("(bf16 by conversion"));
   BOOST_TEST(start("DEFAULT", "--fp16").says("warning: fp16 matrix products convert"));
 }

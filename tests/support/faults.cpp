@@ -251,7 +251,7 @@ int unlinkat(int folder, const char* path, int flags) noexcept {
   NEXT(unlinkat);
   return unless_fault("remove", path_of(folder, path), [&] { return real(folder, path, flags); });
 }
-/// oneDNN's matrix product, which has no path. It is declared here, so that oneDNN's header is not needed.
+/// The matrix products of oneDNN and OpenBLAS, which have no path. They are declared here, so that the headers are not needed.
 int dnnl_sgemm(char trans_a, char trans_b, long m, long n, long k, float alpha, const float* a, long lda, const float* b,
                long ldb, float beta, float* c, long ldc) {
   NEXT(dnnl_sgemm);
@@ -265,6 +265,12 @@ int dnnl_sgemm(char trans_a, char trans_b, long m, long n, long k, float alpha, 
       break;
   }
   return real(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
+                 int ldb, float beta, float* c, int ldc) {
+  NEXT(cblas_sgemm);
+  if (count("product", settings().below) == Fault::death) die();  // it returns no errors
+  real(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 int mkdir(const char* path, mode_t mode) noexcept {
   NEXT(mkdir);

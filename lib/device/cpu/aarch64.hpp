@@ -3,15 +3,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace fsdp {
 
-/// NEON, which every aarch64 processor has, and SVE, for vectors of any length.
+/// NEON, which every aarch64 processor has, and SVE, for vectors of any length. The kernels for BFMMLA
+/// (kernels/rows/bfmmla.cpp) count as level 10.
 enum class CpuLevel { neon = 8, sve = 9 };
 #define FSDP_CPU_LEVELS(X) X(neon, ) X(sve, [[gnu::target("+sve")]])
 
-/// AMX is x86-64's.
-inline constexpr bool builds_tile_kernels = false;
+/// The kernels for tiles of bf16 numbers, as on x86-64.
+inline constexpr int tile_level = 10;
+inline constexpr std::string_view tile_instructions = "BFMMLA";
+inline constexpr bool has_tile_attention = false;
 
 /// While an object of this class exists, denormal results and operands count as 0 in this thread.
 class FlushDenormals {

@@ -4,6 +4,7 @@
 #include <emmintrin.h>
 
 #include <cstddef>
+#include <string_view>
 
 namespace fsdp {
 
@@ -19,8 +20,11 @@ enum class CpuLevel { v2 = 2, v3 = 3, v4 = 4 };
   X(v3, [[gnu::target("arch=x86-64-v3")]]) \
   X(v4, FSDP_TARGET_V4)
 
-/// Whether the kernels of rows/amx.cpp are compiled. kernels::has_tiles() says whether they can run.
-inline constexpr bool builds_tile_kernels = true;
+/// The kernels for tiles of bf16 numbers (kernels::has_tiles() says whether they can run): their level, the name of their
+/// instructions, and whether attention is among them.
+inline constexpr int tile_level = 5;
+inline constexpr std::string_view tile_instructions = "AMX";
+inline constexpr bool has_tile_attention = true;
 
 /// While an object of this class exists, denormal results and operands count as 0 in this thread.
 class FlushDenormals {

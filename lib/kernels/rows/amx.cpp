@@ -28,15 +28,6 @@ void run_attention<5>(const AttentionBackward<bf16>& call, std::size_t rows, flo
   run(TileAttentionBackward{call}, rows, scratch, scratch_per_thread);
 }
 
-template <int level, class End>
-void run_tile_product(const TileProduct<End>& product, std::byte* workspace) {
-  tile_gemm(product, workspace);
-}
-template void run_tile_product<5>(const TileProduct<StoreSums<bf16>>&, std::byte*);
-template void run_tile_product<5>(const TileProduct<StoreSums<float>>&, std::byte*);
-template void run_tile_product<5>(const TileProduct<StoreGelu<Gelu::tanh>>&, std::byte*);
-template void run_tile_product<5>(const TileProduct<StoreGelu<Gelu::erf>>&, std::byte*);
-template void run_tile_product<5>(const TileProduct<StoreGeluGradient<Gelu::tanh>>&, std::byte*);
-template void run_tile_product<5>(const TileProduct<StoreGeluGradient<Gelu::erf>>&, std::byte*);
+FSDP_INSTANTIATE_TILE_PRODUCTS(5)
 
 }  // namespace fsdp::kernels

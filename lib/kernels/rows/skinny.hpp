@@ -127,7 +127,7 @@ struct FewRowsProduct {
   /// cache.
   template <int level>
   FSDP_INLINE void dots(std::size_t column) const {
-    constexpr std::size_t most_rows = level == 4 ? 6 : 3;  // the number of rows whose sums fit into registers
+    constexpr std::size_t most_rows = Simd<level>::registers == 32 ? 6 : 3;  // the number of rows whose sums fit into registers
     constexpr std::size_t step_bytes = most_columns * Simd<level>::width * sizeof(E);
     const std::size_t tiles = (m + most_rows - 1) / most_rows,
                       share = step_bytes / (tiles < 2   ? 1
@@ -150,7 +150,7 @@ struct FewRowsProduct {
           dot_tile<level, 3>(row, column, ahead);
           break;
         default:
-          if constexpr (level == 4) {
+          if constexpr (most_rows == 6) {
             if (rows == 4)
               dot_tile<level, 4>(row, column, ahead);
             else if (rows == 5)

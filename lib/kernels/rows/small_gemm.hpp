@@ -7,6 +7,8 @@
 #if !defined(__CUDACC__)
 #if defined(__x86_64__)
 #include <immintrin.h>
+#else
+#include <arm_neon.h>
 #endif
 
 #include "kernels/math.hpp"
@@ -16,7 +18,7 @@ namespace fsdp::kernels {
 /// A register of floats. A level's registers are used only in the source file that is compiled for the level.
 template <int level>
 struct Simd {
-  static constexpr int width = level == 4 ? 16 : level == 3 ? 8 : 4, registers = level == 4 ? 32 : 16;
+  static constexpr int width = level == 4 ? 16 : level == 3 ? 8 : 4, registers = level >= 4 ? 32 : 16;
   typedef float Vector __attribute__((vector_size(width * sizeof(float))));
 
   FSDP_INLINE static Vector load(const float* p) {
@@ -35,8 +37,7 @@ struct Simd {
     else if constexpr (level == 2)
       return a * b + c;
     else
-      return V{kernels::multiply_add(a[0], b[0], c[0]), kernels::multiply_add(a[1], b[1], c[1]),
-               kernels::multiply_add(a[2], b[2], c[2]), kernels::multiply_add(a[3], b[3], c[3])};
+      return (V)vfmaq_f32(c, a, b);
   }
 };
 

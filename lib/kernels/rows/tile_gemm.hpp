@@ -1,13 +1,18 @@
-// Large products of bf16 matrices on AMX's tiles, by one thread. As in Goto and van de Geijn, "Anatomy of High-Performance
-// Matrix Multiplication" (2008), both operands are packed block by block. The innermost product has 32 rows and 32 columns,
-// over a stretch of the depth. Its right operand is in the first-level cache, and its left operand in the second-level cache.
+// Large products of bf16 matrices on tiles (of AMX: tiles.hpp, or for BFMMLA: bfmmla.hpp), by one thread. As in Goto and van de
+// Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), both operands are packed block by block. The innermost
+// product has 32 rows and 32 columns, over a stretch of the depth. Its right operand is in the first-level cache, and its left
+// operand in the second-level cache.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/rows/lanes.hpp"
 #include "kernels/rows/pointwise.hpp"
+#if defined(__x86_64__)
 #include "kernels/rows/tiles.hpp"
+#else
+#include "kernels/rows/bfmmla.hpp"
+#endif
 #include "kernels/tile_product.hpp"
 
 namespace fsdp::kernels {
@@ -57,54 +62,12 @@ FSDP_INLINE std::size_t even_part(std::size_t n, std::size_t most, std::size_t g
   return (part + grain - 1) / grain * grain;
 }
 
-/// 32 numbers of a row, in fp32.
-struct Row {
-  __m512 left, right;
-};
-FSDP_INLINE Row load(const float* from, std::size_t columns) {
-  return {_mm512_maskz_loadu_ps(static_cast<__mmask16>(first(columns)), from),
-          _mm512_maskz_loadu_ps(static_cast<__mmask16>(first(columns) >> 16), from + 16)};
-}
-FSDP_INLINE Row load(const bf16* from, std::size_t columns) {
-  const __m512i both = _mm512_maskz_loadu_epi16(first(columns), from);
-  const __m512i left = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(both)),
-                right = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(left, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(right, 16))};
-}
-FSDP_INLINE Row operator+(Row a, Row b) { return {_mm512_add_ps(a.left, b.left), _mm512_add_ps(a.right, b.right)}; }
-
 /// Returns true if rows of 32 columns are whole cache lines. Stores that bypass the caches write such rows, so that the CPU
 /// does not read the lines first. A product's result is too large to stay in the caches.
 template <class Out>
 FSDP_INLINE bool whole_lines(const Out* to, std::size_t stride, std::size_t columns) {
   return columns >= side && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && stride * sizeof(Out) % 64 == 0;
 }
-FSDP_INLINE void store(float* to, Row x, std::size_t columns, bool past_caches) {
-  if (past_caches) {
-    _mm512_stream_ps(to, x.left);
-    _mm512_stream_ps(to + 16, x.right);
-  } else {
-    _mm512_mask_storeu_ps(to, static_cast<__mmask16>(first(columns)), x.left);
-    _mm512_mask_storeu_ps(to + 16, static_cast<__mmask16>(first(columns) >> 16), x.right);
-  }
-}
-FSDP_INLINE void store(bf16* to, Row x, std::size_t columns, bool past_caches) {
-  if (past_caches)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)_mm512_cvtne2ps_pbh(x.right, x.left));
-  else
-    store_rounded(to, x.left, x.right, columns);
-}
-
-/// Applies f to each of the 32 numbers.
-template <class F>
-FSDP_INLINE Row each(Row x, F f) {
-  alignas(64) float values[side];
-  _mm512_store_ps(values, x.left);
-  _mm512_store_ps(values + 16, x.right);
-  CpuLanes<5>::each(side, [f, v = &values[0]](std::size_t i) FSDP_LANE { v[i] = f(v[i]); });
-  return {_mm512_load_ps(values), _mm512_load_ps(values + 16)};
-}
-
 /// foresee() prefetches the memory that finish() reads at (row, column), and the memory that finish() writes without filling
 /// whole cache lines.
 template <class T>
@@ -162,7 +125,7 @@ FSDP_INLINE void finish(const StoreGeluGradient<form>& to, std::size_t row, std:
   for (std::size_t r = 0; r < rows; ++r, d_pre += to.n, pre += to.n, sums += side) {
     const Row d = load(sums, side),
               slope = each(load(pre, columns), [](float value) FSDP_LANE { return gelu_slope<form>(value); });
-    store(d_pre, {_mm512_mul_ps(d.left, slope.left), _mm512_mul_ps(d.right, slope.right)}, columns, past_caches);
+    store(d_pre, d * slope, columns, past_caches);
   }
 }
 
@@ -218,7 +181,19 @@ FSDP_INLINE void tile_gemm(const TileProduct<End>& p, std::byte* workspace) {
       }
     }
   }
-  _mm_sfence();
+  finish_stores();
 }
+
+template <int level, class End>
+void run_tile_product(const TileProduct<End>& product, std::byte* workspace) {
+  tile_gemm(product, workspace);
+}
+#define FSDP_INSTANTIATE_TILE_PRODUCTS(LEVEL)                                                           \
+  template void run_tile_product<LEVEL>(const TileProduct<StoreSums<bf16>>&, std::byte*);               \
+  template void run_tile_product<LEVEL>(const TileProduct<StoreSums<float>>&, std::byte*);              \
+  template void run_tile_product<LEVEL>(const TileProduct<StoreGelu<Gelu::tanh>>&, std::byte*);         \
+  template void run_tile_product<LEVEL>(const TileProduct<StoreGelu<Gelu::erf>>&, std::byte*);          \
+  template void run_tile_product<LEVEL>(const TileProduct<StoreGeluGradient<Gelu::tanh>>&, std::byte*); \
+  template void run_tile_product<LEVEL>(const TileProduct<StoreGeluGradient<Gelu::erf>>&, std::byte*);
 
 }  // namespace fsdp::kernels

@@ -13,6 +13,7 @@
 #include "base/element.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/math.hpp"
+#include "kernels/rows/lanes.hpp"
 
 namespace fsdp::kernels::tiles {
 
@@ -170,5 +171,50 @@ FSDP_INLINE void multiply(std::size_t steps, const bf16* left, const bf16* right
   _tile_stored(2, below, bytes);
   _tile_stored(3, below + 16, bytes);
 }
+
+/// 32 numbers of a row, in fp32.
+struct Row {
+  __m512 left, right;
+};
+FSDP_INLINE Row load(const float* from, std::size_t columns) {
+  return {_mm512_maskz_loadu_ps(static_cast<__mmask16>(first(columns)), from),
+          _mm512_maskz_loadu_ps(static_cast<__mmask16>(first(columns) >> 16), from + 16)};
+}
+FSDP_INLINE Row load(const bf16* from, std::size_t columns) {
+  const __m512i both = _mm512_maskz_loadu_epi16(first(columns), from);
+  const __m512i left = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(both)),
+                right = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(left, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(right, 16))};
+}
+FSDP_INLINE Row operator+(Row a, Row b) { return {_mm512_add_ps(a.left, b.left), _mm512_add_ps(a.right, b.right)}; }
+FSDP_INLINE Row operator*(Row a, Row b) { return {_mm512_mul_ps(a.left, b.left), _mm512_mul_ps(a.right, b.right)}; }
+
+/// Stores the first `columns` numbers of a row. Stores that bypass the caches end with finish_stores().
+FSDP_INLINE void store(float* to, Row x, std::size_t columns, bool past_caches) {
+  if (past_caches) {
+    _mm512_stream_ps(to, x.left);
+    _mm512_stream_ps(to + 16, x.right);
+  } else {
+    _mm512_mask_storeu_ps(to, static_cast<__mmask16>(first(columns)), x.left);
+    _mm512_mask_storeu_ps(to + 16, static_cast<__mmask16>(first(columns) >> 16), x.right);
+  }
+}
+FSDP_INLINE void store(bf16* to, Row x, std::size_t columns, bool past_caches) {
+  if (past_caches)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)_mm512_cvtne2ps_pbh(x.right, x.left));
+  else
+    store_rounded(to, x.left, x.right, columns);
+}
+
+/// Applies f to each of the 32 numbers.
+template <class F>
+FSDP_INLINE Row each(Row x, F f) {
+  alignas(64) float values[side];
+  _mm512_store_ps(values, x.left);
+  _mm512_store_ps(values + 16, x.right);
+  CpuLanes<5>::each(side, [f, v = &values[0]](std::size_t i) FSDP_LANE { v[i] = f(v[i]); });
+  return {_mm512_load_ps(values), _mm512_load_ps(values + 16)};
+}
+FSDP_INLINE void finish_stores() { _mm_sfence(); }
 
 }  // namespace fsdp::kernels::tiles
