@@ -147,13 +147,13 @@ function zsh_file(    file, i) {
   file = out "/zsh/_fsdp"
   printf "#compdef" >file
   for (i = 1; i <= count; i++) printf " %s", programs[i] >file
-  print "\n# Made by tools/packaging/options.awk from docs/options.md.\nlocal -a options\ncase $service in" >file
+  print "\n# Made by tools/packaging/options.awk from docs/options.md.\nlocal -a specs\ncase $service in" >file
   for (i = 1; i <= count; i++) {
-    print "  " programs[i] ") options=(" >file
+    print "  " programs[i] ") specs=(" >file
     zsh_rows(programs[i], file, programs[i])
     print "  ) ;;" >file
   }
-  print "esac\n_arguments $options '*:file:_files'" >file
+  print "esac\n_arguments $specs '*:file:_files'" >file
   close(file)
 }
 END {
