@@ -10,6 +10,7 @@ PARTITION=${PARTITION:-gpu}
 GPUS=${GPUS:-4}                       # on one node, with one task for each
 CPUS=${CPUS:-8}                       # cores for each task
 FSDP_BIN=${FSDP_BIN:-$PWD/build/release/bin}
+if [[ ! -e $FSDP_BIN ]] && program=$(type -P fsdp-train); then FSDP_BIN=${program%/*}; fi
 
 resources=(--partition="$PARTITION" --nodes=1 --ntasks-per-node="$GPUS" --gpus-per-node="$GPUS" --cpus-per-task="$CPUS" --time=01:00:00)
 launch="srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=$CPUS --cpu-bind=cores --distribution=block:block"

@@ -19,9 +19,11 @@ if [[ -n ${SITE:-} ]]; then
   . "$SITE" || refuse "SITE, $SITE, ends with $? on $here; see the messages above"
   set -eu
 fi
+# If this checkout has no programs, those in PATH are used. A module or SITE has put them there.
+if [[ $FSDP_BIN == "$PWD/build/release/bin" && ! -e $FSDP_BIN ]] && program=$(type -P fsdp-train); then FSDP_BIN=${program%/*}; fi
 require_program() {
   [[ -x $FSDP_BIN/$1 ]] || refuse "$FSDP_BIN/$1 is not a program on $here: submit this script from the top folder of a checkout in which it \
-has been built (this is $PWD), or give FSDP_BIN, the folder of the programs"
+has been built (this is $PWD), or with fsdp-train in PATH, or give FSDP_BIN, the folder of the programs"
 }
 require_file() { # require_file SETTING
   [[ -f ${!1} && -r ${!1} ]] || refuse "${!1} is not a readable file on $here: submit this script from the folder where this path begins \

@@ -8,4 +8,4 @@ if ! type module >/dev/null 2>&1; then   # most sites define it only for login s
   done
 fi
 module purge
-module load gcc openmpi hdf5          # and for GPUs: cuda nccl
+module load gcc openmpi hdf5          # and for GPUs: cuda nccl; and fsdp, if it is installed as a module (docs/install.md)

@@ -43,6 +43,7 @@ foreach(program IN LISTS programs)
 endforeach()
 run(${FOLDER} ${bin}/fsdp-train --version)
 expect_text("fsdp-train ${VERSION} (")
+run(${FOLDER} ${CMAKE_CURRENT_LIST_DIR}/share.sh ${FOLDER}/moved ${BIN})
 
 # A training run from the moved prefix.
 file(WRITE ${FOLDER}/job/text.txt "The quick brown fox jumps over the lazy dog, and twenty bytes more follow.")
@@ -82,7 +83,8 @@ run(${FOLDER}/user ${MPIRUN} -np 2 build/user)
 expect_text("fsdp ${VERSION}")
 expect_text("2 ranks add up to 3")
 
-# The programs of docs/tutorial and docs/examples, built as their readers do. They need neither fmt nor nlohmann-json.
+# The installed programs of docs/tutorial and docs/examples, built as their readers do. They need neither fmt nor nlohmann-json.
+set(DOCS ${FOLDER}/moved/share/doc/fsdp/docs)
 function(build_programs folder)
   run(${FOLDER} ${CMAKE_COMMAND} -S ${DOCS}/${folder} -B ${FOLDER}/${folder} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
     "-DCMAKE_CXX_FLAGS=${FLAGS} -Wall -Wextra -Werror" -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON

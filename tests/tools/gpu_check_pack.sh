@@ -17,11 +17,11 @@ rm -rf "$work/build"
 for file in tests/data/golden gpu-check gpu-check-torch.py; do [[ -e $work/pack/$file ]] || fail "$file was not packed"; done
 
 # Packing fails if a library is missing.
-eval "$(sed -n '/^programs_of() {/p; /^check_pack() {/,/^}/p' "$repository/tools/gpu-check")"
-check_pack "$work/pack" || fail "the pack is not complete"
+check() { "$repository/tools/packaging/bundle" --check "$work/pack"; }
+check || fail "the pack is not complete"
 mkdir "$work/aside" && mv "$work/pack/lib"/libhdf5* "$work/aside/"
-! check_pack "$work/pack" 2>"$work/output" || fail "a missing library is not noticed"
-grep -q 'programs/fsdp-train needs what is not in the pack: .*libhdf5' "$work/output" || fail "the missing library is not named"
+! check 2>"$work/output" || fail "a missing library is not noticed"
+grep -q 'programs/fsdp-train needs what is not in the bundle: .*libhdf5' "$work/output" || fail "the missing library is not named"
 mv "$work/aside"/* "$work/pack/lib/"
 ((failures == 0)) || exit 1
 

@@ -71,6 +71,19 @@ says "slurm/job.sh is not there (this is $work)"
 (cd "$work" && FSDP_JOB=job.sh CONFIG=$OLDPWD/inputs/quickstart.cfg run 0 bash ./train.sbatch --print-config)
 says "save-dir = quickstart/checkpoints"
 
+# Scripts of an installation, submitted from another folder: its programs are in PATH.
+mkdir -p "$work/prefix/share/fsdp" "$work/elsewhere"
+ln -s "$FSDP_BIN" "$work/prefix/bin"
+ln -s "$PWD/slurm" "$work/prefix/share/fsdp/slurm"
+installed() { # installed COMMAND...
+  (cd "$work/elsewhere" && run 0 env -u FSDP_BIN PATH="$work/bin:$PATH:$work/prefix/bin" CONFIG="$OLDPWD/inputs/quickstart.cfg" "$@")
+}
+installed bash "$work/prefix/share/fsdp/slurm/train.sbatch" --print-config
+says "save-dir = quickstart/checkpoints"
+called "$work/prefix/bin/fsdp-train"
+installed "$work/prefix/share/fsdp/slurm/interactive.sh"
+says "$work/prefix/bin/fsdp-doctor"
+
 # Fine-tuning asks for what the workshop's script does, in its words. Its batch is what its two settings say, in as many micro-batches as
 # it takes with the GPUs that the job has, or refused.
 for line in partition=gpu nodes=1 ntasks=2 cpus-per-task=10 gres=gpu:2 time=02:00:00; do
