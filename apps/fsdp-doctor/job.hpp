@@ -32,6 +32,15 @@ struct Start {
 
 class ProbeFolder;
 
+/// The speeds that have been measured; 0: not measured. They are the same on all ranks.
+struct Rates {
+  double flops = 0;    // FLOP/s of the slowest rank
+  double memory = 0;   // bytes per second that a rank reads and writes
+  double network = 0;  // bytes per second that the slowest node sends
+  double latency = 0;  // seconds of a message between nodes
+  bool network_is_slow = false;
+};
+
 struct DoctorJob {
   using Connect = std::function<std::unique_ptr<Communicator>(const CommOptions&)>;
   /// `connect_ranks` makes a communicator of all ranks with the given options. Collective over all ranks.
@@ -48,6 +57,9 @@ struct DoctorJob {
   std::vector<int> node_of;             // the node of each rank, as an index in `nodes`
   std::unique_ptr<Device> device;       // the device of the job; the CPU until a check has found a GPU
   std::unique_ptr<ProbeFolder> probe;   // set on all ranks by check_save_folder(); null if the folder cannot be used
+
+  std::vector<std::string> processors;  // the name of each node's processor; set by check_processors()
+  Rates rates = {};                     // for checks after those that measure them
 
   bool is_leader() const { return node->rank() == 0; }
   std::size_t my_node() const { return static_cast<std::size_t>(node_of[static_cast<std::size_t>(world->rank())]); }

@@ -217,8 +217,8 @@ std::optional<Finding> check_processors(DoctorJob& job) {
   const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
   const std::string mine = format("{}, {}", all.substr(begin, all.find(" (", begin) - begin),
                                   kernels::multiplies(DType::bf16) ? "multiplies bf16" : "multiplies bf16 as fp32");
-  return judge_processors(job.nodes, of_leaders(job, job.world->gather(mine)),
-                          of_leaders(job, job.world->gather(processor_model())));
+  job.processors = of_leaders(job, job.world->gather(processor_model()));
+  return judge_processors(job.nodes, of_leaders(job, job.world->gather(mine)), job.processors);
 }
 
 std::optional<Finding> check_threads(DoctorJob& job) {

@@ -5,25 +5,51 @@
 
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "comm/topology.hpp"
 #include "fsdp/sharded_model.hpp"
+#include "fsdp/traffic.hpp"
 #include "kernels/threads.hpp"
 #include "train/measure.hpp"
+#include "train/prediction.hpp"
 
 namespace fsdp {
 
 namespace {
 
-TransformerConfig tiny_model() {
+TransformerConfig model_of(std::size_t layers, std::size_t width) {
   TransformerConfig config = arch_config("gpt2");
   config.vocab_size = 256;
-  config.max_positions = 32;
-  config.layers = 2;
-  config.heads = config.kv_heads = 2;
+  config.max_positions = 64;
+  config.layers = layers;
+  config.heads = config.kv_heads = width / 32;
   config.head_size = 32;
-  config.width = 64;
-  config.ffn_width = 256;
+  config.width = width;
+  config.ffn_width = 4 * width;
   return config;
 }
+
+/// Predicts an update from the measured rates, as fsdp-plan does from a datasheet. Returns nothing for GPUs, and if rates are
+/// unknown or nodes have different numbers of ranks.
+std::optional<StepPrediction> predict(const DoctorJob& job, const TransformerConfig& config, const ShardingOptions& sharding) {
+  const Rates& rates = job.rates;
+  const int nodes = static_cast<int>(job.nodes.size()), ranks_of_node = ranks_of_each_node(job.node_of);
+  if (!is_host(job.device->kind()) || rates.flops == 0 || (nodes > 1 && rates.network == 0) || ranks_of_node == 0)
+    return std::nullopt;
+  const GpuFigures figures{.name = {},
+                           .product = {},
+                           .flops_16bit = rates.flops,
+                           .flops_fp32 = rates.flops,
+                           .memory_bytes = 0,
+                           .memory_bandwidth = rates.memory,
+                           .link_bandwidth = rates.memory / 2,
+                           .host_bandwidth = rates.memory,
+                           .network_bandwidth = rates.network / ranks_of_node,
+                           .source = {}};
+  return predict_update(Transformer(config), sharding, {job.world->size(), 1}, {nodes, ranks_of_node}, figures,
+                        {.products = 1, .attention_forward = 0.5, .attention_backward = 0.5, .memory = 1, .transfers = 1});
+}
+
+double computing(const StepPrediction& step) { return step.products + step.attention + step.memory_bound + step.optimizer; }
 
 }  // namespace
 
@@ -33,8 +59,32 @@ Finding judge_training(const TrainingFigures& training) {
   const double first = training.losses.front(), last = training.losses.back();
   finding.text = format("{} of {} on {} ({}): loss {:.3f} to {:.3f}, {:.1f} ms each", plural(training.losses.size(), "update"),
                         training.model, plural(training.ranks, "rank"), training.backend, first, last, 1e3 * training.update_s);
+  const double transfers_s = training.update_s - training.compute_s;
+  if (training.compute_s > 0) {
+    finding.figures["compute_s"] = training.compute_s;
+    finding.text += format("; {:.1f} ms computing", 1e3 * training.compute_s);
+    if (training.predicted_compute_s > 0) finding.text += format(" (predicted {:.1f})", 1e3 * training.predicted_compute_s);
+    finding.text += format(", {:.1f} ms in transfers", 1e3 * transfers_s);
+    if (training.predicted_compute_s > 0) finding.text += format(" (predicted {:.1f})", 1e3 * training.predicted_transfers_s);
+    finding.figures["predicted_compute_s"] = training.predicted_compute_s;
+    finding.figures["predicted_transfers_s"] = training.predicted_transfers_s;
+  }
+  if (training.tokens_to_balance > 0) {
+    finding.text += format("; computing takes as long as transfers between nodes if a rank has {} tokens in a micro-batch",
+                           format_count(training.tokens_to_balance));
+    finding.figures["tokens_to_balance"] = training.tokens_to_balance;
+  }
   const bool finite = std::all_of(training.losses.begin(), training.losses.end(), [](double x) { return std::isfinite(x); });
-  if (finite && training.agreed && last < first) return finding;
+  if (finite && training.agreed && last < first) {
+    if (!training.network_is_slow || transfers_s < training.compute_s) return finding;
+    finding.status = Status::warning;
+    finding.text += format("; the network takes {:.0f} % of an update", 100 * transfers_s / training.update_s);
+    finding.advice =
+        "repair the network first; then larger micro-batches (--batch-size), copies of the model on each node "
+        "(--sharding-strategy hybrid), --sharding-strategy grad-op, --precision bf16 with --reduce-dtype bf16, or "
+        "--comm-thread";
+    return finding;
+  }
   finding.status = Status::failed;
   finding.text += !finite            ? "; the loss is not finite"
                   : !training.agreed ? "; the ranks have different losses"
@@ -48,8 +98,14 @@ Finding judge_training(const TrainingFigures& training) {
 std::optional<Finding> check_training(DoctorJob& job) {
   const std::unique_ptr<Communicator> comm = job.connect(job.options.comm);
   ShardingOptions sharding;
-  sharding.batch = {.B = 2, .T = 32};
-  const TransformerConfig config = tiny_model();
+  sharding.batch = {.B = 2, .T = 64};
+  // Two million parameters, or a tenth of a million if an update would take long.
+  TransformerConfig config = model_of(4, 192);
+  std::optional<StepPrediction> step = predict(job, config, sharding);
+  if (is_host(job.device->kind()) && (!step || computing(*step) + step->communication > 0.5)) {
+    config = model_of(2, 64);
+    step = predict(job, config, sharding);
+  }
   ShardedModel sharded(config, sharding, *comm, traits_of(job.device->kind(), kernels::threads()));
   sharded.allocate(*job.device, {}, job.options.comm);
   Executor& executor = sharded.executor();
@@ -60,15 +116,28 @@ std::optional<Finding> check_training(DoctorJob& job) {
   TrainingFigures training{.model = format("{} parameters", format_count(static_cast<double>(parameter_count(config)))),
                            .ranks = static_cast<std::size_t>(comm->size()),
                            .backend = comm->description() + (on_gpus.empty() ? "" : "; " + on_gpus)};
+  training.network_is_slow = job.rates.network_is_slow;
+  if (step) {
+    const std::vector<Operation>& operations = sharded.plan().update;
+    const auto messages = std::count_if(operations.begin(), operations.end(), [](const auto& op) { return collective_of(op); });
+    training.predicted_compute_s = computing(*step);
+    training.predicted_transfers_s = step->communication + static_cast<double>(messages) * job.rates.latency;
+    if (job.nodes.size() > 1)
+      training.tokens_to_balance =
+          step->communication * job.rates.flops / Transformer(config).flops_per_token(sharding.batch.T);
+  }
   for (std::uint64_t update = 1; update <= 5; ++update) {
+    executor.reset_times();
+    job.world->barrier();
     const Timer timer;
     const UpdateResult result =
         executor.run_update(tokens, {.update = update,
-                                     .learning_rate = 1e-2,
+                                     .learning_rate = 3e-3,
                                      .clip_norm = 1,
                                      .tokens = static_cast<double>(sharding.batch.rows()) * comm->size()});
-    const double seconds = timer.seconds();
-    training.update_s = update == 1 ? seconds : std::min(training.update_s, seconds);
+    const double seconds = slowest(*job.world, timer.seconds());
+    const double compute_s = slowest(*job.world, executor.times().total() - executor.times().exposed);
+    if (update == 1 || seconds < training.update_s) training.update_s = seconds, training.compute_s = compute_s;
     training.losses.push_back(result.loss);
     for (const double loss : job.world->gather(result.loss))
       training.agreed = training.agreed && (loss == result.loss || !std::isfinite(loss));
