@@ -135,7 +135,6 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   return peak;
 }
 
-double smallest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 double largest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 
 class CheckpointBench {

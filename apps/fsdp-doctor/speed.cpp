@@ -1,6 +1,6 @@
 #include "fsdp-doctor/speed.hpp"
 
-#include <sys/resource.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -23,8 +23,6 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr double enough_s = 1;  // rounds are repeated for about this time
 
 /// Returns the text of a file of the system without its line end; empty if it cannot be read.
 std::string line_of(const fs::path& path) {
@@ -51,19 +49,18 @@ std::string format_flops(double flops) {
   return flops < 1e12 ? format("{:.3g} GFLOP/s", flops / 1e9) : format("{:.3g} TFLOP/s", flops / 1e12);
 }
 
-/// Processor seconds of all threads of this process.
+/// The time in which a processor has run this thread.
 double processor_seconds() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-/// Calls `measure`, which returns the seconds that it takes with this many bytes, with growing sizes until it takes a quarter
-/// of a second or `most` bytes. `measure` must return the same time on all ranks that take part. Returns the last size.
-std::size_t grow(std::size_t least, std::size_t most, const std::function<double(std::size_t)>& measure) {
+/// Calls `measure`, which returns the seconds that it takes with this many bytes, with growing sizes until it takes `seconds`
+/// or `most` bytes. `measure` must return the same time on all ranks that take part. Returns the last size.
+std::size_t grow(std::size_t least, std::size_t most, double seconds, const std::function<double(std::size_t)>& measure) {
   std::size_t bytes = least;
-  while (measure(bytes) < 0.25 * enough_s && bytes * 4 <= most) bytes *= 4;
+  while (measure(bytes) < seconds && bytes * 4 <= most) bytes *= 4;
   return bytes;
 }
 
@@ -89,25 +86,31 @@ Finding judge_compute(const std::vector<NodeSpeed>& all, DType type, bool on_gpu
                               [&](const auto& other) { return other.*member; });
     };
     const double flops = usual(&NodeSpeed::flops), threads = usual(&NodeSpeed::threads), busy = usual(&NodeSpeed::busy);
-    if (node.flops >= slow * flops) continue;
-    problems.push_back(format("{} multiplies at {:.0f} % of the others' median ({} a rank instead of {})", node.node,
-                              100 * node.flops / flops, format_flops(node.flops), format_flops(flops)));
+    // A rank that shares its processors with others reaches its best speed only by chance: that is compared only if it does
+    // not.
+    const bool few_threads = static_cast<double>(node.threads) < slow * threads,
+               is_interrupted = !on_gpu && node.busy < slow * busy && busy > slow,
+               is_slow = node.flops < slow * flops && (on_gpu || node.busy > slow);
+    if (!few_threads && !is_interrupted && !is_slow) continue;
+    std::string why;
     if (on_gpu) {
       finding.advice = "look there for a limit of power or heat, and for other programs (nvidia-smi -q -d PERFORMANCE,CLOCK)";
-    } else if (static_cast<double>(node.threads) < threads) {
-      problems.back() += format(", with {} instead of {:.0f}", plural(node.threads, "thread"), threads);
+    } else if (few_threads) {
+      why = format(": a rank has {} instead of {:.0f}", plural(node.threads, "thread"), threads);
       finding.advice = format("give ranks there as many cores as elsewhere (srun --cpus-per-task={:.0f})", threads);
-    } else if (node.busy < 0.8 * busy) {
-      problems.back() += format("; its threads ran for {:.0f} % of the time, elsewhere {:.0f} %; its load was {:.1f}",
-                                100 * node.busy, 100 * busy, node.load);
+    } else if (is_interrupted) {
+      why = format(": its processors ran a rank for {:.0f} % of the time, elsewhere {:.0f} %; its load was {:.1f}",
+                   100 * node.busy, 100 * busy, node.load);
       finding.advice =
-          "end other programs there (top), ask for whole nodes (sbatch --exclusive), and see whether its control group "
-          "limits it (cpu.max)";
+          "end other programs there (top), ask for whole nodes (sbatch --exclusive), and see whether its control group limits "
+          "it "
+          "(cpu.max)";
     } else {
-      problems.back() += "; its threads ran all the time";
-      finding.advice =
-          "its processors are slower: look there for a limit of power or heat (turbostat, cpupower frequency-info)";
+      why = ", although nothing interrupted it";
+      finding.advice = "look there for a limit of power or heat (turbostat, cpupower frequency-info)";
     }
+    problems.push_back(format("{} multiplies at {:.0f} % of the others' median ({} a rank, not {}){}", node.node,
+                              100 * node.flops / flops, format_flops(node.flops), format_flops(flops), why));
     finding.advice += format(", or leave it out (sbatch --exclude={}): all ranks wait for the slowest", node.node);
   }
   if (problems.empty()) return finding;
@@ -202,8 +205,8 @@ Finding judge_network(const std::vector<NodeLink>& nodes) {
     problems.push_back(format("{} can do RDMA, and MPI does not use it", list_of(unused)));
     advice.push_back("use an MPI with UCX or libfabric (Open MPI: --mca pml ucx; MPICH: FI_PROVIDER=verbs)");
   }
-  finding.text = format("a node sends and receives {} at once or more, a message takes {:.0f} us ({})", format_rate(least),
-                        1e6 * latency, by_value(names, ways));
+  finding.text = format("each node sends and receives at least {} at once, and a message takes {:.0f} us ({})",
+                        format_rate(least), 1e6 * latency, by_value(names, ways));
   if (problems.empty()) return finding;
   finding.status = Status::warning;
   finding.text += format("; {}", fmt::join(problems, "; "));
@@ -232,16 +235,13 @@ std::optional<Finding> check_compute(DoctorJob& job) {
   double load = 0;
   static_cast<void>(getloadavg(&load, 1));
   const auto stream = job.device->make_stream();
-  const Timer timer;
-  double flops = 0, busy = 0;
-  // The best of several rounds, because a round may be disturbed.
-  for (int round = 0; round < 5 && slowest(*job.world, timer.seconds()) < enough_s; ++round) {
-    const Timer wall;
-    const double before = processor_seconds();
-    flops = std::max(flops, product_rate(type, *job.device, *stream, *job.world, kernels::Trans::no, kernels::Trans::no, 768,
-                                         768, 768, 0.1));
-    busy = std::max(busy, (processor_seconds() - before) / (wall.seconds() * kernels::threads()));
-  }
+  // The fastest product, which nothing has interrupted, shows what the processors can do; `busy` shows how often they do.
+  const std::size_t size = on_gpu ? 4096 : kernels::threads() < 8 ? 384 : 1024;
+  const Timer wall;
+  const double before = processor_seconds();
+  const double flops = product_rate(type, *job.device, *stream, *job.world, kernels::Trans::no, kernels::Trans::no, size, size,
+                                    size, 0.7, smallest);
+  const double busy = (processor_seconds() - before) / wall.seconds();
   const std::size_t bytes = std::size_t{16} << 20;
   const Buffer from = job.device->allocate(bytes), to = job.device->allocate(bytes);
   job.rates.memory =
@@ -259,6 +259,7 @@ std::optional<Finding> check_compute(DoctorJob& job) {
             all[rank],
             processors[rank],
             static_cast<std::size_t>(threads[rank]),
+
             std::min(1.0, busies[rank]),
             loads[rank]};
   }
@@ -285,7 +286,7 @@ std::optional<Finding> check_network(DoctorJob& job) {
       const auto exchange = [&](std::size_t bytes, std::size_t at_once) {
         const Buffer mine = allocate_host(bytes), both = allocate_host(2 * bytes);
         const auto stream = make_host_stream();
-        constexpr std::size_t times = 2;
+        constexpr std::size_t times = 1;
         moved += static_cast<double>(bytes * at_once * (times + 1));
         return time_collective(*stream, *group, at_once, times, [&] {
           group->all_gather(*stream, mine.data(), both.data(), bytes / sizeof(float), DType::f32);
@@ -293,8 +294,9 @@ std::optional<Finding> check_network(DoctorJob& job) {
       };
       latency = exchange(sizeof(float), 20);
       double seconds = 0;
-      const std::size_t bytes = grow(std::size_t{16} << 10, std::size_t{64} << 20,
-                                     [&](std::size_t size) { return 3 * (seconds = exchange(size, 1)); });
+      const std::size_t bytes = grow(std::size_t{16} << 10, std::size_t{64} << 20, 0.05,
+                                     [&](std::size_t size) { return seconds = exchange(size, 1); });
+      for (int i = 0; i < 4 && seconds < 0.25; ++i) seconds = std::min(seconds, exchange(bytes, 1));
       rate = static_cast<double>(bytes) / seconds;
     }
     const std::vector<double> rates = sums_of_nodes(job, job.world->gather(rate)),
@@ -335,7 +337,7 @@ std::optional<Finding> check_files(DoctorJob& job) {
   const std::size_t most = std::max(least, (std::size_t{1} << 30) / static_cast<std::size_t>(ranks));
   FileRates rates{.ranks = static_cast<std::size_t>(ranks)};
   std::vector<std::byte> bytes;
-  grow(least, std::min(most, std::size_t{64} << 20), [&](std::size_t size) {
+  grow(least, std::min(most, std::size_t{64} << 20), 0.25, [&](std::size_t size) {
     const double written = time_together(*job.world, [&] {
       fs::remove(file_of(rank));
       bytes.assign(size, std::byte{1});

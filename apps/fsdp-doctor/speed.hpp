@@ -18,7 +18,7 @@ struct NodeSpeed {
   double flops = 0;            // FLOP/s of matrix products
   std::string processor = {};  // its name, or that of the GPU; only nodes with the same one are compared
   std::size_t threads = 1;
-  double busy = 1;  // the share of the time in which a processor ran the rank's threads
+  double busy = 1;  // the share of the time in which a processor ran the rank (its first thread)
   double load = 0;  // the load of the node (/proc/loadavg) before the check
 };
 Finding judge_compute(const std::vector<NodeSpeed>& nodes, DType type, bool on_gpu);

@@ -18,6 +18,8 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+double smallest(std::vector<double> values) { return *std::min_element(values.begin(), values.end()); }
+
 std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work) {
   work();
   stream.synchronize();
@@ -43,7 +45,7 @@ namespace {
 
 template <class E>
 double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
-                       std::size_t m, std::size_t n, std::size_t k, double seconds) {
+                       std::size_t m, std::size_t n, std::size_t k, double seconds, double (*pick)(std::vector<double>)) {
   Buffer a, b, out;
   const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<E*>(buffer.data()); };
   agree(group, [&] {
@@ -56,7 +58,7 @@ double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Tr
     kernels::convert(stream, pointer(b), values, k * n);
     stream.synchronize();
   });
-  const double time = median(time_calls(stream, seconds, [&] {
+  const double time = pick(time_calls(stream, seconds, [&] {
     kernels::gemm(stream, trans_a, trans_b, m, n, k, pointer(a), trans_a == kernels::Trans::yes ? m : k, pointer(b),
                   trans_b == kernels::Trans::yes ? k : n, pointer(out), n, kernels::Write::overwrite);
   }));
@@ -67,9 +69,9 @@ double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Tr
 }  // namespace
 
 double product_rate(DType type, Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
-                    std::size_t m, std::size_t n, std::size_t k, double seconds) {
-  return with_element(type,
-                      [&]<class E>() { return product_rate_of<E>(device, stream, group, trans_a, trans_b, m, n, k, seconds); });
+                    std::size_t m, std::size_t n, std::size_t k, double seconds, double (*pick)(std::vector<double>)) {
+  return with_element(
+      type, [&]<class E>() { return product_rate_of<E>(device, stream, group, trans_a, trans_b, m, n, k, seconds, pick); });
 }
 
 double slowest(Group& group, double seconds) {
