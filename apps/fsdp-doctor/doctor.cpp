@@ -45,7 +45,8 @@ constexpr Check checks[] = {
     {"compute", "matrix products on all nodes", check_compute},
     {"network", "messages between the nodes", check_network},
     {"files", "writing and reading by all ranks at once", check_files},
-    {"training", "a tiny training run over all ranks", check_training},
+    {"training", "a small training run over all ranks", check_training},
+    {"update", "where the time of an update goes", check_update},
 };
 
 /// Thrown by a rank after it has printed an error that only this rank has, while other ranks wait for it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -102,8 +103,7 @@ Finding judge_compute(const std::vector<NodeSpeed>& all, DType type, bool on_gpu
       why = format(": its processors ran a rank for {:.0f} % of the time, elsewhere {:.0f} %; its load was {:.1f}",
                    100 * node.busy, 100 * busy, node.load);
       finding.advice =
-          "end other programs there (top), ask for whole nodes (sbatch --exclusive), and see whether its control group limits "
-          "it "
+          "end other programs there (top), ask for whole nodes (sbatch --exclusive), and look for a limit of its control group "
           "(cpu.max)";
     } else {
       why = ", although nothing interrupted it";
@@ -235,13 +235,20 @@ std::optional<Finding> check_compute(DoctorJob& job) {
   double load = 0;
   static_cast<void>(getloadavg(&load, 1));
   const auto stream = job.device->make_stream();
-  // The fastest product, which nothing has interrupted, shows what the processors can do; `busy` shows how often they do.
-  const std::size_t size = on_gpu ? 4096 : kernels::threads() < 8 ? 384 : 1024;
-  const Timer wall;
-  const double before = processor_seconds();
-  const double flops = product_rate(type, *job.device, *stream, *job.world, kernels::Trans::no, kernels::Trans::no, size, size,
-                                    size, 0.7, smallest);
-  const double busy = (processor_seconds() - before) / wall.seconds();
+  // The fastest product, which nothing has interrupted, shows what the processors can do; `busy` shows how often they do. A
+  // product is large enough if it takes half a millisecond.
+  double flops = 0, busy = 0;
+  const auto measure = [&](std::size_t size, double seconds) {
+    const Timer wall;
+    const double before = processor_seconds();
+    flops = product_rate(type, *job.device, *stream, *job.world, kernels::Trans::no, kernels::Trans::no, size, size, size,
+                         seconds, smallest);
+    busy = (processor_seconds() - before) / wall.seconds();
+    return slowest(*job.world, 2 * std::pow(static_cast<double>(size), 3) / flops);
+  };
+  std::size_t size = 256;
+  while (measure(size, 0.05) < 0.5e-3 && size < 4096) size *= 2;
+  measure(size, 0.5);
   const std::size_t bytes = std::size_t{16} << 20;
   const Buffer from = job.device->allocate(bytes), to = job.device->allocate(bytes);
   job.rates.memory =
@@ -259,7 +266,6 @@ std::optional<Finding> check_compute(DoctorJob& job) {
             all[rank],
             processors[rank],
             static_cast<std::size_t>(threads[rank]),
-
             std::min(1.0, busies[rank]),
             loads[rank]};
   }
@@ -292,7 +298,7 @@ std::optional<Finding> check_network(DoctorJob& job) {
           group->all_gather(*stream, mine.data(), both.data(), bytes / sizeof(float), DType::f32);
         });
       };
-      latency = exchange(sizeof(float), 20);
+      latency = std::min(exchange(sizeof(float), 20), exchange(sizeof(float), 20));
       double seconds = 0;
       const std::size_t bytes = grow(std::size_t{16} << 10, std::size_t{64} << 20, 0.05,
                                      [&](std::size_t size) { return seconds = exchange(size, 1); });
@@ -332,23 +338,25 @@ std::optional<Finding> check_network(DoctorJob& job) {
 std::optional<Finding> check_files(DoctorJob& job) {
   if (!job.world->all(job.probe != nullptr)) return std::nullopt;
   const int ranks = job.world->size(), rank = job.world->rank();
-  const auto file_of = [&](int owner) { return job.probe->path() / format("rank-{}", owner); };
+  // Each size has names of its own, which no node has in a cache.
+  const auto file_of = [&](int owner, std::size_t size) { return job.probe->path() / format("rank-{}-{}", owner, size); };
   constexpr std::size_t least = std::size_t{1} << 20;
   const std::size_t most = std::max(least, (std::size_t{1} << 30) / static_cast<std::size_t>(ranks));
   FileRates rates{.ranks = static_cast<std::size_t>(ranks)};
   std::vector<std::byte> bytes;
   grow(least, std::min(most, std::size_t{64} << 20), 0.25, [&](std::size_t size) {
     const double written = time_together(*job.world, [&] {
-      fs::remove(file_of(rank));
       bytes.assign(size, std::byte{1});
-      write_as_saves(file_of(rank), bytes);
+      write_as_saves(file_of(rank, size), bytes);
     });
     // Another node's file, if there is another node: it is in no cache of this node.
-    const fs::path other = file_of((rank + std::max(1, ranks / 2)) % ranks);
+    const fs::path other = file_of((rank + std::max(1, ranks / 2)) % ranks, size);
     const double read = time_together(*job.world, [&] {
       drop_from_cache(other);
       InputFile(other).read(0, bytes.data(), size);
     });
+    std::error_code ignored;
+    fs::remove(file_of(rank, size), ignored);
     const double all = static_cast<double>(size) * ranks, write_s = slowest(*job.world, written),
                  read_s = slowest(*job.world, read);
     rates.bytes = static_cast<double>(size), rates.write = all / write_s, rates.read = all / read_s;

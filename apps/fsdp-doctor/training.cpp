@@ -59,32 +59,8 @@ Finding judge_training(const TrainingFigures& training) {
   const double first = training.losses.front(), last = training.losses.back();
   finding.text = format("{} of {} on {} ({}): loss {:.3f} to {:.3f}, {:.1f} ms each", plural(training.losses.size(), "update"),
                         training.model, plural(training.ranks, "rank"), training.backend, first, last, 1e3 * training.update_s);
-  const double transfers_s = training.update_s - training.compute_s;
-  if (training.compute_s > 0) {
-    finding.figures["compute_s"] = training.compute_s;
-    finding.text += format("; {:.1f} ms computing", 1e3 * training.compute_s);
-    if (training.predicted_compute_s > 0) finding.text += format(" (predicted {:.1f})", 1e3 * training.predicted_compute_s);
-    finding.text += format(", {:.1f} ms in transfers", 1e3 * transfers_s);
-    if (training.predicted_compute_s > 0) finding.text += format(" (predicted {:.1f})", 1e3 * training.predicted_transfers_s);
-    finding.figures["predicted_compute_s"] = training.predicted_compute_s;
-    finding.figures["predicted_transfers_s"] = training.predicted_transfers_s;
-  }
-  if (training.tokens_to_balance > 0) {
-    finding.text += format("; computing takes as long as transfers between nodes if a rank has {} tokens in a micro-batch",
-                           format_count(training.tokens_to_balance));
-    finding.figures["tokens_to_balance"] = training.tokens_to_balance;
-  }
   const bool finite = std::all_of(training.losses.begin(), training.losses.end(), [](double x) { return std::isfinite(x); });
-  if (finite && training.agreed && last < first) {
-    if (!training.network_is_slow || transfers_s < training.compute_s) return finding;
-    finding.status = Status::warning;
-    finding.text += format("; the network takes {:.0f} % of an update", 100 * transfers_s / training.update_s);
-    finding.advice =
-        "repair the network first; then larger micro-batches (--batch-size), copies of the model on each node "
-        "(--sharding-strategy hybrid), --sharding-strategy grad-op, --precision bf16 with --reduce-dtype bf16, or "
-        "--comm-thread";
-    return finding;
-  }
+  if (finite && training.agreed && last < first) return finding;
   finding.status = Status::failed;
   finding.text += !finite            ? "; the loss is not finite"
                   : !training.agreed ? "; the ranks have different losses"
@@ -92,6 +68,31 @@ Finding judge_training(const TrainingFigures& training) {
   finding.advice =
       "some node computes or sends wrong numbers: run the check on fewer nodes to find out which; memory errors are in the "
       "system's log (dmesg, nvidia-smi -q -d ECC)";
+  return finding;
+}
+
+Finding judge_update(const UpdateSplit& split, bool network_is_slow) {
+  const double transfers = split.total - split.compute;
+  const auto predicted = [&](double seconds) {
+    return split.predicted_compute > 0 ? format(" (predicted {:.1f})", 1e3 * seconds) : std::string();
+  };
+  Finding finding{.text = format("{:.1f} ms: {:.1f} ms computing{}, {:.1f} ms in transfers{}", 1e3 * split.total,
+                                 1e3 * split.compute, predicted(split.predicted_compute), 1e3 * transfers,
+                                 predicted(split.predicted_transfers))};
+  finding.figures = {{"update_s", split.total},
+                     {"compute_s", split.compute},
+                     {"predicted_compute_s", split.predicted_compute},
+                     {"predicted_transfers_s", split.predicted_transfers},
+                     {"tokens_to_balance", split.tokens_to_balance}};
+  if (split.tokens_to_balance > 0)
+    finding.text += format("; a rank needs {} tokens in a micro-batch to compute for as long as its node sends",
+                           format_count(split.tokens_to_balance));
+  if (!network_is_slow || transfers < split.compute) return finding;
+  finding.status = Status::warning;
+  finding.text += format("; the network takes {:.0f} % of an update", 100 * transfers / split.total);
+  finding.advice =
+      "repair the network; less goes through it with larger micro-batches (--batch-size), a copy of the model on each node "
+      "(--sharding-strategy hybrid), --sharding-strategy grad-op, or --precision bf16 --reduce-dtype bf16";
   return finding;
 }
 
@@ -116,15 +117,14 @@ std::optional<Finding> check_training(DoctorJob& job) {
   TrainingFigures training{.model = format("{} parameters", format_count(static_cast<double>(parameter_count(config)))),
                            .ranks = static_cast<std::size_t>(comm->size()),
                            .backend = comm->description() + (on_gpus.empty() ? "" : "; " + on_gpus)};
-  training.network_is_slow = job.rates.network_is_slow;
+  UpdateSplit split;
   if (step) {
     const std::vector<Operation>& operations = sharded.plan().update;
     const auto messages = std::count_if(operations.begin(), operations.end(), [](const auto& op) { return collective_of(op); });
-    training.predicted_compute_s = computing(*step);
-    training.predicted_transfers_s = step->communication + static_cast<double>(messages) * job.rates.latency;
+    split.predicted_compute = computing(*step);
+    split.predicted_transfers = step->communication + static_cast<double>(messages) * job.rates.latency;
     if (job.nodes.size() > 1)
-      training.tokens_to_balance =
-          step->communication * job.rates.flops / Transformer(config).flops_per_token(sharding.batch.T);
+      split.tokens_to_balance = step->communication * job.rates.flops / Transformer(config).flops_per_token(sharding.batch.T);
   }
   for (std::uint64_t update = 1; update <= 5; ++update) {
     executor.reset_times();
@@ -137,12 +137,19 @@ std::optional<Finding> check_training(DoctorJob& job) {
                                      .tokens = static_cast<double>(sharding.batch.rows()) * comm->size()});
     const double seconds = slowest(*job.world, timer.seconds());
     const double compute_s = slowest(*job.world, executor.times().total() - executor.times().exposed);
-    if (update == 1 || seconds < training.update_s) training.update_s = seconds, training.compute_s = compute_s;
+    if (update == 1 || seconds < split.total) split.total = seconds, split.compute = compute_s;
     training.losses.push_back(result.loss);
     for (const double loss : job.world->gather(result.loss))
       training.agreed = training.agreed && (loss == result.loss || !std::isfinite(loss));
   }
+  training.update_s = split.total;
+  if (split.compute > 0) job.split = split;
   return judge_training(training);
+}
+
+std::optional<Finding> check_update(DoctorJob& job) {
+  if (!job.split) return std::nullopt;
+  return judge_update(*job.split, job.rates.network_is_slow);
 }
 
 }  // namespace fsdp
