@@ -93,24 +93,25 @@ Finding judge_compute(const std::vector<NodeSpeed>& all, DType type, bool on_gpu
                is_interrupted = !on_gpu && node.busy < slow * busy && busy > slow,
                is_slow = node.flops < slow * flops && (on_gpu || node.busy > slow);
     if (!few_threads && !is_interrupted && !is_slow) continue;
-    std::string why;
+    std::string problem = format("{} multiplies at {:.0f} % of the others' median ({} a rank, not {})", node.node,
+                                 100 * node.flops / flops, format_flops(node.flops), format_flops(flops));
     if (on_gpu) {
       finding.advice = "look there for a limit of power or heat, and for other programs (nvidia-smi -q -d PERFORMANCE,CLOCK)";
     } else if (few_threads) {
-      why = format(": a rank has {} instead of {:.0f}", plural(node.threads, "thread"), threads);
+      problem = format("a rank on {} has {}, elsewhere {:.0f}: it multiplies at {}, elsewhere at {}", node.node,
+                       plural(node.threads, "thread"), threads, format_flops(node.flops), format_flops(flops));
       finding.advice = format("give ranks there as many cores as elsewhere (srun --cpus-per-task={:.0f})", threads);
     } else if (is_interrupted) {
-      why = format(": its processors ran a rank for {:.0f} % of the time, elsewhere {:.0f} %; its load was {:.1f}",
-                   100 * node.busy, 100 * busy, node.load);
+      problem += format(": its processors ran a rank for {:.0f} % of the time, elsewhere {:.0f} %; its load was {:.1f}",
+                        100 * node.busy, 100 * busy, node.load);
       finding.advice =
           "end other programs there (top), ask for whole nodes (sbatch --exclusive), and look for a limit of its control group "
           "(cpu.max)";
     } else {
-      why = ", although nothing interrupted it";
+      problem += ", although nothing interrupted it";
       finding.advice = "look there for a limit of power or heat (turbostat, cpupower frequency-info)";
     }
-    problems.push_back(format("{} multiplies at {:.0f} % of the others' median ({} a rank, not {}){}", node.node,
-                              100 * node.flops / flops, format_flops(node.flops), format_flops(flops), why));
+    problems.push_back(problem);
     finding.advice += format(", or leave it out (sbatch --exclude={}): all ranks wait for the slowest", node.node);
   }
   if (problems.empty()) return finding;
@@ -344,24 +345,30 @@ std::optional<Finding> check_files(DoctorJob& job) {
   const std::size_t most = std::max(least, (std::size_t{1} << 30) / static_cast<std::size_t>(ranks));
   FileRates rates{.ranks = static_cast<std::size_t>(ranks)};
   std::vector<std::byte> bytes;
-  grow(least, std::min(most, std::size_t{64} << 20), 0.25, [&](std::size_t size) {
-    const double written = time_together(*job.world, [&] {
-      bytes.assign(size, std::byte{1});
-      write_as_saves(file_of(rank, size), bytes);
+  try {
+    grow(least, std::min(most, std::size_t{64} << 20), 0.25, [&](std::size_t size) {
+      const double written = time_together(*job.world, [&] {
+        bytes.assign(size, std::byte{1});
+        write_as_saves(file_of(rank, size), bytes);
+      });
+      // Another node's file, if there is another node: it is in no cache of this node.
+      const fs::path other = file_of((rank + std::max(1, ranks / 2)) % ranks, size);
+      const double read = time_together(*job.world, [&] {
+        drop_from_cache(other);
+        InputFile(other).read(0, bytes.data(), size);
+      });
+      std::error_code ignored;
+      fs::remove(file_of(rank, size), ignored);
+      const double all = static_cast<double>(size) * ranks, write_s = slowest(*job.world, written),
+                   read_s = slowest(*job.world, read);
+      rates.bytes = static_cast<double>(size), rates.write = all / write_s, rates.read = all / read_s;
+      return write_s + read_s;
     });
-    // Another node's file, if there is another node: it is in no cache of this node.
-    const fs::path other = file_of((rank + std::max(1, ranks / 2)) % ranks, size);
-    const double read = time_together(*job.world, [&] {
-      drop_from_cache(other);
-      InputFile(other).read(0, bytes.data(), size);
-    });
-    std::error_code ignored;
-    fs::remove(file_of(rank, size), ignored);
-    const double all = static_cast<double>(size) * ranks, write_s = slowest(*job.world, written),
-                 read_s = slowest(*job.world, read);
-    rates.bytes = static_cast<double>(size), rates.write = all / write_s, rates.read = all / read_s;
-    return write_s + read_s;
-  });
+  } catch (const CollectiveError& error) {
+    Finding finding = failed_by(error.what());
+    finding.advice = "free space there (df, quota), or choose another --save-dir";
+    return finding;
+  }
   return judge_files(rates);
 }
 
