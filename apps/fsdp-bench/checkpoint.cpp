@@ -62,13 +62,8 @@ class Scratch {
   /// Drops the files, which must be on disk, from the page cache. The next read comes from the disk, or from a cache of a file
   /// server.
   void forget() const {
-    for (const auto& entry : fs::recursive_directory_iterator(path_)) {
-      if (!entry.is_regular_file()) continue;
-      const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-      if (fd < 0) continue;
-      ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-      ::close(fd);
-    }
+    for (const auto& entry : fs::recursive_directory_iterator(path_))
+      if (entry.is_regular_file()) drop_from_cache(entry.path());
   }
 
  private:
@@ -91,13 +86,6 @@ void write_plain(const fs::path& path, std::span<const std::byte> bytes) {
   ::close(fd);
   errno = error;
   check_errno(good, "write " + path.string());
-}
-
-/// Writes a file in the same way as a save: in large pieces, and without the page cache if the file system allows it.
-void write_as_saves(const fs::path& path, std::span<const std::byte> bytes) {
-  OutputFile output(path);
-  output.write(0, bytes.data(), bytes.size());
-  output.finish();
 }
 
 /// Copies the first `bytes` of the concatenated files into one file, durably.
@@ -147,7 +135,6 @@ std::size_t run_and_measure(const std::vector<std::string>& words, const fs::pat
   return peak;
 }
 
-double smallest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 double largest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 
 class CheckpointBench {
@@ -236,13 +223,7 @@ class CheckpointBench {
     if (!forwards) std::reverse(calls.begin(), calls.end());
     for (const auto& call : calls) call();
   }
-  /// Returns the seconds until all ranks have finished `work`, which must not communicate.
-  double together(const std::function<void()>& work) {
-    world_.barrier();
-    const Timer timer;
-    agree(world_, work);
-    return timer.seconds();
-  }
+  double together(const std::function<void()>& work) { return time_together(world_, work); }
 
   double update() {
     world_.barrier();

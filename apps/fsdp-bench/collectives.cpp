@@ -33,10 +33,6 @@ struct Seconds {
 
 std::size_t rounds_for(std::size_t bytes) { return std::clamp<std::size_t>((std::size_t{512} << 20) / bytes, 9, 201); }
 
-double slowest(Group& comm, double seconds) {
-  return 1e-9 * static_cast<double>(comm.max(static_cast<std::size_t>(1e9 * seconds)));
-}
-
 /// Measures the three calls in alternation, for several rounds. Returns the median time of each call on its slowest rank. Short
 /// calls are repeated within one measurement.
 Seconds measure(const Contest& contest, std::size_t bytes, Group& comm) {
@@ -107,25 +103,6 @@ std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Commu
   return json_wanted ? json.dump() + "\n" : text;
 }
 
-namespace {
-
-/// Returns the seconds of a call on the slowest rank: the median over rounds of several calls. The host waits for each round,
-/// because calls that go through host memory cannot be timed on the stream.
-double measure_on(Stream& stream, std::size_t bytes, Group& world, const std::function<void()>& call) {
-  const std::size_t at_once = bytes < std::size_t{1} << 20 ? 20 : 5;
-  std::vector<double> times;
-  for (std::size_t round = 0; round < 10; ++round) {
-    world.barrier();
-    const Timer timer;
-    for (std::size_t i = 0; i < at_once; ++i) call();
-    stream.synchronize();
-    if (round > 0) times.push_back(timer.seconds() / static_cast<double>(at_once));
-  }
-  return slowest(world, median(std::move(times)));
-}
-
-}  // namespace
-
 std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator& world, Device& device) {
   const auto ranks = static_cast<std::size_t>(world.size());
   Mesh mesh = make_mesh(world, world.size(), 1);
@@ -150,8 +127,10 @@ std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator&
   for (std::size_t bytes = std::size_t{4} << 10; bytes <= largest; bytes *= bytes < std::size_t{4} << 20 ? 16 : 4) {
     const std::size_t count = bytes / sizeof(float) / ranks, whole = count * ranks;
     const double w = static_cast<double>(whole * sizeof(float)), sent = w - w / static_cast<double>(ranks);
-    const double copy =
-        measure_on(*stream, bytes, world, [&] { stream->copy(other.data(), slot.data(), whole * sizeof(float)); });
+    const auto measure_on = [&](const std::function<void()>& call) {
+      return time_collective(*stream, world, bytes < std::size_t{1} << 20 ? 20 : 5, 9, call);
+    };
+    const double copy = measure_on([&] { stream->copy(other.data(), slot.data(), whole * sizeof(float)); });
     struct Row {
       const char* name;
       double sent;
@@ -163,7 +142,7 @@ std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator&
           [&] { data.reduce_scatter(*stream, floats(slot), floats(shard), count, Into::overwrite, DType::f32); }},
          {"all-reduce", 2 * sent, [&] { data.all_reduce(*stream, floats(slot), whole, DType::f32); }}}};
     for (const Row& row : rows) {
-      const double time = measure_on(*stream, bytes, world, row.call);
+      const double time = measure_on(row.call);
       const double of_link = figures ? row.sent / time / figures->link_bandwidth : 0;
       text += format("{:<15} {:>9} {:>10.3f} {:>8.2f} {:>8.2f} {:>8} {:>10.3f}\n", row.name, format_bytes(w), 1e3 * time,
                      w / time / 1e9, row.sent / time / 1e9, figures ? format("{:.0f} %", 100 * of_link) : std::string("-"),

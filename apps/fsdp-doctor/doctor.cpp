@@ -16,6 +16,7 @@
 #include "comm/threads/threads.hpp"
 #include "fsdp-doctor/gpus.hpp"
 #include "fsdp-doctor/machine.hpp"
+#include "fsdp-doctor/speed.hpp"
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
 #include "fsdp-doctor/training.hpp"
@@ -41,7 +42,11 @@ constexpr Check checks[] = {
     {"clocks", "clocks of the nodes", check_clocks},
     {"save folder", "writing and reading in the save folder", check_save_folder, true},
     {"HDF5", "a file of HDF5", check_hdf5, true},
-    {"training", "a tiny training run over all ranks", check_training},
+    {"compute", "matrix products on all nodes", check_compute},
+    {"network", "messages between the nodes", check_network},
+    {"files", "writing and reading by all ranks at once", check_files},
+    {"training", "a small training run over all ranks", check_training},
+    {"update", "where the time of an update goes", check_update},
 };
 
 /// Thrown by a rank after it has printed an error that only this rank has, while other ranks wait for it.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "base/format.hpp"
@@ -31,18 +32,39 @@ std::string processor_model() {
   return "a processor without a name";
 }
 
-/// Returns the number of processors that this job may use on its node, regardless of this process's binding. To find it, a
-/// thread extends its own CPU affinity, which the control group limits. Slurm's SLURM_CPUS_ON_NODE is another limit.
-std::size_t processors_of_job() {
-  std::size_t count = 1;
+/// The numbers of processors and of their cores. A core with two processors (hyperthreads) counts once.
+struct Processors {
+  std::size_t count = 0, cores = 0;
+};
+Processors count_of(const cpu_set_t& set) {
+  std::set<std::string> cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) {
+      std::ifstream file(format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
+      std::string siblings;
+      cores.insert(std::getline(file, siblings) ? siblings : std::to_string(cpu));
+    }
+  return {static_cast<std::size_t>(CPU_COUNT(&set)), cores.size()};
+}
+
+/// Returns the value of an environment variable, 0 if it is not a number above 0.
+std::size_t number_in(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? static_cast<std::size_t>(std::max(0, std::atoi(value))) : 0;
+}
+
+/// Returns the processors that this job may use on its node, regardless of this process's binding. To find them, a thread
+/// extends its own CPU affinity, which the control group limits. Slurm's SLURM_CPUS_ON_NODE is another limit.
+Processors processors_of_job() {
+  Processors all{1, 1};
   std::thread([&] {
-    cpu_set_t all;
-    std::memset(&all, 0xff, sizeof all);
-    static_cast<void>(sched_setaffinity(0, sizeof all, &all));
-    if (sched_getaffinity(0, sizeof all, &all) == 0) count = static_cast<std::size_t>(CPU_COUNT(&all));
+    cpu_set_t set;
+    std::memset(&set, 0xff, sizeof set);
+    static_cast<void>(sched_setaffinity(0, sizeof set, &set));
+    if (sched_getaffinity(0, sizeof set, &set) == 0) all = count_of(set);
   }).join();
-  const char* const given = std::getenv("SLURM_CPUS_ON_NODE");
-  return given && std::atoi(given) > 0 ? std::min(count, static_cast<std::size_t>(std::atoi(given))) : count;
+  const std::size_t given = number_in("SLURM_CPUS_ON_NODE");
+  return given > 0 ? Processors{std::min(all.count, given), std::min(all.cores, given)} : all;
 }
 
 std::vector<std::string> those(const std::vector<std::string>& nodes, const std::vector<bool>& which) {
@@ -80,16 +102,22 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
       nodes.push_back(node.node);
     }
   };
-  Problem squeezed, crowded, idle;
+  Problem squeezed, unasked, crowded, idle;
   Finding finding;
   for (const NodeThreads& node : nodes) {
-    finding.figures[node.node] = {
-        {"ranks", node.ranks}, {"threads", node.threads}, {"bound_to", node.bound}, {"processors", node.processors}};
+    finding.figures[node.node] = {{"ranks", node.ranks},
+                                  {"threads", node.threads},
+                                  {"bound_to", node.bound},
+                                  {"processors", node.processors},
+                                  {"asked", node.asked}};
     if (node.threads > node.bound && node.bound < node.processors)
       squeezed.add(node);
+    else if (!on_gpu && node.bound < std::min(node.asked, node.processors))
+      unasked.add(node);
     else if (node.threads > std::min(node.bound, node.processors))
       crowded.add(node);
-    else if (!on_gpu && 2 * node.threads < node.processors)
+    else if (!on_gpu &&
+             (2 * node.threads < node.processors || (node.bound < node.processors && 2 * node.bound_cores <= node.cores)))
       idle.add(node);
   }
   const auto describe = [](const Problem& problem, std::size_t processors) {
@@ -104,6 +132,14 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
     finding.advice =
         "do not bind ranks (mpirun --bind-to none), or bind each to its own processors (srun --cpu-bind=cores with "
         "--cpus-per-task)";
+  } else if (unasked.first) {
+    finding.status = Status::warning;
+    finding.text =
+        format("{}, although the job has asked for {}", describe(unasked, unasked.first->bound), unasked.first->asked);
+    finding.advice = format(
+        "give --cpus-per-task={} to srun, too, which does not take it from sbatch or salloc since Slurm 22.05 (or set "
+        "SRUN_CPUS_PER_TASK), or do not bind ranks (srun --cpu-bind=none, mpirun --bind-to none)",
+        unasked.first->asked / unasked.first->ranks);
   } else if (crowded.first) {
     const NodeThreads& node = *crowded.first;
     const std::size_t processors = std::min(node.bound, node.processors), each = processors / node.ranks;
@@ -116,7 +152,7 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
                                      plural(each, "thread"), each, each);
   } else if (idle.first) {
     finding.status = Status::warning;
-    finding.text = format("{}: most processors are idle", describe(idle, idle.first->processors));
+    finding.text = format("{}: half of the cores, or more, are idle", describe(idle, idle.first->processors));
     finding.advice = format(
         "unset OMP_NUM_THREADS, start more ranks, or bind each rank to more than one core (mpirun --bind-to "
         "none, srun --cpus-per-task={})",
@@ -217,8 +253,8 @@ std::optional<Finding> check_processors(DoctorJob& job) {
   const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
   const std::string mine = format("{}, {}", all.substr(begin, all.find(" (", begin) - begin),
                                   kernels::multiplies(DType::bf16) ? "multiplies bf16" : "multiplies bf16 as fp32");
-  return judge_processors(job.nodes, of_leaders(job, job.world->gather(mine)),
-                          of_leaders(job, job.world->gather(processor_model())));
+  job.processors = of_leaders(job, job.world->gather(processor_model()));
+  return judge_processors(job.nodes, of_leaders(job, job.world->gather(mine)), job.processors);
 }
 
 std::optional<Finding> check_threads(DoctorJob& job) {
@@ -231,14 +267,21 @@ std::optional<Finding> check_threads(DoctorJob& job) {
   std::vector<std::int64_t> users(CPU_SETSIZE);
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu) users[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
   job.node->sum(users);
-  const auto bound = static_cast<double>(std::count_if(users.begin(), users.end(), [](auto n) { return n > 0; }));
-  const std::vector<double> threads = sums_of_nodes(job, job.world->gather(on_gpu ? 1 : share.threads));
-  const std::vector<double> bounds = of_leaders(job, job.world->gather(bound));
-  const std::vector<double> processors = of_leaders(job, job.world->gather(static_cast<double>(processors_of_job())));
+  CPU_ZERO(&mask);
+  for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
+    if (users[cpu] > 0) CPU_SET(cpu, &mask);
+  const Processors bound = count_of(mask), all = processors_of_job();
+  const std::vector<double> threads = sums_of_nodes(job, job.world->gather(on_gpu ? 1 : share.threads)),
+                            asked =
+                                sums_of_nodes(job, job.world->gather(static_cast<double>(number_in("SLURM_CPUS_PER_TASK"))));
+  const auto of_node = [&](std::size_t value) { return of_leaders(job, job.world->gather(static_cast<double>(value))); };
+  const std::vector<double> bounds = of_node(bound.count), bound_cores = of_node(bound.cores), processors = of_node(all.count),
+                            cores = of_node(all.cores);
   std::vector<NodeThreads> nodes;
-  for (std::size_t i = 0; i < job.nodes.size(); ++i)
-    nodes.push_back({job.nodes[i], job.ranks_of(i), static_cast<std::size_t>(threads[i]), static_cast<std::size_t>(bounds[i]),
-                     static_cast<std::size_t>(processors[i])});
+  for (std::size_t i = 0; i < job.nodes.size(); ++i) {
+    const auto n = [&](const std::vector<double>& values) { return static_cast<std::size_t>(values[i]); };
+    nodes.push_back({job.nodes[i], job.ranks_of(i), n(threads), n(bounds), n(processors), n(bound_cores), n(cores), n(asked)});
+  }
   return judge_threads(nodes, on_gpu);
 }
 

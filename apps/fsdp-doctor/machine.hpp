@@ -19,6 +19,8 @@ struct NodeThreads {
   std::size_t ranks = 1, threads = 1;
   std::size_t bound = 1;       // the number of processors on which at least one of the ranks may run
   std::size_t processors = 1;  // the number of processors of the node that the job may use, regardless of the ranks' binding
+  std::size_t bound_cores = bound, cores = processors;  // the cores of these processors, which often have two processors each
+  std::size_t asked = 0;                                // the processors that Slurm was asked for, for all ranks; 0: unknown
 };
 /// `on_gpu` is true if GPUs compute: idle processors are then normal.
 Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu);

@@ -1,4 +1,4 @@
-// A check that trains a tiny model on all ranks.
+// A check that trains a small model on all ranks, and compares where its time goes with the plan's prediction.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,11 @@ struct TrainingFigures {
   std::string backend = {};  // "MPI between 2 nodes, shared memory within"
 };
 Finding judge_training(const TrainingFigures& training);
+Finding judge_update(const UpdateSplit& split, bool network_is_slow);
 
+/// Also sets job.split.
 std::optional<Finding> check_training(DoctorJob& job);
+/// Returns no finding without job.split.
+std::optional<Finding> check_update(DoctorJob& job);
 
 }  // namespace fsdp

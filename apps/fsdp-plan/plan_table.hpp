@@ -11,12 +11,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/options.hpp"
-#include "fsdp-plan/prediction.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "fsdp/traffic.hpp"
 #include "train/memory.hpp"
 #include "train/options.hpp"
+#include "train/prediction.hpp"
 
 namespace fsdp {
 

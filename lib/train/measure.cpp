@@ -1,10 +1,14 @@
 #include "train/measure.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/philox.hpp"
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
+#include "files/output_file.hpp"
 
 namespace fsdp {
 
@@ -13,6 +17,8 @@ double median(std::vector<double> values) {
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
+
+double smallest(std::vector<double> values) { return *std::min_element(values.begin(), values.end()); }
 
 std::vector<double> time_calls(Stream& stream, double seconds, const std::function<void()>& work) {
   work();
@@ -39,7 +45,7 @@ namespace {
 
 template <class E>
 double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
-                       std::size_t m, std::size_t n, std::size_t k, double seconds) {
+                       std::size_t m, std::size_t n, std::size_t k, double seconds, double (*pick)(std::vector<double>)) {
   Buffer a, b, out;
   const auto pointer = [](const Buffer& buffer) { return reinterpret_cast<E*>(buffer.data()); };
   agree(group, [&] {
@@ -52,7 +58,7 @@ double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Tr
     kernels::convert(stream, pointer(b), values, k * n);
     stream.synchronize();
   });
-  const double time = median(time_calls(stream, seconds, [&] {
+  const double time = pick(time_calls(stream, seconds, [&] {
     kernels::gemm(stream, trans_a, trans_b, m, n, k, pointer(a), trans_a == kernels::Trans::yes ? m : k, pointer(b),
                   trans_b == kernels::Trans::yes ? k : n, pointer(out), n, kernels::Write::overwrite);
   }));
@@ -63,9 +69,46 @@ double product_rate_of(Device& device, Stream& stream, Group& group, kernels::Tr
 }  // namespace
 
 double product_rate(DType type, Device& device, Stream& stream, Group& group, kernels::Trans trans_a, kernels::Trans trans_b,
-                    std::size_t m, std::size_t n, std::size_t k, double seconds) {
-  return with_element(type,
-                      [&]<class E>() { return product_rate_of<E>(device, stream, group, trans_a, trans_b, m, n, k, seconds); });
+                    std::size_t m, std::size_t n, std::size_t k, double seconds, double (*pick)(std::vector<double>)) {
+  return with_element(
+      type, [&]<class E>() { return product_rate_of<E>(device, stream, group, trans_a, trans_b, m, n, k, seconds, pick); });
+}
+
+double slowest(Group& group, double seconds) {
+  return 1e-9 * static_cast<double>(group.max(static_cast<std::size_t>(1e9 * seconds)));
+}
+
+double time_collective(Stream& stream, Group& group, std::size_t at_once, std::size_t rounds,
+                       const std::function<void()>& call) {
+  std::vector<double> times;
+  for (std::size_t round = 0; round <= rounds; ++round) {
+    group.barrier();
+    const Timer timer;
+    for (std::size_t i = 0; i < at_once; ++i) call();
+    stream.synchronize();
+    if (round > 0) times.push_back(timer.seconds() / static_cast<double>(at_once));
+  }
+  return slowest(group, median(std::move(times)));
+}
+
+double time_together(Group& group, const std::function<void()>& work) {
+  group.barrier();
+  const Timer timer;
+  agree(group, work);
+  return timer.seconds();
+}
+
+void write_as_saves(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  OutputFile output(path);
+  output.write(0, bytes.data(), bytes.size());
+  output.finish();
+}
+
+void drop_from_cache(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
 }
 
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank) {

@@ -145,10 +145,20 @@ BOOST_AUTO_TEST_CASE(threads_and_binding) {
   expect_finding(judge({"a", 2, 2, 1, 8}), Status::warning, {"2 threads of 2 ranks on 1 processor of a", "the job may use 8"},
                  "--bind-to none");
   expect_finding(judge({"a", 2, 2, 2, 8}), Status::warning,
-                 {"2 threads of 2 ranks on 8 processors of a: most processors are idle"}, "--cpus-per-task=4");
-  expect_finding(judge({"a", 1, 1, 8, 8}), Status::warning, {"most processors are idle"}, "unset OMP_NUM_THREADS");
+                 {"2 threads of 2 ranks on 8 processors of a: half of the cores, or more, are idle"}, "--cpus-per-task=4");
+  expect_finding(judge({"a", 1, 1, 8, 8}), Status::warning, {"half of the cores, or more, are idle"}, "unset OMP_NUM_THREADS");
   expect_finding(judge({"a", 1, 1, 8, 8}, true), Status::ok, {"1 thread"});
   expect_finding(judge({"a", 1, 4, 8, 8}), Status::ok, {"4 threads"});  // a core often has two processors
+  // One core of two; all cores, of which each has two processors; both processors of half of the cores.
+  expect_finding(judge({"a", 1, 1, 1, 2}), Status::warning, {"1 thread of 1 rank on 2 processors of a: half of the cores"},
+                 "none");
+  expect_finding(judge({"a", 4, 4, 4, 8, 4, 4}), Status::ok, {"4 threads"});
+  expect_finding(judge({"a", 4, 4, 4, 8, 2, 4}), Status::warning, {"half of the cores, or more, are idle"}, "--bind-to none");
+  // The job has asked for two processors a task, and its step has one.
+  expect_finding(judge({"a", 2, 2, 2, 4, 2, 4, 4}), Status::warning,
+                 {"2 threads of 2 ranks on 2 processors of a, although the job has asked for 4"},
+                 "give --cpus-per-task=2 to srun");
+  expect_finding(judge({"a", 2, 4, 4, 4, 4, 4, 4}), Status::ok, {"4 threads"});
   expect_finding(judge_threads({{"a", 1, 4, 4, 4}, {"b", 2, 8, 4, 4}}, false), Status::warning,
                  {"8 threads of 2 ranks on 4 processors of b"}, "--threads 2");
 }

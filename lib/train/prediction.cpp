@@ -1,4 +1,4 @@
-#include "fsdp-plan/prediction.hpp"
+#include "train/prediction.hpp"
 
 #include <algorithm>
 #include <array>
