@@ -13,7 +13,7 @@ if [[ -z $lib ]] || ! command -v mpirun.mpich >/dev/null; then
 fi
 cd "$work"
 mkdir bin lib
-cp "$build"/bin/fsdp-{train,tokenize} "$build/tests/test_api_program" bin
+cp "$build"/bin/fsdp-{train,tokenize,doctor} bin
 cp -a "$lib"/libfsdp.so* lib
 
 # Programs find libfsdp relative to themselves, and only libfsdp is linked with MPI.
@@ -48,28 +48,23 @@ train mpich bin "${mpich[@]}"
 [[ $(losses openmpi | wc -l) == 8 ]] || fail "there are not 8 losses: $(losses openmpi)"
 [[ $(losses mpich) == "$(losses openmpi)" ]] || fail "losses differ: $(paste <(losses openmpi) <(losses mpich))"
 
-# Several ranks of the other MPI's launcher: one message, which names both MPIs. One rank works.
-# mpirun's own words go to stderr, too, so that "MPI_Init" would show that MPI had started.
-few=(--save-dir few --max-update 1)
-for program in bin/fsdp-train bin/test_api_program; do
-  case $program in
-    */fsdp-train) arguments=("${model[@]}" "${few[@]}") ;;
-    *) arguments=(none) ;;
-  esac
-  run 2 "${openmpi[@]}" -np 2 "$program" "${arguments[@]}"
-  once "the ranks do not see each other .mpirun of Open MPI has started at least 2 ranks .* but cannot connect those of MPICH 4.*--mpi=pmi2"
-  run 2 "${mpich[@]}" -np 2 "$build/${program/bin\/test/tests\/test}" "${arguments[@]}"
-  once "the ranks do not see each other .mpirun of MPICH or Intel MPI has started at least 2 ranks .* but cannot connect those of Open MPI v4.*--mpi=pmix"
-  ! grep -q MPI_Init output || fail "MPI has started"
-done
+# Several ranks of the other MPI's launcher: one message, which names both MPIs, before MPI_Init. One rank works.
+few=("${model[@]}" --save-dir few)
+run 2 "${openmpi[@]}" -np 2 bin/fsdp-train "${few[@]}" --max-update 1
+once "the ranks do not see each other .mpirun of Open MPI has started at least 2 ranks .*cannot connect those of MPICH 4.*--mpi=pmi2"
+run 2 "${mpich[@]}" -np 2 "$build/bin/fsdp-train" "${few[@]}" --max-update 1
+once "the ranks do not see each other .mpirun of MPICH or Intel MPI has started at least 2 ranks .*cannot connect those of Open MPI v4.*--mpi=pmix"
+! grep -q MPI_Init output || fail "MPI has started"
+run 1 "${openmpi[@]}" -np 2 bin/fsdp-doctor
+once "failed +MPI +mpirun of Open MPI has started 2 ranks, and MPICH 4.* cannot"
 [[ ! -e few ]] || fail "a refused job has trained"
-run 0 bin/fsdp-train "${model[@]}" "${few[@]}"
-run 0 "${openmpi[@]}" -np 1 bin/fsdp-train "${model[@]}" "${few[@]}" --max-update 2
-run 0 "${mpich[@]}" -np 1 "$build/bin/fsdp-train" "${model[@]}" "${few[@]}" --max-update 3
+run 0 bin/fsdp-train "${few[@]}" --max-update 1
+run 0 "${openmpi[@]}" -np 1 bin/fsdp-train "${few[@]}" --max-update 2
+run 0 "${mpich[@]}" -np 1 "$build/bin/fsdp-train" "${few[@]}" --max-update 3
 
 # A rank that fails ends the job of MPICH.
 : >train.bin
-run 2 "${mpich[@]}" -np 2 bin/fsdp-train "${model[@]}" --save-dir other
+run 2 "${mpich[@]}" -np 2 bin/fsdp-train "${model[@]}" --save-dir other --max-update 1
 once "^fsdp-train: .*train.bin"
 
 exit $((failures > 0))

@@ -27,7 +27,8 @@ run() { # run EXPECTED_STATUS NAME SRUN_OPTION...: on both nodes
 step "srun --mpi=pmi2"
 run 0 pmi2 --mpi=pmi2
 [[ $(updates pmi2 | wc -l) == 3 ]] || fail "pmi2 has not trained"
-says pmi2 "2 ranks on 2 nodes"
+says pmi2 "strategy full over 2 ranks"
+says pmi2 "groups of 2 ranks on several nodes"
 
 step "plugins that MPICH does not know"
 for plugin in pmix none; do
