@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   OptionTable table = doctor_option_table(options);
   Doctor doctor(options, start, [&](const std::string& message) { return table.name_options(message); });
 
-  if (!ranks_stay_alone(start.launched, start.library, MpiSession::knows_pmi(), environment))
+  if (!ranks_stay_alone(start.launched, start.library, MpiSession::has_client(), environment))
     return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator&) { return doctor.run(session); });
   return run_program(argc, argv, table, [&] {
     if (launched_rank(environment) == 0) return doctor.run_alone(judge_alone(start, plugins_of_srun()));

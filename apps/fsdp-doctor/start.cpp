@@ -20,11 +20,12 @@ constexpr double patience_s = 5;  // the longest wait for other programs
 
 bool is_open_mpi(std::string_view library) { return library.starts_with("Open MPI"); }
 
-/// Returns true if the output of `srun --mpi=list` ("MPI plugin types are... pmix pmix_v4 ...") names PMIx.
-bool has_pmix(const std::string& plugins) {
+/// Returns true if the output of `srun --mpi=list` ("MPI plugin types are... pmix pmix_v4 ...") names the one that this MPI
+/// uses.
+bool has_plugin(const std::string& plugins, const std::string& library) {
   std::istringstream words(plugins);
   for (std::string word; words >> word;)
-    if (word.starts_with("pmix")) return true;
+    if (word.starts_with(srun_plugin(library))) return true;
   return false;
 }
 
@@ -33,25 +34,7 @@ const char* const build_with = "build fsdp with the MPI of that launcher (-DMPI_
 }  // namespace
 
 Start how_started(const std::string& library, const Environment& get) {
-  Start start{launched_ranks(get), "", library.substr(0, library.find_first_of(",\n\r"))};
-  const auto text = [&](const char* name) { return std::string(get(name) ? get(name) : ""); };
-  if (get("OMPI_COMM_WORLD_SIZE"))  // checked first, because mpirun inside srun passes on srun's variables
-    start.launcher = "mpirun";
-  else if (text("PMIX_NAMESPACE").starts_with("slurm.pmix"))
-    start.launcher = "srun with PMIx" + (get("PMIX_VERSION") ? " " + text("PMIX_VERSION") : "");
-  else if (get("SLURM_STEP_NUM_TASKS") && !get("SLURM_PTY_PORT"))
-    start.launcher = get("PMI_SIZE") ? "srun with PMI2" : "srun without PMIx";
-  else if (get("PMI_SIZE"))
-    start.launcher = "mpiexec with PMI";
-  else if (get("PMIX_NAMESPACE"))
-    start.launcher = "a launcher with PMIx";
-  return start;
-}
-
-int launched_rank(const Environment& get) {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char* const value = get(name)) return std::atoi(value);
-  return 0;
+  return {launched_ranks(get), launcher_name(get), library.substr(0, library.find_first_of(",\n\r"))};
 }
 
 Finding judge_alone(const Start& start, const std::optional<std::string>& plugins) {
@@ -62,8 +45,8 @@ Finding judge_alone(const Start& start, const std::optional<std::string>& plugin
                      start.launcher, start.launched.count, start.library)};
   if (!by_srun)
     finding.advice = format("start the job with mpirun of {}, or {}", start.library, build_with);
-  else if (is_open_mpi(start.library) && plugins && has_pmix(*plugins))
-    finding.advice = "start the job with srun --mpi=pmix, which this Slurm supports";
+  else if (plugins && has_plugin(*plugins, start.library))
+    finding.advice = format("start the job with srun --mpi={}, which this Slurm supports", srun_plugin(start.library));
   else
     finding.advice = format(
         "start the job with mpirun of {} inside sbatch or salloc; `srun --mpi=list` lists no plugin here that this MPI "
@@ -113,12 +96,14 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
 
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes) {
   Finding finding;
-  const std::string pmix = !slurm.plugins             ? "there is no srun here"
-                           : has_pmix(*slurm.plugins) ? "srun has PMIx"
-                                                      : "srun has no PMIx: start jobs with mpirun";
+  const std::string plugin = srun_plugin(start.library), protocol = plugin == "pmix" ? "PMIx" : "PMI2";
+  const bool has_it = slurm.plugins && has_plugin(*slurm.plugins, start.library);
+  const std::string srun = !slurm.plugins ? "there is no srun here"
+                           : has_it       ? "srun has " + protocol
+                                          : format("srun has no {}: start jobs with mpirun", protocol);
   finding.figures = {{"job", slurm.job}, {"nodes", slurm.nodes}, {"tasks", slurm.tasks}};
   if (slurm.job.empty()) {
-    finding.text = slurm.plugins ? format("this is not a Slurm job; {}", pmix) : "this is not a Slurm job";
+    finding.text = slurm.plugins ? format("this is not a Slurm job; {}", srun) : "this is not a Slurm job";
     return finding;
   }
   if (slurm.is_over) {
@@ -128,12 +113,12 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
     finding.advice = "unset the variables of that job (in bash: unset ${!SLURM_*}), or open a new shell";
     return finding;
   }
-  finding.text = format("job {} with {} and {}; {}", slurm.job, plural(slurm.nodes, "node"), plural(slurm.tasks, "task"), pmix);
+  finding.text = format("job {} with {} and {}; {}", slurm.job, plural(slurm.nodes, "node"), plural(slurm.tasks, "task"), srun);
   const bool is_alone = ranks == 1 && start.launcher.empty();
   if (is_alone && (slurm.tasks > 1 || slurm.nodes > 1)) {
     finding.status = Status::warning;
     finding.text += "; but this is one rank, which no launcher has started on the job's nodes";
-    finding.advice = slurm.plugins && has_pmix(*slurm.plugins) ? "start it with srun --mpi=pmix" : "start it with mpirun";
+    finding.advice = has_it ? "start it with srun --mpi=" + plugin : "start it with mpirun";
   } else if (nodes < slurm.nodes) {
     finding.status = Status::warning;
     finding.text += format("; but there are ranks on {} only", plural(nodes, "node"));

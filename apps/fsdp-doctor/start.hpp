@@ -12,8 +12,6 @@ namespace fsdp {
 /// launchers itself.
 Start how_started(const std::string& library, const Environment& get);
 
-/// Returns the rank that the launcher has given to this process in an environment variable; 0 if there is none.
-int launched_rank(const Environment& get);
 /// Returns the finding for ranks that MPI does not connect (ranks_stay_alone()). `plugins` is the output of `srun --mpi=list`;
 /// empty if there is no srun.
 Finding judge_alone(const Start& start, const std::optional<std::string>& plugins);

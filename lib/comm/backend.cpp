@@ -5,7 +5,6 @@
 
 #include "base/format.hpp"
 #include "comm/agree.hpp"
-#include "comm/mpi/mpi_communicator.hpp"
 #include "comm/nccl/nccl.hpp"
 #include "comm/nodes/nodes_communicator.hpp"
 #include "comm/shm/meeting_place.hpp"

@@ -46,6 +46,10 @@ class MessageGroup : public GroupMember {
   using GroupMember::GroupMember;
 };
 
+/// Returns the value of staging_bytes() for a MessageGroup of `ranks` ranks. It may be smaller if CommOptions::piece_bytes is
+/// smaller than the usual piece.
+std::size_t staging_of_messages(std::size_t ranks);
+
 struct DeviceCommOptions {
   SumOrder sum_order = SumOrder::canonical;
   double timeout_s = 600;  // the longest wait for a rank; 0: no limit

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 
@@ -39,23 +40,47 @@ LaunchedRanks launched_ranks(const Environment& get) {
   return most;
 }
 
-bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool knows_pmi, const Environment& get) {
+std::string launcher_name(const Environment& get) {
+  const auto text = [&](const char* name) { return std::string(get(name) ? get(name) : ""); };
+  if (get("OMPI_COMM_WORLD_SIZE")) return "mpirun of Open MPI";  // checked first, because mpirun passes on srun's variables
+  if (get("HYDI_CONTROL_FD")) return "mpirun of MPICH or Intel MPI";
+  if (text("PMIX_NAMESPACE").starts_with("slurm.pmix"))
+    return "srun with PMIx" + (get("PMIX_VERSION") ? " " + text("PMIX_VERSION") : "");
+  if (get("SLURM_STEP_NUM_TASKS") && !get("SLURM_PTY_PORT"))
+    return get("PMI_SIZE") ? "srun with PMI2" : "srun without PMIx or PMI2";
+  if (get("PMI_SIZE")) return "mpirun of MPICH or Intel MPI";
+  return get("PMIX_NAMESPACE") ? "a launcher with PMIx" : "";
+}
+
+int launched_rank(const Environment& get) {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* const value = get(name)) return std::atoi(value);
+  return 0;
+}
+
+std::string srun_plugin(const std::string& library) { return library.starts_with("Open MPI") ? "pmix" : "pmi2"; }
+
+bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool has_client, const Environment& get) {
   if (launched.count <= 1) return false;
   const auto any_of = [&](std::initializer_list<const char*> names) {
     return std::any_of(names.begin(), names.end(), [&](const char* name) { return get(name) != nullptr; });
   };
-  const bool by_pmi = any_of({"PMI_SIZE", "PMI_FD", "PMI_PORT"}), by_pmix = any_of({"PMIX_NAMESPACE"});
-  if (!library.starts_with("Open MPI")) return !by_pmi && !by_pmix;
-  return !by_pmix && !any_of({"PMIX_RANK", "OMPI_COMM_WORLD_SIZE"}) && !(by_pmi && knows_pmi);
+  const bool by_pmi = any_of({"PMI_SIZE", "PMI_FD", "PMI_PORT"});
+  if (!library.starts_with("Open MPI")) return !by_pmi && !has_client;
+  return !any_of({"PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"}) && !(by_pmi && has_client && !get("HYDI_CONTROL_FD"));
 }
 
-void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library) {
+void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library, const Environment& get) {
   if (world_size > 1 || launched.count <= world_size) return;
-  throw UserError(
-      format("the ranks do not see each other (the launcher has started at least {} ranks according to {}, but this program's "
-             "MPI, {}, sees one: the launcher belongs to another MPI, or srun has no plugin for this MPI); start the program "
-             "with the mpirun of its MPI, or under Slurm with srun --mpi=pmix; for a job of one rank, unset {}",
-             launched.count, launched.variable, library, launched.variable));
+  const std::string name = launcher_name(get), mpi = library.substr(0, library.find_first_of(",\n"));
+  throw CollectiveError(
+      format(
+          "the ranks do not see each other ({} has started at least {} ranks according to {}, but cannot connect those of "
+          "{}, this program's MPI); start the program with mpirun of {}, or under Slurm with srun --mpi={}; for a job of one "
+          "rank, unset {}",
+          name.empty() ? "a launcher" : name, launched.count, launched.variable, mpi, mpi, srun_plugin(library),
+          launched.variable),
+      /*speaker_rank=*/0, /*everywhere=*/true, /*code=*/2);
 }
 
 }  // namespace fsdp

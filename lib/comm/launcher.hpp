@@ -24,12 +24,22 @@ struct LaunchedRanks {
 /// launcher. So if any of the variables gives 1 process, the count is 1.
 LaunchedRanks launched_ranks(const Environment& get);
 
-/// Returns true if the launcher has started several ranks that MPI cannot connect. MPI_Init would then end these ranks with
-/// pages of its own messages, or make each rank a job of its own. `library` is MPI's version text; `knows_pmi` is true if MPI
-/// supports PMI-1 or PMI-2 besides PMIx.
-bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool knows_pmi, const Environment& get);
+/// The name of the innermost launcher: "mpirun of Open MPI", "srun with PMIx 4.2.2"; empty if there is none.
+std::string launcher_name(const Environment& get);
 
-/// Throws UserError if the launcher has started several ranks, but MPI (version `library`) has connected only one.
-void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library);
+/// Returns the rank that the launcher has given to this process in an environment variable; 0 if there is none.
+int launched_rank(const Environment& get);
+
+/// The value of srun's option --mpi for this MPI (its version text), if both have their usual modules: "pmix" or "pmi2".
+std::string srun_plugin(const std::string& library);
+
+/// Returns true if the launcher has started several ranks that MPI cannot connect. MPI_Init would then end these ranks with
+/// pages of its own messages, or make each rank a job of its own. `library` is MPI's version text; `has_client` is
+/// MpiSession::has_client().
+bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool has_client, const Environment& get);
+
+/// Throws CollectiveError if the launcher has started several ranks, but MPI (version `library`) has connected only one. Its
+/// speaker is a rank of the launcher.
+void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library, const Environment& get);
 
 }  // namespace fsdp

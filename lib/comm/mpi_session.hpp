@@ -11,8 +11,8 @@ namespace fsdp {
 
 /// Initializes MPI (thread level SERIALIZED) with MPI_ERRORS_RETURN, so that a failed call throws CallError instead of killing
 /// the job. If the program has already initialized MPI, the program also finalizes it, and the error handler of MPI_COMM_WORLD
-/// is not changed. Throws UserError if the launcher belongs to another MPI (comm/launcher.hpp); with Open MPI it throws before
-/// MPI_Init if the environment variables show that.
+/// is not changed. Throws CollectiveError if the launcher belongs to another MPI (comm/launcher.hpp), before MPI_Init if the
+/// environment variables show that. Ranks other than the launcher's first wait first, until that one has printed the message.
 ///
 /// The destructor finalizes MPI, except during the unwinding of an exception: other ranks may then never call MPI_Finalize, so
 /// main() ends the job with abort_job() instead. There can be only one session per process, because MPI's state belongs to the
@@ -37,8 +37,9 @@ class MpiSession {
   static bool is_over();
   /// MPI's version text: "Open MPI v4.1.4, ...".
   static std::string library_version();
-  /// Returns true unless this is an Open MPI that was built without Slurm's PMI (PMI-1 or PMI-2, not PMIx).
-  static bool knows_pmi();
+  /// Returns true if MPI has a client of process managers besides its own: Slurm's PMI for Open MPI, and for others any library
+  /// of PMI or PMIx. If so, only MPI_Init can tell whether the launcher connects the ranks.
+  static bool has_client();
 
  private:
   void start(int& argc, char**& argv);

@@ -2,11 +2,13 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "base/system.hpp"
+#include "comm/launcher.hpp"
 #include "train/common_options.hpp"
 
 namespace fsdp {
@@ -67,6 +69,9 @@ int run_mpi_program(int argc, char** argv,
     } catch (...) {
       end_job(session, program, wording);
     }
+  } catch (const CollectiveError& error) {  // the launcher belongs to another MPI
+    if (launched_rank([](const char* name) { return std::getenv(name); }) == error.speaker) print("", error.what());
+    return error.exit_code;
   } catch (...) {  // starting or ending MPI failed
     const auto [message, code, damage] = describe_current_exception();
     print("", message);

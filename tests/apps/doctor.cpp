@@ -52,7 +52,7 @@ const std::string plugins =
 const Variables step = {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"}};
 
 bool stay_alone(const Start& start, const Environment& get) {
-  return ranks_stay_alone(start.launched, start.library, /*knows_pmi=*/false, get);
+  return ranks_stay_alone(start.launched, start.library, /*has_client=*/false, get);
 }
 
 Variables plus(Variables one, const Variables& other) {
@@ -97,10 +97,10 @@ BOOST_AUTO_TEST_CASE(launchers_of_other_mpis) {
   const Start start = how_started(open_mpi, hydra);
   BOOST_TEST(stay_alone(start, hydra));
   expect_finding(judge_alone(start, std::nullopt), Status::failed,
-                 {"mpiexec with PMI has started 2 ranks, and Open MPI v4.1.4 cannot"}, "-DMPI_CXX_COMPILER");
+                 {"mpirun of MPICH or Intel MPI has started 2 ranks, and Open MPI v4.1.4 cannot"}, "-DMPI_CXX_COMPILER");
   const auto ours = environment({{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_RANK", "1"}, {"PMI_SIZE", "2"}});
   BOOST_TEST(!stay_alone(how_started(open_mpi, ours), ours));
-  BOOST_TEST(how_started(open_mpi, ours).launcher == "mpirun");
+  BOOST_TEST(how_started(open_mpi, ours).launcher == "mpirun of Open MPI");
   const auto theirs = environment({{"OMPI_COMM_WORLD_SIZE", "2"}});
   BOOST_TEST(stay_alone(how_started(mpich, theirs), theirs));
 

@@ -43,30 +43,59 @@ BOOST_AUTO_TEST_CASE(one_rank_of_an_inner_launcher_is_one_rank) {
   BOOST_TEST(launched({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PTY_PORT", "40001"}}).count == 1);
 }
 
-BOOST_AUTO_TEST_CASE(another_launcher_is_refused_where_mpi_sees_one_rank) {
-  const LaunchedRanks two = launched({{"PMI_SIZE", "2"}});
-  require_own_launcher(two, 2, "Open MPI v4.1.4");
-  require_own_launcher(two, 4, "Open MPI v4.1.4");  // mpirun inside a job of another launcher
-  require_own_launcher({}, 1, "Open MPI v4.1.4");
-  CHECK_CONTAINS(message_of([&] { require_own_launcher(two, 1, "Open MPI v4.1.4"); }),
-                 "has started at least 2 ranks according to PMI_SIZE, but this program's MPI, Open MPI v4.1.4, sees one");
+BOOST_AUTO_TEST_CASE(launchers_have_names_and_number_their_ranks) {
+  const auto name = [](const Variables& variables) { return launcher_name(environment(variables)); };
+  BOOST_TEST(name({}) == "");
+  BOOST_TEST(name({{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_STEP_NUM_TASKS", "2"}}) == "mpirun of Open MPI");
+  BOOST_TEST(name({{"HYDI_CONTROL_FD", "7"}, {"PMI_SIZE", "2"}, {"SLURM_STEP_NUM_TASKS", "2"}}) ==
+             "mpirun of MPICH or Intel MPI");
+  BOOST_TEST(name({{"SLURM_STEP_NUM_TASKS", "2"}, {"PMI_SIZE", "2"}}) == "srun with PMI2");
+  BOOST_TEST(name({{"SLURM_STEP_NUM_TASKS", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.1.0"}}) == "srun with PMIx");
+  BOOST_TEST(name({{"SLURM_STEP_NUM_TASKS", "2"}}) == "srun without PMIx or PMI2");
+  BOOST_TEST(launched_rank(environment({{"PMI_RANK", "3"}})) == 3);
+  BOOST_TEST(launched_rank(environment({})) == 0);
 }
 
-BOOST_AUTO_TEST_CASE(srun_without_a_plugin_that_mpi_knows_is_seen_before_mpi_starts) {
-  const auto alone = [](const std::string& library, bool knows_pmi, const Variables& variables) {
-    return ranks_stay_alone(launched(variables), library, knows_pmi, environment(variables));
+BOOST_AUTO_TEST_CASE(another_launcher_is_refused_where_mpi_sees_one_rank) {
+  const auto message = [](const LaunchedRanks& launched, int size, const std::string& library, const Variables& variables) {
+    return message_of([&] { require_own_launcher(launched, size, library, environment(variables)); });
+  };
+  const Variables hydra = {{"PMI_SIZE", "2"}, {"HYDI_CONTROL_FD", "7"}}, open_mpi = {{"OMPI_COMM_WORLD_SIZE", "2"}};
+  const LaunchedRanks two = launched(hydra);
+  require_own_launcher(two, 2, "Open MPI v4.1.4", environment(hydra));
+  require_own_launcher(two, 4, "Open MPI v4.1.4", environment(hydra));  // mpirun inside a job of another launcher
+  require_own_launcher({}, 1, "Open MPI v4.1.4", environment({}));
+  CHECK_CONTAINS(
+      message(two, 1, "Open MPI v4.1.4, package: Debian", hydra),
+      "(mpirun of MPICH or Intel MPI has started at least 2 ranks according to PMI_SIZE, but cannot connect those of "
+      "Open MPI v4.1.4, this program's MPI); start the program with mpirun of Open MPI v4.1.4, or under Slurm with "
+      "srun --mpi=pmix; for a job of one rank, unset PMI_SIZE");
+  CHECK_CONTAINS(message(launched(open_mpi), 1, "MPICH 4.0.2", open_mpi),
+                 "(mpirun of Open MPI has started at least 2 ranks according to OMPI_COMM_WORLD_SIZE, but cannot connect those "
+                 "of MPICH 4.0.2, this program's MPI); start the program with mpirun of MPICH 4.0.2, or under Slurm with srun "
+                 "--mpi=pmi2");
+}
+
+BOOST_AUTO_TEST_CASE(a_launcher_that_mpi_does_not_know_is_seen_before_mpi_starts) {
+  const auto alone = [](const std::string& library, bool has_client, const Variables& variables) {
+    return ranks_stay_alone(launched(variables), library, has_client, environment(variables));
   };
   const Variables none = {{"SLURM_STEP_NUM_TASKS", "2"}}, one = {{"SLURM_STEP_NUM_TASKS", "1"}},
                   pmi2 = {{"SLURM_STEP_NUM_TASKS", "2"}, {"PMI_SIZE", "2"}, {"PMI_FD", "11"}},
                   pmix = {{"SLURM_STEP_NUM_TASKS", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.1.0"}, {"PMIX_RANK", "0"}},
-                  mpirun = {{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
-  for (const bool knows_pmi : {false, true}) {
-    BOOST_TEST(alone("Open MPI v4.1.4", knows_pmi, none));
-    BOOST_TEST(alone("Open MPI v4.1.4", knows_pmi, pmi2) == !knows_pmi);
-    BOOST_TEST(!alone("Open MPI v4.1.4", knows_pmi, one));
-    BOOST_TEST(!alone("Open MPI v4.1.4", knows_pmi, pmix));
-    BOOST_TEST(!alone("Open MPI v4.1.4", knows_pmi, mpirun));
+                  mpirun = {{"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
+                  hydra = {{"PMI_SIZE", "2"}, {"PMI_FD", "6"}, {"HYDI_CONTROL_FD", "7"}};
+  for (const bool has_client : {false, true}) {
+    BOOST_TEST(alone("Open MPI v4.1.4", has_client, none));
+    BOOST_TEST(alone("Open MPI v4.1.4", has_client, pmi2) == !has_client);
+    BOOST_TEST(alone("Open MPI v4.1.4", has_client, hydra));
+    BOOST_TEST(!alone("Open MPI v4.1.4", has_client, one));
+    BOOST_TEST(!alone("Open MPI v4.1.4", has_client, pmix));
+    BOOST_TEST(!alone("Open MPI v4.1.4", has_client, mpirun));
+    for (const Variables& variables : {none, pmix, mpirun})
+      BOOST_TEST(alone("MPICH 4.0.2", has_client, variables) == !has_client);
+    BOOST_TEST(!alone("MPICH 4.0.2", has_client, one));
+    BOOST_TEST(!alone("MPICH 4.0.2", has_client, pmi2));
+    BOOST_TEST(!alone("MPICH 4.0.2", has_client, hydra));
   }
-  BOOST_TEST(!alone("MPICH Version: 4.0.2", true, pmi2));
-  BOOST_TEST(alone("MPICH Version: 4.0.2", true, none));
 }

@@ -54,7 +54,7 @@ for plugin in none pmi2; do
   once "start the job with srun --mpi=pmix"
   once "^1 failed"
   examine 2 srun --mpi="$plugin" --nodes=2 --ntasks=2 ../bin/fsdp-train --version
-  says "^fsdp-train: the ranks do not see each other .*srun --mpi=pmix"
+  once "^fsdp-train: the ranks do not see each other .*srun with.*Open MPI.*srun --mpi=pmix"
   ! grep -q "MPI_Init" "$work/output" || fail "MPI has begun"
 done
 

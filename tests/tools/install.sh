@@ -195,6 +195,26 @@ rm "$work/unreachable"
 run 0 --tests
 called $'python3 -m venv\npip install'
 
+# The matrix: what can be installed is installed, and the rest is unpacked once.
+stub dpkg-deb "[[ ! -e $work/unreachable ]] || exit 1
+mkdir -p \"\$3/usr/lib/llvm-19/lib\" && : >\"\$3/usr/lib/llvm-19/lib/libomp.so\"
+echo \"dpkg-deb \$1 \$2\" >>$work/calls"
+cp -p "$work/bin/apt-get" "$work/apt-get.whole"
+stub apt-get "if [[ \$1 == download ]]; then echo \"apt-get \$*\" >>$work/calls; : >\$2.deb; exit; fi
+exec $work/apt-get.whole \"\$@\""
+run 1 --matrix --check
+says "clang-19"
+: >"$work/unreachable"
+run 1 --matrix
+says "could not be unpacked"
+run 1 --matrix --check
+says "Missing: $work/repository/build/libomp-19, with libomp-19-dev"
+rm "$work/unreachable"
+run 0 --matrix
+called $'apt-get download libomp-19-dev libomp5-19\ndpkg-deb --extract libomp-19-dev.deb'
+run 0 --matrix --check
+called ""
+
 # Another system.
 rm "$work/bin/dpkg-query"
 run 1

@@ -103,8 +103,4 @@ class MpiCommunicator final : public MessageGroup {
   std::vector<const void*> inputs_;
 };
 
-/// Returns the value of staging_bytes() for a group of `ranks` ranks. It may be smaller if CommOptions::piece_bytes is smaller
-/// than the usual piece.
-std::size_t staging_of_messages(std::size_t ranks);
-
 }  // namespace fsdp

@@ -4,13 +4,16 @@
 #include <link.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
@@ -24,10 +27,7 @@ namespace fsdp {
 
 namespace {
 
-/// Calls MPI_Finalize. Open MPI unloads its modules there while its progress thread still runs, and an event that reaches the
-/// thread in this time calls a function that is gone (4.1.4 closes mca_pmix_ext3x.so before the thread ends). So every library
-/// that is loaded now stays in memory until the process ends.
-void finalize_mpi() {
+std::vector<std::string> loaded_libraries() {
   std::vector<std::string> libraries;
   dl_iterate_phdr(
       [](dl_phdr_info* library, std::size_t, void* names) {
@@ -35,7 +35,14 @@ void finalize_mpi() {
         return 0;
       },
       &libraries);
-  for (const std::string& library : libraries)
+  return libraries;
+}
+
+/// Calls MPI_Finalize. Open MPI unloads its modules there while its progress thread still runs, and an event that reaches the
+/// thread in this time calls a function that is gone (4.1.4 closes mca_pmix_ext3x.so before the thread ends). So every library
+/// that is loaded now stays in memory until the process ends.
+void finalize_mpi() {
+  for (const std::string& library : loaded_libraries())
     if (!library.empty()) dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
   MPI_Finalize();
 }
@@ -62,8 +69,11 @@ void MpiSession::start(int& argc, char**& argv) {
   began_here_ = is_there == 0;
   if (began_here_) {
     const std::string library = library_version();
-    if (library.starts_with("Open MPI") && ranks_stay_alone(launched, library, knows_pmi(), environment))
-      require_own_launcher(launched, 1, library);  // MPI_Init would end each rank with a page of its own messages
+    if (ranks_stay_alone(launched, library, has_client(), environment)) {
+      // Launchers end all ranks as soon as one fails, so the others wait for the message of the first.
+      if (launched_rank(environment) != 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+      require_own_launcher(launched, 1, library, environment);
+    }
     FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
     expect(level >= MPI_THREAD_SERIALIZED, "MPI supports the thread level SERIALIZED");
     FSDP_CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -72,7 +82,7 @@ void MpiSession::start(int& argc, char**& argv) {
   FSDP_CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
   FSDP_CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size_));
   try {
-    require_own_launcher(launched, size_, library_version());
+    require_own_launcher(launched, size_, library_version(), environment);
   } catch (...) {
     if (began_here_) finalize_mpi();  // this is the only rank, so MPI_Finalize does not wait
     throw;
@@ -154,12 +164,17 @@ void MpiSession::abort_job(int code) noexcept {
   std::_Exit(code);
 }
 
-// Open MPI 4 and older support PMI by modules in a folder next to the library.
-bool MpiSession::knows_pmi() {
+bool MpiSession::has_client() {
   namespace fs = std::filesystem;
+  if (!library_version().starts_with("Open MPI")) {
+    const std::vector<std::string> libraries = loaded_libraries();
+    return std::getenv("I_MPI_PMI_LIBRARY") != nullptr ||
+           std::any_of(libraries.begin(), libraries.end(),
+                       [](const fs::path& library) { return library.filename().string().starts_with("libpmi"); });
+  }
+  // Open MPI 4 and older support PMI by modules in a folder next to the library.
   Dl_info library{};
-  if (!library_version().starts_with("Open MPI") || dladdr(reinterpret_cast<const void*>(&MPI_Init), &library) == 0)
-    return true;
+  if (dladdr(reinterpret_cast<const void*>(&MPI_Init), &library) == 0) return true;
   std::error_code error;
   bool has_modules = false, has_pmi = false;
   for (const fs::directory_entry& entry :
@@ -176,9 +191,11 @@ std::string MpiSession::library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
   FSDP_CHECK_MPI(MPI_Get_library_version(text, &length));
-  const std::string_view version(text, static_cast<std::size_t>(length));
   // Open MPI includes the final NUL in `length`.
-  return std::string(version.substr(0, version.find_first_of(std::string_view("\n\0", 2))));
+  std::string version(text, static_cast<std::size_t>(length));
+  version.resize(std::min(version.size(), version.find_first_of(std::string_view("\n\0", 2))));
+  if (version.starts_with("MPICH Version:")) version = "MPICH " + version.substr(version.find_last_of(" \t:") + 1);
+  return version;
 }
 
 }  // namespace fsdp
