@@ -22,3 +22,7 @@ set(MPI_CXX_LIB_NAMES mpi CACHE STRING "")
 set(MPI_CXX_SKIP_MPICXX ON CACHE BOOL "")
 set(MPI_mpi_LIBRARY ${mpi}/lib/libmpi.so CACHE FILEPATH "")
 set(MPIEXEC_EXECUTABLE /usr/bin/mpiexec.openmpi CACHE FILEPATH "")
+# So does FindHDF5; without an answer it takes these.
+set(HDF5_C_COMPILER_EXECUTABLE /bin/false CACHE FILEPATH "")
+set(HDF5_C_INCLUDE_DIR ${FSDP_AARCH64_ROOT}/usr/include/hdf5/serial CACHE PATH "")
+set(HDF5_hdf5_LIBRARY_RELEASE ${FSDP_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu/libhdf5_serial.so CACHE FILEPATH "")

@@ -10,7 +10,7 @@ namespace fsdp {
 /// NEON, which every aarch64 processor has, and SVE, for vectors of any length. The kernels for BFMMLA
 /// (kernels/rows/bfmmla.cpp) count as level 10.
 enum class CpuLevel { neon = 8, sve = 9 };
-#define FSDP_CPU_LEVELS(X) X(neon, [[gnu::target("arch=armv8-a")]]) X(sve, [[gnu::target("arch=armv8.2-a+sve")]])
+#define FSDP_CPU_LEVELS(X) X(neon, ) X(sve, [[gnu::target("+sve")]])
 
 /// The kernels for tiles of bf16 numbers, as on x86-64.
 inline constexpr int tile_level = 10;
