@@ -25,30 +25,14 @@ grep -q 'programs/fsdp-train needs what is not in the bundle: .*libhdf5' "$work/
 mv "$work/aside"/* "$work/pack/lib/"
 ((failures == 0)) || exit 1
 
-root=$build/debian11
-if [[ ! -e $root/complete ]]; then
-  if [[ $(id -u) != 0 ]] || ! command -v debootstrap >/dev/null; then echo "skipped: no root of Debian 11 (debootstrap, as root, makes one)" && exit 77; fi
-  rm -rf "$root"
-  # Its packages are unpacked, and not configured, which would take longer.
-  debootstrap --foreign --variant=minbase bullseye "$root" >"$work/output" 2>&1 || { echo "skipped: $(tail -n 1 "$work/output")" && exit 77; }
-  ln -s mawk "$root/usr/bin/awk"
-  [[ ! -L $root/proc ]] || { rm "$root/proc" && mkdir "$root/proc"; }
-  echo 'root:x:0:0:root:/root:/bin/bash' >"$root/etc/passwd"
-  touch "$root/complete"
-fi
-mkdir -p "$root/pack"
-# in_root COMMAND: only the pack and the kernel's folders are mounted there
-in_root() {
-  # shellcheck disable=SC2016
-  unshare --mount --pid --fork bash -c '
-    mount --bind "$1" "$0/pack" && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" || exit 77
-    exec chroot "$0" env -i PATH=/usr/bin:/bin FSDP_CUDA_DOUBLE_DEVICES=2 FSDP_CUDA_LIBRARY="$2" bash -c "$3"' "$root" "$work/pack" "$1" "$2"
-}
-in_root '' 'ldd --version | head -n 1; /pack/gpu-check --report /pack/without' >"$work/output" 2>&1 && fail "status 0 without a GPU"
+# shellcheck source-path=SCRIPTDIR source=debian11.sh
+source "$(dirname "$(realpath "$0")")/debian11.sh"
+make_root "$build/debian11" "$work/pack" /pack
+in_root 'ldd --version | head -n 1; /pack/gpu-check --report /pack/without' >"$work/output" 2>&1 && fail "status 0 without a GPU"
 grep -q 'GLIBC 2.31' "$work/output" || fail "not the C library of Debian 11"
 grep -q '^gpu: none: no driver' "$work/pack/without/report.txt" || fail "without a driver the page does not say so"
 grep -q '^fsdp: fsdp-bench [0-9]' "$work/pack/without/report.txt" || fail "packed programs do not start"
-in_root /pack/lib/libfsdp_cuda.so "/pack/gpu-check --report /pack/report --only '^(smoke|out_of_memory|nccl.info|same_bits.tiny|trace.tiny)'" \
+in_root "FSDP_CUDA_DOUBLE_DEVICES=2 FSDP_CUDA_LIBRARY=/pack/lib/libfsdp_cuda.so /pack/gpu-check --report /pack/report --only '^(smoke|out_of_memory|nccl.info|same_bits.tiny|trace.tiny)'" \
   2>&1 | grep -v 'left out by --only' >"$work/output" || fail "status $?"
 for item in smoke.step out_of_memory nccl.info same_bits.tiny trace.tiny; do
   grep -qE "^$item +passed" "$work/output" || fail "$item did not pass"
