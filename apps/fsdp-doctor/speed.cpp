@@ -126,7 +126,7 @@ std::vector<Interface> interfaces_of(const fs::path& proc_net_dev, const fs::pat
   std::ifstream table(proc_net_dev);  // "eth0: ", eight numbers of what was received, the bytes sent, ...
   for (std::string line; std::getline(table, line);) {
     const std::size_t colon = line.find(':');
-    std::istringstream words(colon == line.npos ? std::string() : line.substr(0, colon) + line.substr(colon + 1));
+    std::istringstream words(colon == line.npos ? std::string() : line.replace(colon, 1, " "));
     std::string name;
     std::array<double, 9> numbers{};
     words >> name;
@@ -146,14 +146,14 @@ std::vector<Interface> interfaces_of(const fs::path& proc_net_dev, const fs::pat
 }
 
 Interface carrier_of(const std::vector<Interface>& before, const std::vector<Interface>& after, double bytes) {
+  // A bond and the interface below it send the same bytes: the interface is preferred, which knows its rate.
+  const auto weight = [](const Interface& interface) { return interface.bytes_sent * (interface.rate > 0 ? 1.1 : 1); };
   Interface most;
   for (Interface now : after)
     for (const Interface& old : before)
       if (old.name == now.name && old.is_rdma == now.is_rdma) {
         now.bytes_sent -= old.bytes_sent;
-        // A bond and the interface below it have sent the same bytes; the interface knows its rate.
-        if (now.bytes_sent >= 0.2 * bytes && now.bytes_sent > (now.rate > 0 && most.rate == 0 ? 0.9 : 1) * most.bytes_sent)
-          most = now;
+        if (now.bytes_sent >= 0.2 * bytes && weight(now) > weight(most)) most = now;
       }
   return most;
 }

@@ -19,13 +19,14 @@ examine() {
   local wanted=$1 status=0
   shift
   (cd home && at_head timeout 100 "$@") >"$work/output" 2>&1 || status=$?
+  sed -Ei ':all; N; $!b all; s/\n {26,}/ /g' "$work/output"  # joins the lines of a finding
   [[ $status == "$wanted" ]] || fail "exit status $status instead of $wanted: $*"
 }
 says() { grep -qE -- "$1" "$work/output" || fail "it does not say: $1"; }
 once() { [[ $(grep -cE -- "$1" "$work/output") == 1 ]] || fail "it does not say once: $1"; }
 
 step "up"
-cluster_up --nodes 2 --cpus 4 --gpus 0
+cluster_up --nodes 3 --cpus 4 --gpus 0
 doctor=(../bin/fsdp-doctor --device cpu --collective-timeout 60)
 pmix=(env OMP_NUM_THREADS=1 srun --mpi=pmix --nodes=2)
 
@@ -38,7 +39,13 @@ once "^  ok       threads  .*2 threads of 2 ranks on 2 processors on each node"
 once "^  ok       save folder  .*all 2 nodes read and write it"
 once "^  ok       clocks "
 once "^  ok       HDF5 .*by each node"
+once "^  ok       compute        a rank multiplies at "
+once "^  ok       network        each node sends and receives at least .*"
+says "by TCP over eth0"
+once "^  ok       files          files of .* by 4 ranks at once"
 once "^  ok       training  .*on 4 ranks .MPI"
+once "^  ok       update "
+once "^all 16 checks are ok"
 [[ -z $(ls "$work/home") ]] || fail "it leaves files: $(ls -A "$work/home")"
 
 step "a save folder that is local to a node"
@@ -66,6 +73,40 @@ says "give each rank 1 thread"
 step "an allocation in which nothing was started"
 examine 0 env OMP_NUM_THREADS=2 salloc --quiet --nodes=2 --ntasks-per-node=2 "${doctor[@]}"
 once "^  warning  Slurm  .*2 nodes and 4 tasks; srun has PMIx; but this is one rank"
+
+# The faults that make a job of several nodes slow. A node's rank is restricted by taskset.
+cat >node <<'EOT'
+#!/bin/sh
+if [ "$(hostname)" = "$1" ] || [ "$1" = all ]; then cpus=0; else cpus=0,1; fi
+shift
+exec taskset --cpu-list "$cpus" "$@"
+EOT
+chmod 755 node
+if (($(nproc) > 1)); then
+  step "a node with half of the others' cores"
+  examine 0 srun --mpi=pmix --nodes=3 --ntasks-per-node=1 --cpus-per-task=2 ../node node2 "${doctor[@]}"
+  once "^  warning  compute        a rank on node2 has 1 thread, elsewhere 2: it multiplies at "
+  says "1 processor of node2, although the job has asked for 2"
+
+  step "a job on one core"
+  examine 0 srun --mpi=pmix --nodes=2 --ntasks-per-node=1 --cpus-per-task=2 ../node all "${doctor[@]}"
+  once "^  warning  threads        1 thread of 1 rank on 1 processor of node1 and node2, although the job has asked for 2"
+  once "^  ok       compute "
+  says "give --cpus-per-task=2 to srun, too"
+fi
+
+step "a slow link"
+limit=(root tbf rate 100mbit burst 128kb latency 100ms)
+if "$cluster" exec --on node2 --as root tc qdisc add dev eth0 "${limit[@]}" 2>/dev/null; then
+  examine 0 "${pmix[@]}" --ntasks-per-node=1 --nodes=3 "${doctor[@]}"
+  once "^  warning  network        each node sends and receives at least 1[0-9.]+ MB/s at once"
+  says "node2 reaches [0-9]+ % of"
+  says "--exclude=node2"
+  once "^  warning  update "
+  says "the network takes [0-9]+ % of an update"
+else
+  echo "this kernel cannot limit a link's rate (it has no tbf), so no link was slow"
+fi
 
 step "done"
 exit $((failures > 0))
