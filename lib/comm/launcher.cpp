@@ -46,8 +46,7 @@ std::string launcher_name(const Environment& get) {
   if (get("HYDI_CONTROL_FD")) return "mpirun of MPICH or Intel MPI";
   if (text("PMIX_NAMESPACE").starts_with("slurm.pmix"))
     return "srun with PMIx" + (get("PMIX_VERSION") ? " " + text("PMIX_VERSION") : "");
-  if (get("SLURM_STEP_NUM_TASKS") && !get("SLURM_PTY_PORT"))
-    return get("PMI_SIZE") ? "srun with PMI2" : "srun without PMIx or PMI2";
+  if (get("SLURM_STEP_NUM_TASKS") && !get("SLURM_PTY_PORT")) return get("PMI_SIZE") ? "srun with PMI2" : "srun without PMI";
   if (get("PMI_SIZE")) return "mpirun of MPICH or Intel MPI";
   return get("PMIX_NAMESPACE") ? "a launcher with PMIx" : "";
 }

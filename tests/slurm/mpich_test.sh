@@ -30,6 +30,13 @@ run 0 pmi2 --mpi=pmi2
 says pmi2 "strategy full over 2 ranks"
 says pmi2 "groups of 2 ranks on several nodes"
 
+step "slurm/train.sbatch"
+sed -i 's/^SRUN_OPTIONS=.*/SRUN_OPTIONS=(--mpi=pmi2)/' train.sbatch
+submit_training script --nodes=2 --ntasks-per-node=1 --mincpus=1 --cpus-per-task=1 --time=10 -- --max-update 3
+wait_for 30 "the job ends" is_over script
+says script "^done; next: fsdp-evaluate"
+[[ $(updates script) == "$(updates pmi2)" ]] || fail "the losses of the script's job are others"
+
 step "plugins that MPICH does not know"
 for plugin in pmix none; do
   run 2 $plugin --mpi=$plugin

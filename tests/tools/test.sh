@@ -7,7 +7,7 @@ source "$(dirname "$(realpath "$0")")/support.sh"
 unset FSDP_PYTHON
 # A copy, so that a failure cannot configure or build anything.
 mkdir "$work/repository" "$work/repository/tools" "$work/bin"
-cp "$1/tools/test" "$work/repository/tools/"
+cp "$1"/tools/test{,-matrix} "$work/repository/tools/"
 stub() {
   printf '#!/bin/bash\n%s\n' "$2" >"$1"
   chmod +x "$1"
@@ -94,5 +94,34 @@ says "tests were skipped that need no GPU"
 : >"$work/repository/nothing-else"
 run 0 --all
 silent "As root"
+
+# The matrix: a table of rows at the end. A row that could not run, or whose tests were all skipped, has not passed.
+run 0 --matrix --list
+says "clang-19"
+run 2 --matrix --filter
+run 2 --matrix --no-install --filter nothing
+says "no row matches 'nothing'"
+stub "$work/bin/ninja" 'printf "%s: phony\n" test_nn_golden test_kernels_gemm apps/all'
+# shellcheck disable=SC2016
+stub "$work/bin/ctest" 'echo "ctest $* in $PWD, level $FSDP_CPU_LEVEL"; echo " 1/2 Test  #1: nn.golden ....   Passed   0.50 sec"
+[[ ! -e fails ]]'
+mkdir -p "$work/repository/build/matrix-g++"
+run 0 --matrix --filter '^(v2|aarch64)$' -j 3
+says "install --matrix"
+grep -qE '^v2 +[0-9]+ s  passed$' "$work/output" || fail "v2 has not passed"
+grep -qE '^aarch64 +[0-9]+ s  not run: there is no tools/aarch64$' "$work/output" || fail "aarch64 has run"
+cp "$work/repository/build/matrix-v2.log" "$work/output"
+says "--parallel 3 --target apps/all test_kernels_gemm test_nn_golden in"
+says "ctest --parallel 4 --no-tests=error"
+says "|nn\.golden|"
+says "in $work/repository/build/matrix-g++, level v2"
+run 1 --matrix --no-install --filter aarch64
+: >"$work/repository/build/matrix-g++/fails"
+run 1 --matrix --no-install --filter '^v[23]$'
+says "FAILED: build/matrix-v2.log"
+# shellcheck disable=SC2016
+stub "$work/bin/ctest" 'printf "100%% tests passed, 0 tests failed out of 1\n\t  1 - nn.golden (Skipped)\n"'
+run 1 --matrix --no-install --filter '^v2$'
+says "not run: all of its tests were skipped: nn.golden"
 
 exit $((failures > 0))
