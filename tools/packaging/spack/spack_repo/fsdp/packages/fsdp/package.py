@@ -4,6 +4,8 @@
 #
 # For Spack 1.0 and newer. docs/install.md has the steps.
 
+import os
+
 from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 
@@ -55,8 +57,8 @@ class Fsdp(CMakePackage, CudaPackage):
 
     def cmake_args(self):
         args = [
-            self.define_from_variant("FSDP_WITH_CUDA", "cuda"),
-            self.define_from_variant("FSDP_WITH_NCCL", "nccl"),
+            self.define("FSDP_WITH_CUDA", self.spec.satisfies("+cuda")),
+            self.define("FSDP_WITH_NCCL", self.spec.satisfies("+nccl")),
             self.define("FSDP_WITH_TESTS", self.run_tests),
             self.define("FSDP_UNITY_BUILD", True),
             self.define("MPI_CXX_COMPILER", self.spec["mpi"].mpicxx),
@@ -78,14 +80,15 @@ class Fsdp(CMakePackage, CudaPackage):
         """each program starts and finds its libraries"""
         for program in ("fsdp-train", "fsdp-plan", "fsdp-tokenize", "fsdp-doctor"):
             with test_part(self, f"test_version_{program}", purpose=f"{program} --version"):
-                out = which(join_path(self.prefix.bin, program))("--version", output=str.split, error=str.split)
+                out = which(join_path(self.prefix.bin, program), required=True)("--version", output=str.split, error=str.split)
                 assert f"{program} " in out
 
     def test_own_layer(self):
         """a program with a layer of its own finds the installation, and is right on 2 ranks"""
         source = join_path(self.prefix.share.doc.fsdp.docs, "examples", "own-layer")
-        cmake = self.spec["cmake"].command
-        cmake("-S", source, "-B", "own-layer", f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={self.compiler.cxx}")
+        cmake = which(self.spec["cmake"].prefix.bin.cmake, required=True)
+        cmake("-S", source, "-B", "own-layer", f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={os.environ['CXX']}")
         cmake("--build", "own-layer")
-        out = which(self.spec["mpi"].prefix.bin.mpiexec)("-n", "2", "own-layer/own-layer", "FULL_SHARD", output=str.split, error=str.split)
+        mpiexec = which(self.spec["mpi"].prefix.bin.mpiexec, required=True)
+        out = mpiexec("-n", "2", "own-layer/own-layer", "FULL_SHARD", output=str.split, error=str.split)
         assert "gradients right" in out
