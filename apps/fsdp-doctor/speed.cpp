@@ -159,7 +159,7 @@ Interface carrier_of(const std::vector<Interface>& before, const std::vector<Int
 }
 
 Finding judge_network(const std::vector<NodeLink>& nodes) {
-  constexpr double of_others = 0.5, of_link = 0.25, gigabit_ethernet = 100e6;
+  constexpr double of_others = 0.5, of_link = 0.25, half_of_gigabit_ethernet = 60e6;
   Finding finding;
   std::vector<std::string> names, ways, below, idle, unused, problems, advice;
   double least = nodes[0].rate, latency = 0;
@@ -184,7 +184,7 @@ Finding judge_network(const std::vector<NodeLink>& nodes) {
           format("check cable, port and limits of {} (ethtool, ibstat, tc qdisc), or leave it out (sbatch "
                  "--exclude={})",
                  node.node, node.node));
-    } else if (node.rate < gigabit_ethernet) {
+    } else if (node.rate < half_of_gigabit_ethernet) {
       below.push_back(node.node);
     } else if (node.rate < of_link * by.rate) {
       idle.push_back(node.node);

@@ -1,6 +1,6 @@
 // Checks of the speed of a job: matrix products on each node, the network between nodes, and the file system. The measurements
-// are those of train/measure.hpp, which fsdp-bench makes, too. Each stops to repeat after about a second, so that slow machines
-// take longer only for the first, smallest, round.
+// are those of train/measure.hpp, which fsdp-bench makes, too. Each takes about a second, and begins with a small size, so that
+// it ends soon on slow machines, too.
 #pragma once
 
 #include <filesystem>
