@@ -141,7 +141,7 @@ class Run {
       }
       case Node::slice: {
         const Value object = evaluate(*node.parts[0]), begin = part(node, 1), end = part(node, 2);
-        return slice(object, begin, end, part(node, 3), budget_);
+        return get_slice(object, begin, end, part(node, 3), budget_);
       }
       case Node::call:
         return call(node);

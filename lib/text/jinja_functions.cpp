@@ -943,11 +943,11 @@ Value attribute(const Value& value, const std::string& name, Budget& budget) {
     row = find_row(loop_methods, name);
     if (!row) return loop_attribute(**loop, name);
   }
-  return row ? method(*row, value, budget) : item(value, Value(name), budget);
+  return row ? method(*row, value, budget) : get_item(value, Value(name), budget);
 }
 
 Value subscript(const Value& value, const Value& key, Budget& budget) {
-  Value found = item(value, key, budget);
+  Value found = get_item(value, key, budget);
   return found.is_undefined() && key.text() ? attribute(value, *key.text(), budget) : found;
 }
 

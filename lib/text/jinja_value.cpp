@@ -389,7 +389,7 @@ std::vector<Value> elements(const Value& value) {
   return all;
 }
 
-Value item(const Value& value, const Value& key, Budget& budget) {
+Value get_item(const Value& value, const Value& key, Budget& budget) {
   if (value.is_undefined()) refuse_undefined(value);
   if (const auto index = whole(key)) {
     const auto size = value.text() || is_plain_list(value) ? static_cast<std::int64_t>(length(value)) : 0;
@@ -408,7 +408,7 @@ Value item(const Value& value, const Value& key, Budget& budget) {
   return Undefined{format("the element {} of a {}", excerpt(repr(key)), type_of(value))};
 }
 
-Value slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget) {
+Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget) {
   if (value.is_undefined()) refuse_undefined(value);
   if (!value.text() && !is_plain_list(value)) throw Problem(format("{} has no parts", type_of(value)));
   const auto given = [](const Value& bound) { return !bound.is_undefined() && !bound.is_none(); };

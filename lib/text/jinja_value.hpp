@@ -142,9 +142,9 @@ std::size_t length(const Value& value);
 /// The elements of a list, the keys of a dictionary or the characters of a text.
 std::vector<Value> elements(const Value& value);
 /// value[key], value.name: a text as key is that of a dictionary. Returns an undefined value if there is none.
-Value item(const Value& value, const Value& key, Budget& budget);
+Value get_item(const Value& value, const Value& key, Budget& budget);
 /// value[begin:end:step]; none and undefined count as left out.
-Value slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget);
+Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget);
 /// The operators + - * / // % ** and ~.
 Value operate(std::string_view sign, const Value& a, const Value& b, Budget& budget);
 /// Python's int(). Throws Problem if the value is no integer.

@@ -62,6 +62,11 @@ run 0 bin/fsdp-train "${few[@]}" --max-update 1
 run 0 "${openmpi[@]}" -np 1 bin/fsdp-train "${few[@]}" --max-update 2
 run 0 "${mpich[@]}" -np 1 "$build/bin/fsdp-train" "${few[@]}" --max-update 3
 
+# A program that is itself linked with Open MPI.
+cp "$build/tests/test_api_program" bin
+run 2 bin/test_api_program none
+once "has loaded two MPIs .*libmpi\.so.* and .*libmpich\.so.*; build all of them with the same MPI"
+
 # A rank that fails ends the job of MPICH.
 : >train.bin
 run 2 "${mpich[@]}" -np 2 bin/fsdp-train "${model[@]}" --save-dir other --max-update 1

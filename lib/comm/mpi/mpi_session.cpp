@@ -38,6 +38,20 @@ std::vector<std::string> loaded_libraries() {
   return libraries;
 }
 
+/// A program that is linked with one MPI and uses a libfsdp of another one would call a mixture of both.
+void require_one_mpi() {
+  std::vector<std::string> found;
+  for (const std::string& library : loaded_libraries()) {
+    const std::string name = std::filesystem::path(library).filename();
+    if (name.starts_with("libmpi.so") || name.starts_with("libmpich.so")) found.push_back(library);
+  }
+  if (found.size() > 1)
+    throw UserError(
+        format("this process has loaded two MPIs ({} and {}; libfsdp or another library was built with another one than the "
+               "program); build all of them with the same MPI",
+               found[0], found[1]));
+}
+
 /// Calls MPI_Finalize. Open MPI unloads its modules there while its progress thread still runs, and an event that reaches the
 /// thread in this time calls a function that is gone (4.1.4 closes mca_pmix_ext3x.so before the thread ends). So every library
 /// that is loaded now stays in memory until the process ends.
@@ -60,6 +74,7 @@ MpiSession::MpiSession(int& argc, char**& argv) { start(argc, argv); }
 void MpiSession::start(int& argc, char**& argv) {
   const Environment environment = [](const char* name) { return std::getenv(name); };
   const LaunchedRanks launched = launched_ranks(environment);
+  require_one_mpi();
   int level = MPI_THREAD_SINGLE, is_there = 0;
   FSDP_CHECK_MPI(MPI_Initialized(&is_there));
   if (is_over())
