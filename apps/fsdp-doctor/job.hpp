@@ -33,10 +33,10 @@ struct Start {
 
 class ProbeFolder;
 
-/// The speeds that have been measured; 0: not measured. They are the same on all ranks.
+/// The speeds that have been measured; 0: not measured. All but `memory` are the same on all ranks.
 struct Rates {
   double flops = 0;              // FLOP/s of the slowest rank
-  double memory = 0;             // bytes per second that a rank reads and writes
+  double memory = 0;             // bytes per second that this rank reads and writes
   double network = 0;            // bytes per second that the slowest node sends
   double latency = 0;            // seconds of a message between nodes
   bool network_is_slow = false;  // true if the check of the network has warned

@@ -247,7 +247,7 @@ std::optional<Finding> check_compute(DoctorJob& job) {
     busy = (processor_seconds() - before) / wall.seconds();
     return slowest(*job.world, 2 * std::pow(static_cast<double>(size), 3) / flops);
   };
-  std::size_t size = 256;
+  std::size_t size = 128;
   while (measure(size, 0.05) < 0.5e-3 && size < 4096) size *= 2;
   measure(size, 0.5);
   const std::size_t bytes = std::size_t{16} << 20;
@@ -261,13 +261,10 @@ std::optional<Finding> check_compute(DoctorJob& job) {
   job.rates.flops = *std::min_element(all.begin(), all.end());
   std::vector<NodeSpeed> nodes(job.nodes.size());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    NodeSpeed& node = nodes[static_cast<std::size_t>(job.node_of[rank])];
+    const auto i = static_cast<std::size_t>(job.node_of[rank]);
+    NodeSpeed& node = nodes[i];
     if (node.flops > 0 && node.flops <= all[rank]) continue;
-    node = {job.nodes[static_cast<std::size_t>(job.node_of[rank])],
-            all[rank],
-            processors[rank],
-            static_cast<std::size_t>(threads[rank]),
-            std::min(1.0, busies[rank]),
+    node = {job.nodes[i], all[rank], processors[rank], static_cast<std::size_t>(threads[rank]), std::min(1.0, busies[rank]),
             loads[rank]};
   }
   return judge_compute(nodes, type, on_gpu);
@@ -293,9 +290,8 @@ std::optional<Finding> check_network(DoctorJob& job) {
       const auto exchange = [&](std::size_t bytes, std::size_t at_once) {
         const Buffer mine = allocate_host(bytes), both = allocate_host(2 * bytes);
         const auto stream = make_host_stream();
-        constexpr std::size_t times = 1;
-        moved += static_cast<double>(bytes * at_once * (times + 1));
-        return time_collective(*stream, *group, at_once, times, [&] {
+        moved += static_cast<double>(2 * bytes * at_once);  // one round does not count
+        return time_collective(*stream, *group, at_once, 1, [&] {
           group->all_gather(*stream, mine.data(), both.data(), bytes / sizeof(float), DType::f32);
         });
       };
