@@ -57,10 +57,10 @@ std::vector<std::pair<std::string, std::string>> placement_names() {
 
 const Placement& find_placement(std::string_view name) {
   std::vector<std::string> known;
-  for (const auto& [theirs, ours] : placement_names()) {
+  for (const auto& [theirs, mine] : placement_names()) {
     if (name == theirs)
       for (const Placement& row : table())
-        if (row.name == ours) return row;
+        if (row.name == mine) return row;
     known.push_back(theirs);
   }
   throw UserError(
