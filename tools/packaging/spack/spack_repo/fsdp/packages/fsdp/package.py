@@ -30,7 +30,8 @@ class Fsdp(CMakePackage, CudaPackage):
 
     depends_on("mpi@3.1:", type=("build", "link", "run"))
     depends_on("hdf5@1.10: ~mpi", type=("build", "link"))
-    depends_on("onednn@2:", type=("build", "link"))
+    depends_on("onednn@2:", when="target=x86_64:", type=("build", "link"))
+    depends_on("openblas@0.3:", when="target=aarch64:", type=("build", "link"))
     depends_on("boost@1.74: +program_options", type=("build", "link"))
     depends_on("boost@1.74: +test", type=("build", "test"))
     depends_on("fmt@9:", type=("build", "link"))
@@ -42,8 +43,13 @@ class Fsdp(CMakePackage, CudaPackage):
     depends_on("cuda@12:", when="+cuda", type=("build", "link", "run"))
     depends_on("nccl@2.22:", when="+nccl", type=("build", "link", "run"))
 
-    requires("target=x86_64:", msg="the kernels are written for x86-64 processors")
-    conflicts("%gcc@:11", msg="C++20 needs g++ 12 or newer")
+    requires(
+        "target=x86_64:",
+        "target=aarch64:",
+        policy="any_of",
+        msg="the kernels are written for x86-64 and aarch64",
+    )
+    conflicts("%gcc@:10", msg="C++20 needs g++ 11 or newer")
     conflicts("%clang@:15", msg="C++20 needs clang 16 or newer")
     conflicts(
         "cuda_arch=none", when="+cuda", msg="choose a GPU, such as cuda_arch=90 for the H100"
