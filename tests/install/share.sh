@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # share.sh PREFIX BIN: the man pages, completions and module file of an installation that was moved to PREFIX. BIN is its folder of programs there.
-# What needs man, zsh or lmod is left out if they are not installed.
+# Its last line says which of man, zsh and lmod are not installed, so that what needs them was left out.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../tools/support.sh
 source "$(dirname "$(realpath "$0")")/../tools/support.sh"
@@ -86,4 +86,8 @@ fi
 for file in LICENSE README.md docs/install.md docs/examples/own-layer/CMakeLists.txt; do
   [[ -r $share/doc/fsdp/$file ]] || fail "share/doc/fsdp/$file is missing"
 done
+missing=()
+for command in man zsh; do command -v "$command" >/dev/null || missing+=("$command"); done
+[[ -r $lmod ]] || missing+=(lmod)
+((${#missing[@]} == 0)) || echo "left out, as it is not installed: ${missing[*]}"
 exit $((failures > 0))
