@@ -2,6 +2,7 @@
 #include "kernels/exact_sum.hpp"
 
 #include <omp.h>
+#include <cfloat>
 
 #include <algorithm>
 #include <cstring>
@@ -43,9 +44,15 @@ double parted_value(const Floats& x, std::size_t ranks, std::mt19937& random) {
   return all.value();
 }
 
+#if LDBL_MANT_DIG == 113
+using Quadruple = long double;
+#else
+using Quadruple = __float128;
+#endif
+
 double reference(const Floats& x) {
-  __float128 total = 0;
-  for (const float value : x) total += static_cast<__float128>(value) * value;
+  Quadruple total = 0;
+  for (const float value : x) total += static_cast<Quadruple>(value) * value;
   return static_cast<double>(total);
 }
 

@@ -60,11 +60,16 @@ void check_bits(const std::string& name, const Floats& result) {
   BOOST_TEST((found != known.end() && found->second == hash), "bits.txt has no line \"" << name << ": " << hash << '"');
 }
 
+/// Returns the name in bits.txt: a name that is used again gets a number.
+std::string unique_name(const std::string& name) {
+  static std::map<std::string, int> uses;
+  return name + (++uses[name] > 1 ? format(" {}", uses[name]) : "");
+}
+
 /// Runs a body on every level of this processor; `make` sizes an output and gives the body that fills it.
 template <class Make>
 void compare(const std::string& name, std::size_t rows, double tolerance, const Make& make) {
-  static std::map<std::string, int> uses;  // of each name
-  const std::string of_bits = name + (++uses[name] > 1 ? format(" {}", uses[name]) : "");
+  const std::string of_bits = unique_name(name);
   std::vector<Floats> results;
   each_level([&]<int level>() {
     Floats out;
