@@ -15,8 +15,8 @@ namespace fsdp::kernels {
 /// Expands X(E) for each type of weights and activations; for explicit instantiations.
 #define FSDP_FOR_ELEMENTS(X) X(float) X(bf16) X(f16)
 
-/// Returns true if the kernels for tiles of bf16 numbers (tile_product.hpp) can run: the processor has the instructions, neither
-/// FSDP_CPU_LEVEL nor the library for products disables them, and the system lets this process use them.
+/// Returns true if the kernels for tiles of bf16 numbers (tile_product.hpp) can run: the processor has the instructions,
+/// neither FSDP_CPU_LEVEL nor the library for products disables them, and the system lets this process use them.
 bool has_tiles();
 
 /// Calls body(lanes, row) for each row in [0, rows). Inside a parallel region, the calling thread runs all rows; otherwise the
