@@ -23,12 +23,19 @@ namespace fsdp {
 
 namespace {
 
-/// Returns the processor's name in /proc/cpuinfo: "AMD EPYC 7B13".
+/// Returns the processor's name in /proc/cpuinfo: "AMD EPYC 7B13". For Arm's processors the system has only numbers:
+/// "implementer 0x41, part 0xd4f".
 std::string processor_model() {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name"))
-      if (const std::size_t colon = line.find(": "); colon != line.npos) return excerpt(line.substr(colon + 2), 60);
+  std::string implementer;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon == line.npos) continue;
+    const std::string value = excerpt(line.substr(colon + 2), 60);
+    if (line.starts_with("model name")) return value;
+    if (line.starts_with("CPU implementer")) implementer = value;
+    if (line.starts_with("CPU part")) return format("implementer {}, part {}", implementer, value);
+  }
   return "a processor without a name";
 }
 
