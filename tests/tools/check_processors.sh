@@ -22,6 +22,10 @@ for line in '#include <immintrin.h>' '#include <arm_neon.h>' '#include <cpuid.h>
   '[[gnu::target("arch=x86-64-v3")]] void f();' 'return CpuLevel::v4;' 'case CpuLevel::neon:'; do
   finds lib/base/planted.hpp "$line"
 done
+mkdir -p "$copy/lib/kernels/cuda" # its files may have assembly, but not these
+for line in '#include <cuda_runtime_api.h>' 'x += __shfl_xor_sync(all, x, 1);' '__syncwarp();' '#include <cublasLt.h>' '#include <nccl.h>'; do
+  finds lib/kernels/cuda/planted.cu "$line"
+done
 finds lib/CMakeLists.txt 'target_compile_options(fsdp PRIVATE -march=native)'
 finds lib/base/planted.cmake '  set(flags -mavx2)'
 finds CMakePresets.json '"CMAKE_CXX_FLAGS": "-O1 -mcpu=neoverse-v2"'
