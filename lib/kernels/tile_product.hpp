@@ -50,8 +50,8 @@ struct TileBlocks {
       sizeof(bf16) * (left_numbers + depth * columns) + sizeof(float) * rows_of_sums * columns;
 };
 
-/// Defined in rows/amx.cpp and rows/bfmmla.cpp, for machines on which has_tiles() returns true. `workspace` has TileBlocks::workspace_bytes bytes,
-/// aligned to 64 bytes.
+/// Defined in rows/amx.cpp and rows/bfmmla.cpp, for machines on which has_tiles() returns true. `workspace` has
+/// TileBlocks::workspace_bytes bytes, aligned to 64 bytes.
 template <int level, class End>
 void run_tile_product(const TileProduct<End>& product, std::byte* workspace);
 
