@@ -17,7 +17,7 @@ using ops::Out;
 using ops::Transpose;
 
 kernels::Windows windows_or_throw(const char* function, const ImageShape& image, const WindowOptions& options, bool is_line) {
-  const auto& [height, width, channels] = image;
+  const std::size_t height = image.height, width = image.width, channels = image.channels;
   const std::size_t kernel_height = is_line ? 1 : options.kernel, padding_height = is_line ? 0 : options.padding;
   const auto require = [&](bool ok, const char* reason, const char* help) {
     if (!ok)

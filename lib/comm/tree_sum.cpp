@@ -18,7 +18,7 @@ constexpr std::size_t block = 512;
 
 template <class T>
 void add(const T* a, const T* b, T* out, std::size_t n) {
-#pragma GCC ivdep
+#pragma omp simd
   for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
 }
 

@@ -219,11 +219,13 @@ AddedWishes add_generation_config(const std::filesystem::path& model, Generation
     wishes.stop = values.texts("stop_strings");
     for (const std::string& text : wishes.stop) added.taken.push_back("stop " + json_text(nlohmann::json(text)));
   }
-  for (const auto& [name, value] : values.object().items()) {
+  for (const auto& item : values.object().items()) {
+    const std::string& name = item.key();
     const auto row =
         std::find_if(std::begin(elsewhere), std::end(elsewhere), [&](const Elsewhere& e) { return name == e.name; });
     if (row == std::end(elsewhere) && std::find(std::begin(known), std::end(known), name) != std::end(known)) continue;
-    if (changes_something(value, row == std::end(elsewhere) ? 0 : row->changes_nothing)) added.unknown.push_back(excerpt(name));
+    if (changes_something(item.value(), row == std::end(elsewhere) ? 0 : row->changes_nothing))
+      added.unknown.push_back(excerpt(name));
   }
   return added;
 }

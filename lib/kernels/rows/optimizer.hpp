@@ -234,6 +234,8 @@ struct UpdateElement {
     if constexpr (requires { Rule::rounded(s); }) p = Rule::rounded(s);
   }
 };
+template <class Rule>
+UpdateElement(Rule, float) -> UpdateElement<Rule>;
 
 template <class Rule, class State>
 struct ElementUpdate {
