@@ -254,7 +254,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(packed_numbers, E, Types) {
   for (const float x : {0.0f, 1.0f, -3.1415926f, 1e-3f, 70000.0f, 1e-9f}) {
     const std::uint32_t both = pack<E>(x, -x);
     BOOST_TEST((both & 0xffffu) == E(x).bits);
-    BOOST_TEST(both >> 16 == E(-x).bits);
+    BOOST_TEST((both >> 16) == E(-x).bits);
   }
 }
 

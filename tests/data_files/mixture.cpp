@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(ranks_and_cuts_of_updates_change_nothing) {
       std::vector<std::int32_t> first;  // input of each sequence
       std::uint64_t position = 0;
       const TrainBatches leader(mixture, {B, 10, K, 0, ranks}, 65536, order);
-      for (std::uint64_t updates = 0; first.size() < 240; ++updates, position = leader.after(position)) {
+      for (; first.size() < 240; position = leader.after(position)) {
         BOOST_TEST(leader.targets(position) == 10 * B * K * static_cast<std::size_t>(ranks));
         for (std::size_t micro = 0; micro < K; ++micro)
           for (int rank = 0; rank < ranks; ++rank) {

@@ -96,29 +96,32 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
   const double tolerance = 1e-6;
   compare("layer norm", R, tolerance, [](Floats& out) {
     out.resize(R * C + 2 * R);
-    return k::LayerNormForward{out.data(), out.data() + R * C, a.data(), gain.data(), bias.data(), C, 1e-5f};
+    return k::LayerNormForward<float>{out.data(), out.data() + R * C, a.data(), gain.data(), bias.data(), C, 1e-5f};
   });
   compare("layer norm backward", 2, tolerance, [](Floats& out) {
     out.resize(R * C + 4 * C);
-    return k::LayerNormBackward{out.data(), out.data() + R * C, b.data(), a.data(), stats.data(), gain.data(), R, C, 2, false};
+    return k::LayerNormBackward<float>{out.data(), out.data() + R * C, b.data(), a.data(), stats.data(), gain.data(), R, C, 2,
+                                       false};
   });
   compare("rms norm", R, tolerance, [](Floats& out) {
     out.resize(R * C + R);
-    return k::RmsNormForward{out.data(), out.data() + R * C, a.data(), gain.data(), C, 1e-5f};
+    return k::RmsNormForward<float>{out.data(), out.data() + R * C, a.data(), gain.data(), C, 1e-5f};
   });
   compare("rms norm backward", 2, tolerance, [](Floats& out) {
     out.resize(R * C + 2 * C);
-    return k::RmsNormBackward{out.data(), out.data() + R * C, b.data(), a.data(), stats.data(), gain.data(), R, C, 2, false};
+    return k::RmsNormBackward<float>{out.data(), out.data() + R * C, b.data(), a.data(), stats.data(), gain.data(), R, C, 2,
+                                     false};
   });
   compare("head norm", 3 * R, tolerance, [](Floats& out) {  // 3 heads of 65 in rows of C
     out = a;
     out.resize(R * C + 3 * R * 65 + 3 * R);
-    return k::HeadNormForward{out.data(), out.data() + R * C, out.data() + R * C + 3 * R * 65, gain.data(), 3, 65, C, 1e-5f};
+    return k::HeadNormForward<float>{out.data(), out.data() + R * C, out.data() + R * C + 3 * R * 65, gain.data(), 3, 65, C,
+                                     1e-5f};
   });
   compare("head norm backward", 2, tolerance, [](Floats& out) {
     out = b;
     out.resize(R * C + 2 * 65);
-    return k::HeadNormBackward{out.data(), out.data() + R * C, a.data(), stats.data(), gain.data(), R, 2, 65, C, 2};
+    return k::HeadNormBackward<float>{out.data(), out.data() + R * C, a.data(), stats.data(), gain.data(), R, 2, 65, C, 2};
   });
   compare("relu", R, 0, [](Floats& out) {
     out = a;
@@ -143,21 +146,21 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
   });
   compare("multiply", 1, tolerance, [](Floats& out) {
     out = b;
-    return k::Multiply{out.data(), b.data(), a.data(), R * C, true};
+    return k::Multiply<float>{out.data(), b.data(), a.data(), R * C, true};
   });
   compare("swiglu", 1, tolerance, [](Floats& out) {
     out.resize(2 * R * C);
-    return k::SwigluBackward{out.data(), out.data() + R * C, b.data(), a.data(), b.data(), R * C};
+    return k::SwigluBackward<float>{out.data(), out.data() + R * C, b.data(), a.data(), b.data(), R * C};
   });
   compare("cross entropy", R, tolerance, [](Floats& out) {
     out.resize(4 * R);
-    return k::CrossEntropy{out.data(), reinterpret_cast<k::SoftmaxStats*>(out.data() + R), a.data(), targets.data(), 0, C, C,
-                           true};
+    return k::CrossEntropy<float>{
+        out.data(), reinterpret_cast<k::SoftmaxStats*>(out.data() + R), a.data(), targets.data(), 0, C, C, true};
   });
   compare("logit gradient", R, tolerance, [](Floats& out) {
     out = a;
     static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
-    return k::LogitGradient{out.data(), softmax.data(), targets.data(), 0, C, C, 1.0f};
+    return k::LogitGradient<float>{out.data(), softmax.data(), targets.data(), 0, C, C, 1.0f};
   });
   compare("softmax of scores", R, tolerance, [](Floats& out) {
     out = a;
@@ -172,8 +175,8 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     out = a;
     static const std::vector<k::SoftmaxStats> softmax(R, {3.0f, 40.0f, 0.0f});
     static Floats loss(R);
-    return k::LossTermsGradient{loss.data(), out.data(), softmax.data(), targets.data(), 0,     C,
-                                C,           1.0f,       0.1f,           0.1f / C,       1e-2f, true};
+    return k::LossTermsGradient<float>{loss.data(), out.data(), softmax.data(), targets.data(), 0,     C,
+                                       C,           1.0f,       0.1f,           0.1f / C,       1e-2f, true};
   });
 }
 
@@ -252,11 +255,11 @@ BOOST_AUTO_TEST_CASE(attention_within_rounding) {
   each_level([&]<int level>() {
     Floats scratch(per_thread), lse(2 * 70), all(4 * 70 * 48);  // out, dq, dk and dv
     float *out = all.data(), *dq = out + 70 * 48, *dk = dq + 70 * 48, *dv = dk + 70 * 24;
-    k::run_attention<level>(k::AttentionForward{out, lse.data(), q.data(), key.data(), value.data(), shape, mask}, 2,
+    k::run_attention<level>(k::AttentionForward<float>{out, lse.data(), q.data(), key.data(), value.data(), shape, mask}, 2,
                             scratch.data(), per_thread);
     k::run_attention<level>(
-        k::AttentionBackward{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape, mask}, 1,
-        scratch.data(), per_thread);
+        k::AttentionBackward<float>{dq, dk, dv, d_out.data(), out, lse.data(), q.data(), key.data(), value.data(), shape, mask},
+        1, scratch.data(), per_thread);
     results.push_back(all);
     if (fuses<level>) check_bits("attention", all);
   });
@@ -276,15 +279,15 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   const k::DropoutMask mask = k::dropout_mask(0.2f, 1, 2, 3, 4, 4);
   compare("dropout", R, 0, [&](Floats& out) {
     out.resize(R * C);
-    return k::DropoutBody{out.data(), a.data(), C, mask};
+    return k::DropoutBody<float>{out.data(), a.data(), C, mask};
   });
   compare("noise", R, 0, [&](Floats& out) {
     out = a;
-    return k::AddNoise{out.data(), C, k::embedding_noise(5, 1, 2, 3, 4, C)};
+    return k::AddNoise<float>{out.data(), C, k::embedding_noise(5, 1, 2, 3, 4, C)};
   });
   compare("add residual, dropout", R, 0, [&](Floats& out) {
     out.resize(R * C);
-    return k::AddResidual{out.data(), a.data(), b.data(), bias.data(), C, mask};
+    return k::AddResidual<float>{out.data(), a.data(), b.data(), bias.data(), C, mask};
   });
   const k::Windows windows = {6, 5, 7, 3, 2, 2, 1, 1, 1, 3, 6};  // 9 images of 210 numbers, 18 windows of 6 pixels each
   static_assert(6 * 5 * 7 < C && R * 18 * 7 < R * C);
@@ -320,7 +323,7 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
   });
   compare("column sums", 2, 0, [](Floats& out) {
     out.resize(2 * C);
-    return k::ColumnSum{out.data(), a.data(), R, C, C, 2};
+    return k::ColumnSum<float>{out.data(), a.data(), R, C, C, 2};
   });
   // The rounding of bf16 states, and sums of squares by row and by column.
   const auto halves = [](Floats& out, std::size_t at) { return reinterpret_cast<std::uint16_t*>(out.data() + at); };

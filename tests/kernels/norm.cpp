@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(head_norm_is_the_rms_norm_of_each_head) {
     for (const std::size_t heads : {1, 3}) {
       const std::size_t stride = heads * D + 4, n = R * heads * D;
       const Floats rows = random_floats(R * stride, 1, 2.0f), gain = random_floats(D, 2), d_rows = random_floats(R * stride, 4);
-      const auto heads_of = [&, R = R, D = D](const Floats& strided) {
+      const auto heads_of = [&, D = D](const Floats& strided) {
         Floats dense(n);
         for (std::size_t i = 0; i < n; ++i) dense[i] = strided[i / (heads * D) * stride + i % (heads * D)];
         return dense;
