@@ -16,10 +16,9 @@ namespace {
 
 // Returns a group of the same ranks that communicates through shared memory. All ranks must be on one node. If they cannot
 // share memory, throws if `required` is true, else returns `group`. The outcome is the same on all ranks.
-std::unique_ptr<Communicator> share_node(std::unique_ptr<MessageGroup> group, bool required) {
+std::unique_ptr<Communicator> share_node(std::unique_ptr<MessageGroup> group, bool required, double timeout_s) {
   try {
-    return share_memory(*group,
-                        {.timeout_s = group->options().timeout_s, .host = group->host(), .world_ranks = group->world_ranks()});
+    return share_memory(*group, {.timeout_s = timeout_s, .host = group->host(), .world_ranks = group->world_ranks()});
   } catch (const SharedMemoryUnavailable&) {  // thrown on all ranks
     if (required) throw;
     return group;
@@ -30,13 +29,16 @@ std::unique_ptr<Communicator> share_node(std::unique_ptr<MessageGroup> group, bo
 // memory within nodes and send messages between them. All other groups send messages.
 std::unique_ptr<Communicator> share_nodes(std::unique_ptr<MessageGroup> group, bool required) {
   const int of_each = ranks_of_each_node(group->nodes());
-  if (of_each == group->size()) return share_node(std::move(group), required);
+  const double timeout_s = group->options().timeout_s;
+  if (of_each == group->size()) return share_node(std::move(group), required, timeout_s);
   if (of_each <= 1) return group;
   auto intra_node_by_messages = group->split_messages(group->rank() / of_each, group->rank());
   auto inter_node = group->split_messages(group->rank() % of_each, group->rank());
   // share_node() can fail on one node only.
-  auto intra_node = agree(*group, [&] { return share_node(std::move(intra_node_by_messages), required); });
-  return std::make_unique<NodesCommunicator>(std::move(group), std::move(intra_node), std::move(inter_node));
+  auto intra_node = agree(*group, [&] {
+    return share_node(std::move(intra_node_by_messages), required, NodesCommunicator::limit_within_a_node(timeout_s));
+  });
+  return std::make_unique<NodesCommunicator>(std::move(group), std::move(intra_node), std::move(inter_node), timeout_s);
 }
 
 std::size_t staging_of_shared_nodes(std::span<const int> nodes) {

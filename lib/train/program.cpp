@@ -1,9 +1,11 @@
 #include "train/program.hpp"
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "base/format.hpp"
 #include "base/program.hpp"
@@ -31,6 +33,13 @@ std::string place_of(const MpiSession& session) {
 
 void end_job(MpiSession& session, const std::string& program, const Wording& wording) {
   const Failure failure = describe_current_exception();
+  try {
+    throw;
+  } catch (const GroupAborted&) {
+    // The rank that failed says why and ends this process. It may take up to 10 s (let_others_report_first()).
+    std::this_thread::sleep_for(std::chrono::seconds(15));
+  } catch (...) {
+  }
   print_problem(program, place_of(session), failure.message, wording);
   session.abort_job(failure.exit_code);
 }

@@ -350,6 +350,35 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
   world().barrier();
 }
 
+// Rank n, the first of the second node, stops between the two steps of a barrier, so rank 0 waits for it. The other ranks complete
+// that barrier. In the next one, those of the first node wait for rank 0, which must not be reported as missing.
+BOOST_AUTO_TEST_CASE(a_rank_that_waits_for_another_node_is_not_named) {
+  const int n = world().size() / 2;
+  if (n < 2 || world().size() != 2 * n) return;  // two nodes of several ranks
+  const auto comm = world_of_nodes(n, 0.3);
+  comm->barrier();
+  const int rank = comm->rank();
+  const auto both = [&] {
+    comm->barrier();
+    comm->barrier();
+  };
+  const auto names_it = [&](const CollectiveTimeout& error) {
+    const std::string text = error.what();
+    BOOST_TEST_MESSAGE(text);
+    return text.find(format("rank {} on {}{} has not arrived at barrier within 300 ms", n, session().host(),
+                            rank == 0 ? ", or a rank that it waits for," : "")) == 0;
+  };
+  if (rank == n) {
+    const_cast<Communicator&>(parts_of(*comm).intra_node()).barrier();
+    std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  } else if (rank == 0 || rank > n) {
+    BOOST_CHECK_EXCEPTION(both(), CollectiveTimeout, names_it);
+  } else {
+    BOOST_CHECK_THROW(both(), GroupAborted);  // main() lets rank 0 report
+  }
+  world().barrier();
+}
+
 BOOST_AUTO_TEST_CASE(abort_ends_this_rank_and_wakes_its_node) {
   const auto stream = make_host_stream();
   for (const int n : sizes_of_nodes()) {

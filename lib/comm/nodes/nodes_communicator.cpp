@@ -33,11 +33,12 @@ std::string kind_of(const Communicator& comm) {
 }  // namespace
 
 NodesCommunicator::NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> intra_node,
-                                     std::unique_ptr<Communicator> inter_node)
+                                     std::unique_ptr<Communicator> inter_node, double timeout_s)
     : GroupMember(flat->rank(), flat->size()),
       flat_(std::move(flat)),
       intra_node_(std::move(intra_node)),
-      inter_node_(std::move(inter_node)) {
+      inter_node_(std::move(inter_node)),
+      timeout_s_(timeout_s) {
   expect(intra_node_->size() > 1 && inter_node_->size() > 1 && intra_node_->size() * inter_node_->size() == size() &&
              inter_node_->rank() * intra_node_->size() + intra_node_->rank() == rank(),
          "every node has the same number of consecutive ranks");
@@ -200,9 +201,11 @@ void NodesCommunicator::by_nodes(const Called& called, const Within& within, con
     across();
   } catch (const CollectiveTimeout& missed) {
     broken_ = true;
-    if (!node_is_here) throw not_arrived(missed.who, missed.ranks, name_of(called), missed.timeout_s);
-    let_others_report_first(missed.timeout_s);
-    throw not_passed_on(missed.who, missed.ranks, name_of(called), missed.timeout_s);
+    if (!node_is_here) throw not_arrived(missed.who, missed.ranks, name_of(called), timeout_s_);
+    // Ranks of this node may already wait for this rank in the next collective. They must not report it as missing.
+    intra_node_->abort();
+    let_others_report_first(timeout_s_);
+    throw not_passed_on(missed.who, missed.ranks, name_of(called), timeout_s_);
   }
 }
 

@@ -9,9 +9,12 @@
 //
 // If a rank does not arrive, the ranks of its node can name it; ranks of other nodes only notice that its node is late. So
 // every collective begins with a step in which all ranks of a node wait for each other. If the time limit passes after that
-// step, a rank waits a little longer before it throws, so that the node of the missing rank reports first.
+// step, a rank waits a little longer before it throws, so that the node of the missing rank reports first. Meanwhile the other
+// ranks of its own node may wait for it in the next collective: it aborts their group. They have not run out of time yet, as
+// the time limit within a node is a little longer than between nodes.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -26,9 +29,12 @@ namespace fsdp {
 class NodesCommunicator final : public GroupMember {
  public:
   /// Rank r of `flat` is rank r % intra_node.size() of `intra_node` and rank r / intra_node.size() of `inter_node`.
-  /// `intra_node` and `inter_node` have more than one rank. Not collective.
+  /// `intra_node` and `inter_node` have more than one rank. `timeout_s` is the time limit of `flat` and `inter_node`; that of
+  /// `intra_node` is limit_within_a_node(timeout_s). Not collective.
   NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> intra_node,
-                    std::unique_ptr<Communicator> inter_node);
+                    std::unique_ptr<Communicator> inter_node, double timeout_s);
+  /// 0 stays 0: no limit.
+  static double limit_within_a_node(double timeout_s) { return timeout_s + std::min(0.1 * timeout_s, 4.0); }
 
   /// "MPI between 2 nodes, shared memory within"
   std::string description() const override;
@@ -70,6 +76,7 @@ class NodesCommunicator final : public GroupMember {
   std::uint64_t sent_by_parts() const;
 
   std::unique_ptr<Communicator> flat_, intra_node_, inter_node_;
+  double timeout_s_;
   std::atomic<bool> broken_ = false;
 };
 
