@@ -1,0 +1,260 @@
+#include "report/plot.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/format.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t colours = 8;
+constexpr std::string_view soft = "var(--soft, #ddd)", quiet = "var(--quiet, #666)", ground = "var(--ground, #fff)";
+
+struct Extent {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  void see(double x) {
+    if (!std::isfinite(x)) return;
+    low = std::min(low, x);
+    high = std::max(high, x);
+  }
+  bool empty() const { return !(low <= high); }
+};
+
+/// The frame of a plot, and the way from values to pixels.
+struct Frame {
+  double left, top, width, height;
+  Extent x, y;
+  bool logarithmic;
+
+  double at_x(double value) const { return left + width * (value - x.low) / (x.high - x.low); }
+  double at_y(double value) const {
+    const auto scaled = [&](double v) { return logarithmic ? std::log10(v) : v; };
+    return top + height * (1 - (scaled(value) - scaled(y.low)) / (scaled(y.high) - scaled(y.low)));
+  }
+};
+
+/// The smallest and the largest value of each column of two pixels, in their order; a gap ends a line.
+std::vector<std::vector<Point>> lines_of(const Curve& curve, const Frame& frame) {
+  std::vector<std::vector<Point>> lines(1);
+  const std::size_t n = curve.x.size();
+  const bool whole = static_cast<double>(n) <= frame.width;  // one value for each pixel needs no reduction
+  for (std::size_t i = 0; i < n;) {
+    if (!std::isfinite(curve.y[i]) || !std::isfinite(curve.x[i])) {
+      if (!lines.back().empty()) lines.emplace_back();
+      ++i;
+      continue;
+    }
+    std::size_t low = i, high = i, last = i;
+    const double column = std::floor(frame.at_x(curve.x[i]) / 2);
+    if (!whole)
+      while (last + 1 < n && std::isfinite(curve.y[last + 1]) && std::floor(frame.at_x(curve.x[last + 1]) / 2) == column) {
+        ++last;
+        if (curve.y[last] < curve.y[low]) low = last;
+        if (curve.y[last] > curve.y[high]) high = last;
+      }
+    for (const std::size_t k : {std::min(low, high), std::max(low, high)}) {
+      lines.back().push_back({frame.at_x(curve.x[k]), frame.at_y(curve.y[k])});
+      if (low == high) break;
+    }
+    i = last + 1;
+  }
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
+void draw_curve(Svg& svg, const Curve& curve, const Frame& frame) {
+  const std::string name = format("class=\"curve\" data-name=\"{}\"", escaped(curve.name));
+  if (curve.look == Curve::Look::points) {
+    for (std::size_t i = 0; i < curve.x.size(); ++i)
+      if (std::isfinite(curve.y[i]))
+        svg.circle({frame.at_x(curve.x[i]), frame.at_y(curve.y[i])}, 3, curve.colour, {.colour = ground, .width = 0.8},
+                   format("{}: {:.6g}", curve.name, curve.y[i]));
+    return;
+  }
+  const bool faint = curve.look == Curve::Look::faint;
+  for (const std::vector<Point>& line : lines_of(curve, frame)) {
+    if (line.size() == 1)
+      svg.circle(line[0], 2, curve.colour);
+    else
+      svg.path(line,
+               {.colour = curve.colour, .width = faint ? 1 : 1.6, .dashes = curve.look == Curve::Look::dashes ? "5 3" : ""},
+               "none", {}, faint ? name + " opacity=\"0.45\"" : name);
+  }
+}
+
+/// The largest power of ten at most `x`.
+double decade(double x) { return std::pow(10, std::floor(std::log10(x))); }
+
+}  // namespace
+
+std::string page_colour(std::size_t i) { return format("var(--c{})", i % colours); }
+bool uses_dashes(std::size_t i) { return i / colours % 2 == 1; }
+
+std::vector<double> ticks(double low, double high, int wanted) {
+  const double rough = (high - low) / std::max(wanted, 1), unit = decade(rough);
+  double step = unit;
+  for (const double candidate : {1.0, 2.0, 2.5, 5.0, 10.0}) {
+    step = candidate * unit;
+    if (step >= 0.999 * rough) break;
+  }
+  std::vector<double> out;
+  const double first = std::ceil(low / step - 1e-9);
+  for (double k = first; k * step <= high + 1e-9 * step; ++k) out.push_back(k == 0 ? 0 : k * step);
+  return out;
+}
+
+std::string tick_text(double value, double step) {
+  const double size = std::max(std::abs(value), std::abs(step));
+  if (value == 0) return "0";
+  if (size >= 1e15 || std::abs(value) < 1e-4) return format("{:.3g}", value);
+  constexpr std::array<std::pair<double, std::string_view>, 4> units = {{{1e12, " T"}, {1e9, " G"}, {1e6, " M"}, {1e3, " k"}}};
+  if (std::abs(value) >= 1e4)
+    for (const auto& [unit, name] : units)
+      if (std::abs(value) >= unit) {
+        const int digits =
+            std::clamp(static_cast<int>(std::ceil(-std::log10(step / unit) - 1e-9)) + (step / unit < 1 ? 1 : 0), 0, 4);
+        std::string text = format("{:.{}f}", value / unit, digits);
+        while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
+          const bool point = text.back() == '.';
+          text.pop_back();
+          if (point) break;
+        }
+        return text + std::string(name);
+      }
+  return format("{:.6g}", std::round(value / step * 1e6) / 1e6 * step);
+}
+
+std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
+  Frame frame{.left = 0, .top = 0, .width = 0, .height = 0, .x = {}, .y = {}, .logarithmic = plot.logarithmic};
+  for (const Curve& curve : plot.curves)
+    for (std::size_t i = 0; i < curve.x.size(); ++i)
+      if (std::isfinite(curve.y[i]) && std::isfinite(curve.x[i])) frame.x.see(curve.x[i]), frame.y.see(curve.y[i]);
+  if (frame.x.empty() || frame.y.empty()) return std::nullopt;
+  frame.logarithmic = frame.logarithmic && frame.y.low > 0;
+  if (plot.limit && *plot.limit < 3 * frame.y.high) frame.y.see(*plot.limit);
+  if (plot.from_zero) frame.y.see(0), frame.logarithmic = false;
+  if (frame.x.low == frame.x.high) frame.x.low -= 0.5, frame.x.high += 0.5;
+  if (frame.y.low == frame.y.high) {
+    const double margin = frame.y.low == 0 ? 1 : 0.1 * std::abs(frame.y.low);
+    frame.y.low -= margin, frame.y.high += margin;
+  }
+
+  // The frame begins right of the labels of the y axis, and below the title and the legend.
+  constexpr double size = 11;
+  std::vector<std::pair<double, std::string>> rows;
+  const auto add_rows = [&](const std::vector<double>& values) {
+    const double step = values.size() > 1 ? values[1] - values[0] : std::abs(values.empty() ? 1 : values[0]);
+    for (const double v : values) rows.emplace_back(v, tick_text(v, step));
+  };
+  if (frame.logarithmic && frame.y.high / frame.y.low > 20) {
+    for (double v = decade(frame.y.low); v <= frame.y.high; v *= 10)
+      if (v >= frame.y.low) rows.emplace_back(v, tick_text(v, v));
+  }
+  if (rows.size() < 2) {
+    rows.clear();
+    if (!frame.logarithmic) {  // the axis ends at a tick
+      const std::vector<double> inner = ticks(frame.y.low, frame.y.high, 5);
+      if (inner.size() > 1) {
+        const double step = inner[1] - inner[0];
+        frame.y.low = std::min(frame.y.low, step * std::floor(frame.y.low / step + 1e-9));
+        frame.y.high = std::max(frame.y.high, step * std::ceil(frame.y.high / step - 1e-9));
+      }
+    }
+    add_rows(ticks(frame.y.low, frame.y.high, 5));
+  }
+  double widest = 20;
+  for (const auto& [value, text] : rows) widest = std::max(widest, text_width(text, size));
+  frame.left = widest + 12;
+  frame.width = width - frame.left - 12;
+
+  Svg svg(width);
+  double y = 18;
+  svg.text(0, y, fitted(plot.title, width, 13), {.bold = true});
+  // The legend names each curve once; it is as many lines as it needs.
+  const bool names = plot.curves.size() > 1 || (plot.curves.size() == 1 && plot.curves[0].name != plot.title);
+  double x = frame.left;
+  y += 18;
+  std::vector<std::string> named;
+  for (const Curve& curve : plot.curves) {
+    if (!names || curve.name.empty() || std::find(named.begin(), named.end(), curve.name + curve.colour) != named.end())
+      continue;
+    named.push_back(curve.name + curve.colour);
+    const std::string text = fitted(curve.name, width - frame.left - 40, size);
+    const double wide = 20 + text_width(text, size) + 14;
+    if (x + wide > width && x > frame.left) x = frame.left, y += 16;
+    if (curve.look == Curve::Look::points)
+      svg.circle({x + 7, y - 4}, 3, curve.colour);
+    else
+      svg.line({x, y - 4}, {x + 15, y - 4},
+               {.colour = curve.colour, .width = 2.5, .dashes = curve.look == Curve::Look::dashes ? "5 3" : ""});
+    svg.text(x + 20, y, text, {.size = size, .fill = quiet});
+    x += wide;
+  }
+  frame.top = y + (named.empty() ? -8 : 10);
+  if (!plot.y_name.empty()) {
+    svg.text(0, frame.top + 4, fitted(plot.y_name, width, size), {.size = size, .fill = quiet});
+    frame.top += 12;
+  }
+  frame.height = height - frame.top - 38;
+
+  for (const auto& [value, text] : rows) {
+    const double at = frame.at_y(value);
+    if (at < frame.top - 0.5 || at > frame.top + frame.height + 0.5) continue;
+    svg.line({frame.left, at}, {frame.left + frame.width, at}, {.colour = soft});
+    svg.text(frame.left - 6, at + 4, text, {.size = size, .anchor = Anchor::end, .fill = quiet});
+  }
+  // Ticks of the x axis, as many as fit beside each other.
+  for (int wanted = 8; wanted >= 1; --wanted) {
+    const std::vector<double> columns = ticks(frame.x.low, frame.x.high, wanted);
+    const double step = columns.size() > 1 ? columns[1] - columns[0] : 1;
+    double end = -1e9;
+    bool fits = true;
+    for (const double v : columns) {
+      const double half = text_width(tick_text(v, step), size) / 2, at = frame.at_x(v);
+      fits = fits && at - half > end + 8 && at + half <= width;
+      end = at + half;
+    }
+    if (!fits && wanted > 1) continue;
+    end = -1e9;
+    for (const double v : columns) {
+      const double at = frame.at_x(v), half = text_width(tick_text(v, step), size) / 2;
+      svg.line({at, frame.top + frame.height}, {at, frame.top + frame.height + 4}, {.colour = quiet});
+      if (at - half <= end + 4 || at + half > width) continue;
+      svg.text(at, frame.top + frame.height + 16, tick_text(v, step), {.size = size, .anchor = Anchor::middle, .fill = quiet});
+      end = at + half;
+    }
+    break;
+  }
+  svg.text(frame.left + frame.width, height - 6, plot.x_name, {.size = size, .anchor = Anchor::end, .fill = quiet});
+  svg.line({frame.left, frame.top + frame.height}, {frame.left + frame.width, frame.top + frame.height}, {.colour = quiet});
+
+  for (const PlotMark& mark : plot.marks) {
+    if (mark.x < frame.x.low || mark.x > frame.x.high) continue;
+    const double at = frame.at_x(mark.x);
+    svg.line({at, frame.top}, {at, frame.top + frame.height}, {.colour = quiet, .dashes = "2 3"});
+    svg.raw(
+        format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"6\" height=\"{:.1f}\" fill=\"transparent\"><title>{}</title></rect>\n",
+               at - 3, frame.top, frame.height, escaped(mark.label)));
+  }
+  for (const Curve& curve : plot.curves) draw_curve(svg, curve, frame);
+  if (plot.limit && *plot.limit >= frame.y.low && *plot.limit <= frame.y.high) {
+    const double at = frame.at_y(*plot.limit);
+    svg.line({frame.left, at}, {frame.left + frame.width, at}, {.colour = "currentColor", .width = 1, .dashes = "6 4"});
+    const bool above = at - 16 > frame.top;
+    svg.text(frame.left + frame.width - 2, above ? at - 5 : at + 14, plot.limit_name,
+             {.size = size, .anchor = Anchor::end, .halo = ground});
+  }
+  std::string attributes = format(
+      "class=\"plot\" data-x0=\"{}\" data-x1=\"{}\" data-y0=\"{}\" data-y1=\"{}\" data-log=\"{}\" data-frame=\"{:.1f} {:.1f} "
+      "{:.1f} "
+      "{:.1f}\" data-x=\"{}\"",
+      frame.x.low, frame.x.high, frame.y.low, frame.y.high, frame.logarithmic ? 1 : 0, frame.left, frame.top, frame.width,
+      frame.height, escaped(plot.x_name));
+  return DrawnPlot{std::move(svg), height, std::move(attributes)};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,57 @@
+// Curves over a common axis, as a part of a page or as a file. A curve of any length is drawn by its smallest and largest value
+// in each two pixels, so no peak is lost and 100,000 values take as much room as 1,000.
+//
+// The element of a plot has the attributes data-x0, data-x1, data-y0, data-y1 (values at the edges of the frame), data-log
+// ("1" if y is logarithmic) and data-frame ("left top width height" in pixels), by which values can be read back from
+// coordinates.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/svg.hpp"
+
+namespace fsdp {
+
+struct Curve {
+  std::string name;
+  std::vector<double> x, y;  // of the same length; x ascends; a y that is not finite is a gap
+  std::string colour;        // any paint
+  enum class Look { line, faint, points, dashes } look = Look::line;
+};
+/// A vertical line, such as a restart.
+struct PlotMark {
+  double x = 0;
+  std::string label;
+};
+struct Plot {
+  std::string title, x_name, y_name;  // names with units: "tokens/s"
+  std::vector<Curve> curves;
+  std::vector<PlotMark> marks = {};
+  std::optional<double> limit = {};  // a horizontal dashed line, such as the norm at which gradients are clipped
+  std::string limit_name = {};
+  bool from_zero = false;    // the y axis begins at 0
+  bool logarithmic = false;  // the y axis is logarithmic, if all values are positive
+};
+
+/// The paint of curve number i on a page: eight colours that colour-blind people can tell apart, then the same ones again, for
+/// which uses_dashes(i) is true.
+std::string page_colour(std::size_t i);
+bool uses_dashes(std::size_t i);
+
+/// The drawing of a plot, `width` x `height` pixels. A plot without a finite value is empty: std::nullopt.
+struct DrawnPlot {
+  Svg svg;
+  double height;
+  std::string attributes;  // those above
+};
+std::optional<DrawnPlot> draw(const Plot& plot, double width, double height);
+
+/// Numbers at even distances from `low` to `high`, which cover the range with about `wanted` steps: 0, 2.5, 5, 7.5.
+std::vector<double> ticks(double low, double high, int wanted);
+/// "1,500", "2.5", "1.2 M", "3e-05".
+std::string tick_text(double value, double step);
+
+}  // namespace fsdp
