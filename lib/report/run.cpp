@@ -63,6 +63,7 @@ class Reader {
       now_->saves.push_back({step, number(line, "ms"), number(line, "stall_ms"), text(line, "path")});
       if (std::isfinite(now_->saves.back().stall_ms)) seconds() += 1e-3 * now_->saves.back().stall_ms;
     }
+    if (type == "sample") now_->samples.push_back({step, text(line, "text")});
     if (type == "stop") start.why = "stopped: " + text(line, "reason");
     if (type == "end") {
       start.end = line;

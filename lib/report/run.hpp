@@ -48,6 +48,11 @@ struct SlowRank {
   std::string host;
 };
 
+struct Sample {
+  double step = 0;
+  std::string text;
+};
+
 struct Run {
   std::string name;               // for legends: the name of the save folder
   std::filesystem::path metrics;  // the file
@@ -58,6 +63,7 @@ struct Run {
   std::vector<Save> saves;
   std::vector<SkippedUpdate> skipped;
   std::vector<SlowRank> slow_ranks;
+  std::vector<Sample> samples;
   std::vector<std::string> notes;  // what could not be read, and other things that a reader of the page must know
   double last_time = 0;            // of the newest line, seconds since 1970
 

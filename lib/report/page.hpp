@@ -1,0 +1,28 @@
+// The page of one or several runs: one HTML file with its style, drawings and script, which needs no network. Without script it
+// is complete; with script it shows the values under the pointer, hides curves, and smooths them. All text from files is
+// escaped.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "report/run.hpp"
+
+namespace fsdp {
+
+/// What belongs to the runs besides their metrics.
+struct PageParts {
+  std::vector<nlohmann::json> traces;  // of run i; null: none
+  std::vector<std::string> flights;    // what its flight records show, as text; empty: none
+};
+
+/// Returns the page. `runs` is not empty; `parts` has an entry for each run.
+std::string make_page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version);
+
+/// Value number `share` x (n - 1) of the sorted finite values, between two values by interpolation; not_known if there are
+/// none.
+double quantile(std::vector<double> values, double share);
+
+}  // namespace fsdp

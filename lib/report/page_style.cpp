@@ -1,0 +1,136 @@
+#include "report/page_style.hpp"
+
+namespace fsdp {
+
+// The colours --c0 to --c7 are those of Okabe and Ito ("Color Universal Design", 2008), with brown and grey for yellow and
+// black, which are hard to see on a light or a dark ground.
+const std::string_view page_style = R"css(
+:root{color-scheme:light dark;--ground:#fff;--text:#1c1c1c;--quiet:#5c5c5c;--soft:#dcdcdc;--panel:#f6f6f4;
+--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#e69f00;--c5:#56b4e9;--c6:#8c564b;--c7:#6e6e6e}
+@media (prefers-color-scheme:dark){:root{--ground:#16181b;--text:#e8e6e3;--quiet:#a8a6a2;--soft:#373a3f;--panel:#1f2226;
+--c0:#58aee8;--c1:#ff8b4a;--c2:#35c9a0;--c3:#e8a3cb;--c4:#f7b733;--c5:#92d3f7;--c6:#c79c8f;--c7:#b3b3b3}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1240px;padding:1rem;background:var(--ground);color:var(--text);
+font:15px/1.45 system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
+h1{font-size:1.5rem;margin:.2rem 0;overflow-wrap:anywhere}h2{font-size:1.1rem;margin:1.6rem 0 .5rem;border-bottom:1px solid var(--soft)}
+h3,h4{margin:.8rem 0 .2rem;font-size:1rem}p{margin:.3rem 0}
+header p,figcaption,footer,h4{color:var(--quiet)}footer{margin-top:2rem;font-size:.85rem;overflow-wrap:anywhere}
+aside{background:var(--panel);border-left:4px solid var(--c1);padding:.5rem .8rem;margin:.8rem 0}aside ul{margin:.2rem 0;padding-left:1.2rem}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:1rem 1.6rem}
+figure{margin:0;position:relative}figure svg{width:100%;height:auto;display:block}figure.broad{overflow-x:auto}figure.broad svg{min-width:640px;background:#fff;color:#222;border-radius:6px}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
+th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap}th{color:var(--quiet);font-weight:600}
+tbody tr,tr{border-bottom:1px solid var(--soft)}
+details td:last-child{white-space:normal;overflow-wrap:anywhere}
+pre{background:var(--panel);padding:.6rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+.bar{margin:.6rem 0}.parts{display:flex;height:1.3rem;border-radius:3px;overflow:hidden}.parts span{min-width:1px}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;padding:0;margin:.3rem 0;font-size:.88rem}
+.legend i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.35em}
+.tip{position:absolute;pointer-events:none;background:var(--panel);border:1px solid var(--soft);border-radius:4px;padding:.2rem .5rem;
+font-size:.8rem;white-space:nowrap;z-index:1}
+.hide{font:inherit;font-size:.8rem;border:1px solid var(--soft);border-radius:1em;background:none;color:var(--text);padding:0 .7em;margin:.1rem .3rem .1rem 0;cursor:pointer}
+.hide[aria-pressed=true]{opacity:.45;text-decoration:line-through}.tools{color:var(--quiet);font-size:.88rem}
+@media print{:root{--ground:#fff;--text:#000;--quiet:#444;--soft:#ccc;--panel:#f4f4f4;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#e69f00;--c5:#56b4e9;--c6:#8c564b;--c7:#6e6e6e}
+body{max-width:none;padding:0}.tools,.hide,.tip{display:none}figure,.bar,tr{break-inside:avoid}h2{break-after:avoid}.plots{grid-template-columns:1fr 1fr}
+.parts span{print-color-adjust:exact;-webkit-print-color-adjust:exact}.legend i{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+)css";
+
+const std::string_view page_script = R"js(
+'use strict';
+(() => {
+  const plots = [...document.querySelectorAll('svg.plot')].map(svg => {
+    const [left, top, width, height] = svg.dataset.frame.split(' ').map(Number);
+    const [x0, x1, y0, y1] = ['x0', 'x1', 'y0', 'y1'].map(key => Number(svg.dataset[key]));
+    const log = svg.dataset.log === '1', lines = [...svg.querySelectorAll('polyline.curve')];
+    const curves = lines.map(line => ({
+      line, name: line.dataset.name, colour: line.getAttribute('stroke'),
+      points: line.getAttribute('points').split(' ').map(pair => pair.split(',').map(Number))
+    }));
+    const toX = px => x0 + (px - left) / width * (x1 - x0);
+    const toY = py => {
+      const part = 1 - (py - top) / height;
+      return log ? Math.pow(10, Math.log10(y0) + part * (Math.log10(y1) - Math.log10(y0))) : y0 + part * (y1 - y0);
+    };
+    return {svg, left, top, width, height, curves, toX, toY};
+  });
+  const text = value => Math.abs(value) >= 1e5 || (Math.abs(value) < 1e-3 && value !== 0) ? value.toPrecision(4) : String(+value.toPrecision(6));
+
+  for (const plot of plots) {
+    const figure = plot.svg.parentElement, tip = document.createElement('div');
+    const cross = document.createElementNS('http://www.w3.org/2000/svg', 'line');
+    tip.className = 'tip';
+    tip.hidden = true;
+    figure.append(tip);
+    for (const [key, value] of Object.entries({y1: plot.top, y2: plot.top + plot.height, stroke: 'currentColor', opacity: 0.4}))
+      cross.setAttribute(key, value);
+    const leave = () => { tip.hidden = true; cross.remove(); };
+    plot.svg.addEventListener('pointerleave', leave);
+    plot.svg.addEventListener('pointermove', event => {
+      const box = plot.svg.getBoundingClientRect(), scale = plot.svg.viewBox.baseVal.width / box.width;
+      const px = (event.clientX - box.left) * scale;
+      if (px < plot.left || px > plot.left + plot.width) return leave();
+      const nearest = new Map();
+      for (const curve of plot.curves) {
+        if (curve.line.style.display === 'none') continue;
+        let low = 0, high = curve.points.length - 1;
+        while (low < high) {
+          const middle = (low + high) >> 1;
+          if (curve.points[middle][0] < px) low = middle + 1; else high = middle;
+        }
+        if (low > 0 && px - curve.points[low - 1][0] < curve.points[low][0] - px) --low;
+        const distance = Math.abs(curve.points[low][0] - px), known = nearest.get(curve.name);
+        if (!known || distance < known.distance) nearest.set(curve.name, {distance, y: curve.points[low][1], colour: curve.colour});
+      }
+      tip.textContent = '';
+      const head = document.createElement('div');
+      head.textContent = `${plot.svg.dataset.x} ${text(Math.round(plot.toX(px)))}`;
+      tip.append(head);
+      for (const [name, found] of nearest) {
+        const row = document.createElement('div');
+        row.textContent = `${name || 'largest over ranks'}: ${text(plot.toY(found.y))}`;
+        row.style.color = found.colour;
+        tip.append(row);
+      }
+      cross.setAttribute('x1', px);
+      cross.setAttribute('x2', px);
+      plot.svg.append(cross);
+      tip.hidden = false;
+      const at = event.clientX - box.left;
+      tip.style.top = '1.5rem';
+      tip.style.left = `${at + 14 + tip.offsetWidth > box.width ? Math.max(0, at - 14 - tip.offsetWidth) : at + 14}px`;
+    });
+    const names = [...new Set(plot.curves.map(curve => curve.name))].filter(name => name);
+    if (names.length > 1)
+      for (const name of names) {
+        const button = document.createElement('button');
+        button.className = 'hide';
+        button.textContent = name;
+        button.setAttribute('aria-pressed', 'false');
+        button.addEventListener('click', () => {
+          const hide = button.getAttribute('aria-pressed') === 'false';
+          button.setAttribute('aria-pressed', String(hide));
+          for (const curve of plot.curves) if (curve.name === name) curve.line.style.display = hide ? 'none' : '';
+        });
+        figure.append(button);
+      }
+  }
+
+  const first = document.querySelector('.plots');
+  if (!first) return;
+  const tools = document.createElement('label'), slider = document.createElement('input');
+  tools.className = 'tools';
+  Object.assign(slider, {type: 'range', min: '0', max: '0.99', step: '0.01', value: '0'});
+  tools.append('smoothing ', slider);
+  first.before(tools);
+  slider.addEventListener('input', () => {
+    const weight = Number(slider.value);
+    for (const plot of plots)
+      for (const {line, points} of plot.curves) {
+        let mean = points[0][1];
+        line.setAttribute('points', points.map(([x, y]) => `${x},${(mean = weight * mean + (1 - weight) * y).toFixed(1)}`).join(' '));
+      }
+  });
+})();
+)js";
+
+}  // namespace fsdp
