@@ -17,7 +17,7 @@
 #include "checkpoint/inspect.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
-#include "fsdp-inspect/flight.hpp"
+#include "report/flight_report.hpp"
 #include "train/common_options.hpp"
 #include "train/program.hpp"
 

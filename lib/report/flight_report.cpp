@@ -1,4 +1,4 @@
-#include "fsdp-inspect/flight.hpp"
+#include "report/flight_report.hpp"
 
 #include <algorithm>
 #include <ctime>
