@@ -4,13 +4,31 @@
 
 #include "base/program.hpp"
 #include "base/system.hpp"
+#include "report/run_report.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
 #include "train/signals.hpp"
 #include "train/train.hpp"
 
+namespace {
+
+using namespace fsdp;
+
+/// Writes the page of the run into its save folder. A run that trained is not a failure because its page is missing.
+void write_report(const TrainOptions& options) {
+  if (options.no_report || options.log_file.empty() || options.save.none || options.dry_run) return;
+  const std::filesystem::path page = options.save.folder / "report.html";
+  try {
+    write_page(find_runs({options.log_file}), page);
+    print_to(stderr, "report: {}\n", page.string());
+  } catch (const std::exception& error) {
+    print_to(stderr, "warning: no report is written ({})\n", error.what());
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace fsdp;
   open_standard_descriptors();
   let_waiting_threads_sleep(argv);
   const auto hold = [](int, char**) { return hold_signals(), exit_code::done; };  // must come before any thread starts
@@ -22,7 +40,9 @@ int main(int argc, char** argv) {
       return exit_code::done;
     }
     const std::unique_ptr<Communicator> comm = agree(world, [&] { return session.world(command.options.comm); });
-    return train(command.options, *comm);
+    const int code = train(command.options, *comm);
+    if (world.rank() == 0) write_report(command.options);
+    return code;
   };
   return run_mpi_program(argc, argv, body, with_option_names);
 }

@@ -43,7 +43,7 @@ nlohmann::json find_trace(Run& run) {
 
 std::string find_flight(Run& run) {
   const std::filesystem::path folder =
-      kind_of(run.save_folder) == PathKind::folder ? run.save_folder : run.metrics.parent_path();
+      kind_of(run.save_folder) == PathKind::folder ? std::filesystem::path(run.save_folder) : run.metrics.parent_path();
   if (kind_of(folder / "flight") != PathKind::folder && kind_of(folder / "flight.old") != PathKind::folder) return {};
   try {
     return describe_flight(read_flight_folder(folder));

@@ -27,6 +27,14 @@ nlohmann::json or_null(const std::optional<T>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json();
 }
 
+/// The value below which `share` of the values are; null if there are none.
+nlohmann::json quantile(std::vector<float>& values, double share) {
+  if (values.empty()) return {};
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
 }  // namespace
 
 std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s) {
@@ -50,9 +58,21 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
   if (active_ && !file.empty()) file_ = MetricsFile(file);
 }
 
+void Metrics::to_tensorboard(const std::filesystem::path& folder) {
+  if (active_) tensorboard_ = std::make_unique<TensorBoardFile>(folder);
+}
+
 void Metrics::write(nlohmann::json line) {
-  if (!file_.is_open()) return;
   line["time"] = wall_s();
+  if (tensorboard_) {
+    tensorboard_->add(line["time"], line["step"], tensorboard_scalars(line, ranks_));
+    if (since_flush_.seconds() > 2) tensorboard_->flush(), since_flush_.restart();
+    if (tensorboard_->failed()) {
+      bar_.line(format("warning: cannot write to {} any more; the run continues without it", tensorboard_->path().string()));
+      tensorboard_.reset();
+    }
+  }
+  if (!file_.is_open()) return;
   if (!line.contains("process_s")) line["process_s"] = 1e-3 * std::round(1e3 * (age_s_ + since_made_.seconds()));
   if (!file_.append(json_text(line) + "\n"))  // training continues without the file
     bar_.line(format("warning: cannot write to {} any more; the run continues without it", file_.path().string()));
@@ -101,23 +121,27 @@ void Metrics::start(const StartMetrics& m) {
       bar_.line(format("{} lines of {} are for updates after step {}, which this run repeats; their type is now 'lost'",
                        taken.lost, file_.path().string(), m.step));
   }
-  write({{"type", "start"},
-         {"version", m.version},
-         {"world_size", m.world_size},
-         {"strategy", m.strategy},
-         {"options", m.options ? *m.options : nlohmann::json()},
-         {"save_folder", m.options && m.options->contains("save-dir")
-                             ? nlohmann::json(whole_path((*m.options)["save-dir"].get<std::string>()))
-                             : nlohmann::json()},
-         {"parameters", m.parameters},
-         {"plan_peak_bytes", m.plan_peak_bytes},
-         {"shard_ranks", m.shard_ranks},
-         {"nodes", m.traffic ? nlohmann::json(m.traffic->nodes) : nlohmann::json()},
-         {"update_bytes_sent", m.traffic ? nlohmann::json(m.traffic->sent) : nlohmann::json()},
-         {"update_bytes_out_of_node", m.traffic ? nlohmann::json(m.traffic->out_of_node) : nlohmann::json()},
-         {"process_s", age_s},
-         {"so_far", to_json(before_)},
-         {"step", m.step}});
+  ranks_ = m.world_size;
+  if (tensorboard_) tensorboard_->begin(wall_s(), m.step + 1);
+  nlohmann::json line = {{"type", "start"},
+                         {"version", m.version},
+                         {"world_size", m.world_size},
+                         {"strategy", m.strategy},
+                         {"options", m.options ? *m.options : nlohmann::json()},
+                         {"save_folder", m.options && m.options->contains("save-dir")
+                                             ? nlohmann::json(whole_path((*m.options)["save-dir"].get<std::string>()))
+                                             : nlohmann::json()},
+                         {"parameters", m.parameters},
+                         {"plan_peak_bytes", m.plan_peak_bytes},
+                         {"shard_ranks", m.shard_ranks},
+                         {"nodes", m.traffic ? nlohmann::json(m.traffic->nodes) : nlohmann::json()},
+                         {"update_bytes_sent", m.traffic ? nlohmann::json(m.traffic->sent) : nlohmann::json()},
+                         {"update_bytes_out_of_node", m.traffic ? nlohmann::json(m.traffic->out_of_node) : nlohmann::json()},
+                         {"process_s", age_s},
+                         {"so_far", to_json(before_)},
+                         {"step", m.step}};
+  if (m.more) line.update(*m.more);
+  write(std::move(line));
 }
 
 void Metrics::train(const TrainMetrics& m) {
@@ -146,6 +170,7 @@ void Metrics::train(const TrainMetrics& m) {
                          {"ms", m.straggler->ms},
                          {"median_ms", m.straggler->median_ms}};
   count_update(here_.useful_s, m.ms);
+  update_ms_.push_back(static_cast<float>(m.ms));
   spent_ms_ += m.ms;
   const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
   const double eta_s = mean_s * static_cast<double>(max_step_ > m.step ? max_step_ - m.step : 0);
@@ -203,6 +228,12 @@ void Metrics::valid(const ValidMetrics& m) {
                      format_count(static_cast<double>(m.tokens)), m.ms));
 }
 
+void Metrics::sample(std::uint64_t step, const std::string& prompt, const std::string& text) {
+  if (!active_) return;
+  write({{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}});
+  bar_.line(format("sample {}: {}{}", step, prompt, text));
+}
+
 void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms) {
   if (!active_) return;
   here_.saves_s += 1e-3 * stall_ms;
@@ -241,6 +272,9 @@ void Metrics::end(const EndMetrics& m) {
          {"tokens", m.tokens},
          {"wps", m.tokens_per_second},
          {"mem_peak_bytes", m.mem_peak_bytes},
+         {"ms_p5", quantile(update_ms_, 0.05)},
+         {"ms_median", quantile(update_ms_, 0.5)},
+         {"ms_p95", quantile(update_ms_, 0.95)},
          {"goodput", spent.goodput()},
          {"time_spent", to_json(spent)},
          {"processors_j", or_null(m.energy.processors)},

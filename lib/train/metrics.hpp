@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -16,6 +18,7 @@
 #include "base/timer.hpp"
 #include "train/energy.hpp"
 #include "train/metrics_file.hpp"
+#include "train/tensorboard.hpp"
 
 namespace fsdp {
 
@@ -36,6 +39,7 @@ struct StartMetrics {
   int shard_ranks = 1;                   // the number of ranks that a unit is sharded over
   std::optional<NodeTraffic> traffic;    // empty unless all nodes have the same number of consecutive ranks
   std::uint64_t sequences = 0;           // sequences consumed so far
+  nlohmann::json* more = nullptr;        // further fields of the start line; null: none
 };
 
 /// The rank that computed longest in an update; waits for other ranks do not count.
@@ -108,6 +112,8 @@ class Metrics {
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr,
           LogFormat format = LogFormat::automatic);
 
+  /// Also writes the metrics to an event file in `folder` (train/tensorboard.hpp). Call it before start(). Throws UserError.
+  void to_tensorboard(const std::filesystem::path& folder);
   /// Writes the start line. Before that, calls take_up_metrics(), which marks the lines of updates that this run repeats.
   /// Throws CallError.
   void start(const StartMetrics& m);
@@ -117,6 +123,8 @@ class Metrics {
   /// ten seconds.
   void validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds);
   void valid(const ValidMetrics& m);
+  /// A text that the model generated after `prompt`.
+  void sample(std::uint64_t step, const std::string& prompt, const std::string& text);
   /// `ms` is the duration of the save, `stall_ms` the part of it during which training waited.
   void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
   /// Waits until all lines are on the disk. A save calls this before the checkpoint becomes valid. Any thread may call it.
@@ -142,6 +150,10 @@ class Metrics {
   std::size_t log_interval_;
   LogFormat format_;
   MetricsFile file_;
+  std::unique_ptr<TensorBoardFile> tensorboard_;  // null: none
+  int ranks_ = 1;
+  Timer since_flush_;
+  std::vector<float> update_ms_;  // of the updates of this start
   ProgressBar bar_;
   TimeSpent before_, here_{.starts = 1};  // the time of earlier starts, and of this start
   double age_s_;                          // age of the process when since_made_ was started

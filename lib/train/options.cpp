@@ -751,7 +751,14 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
                            {"none", LogFormat::none}},
                           "How updates and validations are printed, on standard error. auto: a bar on a terminal, and lines; "
                           "simple: lines; json: the metrics as lines of JSON, as in --log-file; none: nothing.");
-  table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line.").unset("no metrics file");
+  table.path("log-file", "FILE", o.log_file, "Append metrics to FILE, one JSON object per line; none: to no file.")
+      .unset("metrics.jsonl in --save-dir; none with --no-save");
+  table
+      .path("tensorboard", "DIR", o.tensorboard,
+            "Also write the metrics into DIR as event files for TensorBoard, with the tags of torchtitan.")
+      .unset("no event files");
+  table.flag("no-report", o.no_report,
+             "Do not write report.html, the page that shows how the run went, into --save-dir when the run ends or stops.");
   table.flag("log-group-norms", o.log_group_norms,
              "Also write to --log-file the gradient's norm of each group of parameters that the optimizer treats alike.");
   table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
@@ -847,10 +854,10 @@ void require_complete(const TrainOptions& o) {
     throw UserError(
         "--no-save contradicts other options for saves (it forbids all saves); leave out --no-save, or "
         "--save-interval-updates, --save-interval, --keep-last, --keep-every and --keep-best");
-  if (!o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
+  if (o.log_file != "none" && !o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
     throw UserError(format("--log-file and --save-dir are both '{}' (one is a file, the other a folder); give two names",
                            o.log_file.string()));
-  if (o.log_group_norms && o.log_file.empty())
+  if (o.log_group_norms && (o.log_file == "none" || (o.log_file.empty() && o.save.none)))
     throw UserError("--log-group-norms has no file to write to (there is no --log-file); give --log-file FILE or leave it out");
   if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)
     throw UserError(
@@ -875,6 +882,10 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
     o.stable = o.save.folder / stored::step_name(o.decay_from);
     o.save.folder /= format("decay-from-{}", o.decay_from);
   }
+  if (TrainOptions& o = command.options; o.log_file == "none")
+    o.log_file.clear();
+  else if (o.log_file.empty() && !o.save.none)
+    o.log_file = o.save.folder / "metrics.jsonl";
   return command;
 }
 

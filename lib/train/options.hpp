@@ -81,7 +81,9 @@ struct TrainOptions {
   std::size_t seed = 1;
   std::size_t log_interval = 10;
   LogFormat log_format = LogFormat::automatic;
-  std::filesystem::path log_file;  // empty: no metrics file
+  std::filesystem::path log_file;     // empty: no metrics file
+  std::filesystem::path tensorboard;  // a folder for event files; empty: none
+  bool no_report = false;             // do not write the page of the run into the save folder
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
   std::size_t early_stopping = 0;             // stop after this many validations without a smaller loss; 0: do not

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <set>
 
 #include "base/format.hpp"
@@ -13,12 +14,14 @@
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "comm/backend.hpp"
+#include "device/gpu_figures.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "fsdp/timeline.hpp"
 #include "fsdp/traffic.hpp"
 #include "kernels/kernels.hpp"
 #include "train/model_tokenizer.hpp"
+#include "train/prediction.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -187,8 +190,10 @@ std::string arithmetic_of(const Machine& machine) {
 
 std::unique_ptr<Metrics> open_log(const TrainOptions& options, Communicator& world) {
   return agree(world, [&] {
-    return std::make_unique<Metrics>(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval,
-                                     world.rank() == 0, stderr, options.log_format);
+    auto log = std::make_unique<Metrics>(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval,
+                                         world.rank() == 0, stderr, options.log_format);
+    if (!options.tensorboard.empty() && !options.dry_run) log->to_tensorboard(options.tensorboard);
+    return log;
   });
 }
 
@@ -275,6 +280,35 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
               draw_timeline(model.plan().update, layout, model.transformer().block_numel()).c_str());
 }
 
+namespace {
+
+/// What the plan predicts, and where the run is: fields of the start line.
+nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model) {
+  nlohmann::json fields;
+  const auto bytes = memory_by_role(model.plan());
+  for (std::size_t role = 0; role < bytes.size(); ++role)
+    if (bytes[role] > 0) fields["plan_bytes"][std::string(name_of(static_cast<BufferRole>(role)))] = bytes[role];
+  const auto from_environment = [&](const char* field, const char* variable) {
+    if (const char* const value = std::getenv(variable)) fields[field] = value;
+  };
+  from_environment("modules", "LOADEDMODULES");
+  from_environment("slurm_job", "SLURM_JOB_ID");
+  fields["host"] = host_name();
+  const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
+  const bool one_node = machine.node->size() == run.world.size();
+  if (gpu && (one_node || gpu->network_bandwidth > 0)) {
+    const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
+    const StepPrediction step = predict_update(model.transformer(), run.options.sharding,
+                                               {model.mesh().shard->size(), model.mesh().replicate->size()}, cluster, *gpu);
+    fields["predicted"] = {{"total", step.total},         {"products", step.products},
+                           {"attention", step.attention}, {"memory_bound", step.memory_bound},
+                           {"optimizer", step.optimizer}, {"exposed", step.exposed}};
+  }
+  return fields;
+}
+
+}  // namespace
+
 void announce(const RunContext& run, const Machine& machine, const ShardedModel& model, const MemoryAccount& memory,
               const Progress& progress, const TrainData* data, const std::optional<BaseModel>& base) {
   const Plan& plan = model.plan();
@@ -317,6 +351,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   if (traffic && run.world.size() > 1) run.log.say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
   const nlohmann::json options = to_json(run.options);
+  nlohmann::json more = start_fields(run, machine, model);
   run.log.start({.version = version_string(),
                  .world_size = run.world.size(),
                  .strategy = std::string(model.placement().name),
@@ -327,7 +362,8 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                  .max_step = last_update(run.options, progress, data ? &data->batches : nullptr),
                  .shard_ranks = shard_ranks,
                  .traffic = traffic,
-                 .sequences = progress.data.sequences});
+                 .sequences = progress.data.sequences,
+                 .more = &more});
 }
 
 void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin) {

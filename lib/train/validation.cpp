@@ -106,9 +106,8 @@ void TextSampler::run() {
   const std::uint64_t update = loop_.progress.update;
   const FlightNote note(loop_.flight, "sample", update);
   with_chosen_weights(loop_, [&] {
-    generator_->run({prompt_.tokens}, [&](const GeneratedText& text) {
-      loop_.log.say(format("sample {}: {}{}", update, loop_.options.sample_prompt, text.text));
-    });
+    generator_->run({prompt_.tokens},
+                    [&](const GeneratedText& text) { loop_.log.sample(update, loop_.options.sample_prompt, text.text); });
   });
 }
 
