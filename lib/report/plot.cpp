@@ -86,6 +86,12 @@ void draw_curve(Svg& svg, const Curve& curve, const Frame& frame) {
   }
 }
 
+std::vector<double> multiples(double step, double low, double high) {
+  std::vector<double> out;
+  for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) out.push_back(k == 0 ? 0 : k * step);
+  return out;
+}
+
 /// The largest power of ten at most `x`.
 double decade(double x) { return std::pow(10, std::floor(std::log10(x))); }
 
@@ -101,10 +107,7 @@ std::vector<double> ticks(double low, double high, int wanted) {
     step = candidate * unit;
     if (step >= 0.999 * rough) break;
   }
-  std::vector<double> out;
-  const double first = std::ceil(low / step - 1e-9);
-  for (double k = first; k * step <= high + 1e-9 * step; ++k) out.push_back(k == 0 ? 0 : k * step);
-  return out;
+  return multiples(step, low, high);
 }
 
 std::string tick_text(double value, double step) {
@@ -162,9 +165,10 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
         const double step = inner[1] - inner[0];
         frame.y.low = std::min(frame.y.low, step * std::floor(frame.y.low / step + 1e-9));
         frame.y.high = std::max(frame.y.high, step * std::ceil(frame.y.high / step - 1e-9));
+        add_rows(multiples(step, frame.y.low, frame.y.high));
       }
     }
-    add_rows(ticks(frame.y.low, frame.y.high, 5));
+    if (rows.empty()) add_rows(ticks(frame.y.low, frame.y.high, 5));
   }
   double widest = 20;
   for (const auto& [value, text] : rows) widest = std::max(widest, text_width(text, size));
@@ -175,6 +179,8 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
   double y = 18;
   svg.text(0, y, fitted(plot.title, width, 13), {.bold = true});
   // The legend names each curve once; it is as many lines as it needs.
+  const bool shows_limit = plot.limit && *plot.limit >= frame.y.low && *plot.limit <= frame.y.high;
+  const Stroke limit_stroke = {.colour = "currentColor", .width = 1, .dashes = "6 4"};
   const bool names = plot.curves.size() > 1 || (plot.curves.size() == 1 && plot.curves[0].name != plot.title);
   double x = frame.left;
   y += 18;
@@ -193,6 +199,13 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
                {.colour = curve.colour, .width = 2.5, .dashes = curve.look == Curve::Look::dashes ? "5 3" : ""});
     svg.text(x + 20, y, text, {.size = size, .fill = quiet});
     x += wide;
+  }
+  if (shows_limit) {
+    const double wide = 20 + text_width(plot.limit_name, size);
+    if (x + wide > width && x > frame.left) x = frame.left, y += 16;
+    svg.line({x, y - 4}, {x + 15, y - 4}, limit_stroke);
+    svg.text(x + 20, y, plot.limit_name, {.size = size, .fill = quiet});
+    named.push_back(plot.limit_name);
   }
   frame.top = y + (named.empty() ? -8 : 10);
   if (!plot.y_name.empty()) {
@@ -241,12 +254,9 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
                at - 3, frame.top, frame.height, escaped(mark.label)));
   }
   for (const Curve& curve : plot.curves) draw_curve(svg, curve, frame);
-  if (plot.limit && *plot.limit >= frame.y.low && *plot.limit <= frame.y.high) {
+  if (shows_limit) {
     const double at = frame.at_y(*plot.limit);
-    svg.line({frame.left, at}, {frame.left + frame.width, at}, {.colour = "currentColor", .width = 1, .dashes = "6 4"});
-    const bool above = at - 16 > frame.top;
-    svg.text(frame.left + frame.width - 2, above ? at - 5 : at + 14, plot.limit_name,
-             {.size = size, .anchor = Anchor::end, .halo = ground});
+    svg.line({frame.left, at}, {frame.left + frame.width, at}, limit_stroke);
   }
   std::string attributes = format(
       "class=\"plot\" data-x0=\"{}\" data-x1=\"{}\" data-y0=\"{}\" data-y1=\"{}\" data-log=\"{}\" data-frame=\"{:.1f} {:.1f} "

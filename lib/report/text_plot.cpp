@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include "base/format.hpp"
 #include "report/page.hpp"
@@ -39,24 +41,40 @@ std::string text_plot(const std::string& title, const std::vector<double>& x, co
   const std::size_t margin = std::max(top.size(), bottom.size()) + 1, wide = columns - margin;
   const std::size_t across = unicode ? 2 : 1, down = unicode ? 4 : 1;
 
-  // Each column of dots shows its smallest and largest value and all between them.
+  // Each column of dots shows its smallest and largest value, and all dots from there to the next column's.
   const std::size_t dots = wide * across, height = rows * down;
   std::vector<double> least(dots, INFINITY), most(dots, -INFINITY);
+  std::vector<std::pair<double, double>> ends(dots);  // the first and the last value of each column
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (!std::isfinite(y[i]) || !std::isfinite(x[i])) continue;
     const double share = end > begin ? (x[i] - begin) / (end - begin) : 0;
     const auto column = std::min(dots - 1, static_cast<std::size_t>(share * static_cast<double>(dots)));
+    if (least[column] > most[column]) ends[column].first = y[i];
     least[column] = std::min(least[column], y[i]), most[column] = std::max(most[column], y[i]);
+    ends[column].second = y[i];
   }
   const auto row_of = [&](double value) {
     const double share = (high - value) / (high - low);
     return std::min(height - 1, static_cast<std::size_t>(share * static_cast<double>(height)));
   };
   std::vector<std::uint8_t> cells(rows * wide, 0);
+  const auto fill = [&](std::size_t column, std::size_t from, std::size_t to) {
+    for (std::size_t row = std::min(from, to); row <= std::max(from, to); ++row)
+      cells[row / down * wide + column / across] |= dot_bits[row % down][column % across];
+  };
+  std::optional<std::size_t> before;  // the one before with a value
+  double value = 0;                   // at the end of that column
   for (std::size_t column = 0; column < dots; ++column) {
     if (least[column] > most[column]) continue;
-    for (std::size_t row = row_of(most[column]); row <= row_of(least[column]); ++row)
-      cells[row / down * wide + column / across] |= dot_bits[row % down][column % across];
+    fill(column, row_of(most[column]), row_of(least[column]));
+    if (before) {
+      const double to = ends[column].first, gap = static_cast<double>(column - *before);
+      for (std::size_t c = *before; c < column; ++c) {
+        const auto at = [&](double share) { return row_of(value + (to - value) * share); };
+        fill(c, at(static_cast<double>(c - *before) / gap), at(static_cast<double>(c + 1 - *before) / gap));
+      }
+    }
+    before = column, value = ends[column].second;
   }
 
   std::string out = title + "\n";
