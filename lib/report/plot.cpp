@@ -69,9 +69,10 @@ std::vector<std::vector<Point>> lines_of(const Curve& curve, const Frame& frame)
 void draw_curve(Svg& svg, const Curve& curve, const Frame& frame) {
   const std::string name = format("class=\"curve\" data-name=\"{}\"", escaped(curve.name));
   if (curve.look == Curve::Look::points) {
+    const double radius = curve.x.size() > 40 ? 2 : 3;
     for (std::size_t i = 0; i < curve.x.size(); ++i)
       if (std::isfinite(curve.y[i]))
-        svg.circle({frame.at_x(curve.x[i]), frame.at_y(curve.y[i])}, 3, curve.colour, {.colour = ground, .width = 0.8},
+        svg.circle({frame.at_x(curve.x[i]), frame.at_y(curve.y[i])}, radius, curve.colour, {.colour = ground, .width = 0.8},
                    format("{}: {:.6g}", curve.name, curve.y[i]));
     return;
   }
@@ -114,7 +115,7 @@ std::string tick_text(double value, double step) {
   const double size = std::max(std::abs(value), std::abs(step));
   if (value == 0) return "0";
   if (size >= 1e15 || std::abs(value) < 1e-4) return format("{:.3g}", value);
-  constexpr std::array<std::pair<double, std::string_view>, 4> units = {{{1e12, " T"}, {1e9, " G"}, {1e6, " M"}, {1e3, " k"}}};
+  constexpr std::array<std::pair<double, std::string_view>, 4> units = {{{1e12, " T"}, {1e9, " B"}, {1e6, " M"}, {1e3, " k"}}};
   if (std::abs(value) >= 1e4)
     for (const auto& [unit, name] : units)
       if (std::abs(value) >= unit) {
@@ -173,7 +174,7 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
   double widest = 20;
   for (const auto& [value, text] : rows) widest = std::max(widest, text_width(text, size));
   frame.left = widest + 12;
-  frame.width = width - frame.left - 12;
+  frame.width = width - frame.left - 18;
 
   Svg svg(width);
   double y = 18;
@@ -228,7 +229,7 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
     bool fits = true;
     for (const double v : columns) {
       const double half = text_width(tick_text(v, step), size) / 2, at = frame.at_x(v);
-      fits = fits && at - half > end + 8 && at + half <= width;
+      fits = fits && (at - half > end + 8 || at + half > width);
       end = at + half;
     }
     if (!fits && wanted > 1) continue;
