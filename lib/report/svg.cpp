@@ -96,10 +96,10 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-double text_width(std::string_view text, double size) {
+double text_width(std::string_view text, double size, bool bold) {
   double ems = 0;
   each_character(text, [&](std::string_view character) { ems += width_of(character); });
-  return size * ems;
+  return (bold ? 1.1 : 1) * size * ems;
 }
 
 std::string fitted(std::string_view text, double width, double size) {

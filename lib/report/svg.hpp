@@ -16,8 +16,9 @@ struct Point {
 /// Returns `text` for use in SVG, XML and HTML, also in attributes. Control characters and bytes that are not UTF-8 are
 /// replaced by U+FFFD.
 std::string escaped(std::string_view text);
-/// The width in pixels of `text` in Helvetica or Arial of `size` pixels. Characters that are not ASCII count as one em.
-double text_width(std::string_view text, double size);
+/// The width in pixels of `text` in Helvetica or Arial of `size` pixels. Characters that are not ASCII count as one em. Of bold
+/// text it is an upper bound.
+double text_width(std::string_view text, double size, bool bold = false);
 /// Returns `text`, cut so that it is at most `width` pixels wide; a cut text ends in "…".
 std::string fitted(std::string_view text, double width, double size);
 
