@@ -125,7 +125,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
 }
 
 int run(const Command& command) {
-  if (!command.figure.name.empty()) {
+  if (!command.figure.figure.empty()) {
     const std::string drawing = draw_figure(command.figure, command.runs);
     if (command.out.empty())
       print_to(stdout, "{}", drawing);

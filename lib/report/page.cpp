@@ -12,7 +12,6 @@
 #include "files/json.hpp"
 #include "report/page_style.hpp"
 #include "report/plot.hpp"
-#include "report/trace_figure.hpp"
 
 namespace fsdp {
 
@@ -57,6 +56,19 @@ std::string table(const std::vector<Cells>& rows) {
     out += r == 0 ? "</tr></thead>\n" : "</tr>\n";
   }
   return out + "</table></div>\n";
+}
+
+/// The rank that computed longest in an update, and the median one if it is another.
+std::vector<int> slowest_and_median_rank(const Trace& trace, std::uint64_t update) {
+  std::map<int, double> computing;
+  for (const Trace::Event& event : trace.events)
+    if (event.update == update && event.stream == "compute") computing[event.rank] += event.length_us;
+  std::vector<std::pair<double, int>> ranks;
+  for (const auto& [rank, time] : computing) ranks.emplace_back(time, rank);
+  if (ranks.empty()) return {trace.ranks.front()};
+  std::sort(ranks.begin(), ranks.end());
+  const int slowest = ranks.back().second, median = ranks[(ranks.size() - 1) / 2].second;
+  return slowest == median ? std::vector<int>{slowest} : std::vector<int>{slowest, median};
 }
 
 std::string plot_element(const Plot& plot, double width = plot_width, double height = plot_height) {
@@ -359,18 +371,14 @@ class Page {
   void timeline() {
     std::string out;
     for (std::size_t i = 0; i < runs_.size(); ++i) {
-      if (i >= parts_.traces.size() || parts_.traces[i].is_null()) continue;
-      try {
-        const Trace trace = read_trace(parts_.traces[i]);
-        const std::vector<int> ranks = slowest_and_median_rank(trace, trace.updates.front());
-        const TraceDrawing drawing = draw_trace(trace, trace.updates.front(), ranks);
-        out +=
-            format("<figure class=\"broad\">{}<figcaption>{}update {}, measured; {}</figcaption></figure>\n",
-                   drawing.svg.element(drawing.height, "timeline of an update"), several() ? escaped(runs_[i].name) + ": " : "",
-                   trace.updates.front(), ranks.size() > 1 ? "the slowest rank first, then the median one" : "its only rank");
-      } catch (const std::exception& error) {
-        out += format("<p>The trace of {} cannot be drawn: {}</p>\n", escaped(runs_[i].name), escaped(error.what()));
-      }
+      if (!parts_.traces[i]) continue;
+      const Trace& trace = *parts_.traces[i];
+      const std::uint64_t update = trace.updates.front();
+      const std::vector<int> ranks = slowest_and_median_rank(trace, update);
+      const Figure figure = draw_trace_timeline(trace, {.update = update, .ranks = ranks});
+      out += format("<figure class=\"broad\">{}<figcaption>{}the rank that computed longest{}</figcaption></figure>\n",
+                    figure.svg.element(figure.height, "timeline of an update"), several() ? escaped(runs_[i].name) + ": " : "",
+                    ranks.size() > 1 ? ", then the median one" : "");
     }
     section("timeline", "An update, operation by operation", out);
   }

@@ -3,18 +3,18 @@
 // escaped.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "report/run.hpp"
+#include "report/trace_figure.hpp"
 
 namespace fsdp {
 
 /// What belongs to the runs besides their metrics.
 struct PageParts {
-  std::vector<nlohmann::json> traces;  // of run i; null: none
+  std::vector<std::optional<Trace>> traces;  // of run i
   std::vector<std::string> flights;    // what its flight records show, as text; empty: none
 };
 

@@ -6,18 +6,17 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/version.hpp"
-#include "files/json.hpp"
+#include "files/input_file.hpp"
 #include "report/flight_report.hpp"
 
 namespace fsdp {
 
 namespace {
-
-constexpr std::size_t longest_trace = std::size_t{256} << 20;
 
 /// A file that the options name, as they name it or next to the metrics; empty: not here.
 std::filesystem::path find_file(const Run& run, const std::string& name) {
@@ -28,17 +27,18 @@ std::filesystem::path find_file(const Run& run, const std::string& name) {
   return {};
 }
 
-nlohmann::json find_trace(Run& run) {
+std::optional<Trace> find_trace(Run& run) {
   const nlohmann::json options = run.options();
   if (!options.is_object() || !options.contains("trace") || !options["trace"].is_string()) return {};
   const std::filesystem::path path = find_file(run, options["trace"]);
   if (path.empty()) return {};
   try {
-    return read_json_file(path, longest_trace);
+    Trace trace = read_trace(path);
+    if (!trace.updates.empty()) return trace;
   } catch (const std::exception& error) {
     run.notes.push_back(format("its trace is left out: {}", error.what()));
-    return {};
   }
+  return {};
 }
 
 std::string find_flight(Run& run) {
