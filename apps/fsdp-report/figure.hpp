@@ -1,0 +1,28 @@
+// fsdp-report --figure: draws a plan, a trace or other measurements from files of other programs.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.hpp"
+#include "report/plan_figures.hpp"
+
+namespace fsdp {
+
+struct FigureOptions {
+  std::string figure;  // empty: no figure
+  std::size_t unit = 1;
+  Queues queues = Queues::streams;
+  bool slots = false;
+  std::optional<std::size_t> update, ranks;
+};
+
+/// Adds --figure and its options. After parsing, an option that the figure does not use is refused.
+void add_figure_options(OptionTable& table, FigureOptions& options);
+
+/// Draws options.figure from `files`, each of which is a path or TITLE=PATH, and returns the SVG file. Throws UserError.
+std::string draw_figure(const FigureOptions& options, const std::vector<std::string>& files);
+
+}  // namespace fsdp

@@ -1,0 +1,43 @@
+// Figures of plans. All numbers come from the file. This code computes only the positions on the page and, in a timeline, the
+// begin of each operation: as soon as its stream and the operations that it waits for are done. The functions throw UserError
+// if a plan has not what the figure shows.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "report/figure_parts.hpp"
+#include "report/plan_file.hpp"
+
+namespace fsdp {
+
+/// Which operations run at the same time in a timeline.
+enum class Queues {
+  streams,  // each stream by itself
+  thread,   // one thread computes, and another one does the rest in the order of the plan
+  one       // one thread does all
+};
+
+struct TitledPlan {
+  std::string title;
+  PlanFile plan;
+  Queues queues = Queues::streams;  // of a timeline
+};
+
+/// What each rank holds of parameters, gradients and optimizer state, by strategy.
+Figure draw_strategies(const PlanFile& plan);
+/// The units, their shards, and the tensors of one unit.
+Figure draw_units(const PlanFile& plan, std::size_t unit);
+/// What becomes of one unit in an update: all-gather, backward, reduce-scatter, optimizer.
+Figure draw_step(const PlanFile& plan, std::size_t unit);
+/// What each rank holds of the parameters, and the bytes that it sends within and between nodes; a row for each plan.
+Figure draw_nodes(std::span<const TitledPlan> plans);
+/// Bytes per parameter, a bar for each plan.
+Figure draw_bytes(std::span<const TitledPlan> plans);
+/// Memory of a rank over the operations of an update, a panel for each plan.
+Figure draw_memory(std::span<const TitledPlan> plans);
+/// The streams of an update, a panel for each plan. With `slots`, also which unit is in which slot.
+Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots);
+
+}  // namespace fsdp

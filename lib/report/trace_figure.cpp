@@ -1,0 +1,126 @@
+#include "report/trace_figure.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t longest_trace = std::size_t{2} << 30;
+
+/// Reads an operation of a trace. Throws a nlohmann::json::exception or std::out_of_range if it is none.
+Trace::Event event_of(const nlohmann::json& json) {
+  Trace::Event event;
+  const auto number = [&](const char* key) {
+    const double value = json.at(key).get<double>();
+    if (!(std::abs(value) < 1e15)) throw std::out_of_range(key);
+    return value;
+  };
+  const nlohmann::json &args = json.at("args"), &rank = json.at("pid"), &update = args.at("update");
+  if (!rank.is_number_unsigned() || rank.get<std::uint64_t>() > 1 << 30) throw std::out_of_range("pid");
+  if (!update.is_number_unsigned()) throw std::out_of_range("update");
+  event.rank = rank.get<int>();
+  event.update = update.get<std::uint64_t>();
+  event.begin_us = number("ts");
+  event.length_us = number("dur");
+  if (event.length_us < 0) throw std::out_of_range("dur");
+  event.title = json.at("name").get<std::string>();
+  event.stream = json.at("cat").get<std::string>();
+  event.label = event.title;
+  if (const auto block = args.find("block"); block != args.end()) {
+    event.label = block->dump();
+  } else if (const auto unit = args.find("unit"); unit != args.end()) {
+    event.label = unit->get<std::string>();
+    if (event.label.starts_with("block ")) event.label.erase(0, 6);
+  }
+  return event;
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& path, std::string_view why) {
+  throw UserError(format("'{}' is no trace that can be drawn ({}); make it with `trace of a run`", path.string(), why));
+}
+
+/// "1, 2 and 3", "1, 2, 3 and 97 more".
+template <class Number>
+std::string list_of_numbers(const std::vector<Number>& numbers) {
+  std::vector<std::string> words;
+  for (const Number number : numbers) words.push_back(format("{}", number));
+  return list_of(words);
+}
+
+}  // namespace
+
+bool is_trace(const std::filesystem::path& path) {
+  const InputFile file(path);
+  std::string begin(std::min<std::uint64_t>(file.size(), std::uint64_t{1} << 16), '\0');
+  file.read(0, begin.data(), begin.size());
+  return begin.find("\"traceEvents\"") != std::string::npos;
+}
+
+Trace read_trace(const std::filesystem::path& path) {
+  Trace trace{.path = path, .events = {}, .ranks = {}, .updates = {}};
+  std::string fault;
+  // Each event is dropped once it is read, because the JSON of a long trace takes ten times the memory of its text.
+  const auto watch = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& json) {
+    if (what != nlohmann::json::parse_event_t::object_end || depth != 2 || !json.contains("ph")) return true;
+    try {
+      if (json["ph"] == "X") trace.events.push_back(event_of(json));
+    } catch (const std::exception&) {
+      if (fault.empty()) fault = "this operation is incomplete: " + json_excerpt(json);
+    }
+    return false;
+  };
+  if (parse_json(read_text_file(path, longest_trace), watch).is_discarded()) refuse(path, "it is cut off, or no JSON");
+  if (!fault.empty()) refuse(path, fault);
+  if (trace.events.empty()) refuse(path, "it has no operations");
+  std::set<int> ranks;
+  std::set<std::uint64_t> updates;
+  for (const Trace::Event& event : trace.events) ranks.insert(event.rank), updates.insert(event.update);
+  trace.ranks.assign(ranks.begin(), ranks.end());
+  trace.updates.assign(updates.begin(), updates.end());
+  return trace;
+}
+
+Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
+  const std::uint64_t update = view.update.value_or(trace.updates.front());
+  if (!std::binary_search(trace.updates.begin(), trace.updates.end(), update))
+    throw UserError(format("the trace '{}' has no update {} (it has {}); give one of these as `drawn update`",
+                           trace.path.string(), update, list_of_numbers(trace.updates)));
+  std::map<int, TimelinePanel> by_rank;
+  for (const int rank : view.ranks.empty() ? trace.ranks : view.ranks) {
+    if (!std::binary_search(trace.ranks.begin(), trace.ranks.end(), rank))
+      throw UserError(format("the trace '{}' has no rank {} (it has {}); give one of these", trace.path.string(), rank,
+                             list_of_numbers(trace.ranks)));
+    by_rank[rank] = {.title = format("rank {}", rank), .note = {}, .rows = rows_of_streams()};
+  }
+  double first = std::numeric_limits<double>::infinity(), last = -first;
+  const auto is_drawn = [&](const Trace::Event& event) { return event.update == update && by_rank.contains(event.rank); };
+  for (const Trace::Event& event : trace.events)
+    if (is_drawn(event)) first = std::min(first, event.begin_us), last = std::max(last, event.begin_us + event.length_us);
+  for (const Trace::Event& event : trace.events) {
+    if (!is_drawn(event)) continue;
+    const double begin = (event.begin_us - first) / 1000, length = event.length_us / 1000;
+    const Stage& stage = stage_of(event.title);
+    add_box(by_rank[event.rank], event.stream,
+            {begin, begin + length, event.label, format("{}, {:.3f} ms", event.title, length), stage.fill, &stage});
+  }
+  std::vector<TimelinePanel> panels;
+  for (auto& [rank, panel] : by_rank) panels.push_back(std::move(panel));
+  Svg svg(figure_width);
+  double y = draw_timeline_panels(svg, 8, panels, view.colours);
+  y = draw_legend(svg, figure_margin, y + 10, stages_in(panels, false));
+  const double length = std::max(0.0, last - first) / 1000;
+  svg.text(figure_margin, y + 24, format("update {}, {:.1f} ms from left to right, measured", update, length));
+  return {svg, y + 36};
+}
+
+}  // namespace fsdp
