@@ -143,14 +143,14 @@ std::string state_of(const FlightRecord& record, const Last& last) {
 
 std::string rank_text(const FlightRecord& record) { return format("rank {} on {}", record.rank, excerpt(record.host, 64)); }
 
-struct Mismatch {
+struct DifferentCall {
   const FlightRecord *one, *other;
   const FlightEntry *of_one, *of_other;
   std::string lane;
 };
 /// Finds the earliest entry that differs between two ranks although its lane and its number are the same.
-std::optional<Mismatch> find_mismatch(const std::vector<FlightRecord>& records) {
-  std::optional<Mismatch> first;
+std::optional<DifferentCall> find_different_call(const std::vector<FlightRecord>& records) {
+  std::optional<DifferentCall> first;
   for (std::size_t l = 0; l < records.front().lanes.size(); ++l) {
     std::map<std::uint64_t, std::pair<const FlightRecord*, const FlightEntry*>> seen;
     for (const FlightRecord& record : records)
@@ -161,7 +161,7 @@ std::optional<Mismatch> find_mismatch(const std::vector<FlightRecord>& records) 
                        entry.micro_batch == other.micro_batch))
           continue;
         if (!first || entry.begin_ns + record.clock_ns < first->of_other->begin_ns + first->other->clock_ns)
-          first = Mismatch{at->second.first, &record, &other, &entry, record.lanes[l].name};
+          first = DifferentCall{at->second.first, &record, &other, &entry, record.lanes[l].name};
       }
   }
   return first;
@@ -211,7 +211,7 @@ Verdict judge(const FlightFolder& folder) {
     verdict.cause = "fix this error first; the other ranks ended because of it";
     return verdict;
   }
-  if (const auto mismatch = find_mismatch(records)) {
+  if (const auto mismatch = find_different_call(records)) {
     verdict.ranks = {mismatch->one->rank, mismatch->other->rank};
     verdict.text = format("the ranks do not do the same: entry {} of lane {} is {} on {}, and {} on {}",
                           mismatch->of_one->number, mismatch->lane, describe(*mismatch->of_one), rank_text(*mismatch->one),

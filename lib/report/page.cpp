@@ -391,9 +391,14 @@ class Page {
       const double used = quantile(run.updates.memory, 1), planned = at(line, "plan_peak_bytes");
       std::vector<Part> parts;
       if (const auto roles = line.find("plan_bytes"); roles != line.end() && roles->is_object()) {
-        std::size_t colour = 0;
         for (const auto& [role, size] : roles->items())
-          if (size.is_number()) parts.push_back({role, size.get<double>(), page_colour(colour++)});
+          if (size.is_number()) parts.push_back({role, size.get<double>(), ""});
+        std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.value > b.value; });
+        for (; parts.size() > 8; parts.pop_back()) {
+          parts[parts.size() - 2].name = "others";
+          parts[parts.size() - 2].value += parts.back().value;
+        }
+        for (std::size_t k = 0; k < parts.size(); ++k) parts[k].colour = page_colour(k);
       } else if (std::isfinite(planned)) {
         parts.push_back({"the plan's buffers", planned, page_colour(0)});
       }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t colours = 8;
 constexpr std::string_view soft = "var(--soft, #ddd)", quiet = "var(--quiet, #666)", ground = "var(--ground, #fff)";
 
-struct Extent {
+struct ValueRange {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void see(double x) {
     if (!std::isfinite(x)) return;
@@ -27,7 +27,7 @@ struct Extent {
 /// The frame of a plot, and the way from values to pixels.
 struct Frame {
   double left, top, width, height;
-  Extent x, y;
+  ValueRange x, y;
   bool logarithmic;
 
   double at_x(double value) const { return left + width * (value - x.low) / (x.high - x.low); }
@@ -119,8 +119,7 @@ std::string tick_text(double value, double step) {
   if (std::abs(value) >= 1e4)
     for (const auto& [unit, name] : units)
       if (std::abs(value) >= unit) {
-        const int digits =
-            std::clamp(static_cast<int>(std::ceil(-std::log10(step / unit) - 1e-9)) + (step / unit < 1 ? 1 : 0), 0, 4);
+        const int digits = std::clamp(static_cast<int>(std::ceil(2 - std::log10(step / unit) - 1e-9)), 0, 4);
         std::string text = format("{:.{}f}", value / unit, digits);
         while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
           const bool point = text.back() == '.';
@@ -178,7 +177,10 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
 
   Svg svg(width);
   double y = 18;
-  svg.text(0, y, fitted(plot.title, width, 13), {.bold = true});
+  const std::string title = fitted(plot.title, width, 13, true);
+  svg.text(0, y, title, {.bold = true});
+  if (const double end = text_width(title, 13, true) + 8; !plot.y_name.empty() && end + 60 < width)
+    svg.text(end, y, fitted(plot.y_name, width - end, size), {.size = size, .fill = quiet});
   // The legend names each curve once; it is as many lines as it needs.
   const bool shows_limit = plot.limit && *plot.limit >= frame.y.low && *plot.limit <= frame.y.high;
   const Stroke limit_stroke = {.colour = "currentColor", .width = 1, .dashes = "6 4"};
@@ -209,10 +211,6 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
     named.push_back(plot.limit_name);
   }
   frame.top = y + (named.empty() ? -8 : 10);
-  if (!plot.y_name.empty()) {
-    svg.text(0, frame.top + 4, fitted(plot.y_name, width, size), {.size = size, .fill = quiet});
-    frame.top += 12;
-  }
   frame.height = height - frame.top - 38;
 
   for (const auto& [value, text] : rows) {

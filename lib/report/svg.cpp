@@ -102,7 +102,8 @@ double text_width(std::string_view text, double size, bool bold) {
   return (bold ? 1.1 : 1) * size * ems;
 }
 
-std::string fitted(std::string_view text, double width, double size) {
+std::string fitted(std::string_view text, double width, double size, bool bold) {
+  if (bold) width /= 1.1;
   if (text_width(text, size) <= width) return std::string(text);
   std::string out;
   double ems = 1;  // for the ellipsis

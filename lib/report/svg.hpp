@@ -20,7 +20,7 @@ std::string escaped(std::string_view text);
 /// text it is an upper bound.
 double text_width(std::string_view text, double size, bool bold = false);
 /// Returns `text`, cut so that it is at most `width` pixels wide; a cut text ends in "…".
-std::string fitted(std::string_view text, double width, double size);
+std::string fitted(std::string_view text, double width, double size, bool bold = false);
 
 enum class Anchor { start, middle, end };
 struct TextStyle {
