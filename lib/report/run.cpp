@@ -76,10 +76,12 @@ class Reader {
     std::vector<Run> runs;
     for (const std::string& folder : order_) {
       Run& run = runs_[folder];
-      for (std::size_t i = 0; i < run.starts.size(); ++i)
-        if (run.starts[i].why.empty())
-          run.starts[i].why =
-              i + 1 < run.starts.size() ? "no end line: killed or crashed" : "no end line: going on, killed or crashed";
+      for (RunStart& start : run.starts)
+        if (start.why.empty()) start.why = "killed or crashed";
+      if (!run.starts.back().has_end) {
+        run.starts.back().why = "going on, killed or crashed";
+        run.notes.push_back("the run has no end in its metrics: it is going on, or it was killed or crashed");
+      }
       runs.push_back(std::move(run));
     }
     return runs;

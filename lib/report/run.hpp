@@ -28,7 +28,7 @@ struct RunStart {
   nlohmann::json line;               // the start line
   std::uint64_t step = 0, last = 0;  // the update after which it began, and its last one
   double began = 0, ended = 0;       // seconds since 1970, of its first and last line
-  std::string why;                   // why it ended: "done", "stopped: SIGTERM", "no end: killed, or going on"
+  std::string why;                   // why it ended: "done", "stopped: SIGTERM", "killed or crashed"
   bool has_end = false;
   double lost_updates = 0;  // lines of updates that a later start repeated
   nlohmann::json end;       // the end line; null: none

@@ -1,0 +1,270 @@
+// Runs from metrics files: restarts are joined, damaged lines are noted, and the page shows all of it, whatever names and texts
+// are.
+#include "report/run.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/error.hpp"
+#include "base/timer.hpp"
+#include "report/run_report.hpp"
+#include "report/svg_reader.hpp"
+#include "report/text_plot.hpp"
+#include "support/files.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+using nlohmann::json;
+
+namespace {
+
+/// Writes metrics as fsdp-train does.
+class Written {
+ public:
+  explicit Written(std::filesystem::path path) : path_(std::move(path)), file_(path_) {}
+  Written& start(std::uint64_t step, const json& options = json::object(), const std::string& folder = "/scratch/run") {
+    return line({{"type", "start"},
+                 {"step", step},
+                 {"version", "0.1.0"},
+                 {"world_size", 4},
+                 {"strategy", "full"},
+                 {"parameters", 1000},
+                 {"plan_peak_bytes", 4096},
+                 {"plan_bytes", {{"parameters", 1024}, {"gradients", 3072}}},
+                 {"options", options},
+                 {"save_folder", folder}});
+  }
+  Written& train(std::uint64_t step, double loss, const char* type = "train") {
+    return line({{"type", type},
+                 {"step", step},
+                 {"loss", loss},
+                 {"max_loss", loss + 0.1},
+                 {"lr", 1e-3},
+                 {"gnorm", 0.5},
+                 {"tokens", 100 * step},
+                 {"wps", 1e4},
+                 {"positions_per_second", 2e4},
+                 {"ms", 100},
+                 {"mfu", 0.4},
+                 {"comm_exposed_ms", 10},
+                 {"data_wait_ms", 1},
+                 {"loss_scale", nullptr},
+                 {"mem_peak_bytes", 4000}});
+  }
+  Written& line(json fields) {
+    fields["time"] = time_ += 1;
+    return text(fields.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  }
+  Written& text(const std::string& words) {
+    file_ << words << std::flush;
+    return *this;
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream file_;
+  double time_ = 1'700'000'000;
+};
+
+std::string page_of(const std::filesystem::path& path) {
+  const FoundRuns found = find_runs({path});
+  return make_page(found.runs, found.parts, "0.1.0");
+}
+
+/// Fails unless every element of the page is closed in order, and no text of a run has become an element or an attribute.
+void check_page(const std::string& page) {
+  BOOST_TEST(page.starts_with("<!DOCTYPE html>\n"));
+  BOOST_TEST(page.find("http://") == page.find("http://www.w3.org/2000/svg"));  // only the script's name of a namespace
+  BOOST_TEST(page.find("https://") == std::string::npos);
+  for (const Picture& picture : drawings_in(page)) BOOST_TEST(faults_of(picture) == "");
+  std::vector<std::string> open;
+  for (std::size_t at = page.find('<', 15); at != std::string::npos; at = page.find('<', at + 1)) {
+    const std::size_t end = page.find('>', at);
+    BOOST_TEST_REQUIRE(end != std::string::npos);
+    const std::string tag = page.substr(at + 1, end - at - 1), name = tag.substr(0, tag.find_first_of(" /"));
+    if (tag.starts_with("/")) {
+      BOOST_TEST_REQUIRE(!open.empty());
+      BOOST_TEST(tag.substr(1) == open.back());
+      open.pop_back();
+    } else if (name == "script" || name == "style") {
+      at = page.find("</" + name + ">", end);
+      BOOST_TEST_REQUIRE(at != std::string::npos);
+    } else if (!tag.ends_with("/") && name != "meta") {
+      open.push_back(name);
+    }
+  }
+  BOOST_TEST(open.empty());
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(starts_are_joined) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "metrics.jsonl";
+  Written written(path);
+  written.start(0).train(1, 5).train(2, 4).line(
+      {{"type", "save"}, {"step", 2}, {"ms", 2000}, {"stall_ms", 500}, {"path", "run/step-2"}});
+  written.train(3, 9, "lost").train(4, 9, "lost");  // killed: the next start repeats them
+  written.start(2).train(3, 3).line({{"type", "skip"}, {"step", 4}, {"reason", "spike"}}).train(4, 2);
+  written.line({{"type", "valid"}, {"step", 4}, {"loss", 2.5}, {"ms", 1000}});
+  written.line({{"type", "stop"}, {"step", 4}, {"reason", "SIGTERM"}}).line({{"type", "end"}, {"step", 4}, {"goodput", 0.5}});
+  written.start(4).train(5, 1);
+
+  const std::vector<Run> runs = read_runs(path);
+  BOOST_TEST_REQUIRE(runs.size() == 1u);
+  const Run& run = runs[0];
+  BOOST_TEST(run.name == "run");
+  BOOST_TEST(run.updates.step == (std::vector<double>{1, 2, 3, 4, 5}), boost::test_tools::per_element());
+  BOOST_TEST(run.updates.loss == (std::vector<double>{5, 4, 3, 2, 1}), boost::test_tools::per_element());
+  // 0.1 s an update, 0.5 s that training waited for the save, 1 s of validation.
+  const std::vector<double> time = {0.1, 0.2, 0.8, 0.9, 2.0};
+  for (std::size_t i = 0; i < 5; ++i) BOOST_TEST(std::abs(run.updates.time[i] - time[i]) < 1e-9);
+  BOOST_TEST(std::isnan(run.updates.loss_scale[0]));
+  BOOST_TEST_REQUIRE(run.starts.size() == 3u);
+  BOOST_TEST(run.starts[0].why == "killed or crashed");
+  BOOST_TEST(run.starts[0].lost_updates == 2);
+  BOOST_TEST(run.starts[1].why == "stopped: SIGTERM");
+  BOOST_TEST(run.starts[1].last == 4u);
+  BOOST_TEST(run.starts[2].why == "going on, killed or crashed");
+  BOOST_TEST(run.skipped.size() == 1u);
+  BOOST_TEST(run.notes.size() == 1u);  // there is no end
+
+  const std::string page = page_of(path);
+  check_page(page);
+  for (const char* words : {"stopped: SIGTERM", "skipped updates (1)", "start 2 after update 2; before it: killed or crashed",
+                            "parameters 1.00 KiB", "the run has no end in its metrics"})
+    BOOST_TEST((page.find(words) != std::string::npos), words);
+  BOOST_TEST(text_report(run, 80, false).starts_with("run: update 5, loss 1.0000, validation 2.5000"));
+}
+
+BOOST_AUTO_TEST_CASE(damaged_files_are_shown_as_far_as_they_go) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "m.jsonl";
+  Written(path)
+      .start(0)
+      .train(1, 5)
+      .text("{\"type\":\"train\",\"step\":2,\n\xFF\xFE garbage\n")
+      .train(3, 4)
+      .text("{\"type\":\"tra");
+  const Run run = read_runs(path).at(0);
+  BOOST_TEST(run.updates.size() == 2u);
+  BOOST_TEST_REQUIRE(run.notes.size() == 2u);
+  BOOST_TEST(run.notes[1].starts_with("2 lines of "));
+  BOOST_TEST(run.notes[1].ends_with("the first is line 3"));
+  check_page(page_of(path));
+
+  // Fields of other types, as another version might have them.
+  Written(path)
+      .line(
+          {{"type", "start"}, {"options", "none"}, {"save_folder", 7}, {"world_size", "four"}, {"step", -1}, {"plan_bytes", 3}})
+      .line({{"type", "train"}, {"step", 1}, {"loss", "low"}, {"ms", nullptr}, {"straggler", 4}})
+      .line({{"type", "train"}, {"step", "two"}})
+      .line({{"type", 5}})
+      .line({{"type", "end"}, {"time_spent", 4}, {"goodput", 0.5}});
+  check_page(page_of(path));
+
+  Written(path).start(0).train(1, 5).train(2, 4).start(0).train(1, 7).train(2, 6);  // lines that could not be marked
+  const Run twice = read_runs(path).at(0);
+  BOOST_TEST(twice.updates.loss == (std::vector<double>{5, 4}), boost::test_tools::per_element());
+  BOOST_TEST(twice.notes.at(0).find("in the file twice") != std::string::npos);
+
+  const auto refused = [](const std::filesystem::path& name, const std::string& words) {
+    BOOST_CHECK_EXCEPTION(read_runs(name), UserError,
+                          [&](const UserError& error) { return std::string(error.what()).find(words) != std::string::npos; });
+  };
+  refused(folder.path() / "nothing", "there is no");
+  refused(folder.path(), "has no metrics of a run");
+  Written(path).text("step 1 loss 4\n");
+  refused(path, "has no line of a run");
+  Written(path).text("");
+  refused(path, "has no line of a run");
+}
+
+BOOST_AUTO_TEST_CASE(names_and_texts_are_escaped) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "m.jsonl";
+  const std::string hostile =
+      "</title><script>alert(1)</script>\"'&<b onload=x> \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \x01";
+  Written(path)
+      .start(0, {{"arch", hostile}, {hostile, hostile}}, "/scratch/" + hostile)
+      .train(1, 5)
+      .train(2, 4)
+      .line({{"type", "sample"}, {"step", 2}, {"text", hostile}})
+      .line({{"type", "train"}, {"step", 3}, {"straggler", {{"host", hostile}, {"ms", 2}, {"median_ms", 1}, {"rank", 0}}}})
+      .line({{"type", "stop"}, {"reason", hostile}})
+      .start(0, json::object(), hostile + "2")
+      .train(1, 3);
+  const std::string page = page_of(path);
+  check_page(page);
+  BOOST_TEST(page.find("<script>alert") == std::string::npos);
+  BOOST_TEST(page.find("<b onload") == std::string::npos);
+  BOOST_TEST(page.find("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;") != std::string::npos);
+  BOOST_TEST(page.find("\xF0\x9F\x98\x80") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(several_runs_are_drawn_over_each_other) {
+  const TemporaryFolder folder;
+  std::vector<std::filesystem::path> paths;
+  for (int i = 0; i < 12; ++i) {
+    paths.push_back(folder.path() / format("{}.jsonl", i));
+    Written(paths.back())
+        .start(0, {{"lr", 0.1 * i}, {"seed", 1}}, format("/scratch/{}/run", i))
+        .train(1, 5)
+        .train(2, 4.0 - 0.1 * i);
+  }
+  const FoundRuns found = find_runs(paths);
+  BOOST_TEST(found.runs[3].name == "/scratch/3/run");  // "run" would be twelve runs
+  const std::string page = make_page(found.runs, found.parts, "0.1.0");
+  check_page(page);
+  BOOST_TEST(page.find("What differs between the runs") < page.find("Summary"));
+  BOOST_TEST(page.find("<td>--lr</td><td>0.0</td>") != std::string::npos);
+  BOOST_TEST(page.find("<td>--seed</td><td>1</td><td>1</td>") == std::string::npos);
+  std::set<std::string> strokes;
+  for (const SvgElement& line : drawings_in(page).at(0).all("polyline", [](const SvgElement&) { return true; }))
+    strokes.insert(line.attribute("stroke") + line.attribute("stroke-dasharray"));
+  BOOST_TEST(strokes.size() == 12u);
+}
+
+BOOST_AUTO_TEST_CASE(a_long_run_makes_a_small_page) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "m.jsonl";
+  {
+    Written written(path);
+    for (std::uint64_t step = 1; step <= 100'000; ++step) {
+      if (step % 10'000 == 1) written.start(step - 1);
+      written.train(step, 2 + 3 / std::sqrt(static_cast<double>(step)) + 0.1 * std::sin(static_cast<double>(step)));
+    }
+  }
+  const std::string page = page_of(path);
+  BOOST_TEST(page.size() < 2'000'000u);
+  BOOST_TEST(drawings_in(page).size() >= 8u);
+}
+
+BOOST_AUTO_TEST_CASE(tables) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "m.jsonl";
+  Written(path)
+      .start(0, json::object(), "/scratch/a, \"b\"")
+      .train(1, 5.25)
+      .train(2, 4)
+      .line({{"type", "valid"}, {"step", 2}, {"loss", 4.5}});
+  std::istringstream csv(to_csv(read_runs(path)));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(csv, line);) lines.push_back(line);
+  BOOST_TEST_REQUIRE(lines.size() == 4u);
+  BOOST_TEST(lines[1].starts_with("\"a, \"\"b\"\"\",train,1,100,5.25,5.35,0.001,0.5,,10000,20000,100,0.4,10,1,4000"));
+  BOOST_TEST(lines[3].starts_with("\"a, \"\"b\"\"\",valid,2,200,4.5,"));
+  for (const std::string& line : lines)
+    BOOST_TEST(std::count(line.begin(), line.end(), ',') == (line == lines[0] ? 15 : 16));  // one is in the name
+}
+
+BOOST_AUTO_TEST_CASE(quantiles) {
+  BOOST_TEST(quantile({3, 1, 2}, 0.5) == 2);
+  BOOST_TEST(quantile({1, 2}, 0.5) == 1.5);
+  BOOST_TEST(quantile({NAN, 4, INFINITY}, 1) == 4);
+  BOOST_TEST(std::isnan(quantile({}, 0.5)));
+}
