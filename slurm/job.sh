@@ -238,6 +238,14 @@ run_once() { # run_once PROGRAM WORDS...
   exit "$status"
 }
 
+# report WORDS...: writes the page of a run that was killed before it could write it, into its save folder.
+report() {
+  local folder
+  [[ -x $FSDP_BIN/fsdp-plan && -x $FSDP_BIN/fsdp-report ]] || return 0
+  folder=$("$FSDP_BIN/fsdp-plan" "$@" --print-config 2>/dev/null | sed -n 's/^save-dir = //p') || return 0
+  if [[ -s $folder/metrics.jsonl ]]; then "$FSDP_BIN/fsdp-report" "$folder" --out "$folder/report.html" || true; fi
+}
+
 train() { # train WORDS...
   local status=75 all_nodes=$nodes command
   require_program fsdp-train
@@ -287,5 +295,6 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   else
     echo "failed with exit code $status; see the messages above" >&2
   fi
+  [[ $status =~ ^(0|2|75)$ ]] || report "$@"
   exit "$status"
 }
