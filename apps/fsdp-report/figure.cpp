@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
+#include "report/run_report.hpp"
 #include "report/trace_figure.hpp"
 #include "report/tuning_figure.hpp"
 
@@ -68,6 +70,15 @@ Figure draw_timeline_of(const FigureOptions& options, const Files& files) {
   return draw_trace_timeline(trace, view);
 }
 
+Figure draw_losses_of(const FigureOptions&, const Files& files) {
+  std::vector<std::filesystem::path> paths;
+  for (const TitledFile& file : files) paths.emplace_back(file.path);
+  std::vector<Run> runs = find_runs(paths).runs;
+  for (std::size_t i = 0; i < files.size() && files.size() == runs.size(); ++i)
+    if (!files[i].title.empty()) runs[i].name = files[i].title;
+  return draw_losses(runs);
+}
+
 /// A figure: `options` are those that it uses, and `one_file` is true if it shows one file.
 struct FigureRow {
   std::string_view name;
@@ -86,6 +97,7 @@ const std::vector<FigureRow>& figure_rows() {
       {"bytes", false, {}, [](const Options& o, const Files& f) { return draw_bytes(read_plans(o, f)); }},
       {"memory", false, {}, [](const Options& o, const Files& f) { return draw_memory(read_plans(o, f)); }},
       {"timeline", false, {"queues", "slots", "update", "ranks"}, draw_timeline_of},
+      {"loss", false, {}, draw_losses_of},
       {"tuning", true, {}, [](const Options&, const Files& f) { return draw_tuning(read_tuning(f[0].path)); }}};
   return rows;
 }
@@ -111,7 +123,8 @@ void add_figure_options(OptionTable& table, FigureOptions& options) {
           "parameters, gradients and optimizer state), units (the units, their shards, and the tensors of one unit), step "
           "(what becomes of one unit in an update). Of one or more such files: nodes (what each rank holds and sends), bytes "
           "(bytes per parameter), memory (of a rank over the operations of an update), timeline (the streams of an update). Of "
-          "what --trace wrote: timeline, with measured times. Of what fsdp-bench tuning printed: tuning (speed over memory).")
+          "what --trace wrote: timeline, with measured times. Of runs: loss. Of what fsdp-bench tuning printed: tuning (speed "
+          "over memory).")
       .unset("none")
       .sets("explained plan", "fsdp-plan --json --explain")
       .sets("sharded plan", "--sharding-strategy full")

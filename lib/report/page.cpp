@@ -77,6 +77,36 @@ std::string plot_element(const Plot& plot, double width = plot_width, double hei
   return format("<figure>{}</figure>\n", drawn->svg.element(drawn->height, plot.title, drawn->attributes));
 }
 
+using UpdateColumn = std::vector<double> Updates::*;
+
+/// Training and validation of all runs; of one run also the largest loss of a rank.
+Plot plot_of_losses(const std::vector<Run>& runs, UpdateColumn x, std::vector<double> Run::*valid_x, PlotPlace place) {
+  Plot plot{.title = "Loss", .x_name = "update", .y_name = "nats per token", .curves = {}};
+  const bool several = runs.size() > 1;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    const auto colour = [&](std::size_t of_one) { return curve_colour(several ? i : of_one, place); };
+    if (!several && at(run.starts.back().line, "world_size") > 1)
+      plot.curves.push_back({.name = "largest over ranks",
+                             .x = run.updates.*x,
+                             .y = run.updates.largest_loss,
+                             .colour = colour(1),
+                             .look = Curve::Look::faint});
+    plot.curves.push_back({.name = several ? run.name : "training",
+                           .x = run.updates.*x,
+                           .y = run.updates.loss,
+                           .colour = colour(0),
+                           .look = uses_dashes(i) ? Curve::Look::dashes : Curve::Look::line});
+    if (!run.valid_loss.empty())
+      plot.curves.push_back({.name = several ? run.name + ", validation" : "validation",
+                             .x = run.*valid_x,
+                             .y = run.valid_loss,
+                             .colour = colour(2),
+                             .look = Curve::Look::points});
+  }
+  return plot;
+}
+
 class Page {
  public:
   Page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version)
@@ -109,7 +139,7 @@ class Page {
  private:
   bool several() const { return runs_.size() > 1; }
   std::string label(std::size_t i, const std::string& what) const { return several() ? runs_[i].name : what; }
-  std::string paint(std::size_t i) const { return page_colour(i); }
+  std::string paint(std::size_t i) const { return curve_colour(i); }
   Curve::Look look(std::size_t i) const { return uses_dashes(i) ? Curve::Look::dashes : Curve::Look::line; }
 
   std::string sources() const {
@@ -196,37 +226,20 @@ class Page {
     section("summary", "Summary", table(rows));
   }
 
-  using Column = std::vector<double> Updates::*;
   Curve curve(std::size_t i, const std::string& what, const std::vector<double>& x, const std::vector<double>& y) const {
     return {.name = label(i, what), .x = x, .y = y, .colour = paint(i), .look = look(i)};
   }
 
-  std::string loss_plot(const std::string& title, const std::string& x_name, Column x,
+  std::string loss_plot(const std::string& title, const std::string& x_name, UpdateColumn x,
                         std::vector<double> Run::*valid_x) const {
-    Plot plot{.title = title, .x_name = x_name, .y_name = "nats per token", .curves = {}};
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-      const Run& run = runs_[i];
-      Curve largest = curve(i, "largest over ranks", run.updates.*x, run.updates.largest_loss);
-      largest.look = Curve::Look::faint;
-      if (several())
-        largest.name = "";
-      else
-        largest.colour = page_colour(1);
-      if (several() ? false : at(run.starts.back().line, "world_size") > 1) plot.curves.push_back(std::move(largest));
-      plot.curves.push_back(curve(i, "training", run.updates.*x, run.updates.loss));
-      plot.curves.push_back({.name = label(i, "validation") + (several() ? ", validation" : ""),
-                             .x = run.*valid_x,
-                             .y = run.valid_loss,
-                             .colour = several() ? paint(i) : page_colour(2),
-                             .look = Curve::Look::points});
-    }
-    std::erase_if(plot.curves, [](const Curve& c) { return c.x.empty(); });
+    Plot plot = plot_of_losses(runs_, x, valid_x, PlotPlace::page);
+    plot.title = title, plot.x_name = x_name;
     add_marks(plot, x);
     return plot_element(plot);
   }
 
   /// Marks the starts after the first one. Several runs have no marks: they could not be told apart.
-  void add_marks(Plot& plot, Column x) const {
+  void add_marks(Plot& plot, UpdateColumn x) const {
     if (several()) return;
     const Run& run = runs_[0];
     for (std::size_t s = 1; s < run.starts.size(); ++s) {
@@ -239,7 +252,7 @@ class Page {
     }
   }
 
-  std::string column_plot(const std::string& title, const std::string& y_name, Column column, bool from_zero = false,
+  std::string column_plot(const std::string& title, const std::string& y_name, UpdateColumn column, bool from_zero = false,
                           const std::function<void(Plot&)>& more = nullptr) const {
     Plot plot{.title = title, .x_name = "update", .y_name = y_name, .curves = {}};
     plot.from_zero = from_zero;
@@ -280,7 +293,7 @@ class Page {
       Curve points{.name = format("skipped updates ({})", runs_[0].skipped.size()),
                    .x = {},
                    .y = {},
-                   .colour = page_colour(1),
+                   .colour = curve_colour(1),
                    .look = Curve::Look::points};
       for (const SkippedUpdate& skip : runs_[0].skipped) points.x.push_back(skip.step), points.y.push_back(lowest);
       plot.curves.push_back(std::move(points));
@@ -337,20 +350,20 @@ class Page {
       const bool split = std::isfinite(exposed);
       out += bar(format("{}a mean update, measured: {}", several() ? run.name + ": " : "", ms(total)),
                  {{split ? "computing" : "computing and communication (not split without --trace)",
-                   total - (split ? exposed : 0) - (std::isfinite(data) ? data : 0), page_colour(0)},
-                  {"communication that computing waits for", split ? exposed : 0, page_colour(1)},
-                  {"waiting for data", std::isfinite(data) ? data : 0, page_colour(3)}},
+                   total - (split ? exposed : 0) - (std::isfinite(data) ? data : 0), curve_colour(0)},
+                  {"communication that computing waits for", split ? exposed : 0, curve_colour(1)},
+                  {"waiting for data", std::isfinite(data) ? data : 0, curve_colour(3)}},
                  ms);
       const json& line = run.starts.back().line;
       if (const auto predicted = line.find("predicted"); predicted != line.end() && predicted->is_object()) {
         const auto part = [&](const char* key) { return 1e3 * at(*predicted, key); };
         out += bar(format("{}predicted from the plan and the GPU's datasheet: {}", several() ? run.name + ": " : "",
                           ms(part("total"))),
-                   {{"products", part("products"), page_colour(0)},
-                    {"attention", part("attention"), page_colour(4)},
-                    {"other kernels", part("memory_bound"), page_colour(5)},
-                    {"optimizer", part("optimizer"), page_colour(2)},
-                    {"communication that computing waits for", part("exposed"), page_colour(1)}},
+                   {{"products", part("products"), curve_colour(0)},
+                    {"attention", part("attention"), curve_colour(4)},
+                    {"other kernels", part("memory_bound"), curve_colour(5)},
+                    {"optimizer", part("optimizer"), curve_colour(2)},
+                    {"communication that computing waits for", part("exposed"), curve_colour(1)}},
                    ms);
       }
       double saved = 0, useful = 0;
@@ -360,9 +373,9 @@ class Page {
       const double validation = end.is_object() && end.contains("time_spent") ? at(end["time_spent"], "validation_s") : 0;
       if (saved > 0 || validation > 0)
         out += bar(format("{}the whole run", several() ? run.name + ": " : ""),
-                   {{"updates", useful, page_colour(0)},
-                    {"waiting for saves", saved, page_colour(2)},
-                    {"validation", std::isfinite(validation) ? validation : 0, page_colour(3)}},
+                   {{"updates", useful, curve_colour(0)},
+                    {"waiting for saves", saved, curve_colour(2)},
+                    {"validation", std::isfinite(validation) ? validation : 0, curve_colour(3)}},
                    [](double s) { return format_duration(s); });
     }
     section("update", "Where the time of an update goes", out);
@@ -398,9 +411,9 @@ class Page {
           parts[parts.size() - 2].name = "others";
           parts[parts.size() - 2].value += parts.back().value;
         }
-        for (std::size_t k = 0; k < parts.size(); ++k) parts[k].colour = page_colour(k);
+        for (std::size_t k = 0; k < parts.size(); ++k) parts[k].colour = curve_colour(k);
       } else if (std::isfinite(planned)) {
-        parts.push_back({"the plan's buffers", planned, page_colour(0)});
+        parts.push_back({"the plan's buffers", planned, curve_colour(0)});
       }
       out += bar(format("{}a rank's memory by the plan: {}; measured peak {}", several() ? run.name + ": " : "",
                         known(planned, format_bytes), known(used, format_bytes)),
@@ -430,12 +443,12 @@ class Page {
       if (const double goodput = at(end, "goodput"); std::isfinite(goodput)) {
         const json spent = end.value("time_spent", json::object());
         out += bar(format("{}goodput {}", several() ? run.name + ": " : "", percent(goodput)),
-                   {{"updates that count", at(spent, "useful_s"), page_colour(2)},
-                    {"updates done again", at(spent, "lost_s"), page_colour(1)},
-                    {"skipped updates", at(spent, "skipped_s"), page_colour(3)},
-                    {"starts", at(spent, "startup_s"), page_colour(0)},
-                    {"waiting for saves", at(spent, "saves_s"), page_colour(4)},
-                    {"validation", at(spent, "validation_s"), page_colour(5)}},
+                   {{"updates that count", at(spent, "useful_s"), curve_colour(2)},
+                    {"updates done again", at(spent, "lost_s"), curve_colour(1)},
+                    {"skipped updates", at(spent, "skipped_s"), curve_colour(3)},
+                    {"starts", at(spent, "startup_s"), curve_colour(0)},
+                    {"waiting for saves", at(spent, "saves_s"), curve_colour(4)},
+                    {"validation", at(spent, "validation_s"), curve_colour(5)}},
                    [](double s) { return format_duration(s); });
       }
       std::vector<Cells> rows = {{"start", "began", "ranks", "updates", "lasted", "ended", "lines done again later"}};
@@ -525,6 +538,12 @@ class Page {
 };
 
 }  // namespace
+
+Figure draw_losses(const std::vector<Run>& runs) {
+  auto drawn = draw(plot_of_losses(runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
+  if (!drawn) throw UserError(format("'{}' has no loss yet; draw it after the first update", runs[0].metrics.string()));
+  return {std::move(drawn->svg), drawn->height};
+}
 
 double quantile(std::vector<double> values, double share) {
   std::erase_if(values, [](double x) { return !std::isfinite(x); });

@@ -15,11 +15,14 @@ namespace fsdp {
 /// What belongs to the runs besides their metrics.
 struct PageParts {
   std::vector<std::optional<Trace>> traces;  // of run i
-  std::vector<std::string> flights;    // what its flight records show, as text; empty: none
+  std::vector<std::string> flights;          // what its flight records show, as text; empty: none
 };
 
 /// Returns the page. `runs` is not empty; `parts` has an entry for each run.
 std::string make_page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version);
+
+/// The losses of the runs over updates, as a figure of its own. Throws UserError if there are none.
+Figure draw_losses(const std::vector<Run>& runs);
 
 /// Value number `share` x (n - 1) of the sorted finite values, between two values by interpolation; not_known if there are
 /// none.

@@ -2,8 +2,7 @@
 
 namespace fsdp {
 
-// The colours --c0 to --c7 are those of Okabe and Ito ("Color Universal Design", 2008), with brown and grey for yellow and
-// black, which are hard to see on a light or a dark ground.
+// --c0 to --c7 are the colours of plot.cpp, and lighter ones for a dark ground.
 const std::string_view page_style = R"css(
 :root{color-scheme:light dark;--ground:#fff;--text:#1c1c1c;--quiet:#5c5c5c;--soft:#dcdcdc;--panel:#f6f6f4;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#e69f00;--c5:#56b4e9;--c6:#8c564b;--c7:#6e6e6e}

@@ -11,8 +11,16 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t colours = 8;
-constexpr std::string_view soft = "var(--soft, #ddd)", quiet = "var(--quiet, #666)", ground = "var(--ground, #fff)";
+/// The colours of Okabe and Ito ("Color Universal Design", 2008), with brown and grey for yellow and black, which are hard to
+/// see on a light or a dark ground. The style sheet of a page has the same ones, and others for a dark ground.
+constexpr std::array<std::string_view, 8> colours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                     "#e69f00", "#56b4e9", "#8c564b", "#6e6e6e"};
+
+struct Paints {
+  std::string_view soft, quiet, ground, ink;
+};
+constexpr Paints page_paints = {"var(--soft)", "var(--quiet)", "var(--ground)", "currentColor"},
+                 file_paints = {"#ddd", "#5c5c5c", "#fff", "#222"};
 
 struct ValueRange {
   double low = std::numeric_limits<double>::infinity(), high = -low;
@@ -66,7 +74,7 @@ std::vector<std::vector<Point>> lines_of(const Curve& curve, const Frame& frame)
   return lines;
 }
 
-void draw_curve(Svg& svg, const Curve& curve, const Frame& frame) {
+void draw_curve(Svg& svg, const Curve& curve, const Frame& frame, std::string_view ground) {
   const std::string name = format("class=\"curve\" data-name=\"{}\"", escaped(curve.name));
   if (curve.look == Curve::Look::points) {
     const double radius = curve.x.size() > 40 ? 2 : 3;
@@ -98,8 +106,10 @@ double decade(double x) { return std::pow(10, std::floor(std::log10(x))); }
 
 }  // namespace
 
-std::string page_colour(std::size_t i) { return format("var(--c{})", i % colours); }
-bool uses_dashes(std::size_t i) { return i / colours % 2 == 1; }
+std::string curve_colour(std::size_t i, PlotPlace place) {
+  return place == PlotPlace::page ? format("var(--c{})", i % colours.size()) : std::string(colours[i % colours.size()]);
+}
+bool uses_dashes(std::size_t i) { return i / colours.size() % 2 == 1; }
 
 std::vector<double> ticks(double low, double high, int wanted) {
   const double rough = (high - low) / std::max(wanted, 1), unit = decade(rough);
@@ -131,7 +141,8 @@ std::string tick_text(double value, double step) {
   return format("{:.6g}", std::round(value / step * 1e6) / 1e6 * step);
 }
 
-std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
+std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, PlotPlace place) {
+  const auto& [soft, quiet, ground, ink] = place == PlotPlace::page ? page_paints : file_paints;
   Frame frame{.left = 0, .top = 0, .width = 0, .height = 0, .x = {}, .y = {}, .logarithmic = plot.logarithmic};
   for (const Curve& curve : plot.curves)
     for (std::size_t i = 0; i < curve.x.size(); ++i)
@@ -172,18 +183,19 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
   }
   double widest = 20;
   for (const auto& [value, text] : rows) widest = std::max(widest, text_width(text, size));
-  frame.left = widest + 12;
+  frame.left = widest + (place == PlotPlace::page ? 12 : 22);
   frame.width = width - frame.left - 18;
 
   Svg svg(width);
   double y = 18;
-  const std::string title = fitted(plot.title, width, 13, true);
-  svg.text(0, y, title, {.bold = true});
-  if (const double end = text_width(title, 13, true) + 8; !plot.y_name.empty() && end + 60 < width)
+  const double margin = place == PlotPlace::page ? 0 : 10;  // a page has its own
+  const std::string title = fitted(plot.title, width - margin, 13, true);
+  svg.text(margin, y, title, {.bold = true});
+  if (const double end = margin + text_width(title, 13, true) + 8; !plot.y_name.empty() && end + 60 < width)
     svg.text(end, y, fitted(plot.y_name, width - end, size), {.size = size, .fill = quiet});
   // The legend names each curve once; it is as many lines as it needs.
   const bool shows_limit = plot.limit && *plot.limit >= frame.y.low && *plot.limit <= frame.y.high;
-  const Stroke limit_stroke = {.colour = "currentColor", .width = 1, .dashes = "6 4"};
+  const Stroke limit_stroke = {.colour = ink, .width = 1, .dashes = "6 4"};
   const bool names = plot.curves.size() > 1 || (plot.curves.size() == 1 && plot.curves[0].name != plot.title);
   double x = frame.left;
   y += 18;
@@ -252,7 +264,7 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height) {
         format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"6\" height=\"{:.1f}\" fill=\"transparent\"><title>{}</title></rect>\n",
                at - 3, frame.top, frame.height, escaped(mark.label)));
   }
-  for (const Curve& curve : plot.curves) draw_curve(svg, curve, frame);
+  for (const Curve& curve : plot.curves) draw_curve(svg, curve, frame, ground);
   if (shows_limit) {
     const double at = frame.at_y(*plot.limit);
     svg.line({frame.left, at}, {frame.left + frame.width, at}, limit_stroke);

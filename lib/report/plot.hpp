@@ -36,9 +36,11 @@ struct Plot {
   bool logarithmic = false;  // the y axis is logarithmic, if all values are positive
 };
 
-/// The paint of curve number i on a page: eight colours that colour-blind people can tell apart, then the same ones again, for
-/// which uses_dashes(i) is true.
-std::string page_colour(std::size_t i);
+/// Where a plot is drawn: on a page, which defines the colours as variables of its style sheet, or in a file of its own.
+enum class PlotPlace { page, file };
+/// The paint of curve number i: eight colours that colour-blind people can tell apart, then the same ones again, for which
+/// uses_dashes(i) is true.
+std::string curve_colour(std::size_t i, PlotPlace place = PlotPlace::page);
 bool uses_dashes(std::size_t i);
 
 /// The drawing of a plot, `width` x `height` pixels. A plot without a finite value is empty: std::nullopt.
@@ -47,7 +49,7 @@ struct DrawnPlot {
   double height;
   std::string attributes;  // those above
 };
-std::optional<DrawnPlot> draw(const Plot& plot, double width, double height);
+std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, PlotPlace place = PlotPlace::page);
 
 /// Numbers at even distances from `low` to `high`, which cover the range with about `wanted` steps: 0, 2.5, 5, 7.5.
 std::vector<double> ticks(double low, double high, int wanted);

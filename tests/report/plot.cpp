@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(labels_fit_whatever_the_magnitude) {
                       .y_name = "tokens per second of all ranks",
                       .curves = {}};
             for (int c = 0; c < 9; ++c)
-              plot.curves.push_back({.name = format("run number {}", c), .x = x, .y = y, .colour = page_colour(c)});
+              plot.curves.push_back({.name = format("run number {}", c), .x = x, .y = y, .colour = curve_colour(c)});
             plot.limit = scale * offset, plot.limit_name = "--clip-norm 1";
             plot.marks = {{x[10], "start 2"}};
             plot.logarithmic = logarithmic;
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(labels_fit_whatever_the_magnitude) {
 
 BOOST_AUTO_TEST_CASE(colours_do_not_repeat_without_dashes) {
   for (std::size_t i = 0; i < 16; ++i)
-    for (std::size_t k = 0; k < i; ++k) BOOST_TEST((page_colour(i) != page_colour(k) || uses_dashes(i) != uses_dashes(k)));
+    for (std::size_t k = 0; k < i; ++k) BOOST_TEST((curve_colour(i) != curve_colour(k) || uses_dashes(i) != uses_dashes(k)));
 }
 
 BOOST_AUTO_TEST_CASE(tick_texts) {
