@@ -1,0 +1,160 @@
+// What a run leaves for its readers: its page, and event files for TensorBoard, over a crash, a preemption and a resize.
+#include <csignal>
+
+#include <boost/test/unit_test.hpp>
+
+#include "golden.hpp"
+#include "jobs/job.hpp"
+#include "jobs/python.hpp"
+#include "report/svg_reader.hpp"
+
+using namespace fsdp::test;
+
+namespace {
+
+std::vector<std::string> options(int updates, const std::string& more = "") {
+  auto words = split(
+      "--arch gpt2 --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 24 --decoder-attention-heads 3 --tokens-per-sample "
+      "16 "
+      "--total-batch-size 12 --lr 3e-3 --clip-norm 1 --save-dir run --max-update " +
+      std::to_string(updates) + " " + more);
+  words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
+  return words;
+}
+Outcome train(const fs::path& folder, int np, int updates, const std::string& more = "",
+              const std::function<void(pid_t)>& meanwhile = {}) {
+  return run(folder, mpirun(np, "fsdp-train", options(updates, more)), meanwhile);
+}
+Outcome report(const fs::path& folder, const std::string& words) {
+  auto command = split(words);
+  command.insert(command.begin(), std::string(FSDP_BIN) + "/fsdp-report");
+  return run(folder, command);
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of('\n');
+  return text.substr(text.rfind('\n', end) + 1, end - text.rfind('\n', end));
+}
+std::size_t updates_in(const fs::path& file) {
+  const std::string text = contents(file);
+  std::size_t n = 0;
+  for (std::size_t at = text.find("\"type\":\"train\""); at != std::string::npos; at = text.find("\"type\":\"train\"", at + 1))
+    ++n;
+  return n;
+}
+void wait_for_updates(const fs::path& file, std::size_t n) {
+  for (int i = 0; i < 1200 && updates_in(file) < n; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_page_shows_a_crash_a_preemption_and_a_resize) {
+  const auto folder = fresh_folder();
+  const fs::path metrics_file = folder / "run/metrics.jsonl", page = folder / "run/report.html";
+  const std::string saves = "--save-interval-updates 4 --tensorboard tb --trace trace.json";
+  // 1. A crash: the job is killed after some updates.
+  train(folder, 2, 1'000'000, saves, [&](pid_t child) {
+    wait_for_updates(metrics_file, 30);
+    kill(child, SIGKILL);
+  });
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // mpirun's daemonless ranks end when they notice
+  BOOST_TEST(!fs::exists(page));
+  // 2. It goes on with three ranks, until it is told to stop.
+  const std::size_t before = updates_in(metrics_file);
+  const Outcome stopped = train(folder, 3, 1'000'000, saves, [&](pid_t child) {
+    wait_for_updates(metrics_file, before + 10);
+    kill(child, SIGTERM);
+  });
+  BOOST_TEST(last_line(stopped.output).starts_with("report: run/report.html"), stopped.output);
+  BOOST_TEST_REQUIRE(fs::exists(page));
+  // 3. It ends on one rank.
+  const auto lines = metrics(metrics_file, "train");
+  const int last = lines.back()["step"].get<int>() + 5;
+  const Outcome done = train(folder, 1, last, saves);
+  BOOST_TEST_REQUIRE(done.code == 0, done.output);
+  BOOST_TEST(last_line(done.output) == "report: run/report.html");
+
+  const std::string text = contents(page);
+  for (const char* words :
+       {"killed or crashed", "stopped: SIGTERM", "start 3 after update", "goodput", "Memory", "--clip-norm 1"})
+    BOOST_TEST((text.find(words) != std::string::npos), words);
+  const auto drawings = drawings_in(text);
+  BOOST_TEST(drawings.size() >= 7u);
+  for (const Picture& picture : drawings) BOOST_TEST(faults_of(picture) == "");
+  BOOST_TEST(text.size() < 2'000'000u);
+
+  // The page can be made again, with the flight records of a crash, and the other forms are made, too.
+  BOOST_TEST(report(folder, "run --out again.html").code == 0);
+  BOOST_TEST(report(folder, "run --csv run.csv").code == 0);
+  const std::string csv = contents(folder / "run.csv");
+  BOOST_TEST(std::count(csv.begin(), csv.end(), '\n') == last + 1);
+  BOOST_TEST(report(folder, "run --text").says("run: update " + std::to_string(last)));
+
+  // TensorBoard's files of the three starts have each update once.
+  if (probe_python(script_of_jobs("tensorboard_in_python.py")).code == 0) {
+    must(folder, split("true"));
+    BOOST_TEST(report(folder, "run --tensorboard tb-again").code == 0);
+    for (const char* name : {"tb", "tb-again"}) {
+      const Outcome read = run(folder, {python(), script_of_jobs("tensorboard_in_python.py"), name});
+      const json tags = json::parse(read.output.substr(read.output.find('{')));
+      const json& losses = tags["loss_metrics/global_avg_loss"];
+      BOOST_TEST_REQUIRE(losses.size() == static_cast<std::size_t>(last), name);
+      const auto all = metrics(metrics_file, "train");
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        BOOST_TEST(losses[i][0].get<int>() == static_cast<int>(i) + 1);
+        BOOST_TEST(losses[i][1].get<float>() == all[i]["loss"].get<float>());
+      }
+    }
+  } else {
+    BOOST_TEST(!std::getenv("FSDP_PYTHON"));  // tools/install --tests installs the package
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_written_is_what_was_asked_for) {
+  const auto folder = fresh_folder();
+  Outcome outcome = train(folder, 1, 2, "--no-report");
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  BOOST_TEST(!fs::exists(folder / "run/report.html"));
+  BOOST_TEST(fs::exists(folder / "run/metrics.jsonl"));
+  outcome = train(folder, 1, 4, "--log-file none");
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  BOOST_TEST(!fs::exists(folder / "run/report.html"));
+  BOOST_TEST(updates_in(folder / "run/metrics.jsonl") == 2u);
+  outcome = train(folder, 1, 6, "--log-file own.jsonl");
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  BOOST_TEST(last_line(outcome.output) == "report: run/report.html");
+  BOOST_TEST(updates_in(folder / "own.jsonl") == 2u);
+  outcome = train(folder, 1, 2, "--no-save");
+  BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+  BOOST_TEST(!outcome.says("report:"));
+
+  outcome = report(folder, "nowhere");
+  BOOST_TEST(outcome.code == 2);
+  BOOST_TEST(outcome.says("there is no 'nowhere'"));
+  fs::create_directories(folder / "empty");
+  outcome = report(folder, "empty");
+  BOOST_TEST(outcome.code == 2);
+  BOOST_TEST(outcome.says("'empty' has no metrics of a run"));
+  outcome = report(folder, "");
+  BOOST_TEST(outcome.code == 2);
+  BOOST_TEST(outcome.says("no run is named"));
+  outcome = report(folder, "run --out nowhere/page.html");
+  BOOST_TEST(outcome.code == 2);
+  BOOST_TEST(outcome.says("cannot write 'nowhere/page.html'"));
+  BOOST_TEST(!outcome.says("terminate"));
+
+  // A second writer of event files is refused, on every rank.
+  run(folder, mpirun(1, "fsdp-train", options(1'000'000, "--tensorboard tb --restore none --save-dir other")),
+      [&](pid_t child) {
+        for (int i = 0; i < 1200 && !fs::exists(folder / "other/metrics.jsonl"); ++i)
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        const Outcome second = report(folder, "run --tensorboard tb");
+        BOOST_TEST(second.code == 2);
+        BOOST_TEST(second.says("another program writes TensorBoard's files to 'tb'"));
+        kill(child, SIGTERM);
+      });
+}
