@@ -117,7 +117,6 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
       if (!mine || !line.contains("step") || !line["step"].is_number_unsigned()) continue;
       file.add(line.value("time", 0.0), line["step"], tensorboard_scalars(line, ranks));
     }
-    file.flush();
     if (file.failed())
       throw UserError(format("cannot write '{}' (the disk is full); give another folder", file.path().string()));
     print_to(stderr, "{}: {}\n", run.name, file.path().string());

@@ -66,7 +66,6 @@ void Metrics::write(nlohmann::json line) {
   line["time"] = wall_s();
   if (tensorboard_) {
     tensorboard_->add(line["time"], line["step"], tensorboard_scalars(line, ranks_));
-    if (since_flush_.seconds() > 2) tensorboard_->flush(), since_flush_.restart();
     if (tensorboard_->failed()) {
       bar_.line(format("warning: cannot write to {} any more; the run continues without it", tensorboard_->path().string()));
       tensorboard_.reset();

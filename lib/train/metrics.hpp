@@ -152,7 +152,6 @@ class Metrics {
   MetricsFile file_;
   std::unique_ptr<TensorBoardFile> tensorboard_;  // null: none
   int ranks_ = 1;
-  Timer since_flush_;
   std::vector<float> update_ms_;  // of the updates of this start
   ProgressBar bar_;
   TimeSpent before_, here_{.starts = 1};  // the time of earlier starts, and of this start

@@ -137,15 +137,11 @@ void TensorBoardFile::add(double time, std::uint64_t step, std::span<const Scala
   record(double_field(wall_time, time) + whole_field(step_number, step) + text_field(summary, values));
 }
 
-void TensorBoardFile::flush() {
-  if (std::fflush(file_) != 0) failed_ = true;
-}
-
 void TensorBoardFile::record(std::string_view data) {
   if (failed_) return;
   const std::string length = bytes_of(static_cast<std::uint64_t>(data.size()));
   const std::string whole = length + masked_crc(length) + std::string(data) + masked_crc(data);
-  if (std::fwrite(whole.data(), 1, whole.size(), file_) != whole.size()) failed_ = true;
+  if (std::fwrite(whole.data(), 1, whole.size(), file_) != whole.size() || std::fflush(file_) != 0) failed_ = true;
 }
 
 }  // namespace fsdp

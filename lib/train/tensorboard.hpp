@@ -34,9 +34,8 @@ class TensorBoardFile {
   const std::filesystem::path& path() const { return path_; }
   /// The steps from `step` on are written (again). `time`: seconds since 1970.
   void begin(double time, std::uint64_t step);
-  /// Writes one event. An error of the disk is kept: see failed().
+  /// Writes one event, so that it outlives this process. An error of the disk is kept: see failed().
   void add(double time, std::uint64_t step, std::span<const Scalar> scalars);
-  void flush();
   /// Returns true if a write failed; nothing is written from then on.
   bool failed() const { return failed_; }
 
