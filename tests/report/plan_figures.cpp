@@ -193,6 +193,15 @@ BOOST_AUTO_TEST_CASE(units_have_their_sizes) {
   BOOST_TEST(picture.says("padding") == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(of_many_units_two_of_each_size_are_drawn) {
+  const json plan = four_ranks({"--optimizer", "muon", "--decoder-layers", "20"});  // each block has two units
+  const Picture picture = checked(draw_units(read_back(plan), 9));
+  BOOST_TEST(plan["plan"]["units"].size() > 40u);
+  for (const auto& [name, times] :
+       std::map<std::string, std::size_t>{{"block 0", 1}, {"block 1", 1}, {"block 2", 0}, {"block 4", 1}, {"...", 2}})
+    BOOST_TEST(picture.says(name) == times, name);
+}
+
 BOOST_AUTO_TEST_CASE(numbers_are_whole_up_to_2_to_the_63) {
   json plan = four_ranks();
   const std::uint64_t huge = (std::uint64_t{1} << 62) + 1;  // 4,611,686,018,427,387,905
@@ -301,6 +310,9 @@ BOOST_AUTO_TEST_CASE(memory_is_read_back) {
   }
   BOOST_TEST(picture.says("activations") == 1u);
   BOOST_TEST(picture.says("backward") == 2u);
+  const Picture twice = checked(draw_memory(std::vector<TitledPlan>{titled("", four_ranks({"--update-freq", "2"}))}));
+  BOOST_TEST(twice.says("forward") == 2u);
+  BOOST_TEST(twice.says("backward") == 2u);
   CHECK_CONTAINS(message_of([&] { draw_memory(std::vector<TitledPlan>(15, titled("", plans[0]))); }),
                  "there is room for 14 plans side by side (there are 15)");
 }
@@ -402,7 +414,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_plans_are_refused) {
   };
   const auto says = [](const std::string& message, const std::string& part) {
     CHECK_CONTAINS(message, part);
-    CHECK_CONTAINS(message, "`explained plan`");
+    CHECK_CONTAINS(message, "`explained-plan`");
   };
   says(refused("{\"plan\": {\"units\": ["), "is no JSON");
   says(refused("a text"), "is no JSON");
