@@ -324,9 +324,10 @@ BOOST_AUTO_TEST_CASE(operations_begin_when_their_stream_and_what_they_wait_for_a
                                                    {"forward", "compute", "F0", 1, {0}},
                                                    {"forward", "compute", "F1", 1, {1}},
                                                    {"backward", "compute", "B1", 2, {}},
+                                                   {"all-gather", "gather", "G2", 1, {}},
                                                    {"reduce-scatter", "reduce", "R1", 1, {4}},
-                                                   {"release", "compute", " ", 0, {5}},
-                                                   {"optimizer", "compute", "Oroot, add", 1, {5}}});
+                                                   {"release", "compute", " ", 0, {6}},
+                                                   {"optimizer", "compute", "Oroot, add", 1, {6}}});
   struct Expected {
     Queues queues;
     double length;
@@ -340,15 +341,20 @@ BOOST_AUTO_TEST_CASE(operations_begin_when_their_stream_and_what_they_wait_for_a
         {"forward F0", {1, 1}},
         {"forward F1", {3, 1}},
         {"backward", {4, 2}},
+        {"all-gather G2", {3, 1}},
         {"reduce", {6, 1}},
         {"optimizer", {7, 1}}},
        {{0, 1}, {2, 1}, {6, 1}}},
-      // The thread that communicates gets the reduction once the backward pass is enqueued and done.
-      {Queues::thread, 8, {{"forward F1", {3, 1}}, {"reduce", {6, 1}}, {"optimizer", {7, 1}}}, {{0, 1}, {2, 1}, {6, 1}}},
-      {Queues::one,
+      // The thread that communicates gets G2 when the computing thread has done the backward pass, which is before G2 in the
+      // plan.
+      {Queues::thread,
        9,
-       {{"all-gather G1", {1, 2}}, {"forward F0", {3, 1}}, {"backward", {5, 2}}, {"reduce", {7, 1}}, {"optimizer", {8, 1}}},
-       {{0, 3}, {7, 1}}}};
+       {{"forward F1", {3, 1}}, {"all-gather G2", {6, 1}}, {"reduce", {7, 1}}, {"optimizer", {8, 1}}},
+       {{0, 1}, {2, 1}, {6, 2}}},
+      {Queues::one,
+       10,
+       {{"all-gather G1", {1, 2}}, {"forward F0", {3, 1}}, {"backward", {5, 2}}, {"reduce", {8, 1}}, {"optimizer", {9, 1}}},
+       {{0, 3}, {7, 2}}}};
   for (const Expected& expected : all) {
     const Picture picture = checked(draw_plan_timeline(std::vector<TitledPlan>{titled("t", plan, expected.queues)}, false));
     const double per_unit = 774 / expected.length;
@@ -370,6 +376,13 @@ BOOST_AUTO_TEST_CASE(operations_begin_when_their_stream_and_what_they_wait_for_a
     BOOST_TEST(picture.says("forward (F)") == 1u);
     BOOST_TEST(picture.says("waits") == 1u);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_legend_has_as_many_lines_as_it_needs) {
+  Svg svg(figure_width);
+  const double end = draw_legend(svg, figure_margin, 20, std::vector<LegendEntry>(12, {"an entry of a legend", paint::blue}));
+  BOOST_TEST(end == 40);
+  BOOST_TEST(checked({svg, end + 10}).says("an entry of a legend") == 12u);
 }
 
 BOOST_AUTO_TEST_CASE(slots_are_used_from_a_gather_to_its_release) {
