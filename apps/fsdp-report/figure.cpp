@@ -126,11 +126,11 @@ void add_figure_options(OptionTable& table, FigureOptions& options) {
           "what --trace wrote: timeline, with measured times. Of runs: loss. Of what fsdp-bench tuning printed: tuning (speed "
           "over memory).")
       .unset("none")
-      .sets("explained plan", "fsdp-plan --json --explain")
-      .sets("sharded plan", "--sharding-strategy full")
-      .sets("trace of a run", "fsdp-train --trace");
+      .sets("explained-plan", "fsdp-plan --json --explain")
+      .sets("sharded-plan", "--sharding-strategy full")
+      .sets("trace-of-run", "fsdp-train --trace");
   table.integer("unit", "N", options.unit, {0, 1e9}, "In the figures units and step: which unit (0 is the first).")
-      .sets("drawn unit");
+      .sets("drawn-unit");
   table.choice(
       "queues", options.queues, {{"streams", Queues::streams}, {"thread", Queues::thread}, {"one", Queues::one}},
       "In the timeline of a plan: streams (each stream by itself), thread (one thread computes and another one does the "
@@ -141,7 +141,7 @@ void add_figure_options(OptionTable& table, FigureOptions& options) {
       .integer("update", "N", options.update, {0, static_cast<double>(std::numeric_limits<int>::max())},
                "In the timeline of a trace: which of the recorded updates.")
       .unset("the first one")
-      .sets("drawn update");
+      .sets("drawn-update");
   table.integer("ranks", "N", options.ranks, {1, 1e9}, "In the timeline of a trace: draw the first N ranks.").unset("2");
   table.then([&options](const OptionTable& given) {
     const FigureRow* const row = options.figure.empty() ? nullptr : &find_figure(options.figure);

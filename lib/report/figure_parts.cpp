@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <set>
 #include <utility>
 
 namespace fsdp {
 
 namespace {
 
-constexpr std::array<Stage, 8> stages = {
+constexpr std::array<Stage, 9> stages = {
     {{"all-gather", paint::cyan, {"all-gather"}},
      {"forward", paint::light_pear, {"forward", "head"}},
      {"forward again", paint::yellow, {"recompute", "refill"}},
@@ -19,6 +21,7 @@ constexpr std::array<Stage, 8> stages = {
       paint::mint,
       {"squares", "gradient norm", "clip values", "statistics", "directions", "whole matrices", "optimizer", "average of"}},
      {"load, unload", paint::pink, {"load", "unload"}},
+     {"waits", "url(#held)", {}},
      {"other work", paint::grey, {}}}};
 
 constexpr double rows_begin = 92, row_height = 24;  // of a timeline
@@ -83,6 +86,8 @@ const Stage& stage_of(std::string_view title) {
   return stages.back();
 }
 
+const Stage& waiting_stage() { return stages[stages.size() - 2]; }
+
 std::vector<TimelineRow> rows_of_streams() {
   std::vector<TimelineRow> rows;
   for (const char* stream : {"load", "gather", "compute", "reduce", "unload"}) rows.push_back({stream, {}});
@@ -95,12 +100,14 @@ void add_box(TimelinePanel& panel, std::string_view name, TimelineBox box) {
   row->boxes.push_back(std::move(box));
 }
 
-double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> panels, const TimelineColours& colours) {
+double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> panels, bool letters,
+                            const TimelineColours& colours) {
   double last = 0;
   for (const TimelinePanel& panel : panels)
     for (const TimelineRow& row : panel.rows)
       for (const TimelineBox& box : row.boxes) last = std::max(last, box.end);
   const double right = svg.width() - figure_margin, scale = last > 0 ? (right - rows_begin) / last : 0;
+  std::map<const Stage*, std::string> seen;  // the first letters of the labels
   const TextStyle note = {.size = small_size, .anchor = Anchor::end, .fill = colours.quiet};
   for (const TimelinePanel& panel : panels) {
     fitted_text(svg, figure_margin, y + 16, right - figure_margin - width_of(panel.note, note) - 20, panel.title, bold_text);
@@ -113,6 +120,7 @@ double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> p
       for (const TimelineBox& box : row.boxes) {
         const double width = (box.end - box.begin) * scale;
         if (width < 0.2) continue;
+        if (box.stage) seen[box.stage] += box.label.substr(0, 1);
         svg.box(rows_begin + box.begin * scale, y + 2, width, row_height - 5, box.fill,
                 {.colour = paint::quiet, .width = width < 3 ? 0.2 : 0.6}, box.hint);
         text_if_it_fits(svg, rows_begin + (box.begin + box.end) / 2 * scale, y + 15, width - 1, box.label,
@@ -122,28 +130,14 @@ double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> p
     }
     y += 10;
   }
-  return y;
-}
-
-std::vector<LegendEntry> stages_in(std::span<const TimelinePanel> panels, bool letters) {
-  std::vector<LegendEntry> entries;
+  std::vector<LegendEntry> legend;
   for (const Stage& stage : stages) {
-    bool any = false;
-    std::string of_labels;  // each letter once
-    for (const TimelinePanel& panel : panels)
-      for (const TimelineRow& row : panel.rows)
-        for (const TimelineBox& box : row.boxes) {
-          if (box.stage != &stage) continue;
-          any = true;
-          if (!box.label.empty() && of_labels.find(box.label[0]) == std::string::npos) of_labels += box.label[0];
-        }
-    if (!any) continue;
-    std::sort(of_labels.begin(), of_labels.end());
-    const bool named = letters && !of_labels.empty();
-    entries.push_back(
-        {named ? format("{} ({})", stage.name, fmt::join(of_labels, ", ")) : std::string(stage.name), stage.fill});
+    if (!seen.contains(&stage)) continue;
+    const std::set<char> first(seen[&stage].begin(), seen[&stage].end());
+    legend.push_back({std::string(stage.name), stage.fill});
+    if (letters && !first.empty()) legend.back().name += format(" ({})", fmt::join(first, ", "));
   }
-  return entries;
+  return draw_legend(svg, figure_margin, y + 10, legend);
 }
 
 }  // namespace fsdp

@@ -81,6 +81,8 @@ struct Stage {
 };
 /// Returns the stage of an operation from the begin of its title, which is the name of its kind.
 const Stage& stage_of(std::string_view title);
+/// What a stream does while it waits. Its fill is the hatch "held".
+const Stage& waiting_stage();
 
 struct TimelineBox {
   double begin = 0, end = 0;
@@ -104,11 +106,10 @@ struct TimelineColours {
 std::vector<TimelineRow> rows_of_streams();
 /// Adds a box to the row `name`, which is added if it is missing.
 void add_box(TimelinePanel& panel, std::string_view name, TimelineBox box);
-/// Draws the panels one below the other from `y` on, all on one scale from time 0 to the last end. Boxes below a fifth of a
-/// pixel are not drawn. Returns the y below them.
-double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> panels, const TimelineColours& colours = {});
-/// The legend's entries for the stages in the panels. With `letters`, also which letters their labels begin with: "backward
-/// (B, E)".
-std::vector<LegendEntry> stages_in(std::span<const TimelinePanel> panels, bool letters);
+/// Draws the panels one below the other from `y` on, all on one scale from time 0 to the last end, and a legend of the stages
+/// that are seen. Boxes below a fifth of a pixel are not drawn. With `letters`, the legend also has the letters with which the
+/// labels begin: "backward (B, E)". Returns the base line of the legend.
+double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> panels, bool letters,
+                            const TimelineColours& colours = {});
 
 }  // namespace fsdp

@@ -42,7 +42,7 @@ void draw_strip(Svg& svg, Point at, double width, double height, const PlanFile&
 /// Refuses a unit that the plan does not have.
 const PlanFile::Unit& unit_of(const PlanFile& plan, std::size_t unit) {
   if (unit >= plan.units.size())
-    throw UserError(format("there is no unit {} (the plan of '{}' has units 0 to {}); give a smaller `drawn unit`", unit,
+    throw UserError(format("there is no unit {} (the plan of '{}' has units 0 to {}); give a smaller `drawn-unit`", unit,
                            plan.path.string(), plan.units.size() - 1));
   return plan.units[unit];
 }
@@ -65,7 +65,7 @@ double column_width(std::string_view heading, const Items& items, const Count& c
   return width;
 }
 
-/// Draws the units in a table with their shards, from `y` on. If there are many equal units, only the first ones are drawn, and
+/// Draws the units in a table with their shards, from `y` on. If there are many, only the first two of each size are drawn, and
 /// unit `also`. Returns the y below.
 double draw_table_of_units(Svg& svg, double y, const PlanFile& plan, std::size_t also) {
   constexpr double begin = 130, gap = 24;
@@ -94,14 +94,16 @@ double draw_table_of_units(Svg& svg, double y, const PlanFile& plan, std::size_t
   text_if_it_fits(svg, begin, y, room, "cut into shards, one for each rank", bold_text);
   for (const Column& column : columns) svg.text(column.end, y, column.heading, bold_end);
   y += 12;
-  std::size_t same = 0;
+  std::map<std::uint64_t, int> drawn;  // rows by the number of elements
+  bool left_out = false;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const PlanFile::Unit& unit = plan.units[u];
-    same = u > 0 && unit.elements == plan.units[u - 1].elements ? same + 1 : 0;
-    if (plan.units.size() > 8 && same > 1 && u != also) {
-      if (same == 2) svg.text(figure_margin, y + 10, "..."), y += 20;
+    if (plan.units.size() > 8 && u != also && (drawn[unit.elements] >= 2 || drawn.size() > 20)) {
+      if (!left_out) svg.text(figure_margin, y + 10, "..."), y += 20;
+      left_out = true;
       continue;
     }
+    ++drawn[unit.elements], left_out = false;
     fitted_text(svg, figure_margin, y + 17, begin - figure_margin - 8, unit.name, {});
     const double width = room * ratio(unit.padded, most), part = width / real(unit.shards);
     if (part < 3) {
@@ -195,7 +197,7 @@ double draw_buffer(Svg& svg, double y, const PlanFile::Unit& unit) {
     svg.box(from, y + 42, part, 22, rank_paints[r % rank_paints.size()], box_edge, name);
     text_if_it_fits(svg, middle, y + 57, part - 4, width_of(name, small_text) <= part - 4 ? name : format("{}", r),
                     small_middle);
-    if (r > 0) svg.line({from, y - 8}, {from, y + 42}, {.colour = paint::ink, .width = 1.4, .dashes = "3 2"});
+    if (r > 0) svg.line({from, y - 8}, {from, y + 42}, {.colour = paint::ink, .width = part < 30 ? 0.7 : 1.4, .dashes = "3 2"});
     if (part <= 100) continue;  // the names do not fit
     const std::vector<PlanFile::Part>& parts = unit.parts[r];
     for (std::size_t i = 0; i < parts.size() && i < most_lines; ++i) {
@@ -252,7 +254,7 @@ Figure draw_strategies(const PlanFile& plan) {
   if (rows.empty())
     throw UserError(
         format("'{}' has none of the strategies that this figure compares (none, optim, grad-op, full, hybrid); make "
-               "it with `explained plan`",
+               "it with `explained-plan`",
                plan.path.string()));
 
   Svg svg(figure_width);
@@ -317,8 +319,8 @@ Figure draw_step(const PlanFile& plan, std::size_t unit) {
   }
   if (gathered == 0 || reduced == 0)
     throw UserError(
-        format("{} is not both gathered and reduced (in the plan of '{}', whose strategy is {}); draw a plan of `sharded "
-               "plan`, or another `drawn unit`",
+        format("{} is not both gathered and reduced (in the plan of '{}', whose strategy is {}); draw a plan of "
+               "`sharded-plan`, or another `drawn-unit`",
                chosen.name, plan.path.string(), plan.strategy));
   if (chosen.shards > 16)
     throw UserError(format("there is room for 16 ranks (the plan of '{}' has {} shards); draw a plan for fewer ranks",
@@ -564,7 +566,7 @@ Figure draw_memory(std::span<const TitledPlan> plans) {
     outline.push_back({x + width, y_of(base)});
     svg.path(outline, {}, paint::yellow, "activations");
     svg.box(x, top, width, height, "none", box_edge);
-    // The sections: forward up to the head, backward up to the norm, optimizer.
+    // The sections: of each micro-batch, forward up to the head, then backward; after the norm, the optimizer.
     std::size_t last = 0;
     double free_from = x - gap / 2;  // where the next label may begin
     const auto section = [&](std::size_t end, std::string_view name) {
@@ -577,11 +579,12 @@ Figure draw_memory(std::span<const TitledPlan> plans) {
       last = end;
     };
     for (std::size_t i = 0; i < operations.size(); ++i) {
-      const bool norm = operations[i].kind == "gradient norm";
-      if (!norm && operations[i].kind != "head and loss") continue;
-      const double cut = x + width * real(i + 1) / n;
+      const bool head = operations[i].kind == "head and loss", next = operations[i].kind == "read batch" && i > 0;
+      if (!head && !next && operations[i].kind != "gradient norm") continue;
+      const std::size_t end = next ? i : i + 1;
+      const double cut = x + width * real(end) / n;
       svg.line({cut, top}, {cut, top + height + 4}, {.colour = "#777", .width = 0.8, .dashes = "2 2"});
-      section(i + 1, norm ? "backward" : "forward");
+      section(end, head ? "forward" : "backward");
     }
     section(operations.size(), "opt.");
   }
@@ -594,16 +597,10 @@ Figure draw_memory(std::span<const TitledPlan> plans) {
 
 namespace {
 
-/// What a timeline of one plan shows.
-struct Schedule {
-  TimelinePanel panel;
-  bool waits = false;
-};
-
 /// Computes when each operation begins, and its boxes.
-Schedule make_schedule(const TitledPlan& titled, bool slots) {
+TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
   const PlanFile& plan = titled.plan;
-  Schedule schedule{{.title = titled.title, .note = {}, .rows = rows_of_streams()}, false};
+  TimelinePanel panel{.title = titled.title, .note = {}, .rows = rows_of_streams()};
   std::map<std::string, double> queues;  // when each is done with what it has got so far
   std::vector<double> ends;              // of each operation
   double used = 0, waited = 0, length = 0;
@@ -623,13 +620,13 @@ Schedule make_schedule(const TitledPlan& titled, bool slots) {
     const double end = begin + op.drawn_time;
     if (op.drawn_time > 0) {
       if (computes && begin > used + 1e-9) {
-        add_box(schedule.panel, "compute", {used, begin, "", "waits", "url(#held)"});
-        waited += begin - used, schedule.waits = true;
+        add_box(panel, "compute", {used, begin, "", "waits", waiting_stage().fill, &waiting_stage()});
+        waited += begin - used;
       }
       std::string label = op.label.substr(0, op.label.find(','));
       if (const std::size_t root = label.find("root"); root != std::string::npos) label.erase(root, 4);
       const Stage& stage = stage_of(op.kind);
-      add_box(schedule.panel, op.stream, {begin, end, label, op.title, stage.fill, &stage});
+      add_box(panel, op.stream, {begin, end, label, op.title, stage.fill, &stage});
       if (computes) used = end;
     }
     queues[queue] = end;
@@ -640,37 +637,28 @@ Schedule make_schedule(const TitledPlan& titled, bool slots) {
     const auto row = [&](std::size_t buffer) { return "slot " + plan.buffers[buffer].name; };
     if (op.kind == "all-gather" && !op.writes.empty() && op.unit >= 0) {
       occupied.insert_or_assign(op.writes[0], Use{begin, plan.units[static_cast<std::size_t>(op.unit)].name});
-      std::vector<TimelineRow>& rows = schedule.panel.rows;  // rows are in the order of their first gathers
+      std::vector<TimelineRow>& rows = panel.rows;  // rows are in the order of their first gathers
       if (std::none_of(rows.begin(), rows.end(), [&](const TimelineRow& one) { return one.name == row(op.writes[0]); }))
         rows.push_back({row(op.writes[0]), {}});
     } else if (op.kind == "release" && !op.reads.empty()) {
       const auto use = occupied.find(op.reads[0]);
       if (use == occupied.end()) continue;
-      add_box(schedule.panel, row(op.reads[0]),
-              {use->second.begin, begin, use->second.unit, use->second.unit, paint::light_cyan});
+      add_box(panel, row(op.reads[0]), {use->second.begin, begin, use->second.unit, use->second.unit, paint::light_cyan});
       occupied.erase(use);
     }
   }
-  schedule.panel.note = format("length {:.1f}, compute waits {:.1f} (1 is the forward pass of a block)", length, waited);
-  return schedule;
+  panel.note = format("length {:.1f}, compute waits {:.1f} (1 is the forward pass of a block)", length, waited);
+  return panel;
 }
 
 }  // namespace
 
 Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots) {
   std::vector<TimelinePanel> panels;
-  bool waits = false;
-  for (const TitledPlan& one : plans) {
-    Schedule schedule = make_schedule(one, slots);
-    waits = waits || schedule.waits;
-    panels.push_back(std::move(schedule.panel));
-  }
+  for (const TitledPlan& one : plans) panels.push_back(make_panel(one, slots));
   Svg svg(figure_width);
   svg.hatch("held", "#fff", "#bbb");
-  const double y = draw_timeline_panels(svg, 8, panels);
-  std::vector<LegendEntry> legend = stages_in(panels, true);
-  if (waits) legend.push_back({"waits", "url(#held)"});
-  const double end = draw_legend(svg, figure_margin, y + 10, legend);
+  const double end = draw_timeline_panels(svg, 8, panels, true);
   return {svg, end + 16};
 }
 

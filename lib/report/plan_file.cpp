@@ -26,7 +26,7 @@ struct Value {
 
   [[noreturn]] void fail(std::string_view why) const {
     throw UserError(
-        format("'{}' holds no plan that can be drawn ({} {}); make it with `explained plan`", file.string(), where, why));
+        format("'{}' holds no plan that can be drawn ({} {}); make it with `explained-plan`", file.string(), where, why));
   }
   void need(bool ok, std::string_view why) const {
     if (!ok) fail(why);
@@ -145,11 +145,11 @@ const PlanFile::Strategy& PlanFile::chosen() const {
 PlanFile read_plan_file(const std::filesystem::path& path) {
   const nlohmann::json json = read_json_file(path, longest_plan);
   if (json.is_discarded())
-    throw UserError(format("'{}' is no JSON (it is cut off, or another file); make it with `explained plan`", path.string()));
+    throw UserError(format("'{}' is no JSON (it is cut off, or another file); make it with `explained-plan`", path.string()));
   const Value whole{json, path, ""};
   if (!json.is_object() || !json.contains("plan") || !json["plan"].is_object())
     throw UserError(
-        format("'{}' has no plan (a figure needs each operation of an update); make it with `explained plan`", path.string()));
+        format("'{}' has no plan (a figure needs each operation of an update); make it with `explained-plan`", path.string()));
   PlanFile plan;
   plan.path = path;
   plan.nodes = whole["nodes"].count(1, 1 << 30);

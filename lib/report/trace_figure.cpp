@@ -46,7 +46,7 @@ Trace::Event event_of(const nlohmann::json& json) {
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& path, std::string_view why) {
-  throw UserError(format("'{}' is no trace that can be drawn ({}); make it with `trace of a run`", path.string(), why));
+  throw UserError(format("'{}' is no trace that can be drawn ({}); make it with `trace-of-run`", path.string(), why));
 }
 
 /// "1, 2 and 3", "1, 2, 3 and 97 more".
@@ -93,7 +93,7 @@ Trace read_trace(const std::filesystem::path& path) {
 Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
   const std::uint64_t update = view.update.value_or(trace.updates.front());
   if (!std::binary_search(trace.updates.begin(), trace.updates.end(), update))
-    throw UserError(format("the trace '{}' has no update {} (it has {}); give one of these as `drawn update`",
+    throw UserError(format("the trace '{}' has no update {} (it has {}); give one of these as `drawn-update`",
                            trace.path.string(), update, list_of_numbers(trace.updates)));
   std::map<int, TimelinePanel> by_rank;
   for (const int rank : view.ranks.empty() ? trace.ranks : view.ranks) {
@@ -116,8 +116,7 @@ Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
   std::vector<TimelinePanel> panels;
   for (auto& [rank, panel] : by_rank) panels.push_back(std::move(panel));
   Svg svg(figure_width);
-  double y = draw_timeline_panels(svg, 8, panels, view.colours);
-  y = draw_legend(svg, figure_margin, y + 10, stages_in(panels, false));
+  const double y = draw_timeline_panels(svg, 8, panels, false, view.colours);
   const double length = std::max(0.0, last - first) / 1000;
   svg.text(figure_margin, y + 24, format("update {}, {:.1f} ms from left to right, measured", update, length));
   return {svg, y + 36};

@@ -7,6 +7,8 @@
 
 #include "golden.hpp"
 #include "jobs/job.hpp"
+#include "report/svg_reader.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp::test;
 
@@ -33,21 +35,15 @@ json read_trace(const fs::path& file) {
   return json::parse(in);
 }
 
-/// Returns the titles of the boxes in a drawing, in order and without times: "backward block 1".
-std::vector<std::string> titles_of(const std::string& svg) {
+/// Returns the titles of the operations in a drawing, in order and without times: "backward block 1".
+std::vector<std::string> titles_of(const Picture& picture) {
   std::vector<std::string> titles;
-  const std::string begin = "<title>", end = ", ";
-  for (std::size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at + 1)) {
-    const std::size_t from = at + begin.size();
-    titles.push_back(svg.substr(from, svg.find(end, from) - from));
-  }
+  for (const SvgElement& box : picture.all("rect", ""))
+    if (!box.hint.empty()) titles.push_back(box.hint.substr(0, box.hint.rfind(", ")));
   return titles;
 }
 
-std::string read_page(const std::string& name) {
-  std::ifstream file(std::string(FSDP_TEST_DATA) + "/../../" + name);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+std::string read_page(const std::string& name) { return read_file(std::string(FSDP_TEST_DATA) + "/../../" + name); }
 
 /// Returns the number of events of each (rank, stream), by update.
 std::map<std::pair<int, int>, std::map<int, int>> count_events(const json& trace) {
@@ -76,17 +72,17 @@ BOOST_AUTO_TEST_CASE(a_job_is_traced) {
       BOOST_TEST(updates.contains(3));
       BOOST_TEST(updates == counts.at({0, track.second}));  // every rank has the same operations
     }
-    const std::string draw = std::string(FSDP_TEST_DATA) + "/../../tools/draw";
-    const Outcome drawn = run(folder, {draw, "timeline", "trace.json", "--update", "3", "--ranks", "9"});
-    BOOST_TEST_CONTEXT(drawn.output) {
-      BOOST_TEST(drawn.code == 0);
-      BOOST_TEST(drawn.output.starts_with("<svg"));
-      BOOST_TEST(drawn.output.ends_with("</svg>\n"));
-      BOOST_TEST(drawn.says("update 3, "));
-      BOOST_TEST(drawn.times_said(">gather</text>") == static_cast<std::size_t>(np));
-      BOOST_TEST(drawn.says("<title>backward block 1, "));
-    }
-    BOOST_TEST(run(folder, {draw, "timeline", "trace.json", "--update", "4"}).code == 2);
+    std::vector<std::string> draw = {
+        FSDP_BIN "/fsdp-report", "--figure", "timeline", "trace.json", "--ranks", "9", "--out", "trace.svg", "--update", "3"};
+    const Outcome drawn = run(folder, draw);
+    BOOST_TEST_REQUIRE(drawn.code == 0, drawn.output);
+    const Picture picture = read_svg(read_file(folder / "trace.svg"));
+    BOOST_TEST(faults_of(picture) == "");
+    BOOST_TEST(picture.text("update").text.starts_with("update 3, "));
+    BOOST_TEST(picture.says("gather") == static_cast<std::size_t>(np));
+    BOOST_TEST(picture.all("rect", "backward block 1, ").size() == 2 * static_cast<std::size_t>(np));
+    draw.back() = "4";
+    BOOST_TEST(run(folder, draw).code == 2);
     BOOST_TEST(counts.at({0, 2}).at(2) == 2 * (1 + 2 + 1));  // gathers: the root, both blocks, and one of them again
     // Per micro-batch, a reduction of each of the three units. Then three sums of squares, two sums over the ranks, and
     // the norm.
@@ -191,7 +187,7 @@ BOOST_AUTO_TEST_CASE(the_figure_in_the_documentation_is_of_the_command_beside_it
       for (const json& event : events)
         if (event["ph"] == "X" && event["args"]["update"] == 4 && event["pid"] == rank && event["cat"] == stream)
           names.push_back(event["name"]);
-  const auto drawn = titles_of(read_page("docs/schedule-trace.svg"));
+  const auto drawn = titles_of(read_svg(read_page("docs/schedule-trace.svg")));
   BOOST_TEST(std::count(drawn.begin(), drawn.end(), "backward block 1") == 2);
   BOOST_TEST(drawn.size() > 50u);
   auto next = names.begin();

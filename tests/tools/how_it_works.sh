@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# how_it_works.sh FOLDER-OF-PROGRAMS REPOSITORY: the figures and tables of docs/how-it-works.md are what the programs give today, the commands
-# that the page shows run, and tools/draw says what is wrong with what it is given.
+# how_it_works.sh FOLDER-OF-PROGRAMS REPOSITORY: the figures and tables of docs/how-it-works.md are what the programs give today, and the commands
+# that the page shows run.
 set -euo pipefail
 bin=$1
 repository=$2
@@ -39,30 +39,14 @@ done <<<"$commands"
 # Question 7: the lesson's model is trained on text.
 "$bin/fsdp-train" README.md --config inputs/lesson.cfg --vocab-size 256 --max-update 2 --save-dir "$work/saves" 2>"$work/output" || fail "the lesson cannot be trained"
 
-# Numbers above 2^31 are drawn whole, and what is sharded is what the strategy says: ZeRO-1 in bf16 on 2 ranks has whole parameters.
+# Figures of a model of 8 billion parameters have its numbers; a file that cannot be drawn is refused, and nothing is written then.
 "$bin/fsdp-plan" --arch llama-3.1-8b --ranks-per-node 2 --bf16 --json --explain >"$work/large"
-tools/draw units "$work/large" >"$work/units.svg"
-grep -qF '>8,030,261,248<' "$work/units.svg" || fail "tools/draw units writes 8,030,261,248 otherwise"
-tools/draw strategies "$work/large" >"$work/strategies.svg"
-widths() { grep -E "fill=\"$2\".*>$1, rank 1: " "$work/strategies.svg" | grep -o ' width="[^"]*"'; } # STRATEGY COLOUR
-[ "$(widths optim '#77aadd')" = "$(widths none '#77aadd')" ] || fail "tools/draw strategies cuts the parameters of optim"
-[ "$(widths full '#77aadd')" = "$(widths optim '#44bb99')" ] || fail "tools/draw strategies cuts full in another way than the state of optim"
-
-# refuses WORD ARGUMENT...: exit status 2 and WORD in the message.
-refuses() {
-  local status=0
-  tools/draw "${@:2}" >/dev/null 2>"$work/error" || status=$?
-  if [[ $status != 2 ]] || ! grep -q -- "$1" "$work/error"; then fail "status $status and '$(cat "$work/error")' for: draw ${*:2}"; fi
-}
+"$bin/fsdp-report" --figure units "$work/large" --out "$work/units.svg"
+grep -qF '>8,030,261,248<' "$work/units.svg" || fail "the figure of units writes 8,030,261,248 otherwise"
 "$bin/fsdp-plan" --config inputs/lesson.cfg --json >"$work/numbers"
-echo '{"plan": {"units": [' >"$work/cut"
-refuses 'no figure is named'
-refuses "no figure 'units-of'" units-of "$work/numbers"
-refuses 'no file is given' units
-refuses "cannot read 'none'" units none
-refuses '--unit needs a number' units --unit x "$work/numbers"
-refuses "unknown option '--units'" units --units
-refuses "'two@onne' ends in no mode that is known (TITLE@streams, TITLE@thread and TITLE@one are)" timeline "two@onne=$work/numbers"
-refuses 'has no plan' units "$work/numbers"
-refuses 'is no JSON' units "$work/cut"
+status=0
+"$bin/fsdp-report" --figure units "$work/numbers" --out "$work/none.svg" 2>"$work/error" || status=$?
+[ $status = 2 ] || fail "status $status for a file without a plan"
+grep -q 'make it with fsdp-plan --json --explain$' "$work/error" || fail "this is said of a file without a plan: $(cat "$work/error")"
+[ ! -e "$work/none.svg" ] || fail "a figure was written in spite of an error"
 ((failures == 0))

@@ -1,0 +1,128 @@
+// fsdp-report --figure: its options and arguments. The figures themselves are tested in tests/report/.
+#include "fsdp-report/figure.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include "report/svg_reader.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// Reads the options as fsdp-report does, and returns the drawing. In messages, options have their names.
+std::string draw(std::vector<std::string> words) {
+  FigureOptions options;
+  std::vector<std::string> files;
+  OptionTable table("fsdp-report", "FILE...", "");
+  table.list("files", "FILE", files, "").positional();
+  add_figure_options(table, options);
+  std::vector<const char*> arguments = {"fsdp-report"};
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  table.parse(static_cast<int>(arguments.size()), arguments.data());
+  try {
+    return draw_figure(options, files);
+  } catch (const UserError& error) {
+    throw UserError(table.name_options(error.what()));
+  }
+}
+
+const TemporaryFolder folder;
+
+/// A trace with one operation on each of `ranks` ranks.
+std::string trace_of(int ranks) {
+  std::string events;
+  for (int rank = 0; rank < ranks; ++rank)
+    events += format(
+        "{}{{\"ph\": \"X\", \"pid\": {}, \"name\": \"forward\", \"cat\": \"compute\", \"ts\": 1, \"dur\": 2, "
+        "\"args\": {{\"update\": 2}}}}",
+        rank > 0 ? ",\n" : "", rank);
+  write_file(folder / "trace.json", "{\"traceEvents\": [" + events + "]}");
+  return (folder / "trace.json").string();
+}
+
+/// A plan with one operation, which takes `length`.
+std::string plan_of(const std::string& name, int length) {
+  const std::string states = "{\"parameters\": false, \"gradients\": false, \"optimizer_state\": false}",
+                    numbers =
+                        "{\"parameters\": 1, \"gradients\": 1, \"optimizer_state\": 1, \"gathered_parameters\": 1, "
+                        "\"unreduced_gradients\": 1}",
+                    traffic = "{\"within_node\": 0, \"between_nodes\": 0, \"out_of_node\": 0}";
+  write_file(
+      folder / name,
+      format("{{\"nodes\": 1, \"ranks_per_node\": 1, \"strategies\": [{{\"strategy\": \"none\", \"shard\": 1, \"replicate\": "
+             "1, \"sharded\": {0}, \"kept_whole\": {0}, \"keeping\": {{\"memory\": {1}, \"traffic\": {2}}}}}], \"plan\": "
+             "{{\"strategy\": \"none\", \"units\": [{{\"name\": \"root\", \"shards\": 1, \"elements\": 1, \"padded\": 16, "
+             "\"of_a_rank\": 16, \"parameter_bytes\": 64, \"fp32_copy_bytes\": 0, \"gradient_bytes\": 64, "
+             "\"optimizer_state_bytes\": 128, \"tensors\": [], \"shard_slices\": [[]]}}], \"buffers\": [], \"operations\": "
+             "[{{\"title\": \"forward\", \"kind\": \"forward\", \"label\": \"F\", \"stream\": \"compute\", \"unit\": -1, "
+             "\"drawn_time\": {3}, \"reads\": [], \"writes\": [], \"waits\": [], \"activations\": 5}}]}}}}",
+             states, numbers, traffic, length));
+  return (folder / name).string();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_figure_is_drawn) {
+  const std::string plan = plan_of("plan", 2);
+  for (const std::string figure : {"strategies", "units", "nodes", "bytes", "memory", "timeline"}) {
+    std::vector<std::string> words = {"--figure", figure, plan};
+    if (figure == "units") words.insert(words.end(), {"--unit", "0"});
+    BOOST_TEST(faults_of(read_svg(draw(words))) == "", figure);
+  }
+  CHECK_CONTAINS(message_of([&] {
+                   draw({"--figure", "step", "--unit", "0", plan});
+                 }),
+                 "draw a plan of --sharding-strategy full, or another --unit");
+}
+
+BOOST_AUTO_TEST_CASE(files_have_titles_and_modes) {
+  const std::string one = plan_of("one", 2), two = plan_of("two", 4);
+  const Picture picture = read_svg(draw({"--figure", "timeline", "--", "--forward-prefetch=false, and more=" + one,
+                                         "a@b.c, all in one@one=" + two, "@thread=" + one}));
+  BOOST_TEST(picture.says("--forward-prefetch=false, and more") == 1u);
+  BOOST_TEST(picture.says("a@b.c, all in one") == 1u);
+  BOOST_TEST(picture.all("rect", "forward").at(1).number("width") == 774);
+  BOOST_TEST(picture.all("rect", "forward").at(2).number("width") == 387);
+  CHECK_CONTAINS(message_of([&] {
+                   draw({"--figure", "timeline", "two@onne=" + one});
+                 }),
+                 "'two@onne' ends in no mode that is known (a title with '@' is TITLE@streams, TITLE@thread or TITLE@one)");
+  CHECK_CONTAINS(message_of([&] { draw({"--figure", "timeline", "title="}); }), "names no file");
+}
+
+BOOST_AUTO_TEST_CASE(the_first_ranks_of_a_trace_are_drawn) {
+  const std::string trace = trace_of(5);
+  BOOST_TEST(read_svg(draw({"--figure", "timeline", trace})).all("rect", "forward").size() == 2u);
+  BOOST_TEST(read_svg(draw({"--figure", "timeline", "--ranks", "4", trace})).all("rect", "forward").size() == 4u);
+  BOOST_TEST(read_svg(draw({"--figure", "timeline", "--ranks", "9", "--update", "2", trace})).all("rect", "forward").size() ==
+             5u);
+  CHECK_CONTAINS(message_of([&] {
+                   draw({"--figure", "timeline", "--update", "3", trace});
+                 }),
+                 "has no update 3 (it has 2); give one of these as --update");
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_are_told) {
+  const std::string plan = plan_of("plan", 2), trace = trace_of(2);
+  const auto refused = [](std::vector<std::string> words) { return message_of([&] { draw(std::move(words)); }); };
+  CHECK_CONTAINS(refused({"--figure", "units-of", plan}), "there is no figure 'units-of' (there are strategies, units, ");
+  CHECK_CONTAINS(refused({"--figure", "timelime", plan}), "did you mean timeline?");
+  CHECK_CONTAINS(refused({"--figure", "units"}), "no file is given");
+  CHECK_CONTAINS(refused({"--figure", "units", plan, plan}), "2 files are given (the figure units shows one)");
+  CHECK_CONTAINS(refused({"--figure", "units", "--unit", "1", plan}), "there is no unit 1 (the plan of ");
+  CHECK_CONTAINS(refused({"--figure", "units", "--unit", "1", plan}), "give a smaller --unit");
+  CHECK_CONTAINS(refused({"--figure", "memory", "--slots", plan}), "--slots changes nothing in the figure memory");
+  CHECK_CONTAINS(refused({"--unit", "1"}), "--unit changes nothing (there is no --figure)");
+  CHECK_CONTAINS(refused({"--figure", "timeline", "--ranks", "1", plan}), "--update and --ranks are for traces");
+  CHECK_CONTAINS(refused({"--figure", "timeline", "--slots", trace}), "is a trace");
+  CHECK_CONTAINS(refused({"--figure", "timeline", trace, trace}), "is a trace");
+  CHECK_CONTAINS(refused({"--figure", "memory", trace}),
+                 "has no plan (a figure needs each operation of an update); make it with "
+                 "fsdp-plan --json --explain");
+  CHECK_CONTAINS(refused({"--figure", "memory", "none"}), "none cannot be opened (No such file");
+  write_file(folder / "cut", "{\"traceEvents\": [");
+  CHECK_CONTAINS(refused({"--figure", "timeline", (folder / "cut").string()}), "make it with fsdp-train --trace");
+}

@@ -1,0 +1,474 @@
+// Figures of plans: what fsdp-plan computes is read back from the coordinates of the drawings.
+#include "report/plan_figures.hpp"
+
+#include <locale>
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "fsdp-plan/plan_table.hpp"
+#include "report/svg_reader.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+using json = nlohmann::json;
+
+namespace {
+
+/// Returns what `fsdp-plan --json --explain` prints for the model of docs/how-it-works.md; `more` may be another model.
+json plan_of(std::vector<const char*> more) {
+  std::vector<const char*> words = {"fsdp-plan", "--config", FSDP_TEST_DATA "/../../inputs/lesson.cfg", "--json", "--explain"};
+  words.insert(words.end(), more.begin(), more.end());
+  PlanTableOptions options;
+  OptionTable table = plan_option_table(options);
+  table.parse(static_cast<int>(words.size()), words.data());
+  return to_json(make_plan_table(options));
+}
+json four_ranks(std::vector<const char*> more = {}) {
+  more.insert(more.end(), {"--ranks-per-node", "4"});
+  return plan_of(more);
+}
+
+PlanFile read_back(const json& plan) {
+  const TemporaryFolder folder;
+  write_file(folder / "plan", plan.dump());
+  return read_plan_file(folder / "plan");
+}
+
+TitledPlan titled(const std::string& title, const json& plan, Queues queues = Queues::streams) {
+  return {title, read_back(plan), queues};
+}
+
+/// Reads a figure, which must have no faults.
+Picture checked(const Figure& figure) {
+  Picture picture = read_svg(figure.svg.file(figure.height));
+  BOOST_TEST(faults_of(picture) == "");
+  return picture;
+}
+
+const json& row_of(const json& plan, const std::string& strategy) {
+  for (const json& row : plan["strategies"])
+    if (row["strategy"] == strategy) return row;
+  throw std::runtime_error("no strategy " + strategy);
+}
+
+/// A plan of a few operations, with lengths that are easy to add up. `rows` are {kind, stream, label, length, waits}.
+struct Step {
+  const char *kind, *stream, *label;
+  double length;
+  std::vector<int> waits;
+};
+json with_operations(json plan, const std::vector<Step>& steps) {
+  plan["plan"]["operations"] = json::array();
+  for (const auto& [kind, stream, label, length, waits] : steps)
+    plan["plan"]["operations"].push_back({{"title", std::string(kind) + " " + label},
+                                          {"kind", kind},
+                                          {"label", label},
+                                          {"stream", stream},
+                                          {"unit", -1},
+                                          {"drawn_time", length},
+                                          {"reads", json::array()},
+                                          {"writes", json::array()},
+                                          {"waits", waits},
+                                          {"activations", 0}});
+  return plan;
+}
+
+/// The begins and lengths of the boxes with this hint, in pixels from the begin of the timeline.
+std::vector<std::pair<double, double>> times_of(const Picture& picture, const std::string& hint) {
+  std::vector<std::pair<double, double>> times;
+  for (const SvgElement& box : picture.all("rect", hint)) times.emplace_back(box.number("x") - 92, box.number("width"));
+  return times;
+}
+
+bool is_near(double a, double b, double most) { return std::abs(a - b) <= most; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(no_figure_has_a_fault) {
+  const std::string hostile =
+      "<\"&'\xFF and a title that is much too long for the place that it has in any of the figures, or in most";
+  const std::vector<std::pair<const char*, json>> plans = {
+      {"full", four_ranks()},
+      {"none", four_ranks({"--sharding-strategy", "none"})},
+      {"hybrid", plan_of({"--nodes", "2", "--ranks-per-node", "2", "--sharding-strategy", "hybrid"})},
+      {"one rank", plan_of({"--ranks-per-node", "1"})},
+      {"one unit", four_ranks({"--wrap-policy", "none"})},
+      {"frozen", four_ranks({"--train-only", "h.2.*"})},
+      {"offload", four_ranks({"--device", "cuda", "--offload-params", "cpu"})},
+      {"muon", four_ranks({"--optimizer", "muon"})},
+      {"bf16", four_ranks({"--bf16"})},
+      {"many blocks and ranks",
+       plan_of({"--nodes", "8", "--ranks-per-node", "8", "--decoder-layers", "40", "--update-freq", "2"})},
+      {"a large model", plan_of({"--ranks-per-node", "8", "--decoder-layers", "4", "--decoder-embed-dim", "8190",
+                                 "--decoder-attention-heads", "9", "--wrap-policy", "none"})}};
+  for (const auto& [name, plan] : plans)
+    for (const std::string& title : {std::string("a title"), hostile}) BOOST_TEST_CONTEXT(name << ", " << title) {
+        const std::vector<TitledPlan> one = {titled(title, plan)};
+        const PlanFile& file = one[0].plan;
+        checked(draw_strategies(file));
+        for (std::size_t unit = 0; unit < file.units.size(); unit += 3) checked(draw_units(file, unit));
+        checked(draw_bytes(one));
+        checked(draw_memory(one));
+        checked(draw_memory(std::vector<TitledPlan>(14, one[0])));
+        checked(draw_plan_timeline(one, true));
+        if (file.nodes * file.ranks_per_node <= 8) checked(draw_nodes(std::vector<TitledPlan>(3, one[0])));
+      }
+  for (const char* ranks : {"2", "4", "8", "16"}) checked(draw_step(read_back(plan_of({"--ranks-per-node", ranks})), 1));
+}
+
+BOOST_AUTO_TEST_CASE(names_of_a_model_are_escaped) {
+  json plan = four_ranks();
+  for (json& unit : plan["plan"]["units"]) {
+    unit["name"] = "<block> & \"quotes\"";
+    for (json& tensor : unit["tensors"]) tensor["name"] = "<tensor>";
+    unit["shard_slices"][0][0]["tensor"] = "<tensor> of a long name that is cut somewhere";
+  }
+  const Picture picture = checked(draw_units(read_back(plan), 1));
+  BOOST_TEST(picture.says("the flat buffer of <block> & \"quotes\", tensor by tensor") == 1u);
+  BOOST_TEST(picture.says("<tensor>") > 5u);
+  BOOST_TEST(checked(draw_plan_timeline(std::vector<TitledPlan>{titled("a\xFFz", plan)}, true)).says("a\xEF\xBF\xBDz") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(strategies_are_cut_as_the_table_says) {
+  const json plan = four_ranks({"--shard-group-size", "2"});
+  const Picture picture = checked(draw_strategies(read_back(plan)));
+  // The filled part of each unit, of all ranks: "full, rank 1: gradients".
+  const auto part = [&](const std::string& hint, const std::string& fill) {
+    double filled = 0, whole = 0;
+    for (const SvgElement& box : picture.all("rect", hint))
+      (box.attribute("fill") == fill ? filled : whole) += box.number("width");
+    return filled / whole;
+  };
+  BOOST_TEST(part("none, rank 1: parameters", "#77aadd") == 1, boost::test_tools::tolerance(0.01));
+  BOOST_TEST(part("optim, rank 1: parameters", "#77aadd") == 1, boost::test_tools::tolerance(0.01));
+  BOOST_TEST(part("optim, rank 1: optimizer state", "#44bb99") == 0.25, boost::test_tools::tolerance(0.02));
+  BOOST_TEST(part("full, rank 3: parameters", "#77aadd") == 0.25, boost::test_tools::tolerance(0.02));
+  BOOST_TEST(part("hybrid, rank 3: gradients", "#ee8866") == 0.5, boost::test_tools::tolerance(0.02));
+  // Ranks of a shard group hold different parts, one after the other, and rank 2 of the second group what rank 0 holds.
+  const auto left = [&](const std::string& strategy, int rank) {
+    const auto filled = picture.all("rect", [&](const SvgElement& box) {
+      return box.hint == format("{}, rank {}: parameters", strategy, rank) && box.attribute("fill") == "#77aadd";
+    });
+    const auto strip = picture.all("rect", format("{}, rank {}: parameters", strategy, rank));
+    return filled.back().number("x") - strip.front().number("x");
+  };
+  BOOST_TEST(left("full", 0) < left("full", 1));
+  BOOST_TEST(left("full", 2) < left("full", 3));
+  BOOST_TEST(is_near(left("hybrid", 2), left("hybrid", 0), 0.11));
+  BOOST_TEST(picture.says("groups of 2") == 1u);
+  for (const char* strategy : {"none", "optim", "grad-op", "full", "hybrid"}) {
+    const json& memory = row_of(plan, strategy)["keeping"]["memory"];
+    std::uint64_t sum = 0;
+    for (const char* state : {"parameters", "gradients", "optimizer_state", "gathered_parameters", "unreduced_gradients"})
+      sum += memory[state].get<std::uint64_t>();
+    BOOST_TEST(picture.says("= " + grouped(sum)) == 1u);
+  }
+  for (const char* entry : {"parameters", "gradients", "optimizer state", "whole from forward to backward, in slots"})
+    BOOST_TEST(picture.says(entry) == 1u, entry);
+}
+
+BOOST_AUTO_TEST_CASE(units_have_their_sizes) {
+  const json plan = four_ranks();
+  const json& units = plan["plan"]["units"];
+  const Picture picture = checked(draw_units(read_back(plan), 1));
+  const double per_element = picture.one("rect", "block 0, rank 0").number("width") / units[1]["of_a_rank"].get<double>();
+  BOOST_TEST(
+      is_near(picture.one("rect", "root, rank 3").number("width"), per_element * units[0]["of_a_rank"].get<double>(), 0.11));
+  BOOST_TEST(picture.says("6,468") == 1u);
+  BOOST_TEST(picture.says("1,884") == 3u);
+  // The tensors of block 0 in its flat buffer, which is 794 pixels wide.
+  const double scale = 794 / units[1]["padded"].get<double>();
+  for (const json& tensor : units[1]["tensors"]) {
+    const SvgElement box = picture.one("rect", tensor["name"].get<std::string>() + ":");
+    BOOST_TEST(is_near((box.number("x") - 72) / scale, tensor["offset"].get<double>(), 0.06 / scale));
+    BOOST_TEST(is_near(box.number("width") / scale, tensor["elements"].get<double>(), 0.06 / scale));
+  }
+  BOOST_TEST(picture.says("rank 2: elements 960 to 1,439") == 1u);
+  BOOST_TEST(picture.says("mlp.c_fc.weight [256, 576)") == 1u);
+  BOOST_TEST(picture.says("12 x 48") == 1u);
+  BOOST_TEST(picture.says("padding") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(of_many_units_two_of_each_size_are_drawn) {
+  const json plan = four_ranks({"--optimizer", "muon", "--decoder-layers", "20"});  // each block has two units
+  const Picture picture = checked(draw_units(read_back(plan), 9));
+  BOOST_TEST(plan["plan"]["units"].size() > 40u);
+  for (const auto& [name, times] :
+       std::map<std::string, std::size_t>{{"block 0", 1}, {"block 1", 1}, {"block 2", 0}, {"block 4", 1}, {"...", 2}})
+    BOOST_TEST(picture.says(name) == times, name);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_are_whole_up_to_2_to_the_63) {
+  json plan = four_ranks();
+  const std::uint64_t huge = (std::uint64_t{1} << 62) + 1;  // 4,611,686,018,427,387,905
+  json& unit = plan["plan"]["units"][0];
+  unit["elements"] = huge;
+  unit["padded"] = huge + 3;
+  unit["of_a_rank"] = (huge + 3) / 4;
+  const Picture units = checked(draw_units(read_back(plan), 1));
+  BOOST_TEST(units.says("4,611,686,018,427,387,905") == 1u);
+  BOOST_TEST(units.says("4,611,686,018,427,393,557") == 1u);  // + 3 * 1,884
+  json& memory = plan["strategies"][0]["keeping"]["memory"];
+  memory["parameters"] = (std::uint64_t{1} << 53) + 1;
+  memory["gradients"] = memory["optimizer_state"] = 0;
+  const Picture strategies = checked(draw_strategies(read_back(plan)));
+  BOOST_TEST(strategies.says("9,007,199,254,740,993") >= 1u);
+  plan["plan"]["buffers"][0]["bytes"] = std::uint64_t{1} << 63;
+  BOOST_TEST(checked(draw_memory(std::vector<TitledPlan>{titled("", plan)})).says("at most 9.2 EB") == 1u);
+  plan["plan"]["buffers"][1]["bytes"] = std::uint64_t{1} << 63;
+  CHECK_CONTAINS(message_of([&] { draw_memory(std::vector<TitledPlan>{titled("", plan)}); }), "too large");
+}
+
+BOOST_AUTO_TEST_CASE(a_step_moves_the_bytes_of_its_shard) {
+  const json plan = four_ranks();
+  const Picture picture = checked(draw_step(read_back(plan), 1));
+  BOOST_TEST(picture.says("480 parameters, 1,920 B") == 1u);
+  BOOST_TEST(picture.says("3 x 1,920 B; all are the same then") == 1u);
+  BOOST_TEST(picture.says("a rank sends 3 x 1,920 B") == 1u);
+  BOOST_TEST(picture.says("the 3,840 B of its moments") == 1u);
+  BOOST_TEST(picture.says("w2") == 1u + 4u);
+  BOOST_TEST(picture.says("sum") == 4u);
+  CHECK_CONTAINS(message_of([&] {
+                   draw_step(read_back(four_ranks({"--sharding-strategy", "none"})), 1);
+                 }),
+                 "is not both gathered and reduced");
+  CHECK_CONTAINS(message_of([&] { draw_step(read_back(plan), 4); }), "there is no unit 4 (the plan of");
+  CHECK_CONTAINS(message_of([&] { draw_step(read_back(plan_of({"--ranks-per-node", "32"})), 1); }), "room for 16 ranks");
+}
+
+BOOST_AUTO_TEST_CASE(bars_of_traffic_are_on_one_scale) {
+  std::vector<TitledPlan> plans;
+  std::vector<json> rows;
+  for (const char* strategy : {"none", "full", "hybrid"}) {
+    const json plan = plan_of({"--nodes", "2", "--ranks-per-node", "2", "--sharding-strategy", strategy});
+    plans.push_back(titled("", plan));
+    rows.push_back(row_of(plan, strategy)["keeping"]["traffic"]);
+  }
+  const Picture picture = checked(draw_nodes(plans));
+  const auto entry = [](const SvgElement& box) { return box.number("height") == 16; };
+  const auto bars = picture.all("rect", entry);  // within and between nodes, by plan
+  BOOST_TEST_REQUIRE(bars.size() == 6u);
+  double most = 0;
+  for (const json& row : rows) most = std::max(most, row["within_node"].get<double>() + row["between_nodes"].get<double>());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    BOOST_TEST(is_near(bars[2 * i].number("width") * most / 224, rows[i]["within_node"].get<double>(), 0.06 * most / 224));
+    BOOST_TEST(
+        is_near(bars[2 * i + 1].number("width") * most / 224, rows[i]["between_nodes"].get<double>(), 0.06 * most / 224));
+    BOOST_TEST(is_near(bars[2 * i + 1].number("x"), bars[2 * i].number("x") + bars[2 * i].number("width"), 0.11));
+  }
+  plans.push_back(titled("", four_ranks()));
+  CHECK_CONTAINS(message_of([&] { draw_nodes(plans); }), "a figure shows one cluster");
+}
+
+BOOST_AUTO_TEST_CASE(bytes_per_parameter) {
+  const std::vector<TitledPlan> plans = {titled("fp32", four_ranks()), titled("bf16", four_ranks({"--bf16"})),
+                                         titled("optim", four_ranks({"--bf16", "--sharding-strategy", "optim"}))};
+  const Picture picture = checked(draw_bytes(plans));
+  BOOST_TEST(picture.says("16") == 1u);
+  BOOST_TEST(picture.says("18") == 2u);  // also where the parameters are whole on each rank
+  const auto widths = [&](const char* hint) {
+    std::vector<double> all;
+    for (const SvgElement& box : picture.all("rect", hint)) all.push_back(box.number("width"));
+    return all;
+  };
+  const double per_byte = widths("optimizer state").at(0) / 8;
+  BOOST_TEST(is_near(widths("parameters computed with").at(0), 4 * per_byte, 0.11));
+  BOOST_TEST(is_near(widths("parameters computed with").at(2), 2 * per_byte, 0.11));
+  BOOST_TEST(widths("fp32 copy").size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(memory_is_read_back) {
+  const std::vector<json> plans = {four_ranks({"--sharding-strategy", "none"}), four_ranks()};
+  const Picture picture = checked(draw_memory(std::vector<TitledPlan>{titled("none", plans[0]), titled("full", plans[1])}));
+  // The scale comes from the labels of the axis: the base lines of "0" and "100" kB, 4 pixels below their lines.
+  const double zero = picture.text("0").number("y") - 4;
+  const double per_byte = (zero - picture.text("100").number("y") + 4) / 100'000;
+  for (std::size_t p = 0; p < plans.size(); ++p) {
+    const json& plan = plans[p]["plan"];
+    std::map<std::string, double> held;
+    double base = 0;
+    for (const json& buffer : plan["buffers"])
+      if (buffer["whole_run"] && !buffer["on_host"]) held[buffer["role"]] += buffer["bytes"].get<double>();
+    for (const char* role : {"parameters", "gradients", "optimizer state", "gathered parameters", "unreduced gradients"}) {
+      if (held[role] == 0) continue;
+      const auto boxes = picture.all("rect", std::string(role) + ": " + grouped(static_cast<std::uint64_t>(held[role])) + " B");
+      BOOST_TEST_REQUIRE(boxes.size() >= 1u);
+      const SvgElement& box = boxes.front();
+      BOOST_TEST(is_near((zero - box.number("y") - box.number("height")) / per_byte, base, 0.16 / per_byte));
+      BOOST_TEST(is_near(box.number("height") / per_byte, held[role], 0.16 / per_byte));
+      base += held[role];
+    }
+    const auto outline = picture.all("polygon", "activations").at(p).points();
+    BOOST_TEST_REQUIRE(outline.size() == 2 * plan["operations"].size() + 2);
+    for (std::size_t i = 0; i < plan["operations"].size(); ++i)
+      BOOST_TEST(is_near((zero - outline[2 * i + 1].y) / per_byte, base + plan["operations"][i]["activations"].get<double>(),
+                         0.16 / per_byte));
+  }
+  BOOST_TEST(picture.says("activations") == 1u);
+  BOOST_TEST(picture.says("backward") == 2u);
+  const Picture twice = checked(draw_memory(std::vector<TitledPlan>{titled("", four_ranks({"--update-freq", "2"}))}));
+  BOOST_TEST(twice.says("forward") == 2u);
+  BOOST_TEST(twice.says("backward") == 2u);
+  CHECK_CONTAINS(message_of([&] { draw_memory(std::vector<TitledPlan>(15, titled("", plans[0]))); }),
+                 "there is room for 14 plans side by side (there are 15)");
+}
+
+BOOST_AUTO_TEST_CASE(operations_begin_when_their_stream_and_what_they_wait_for_are_done) {
+  using Times = std::vector<std::pair<double, double>>;
+  const json plan = with_operations(four_ranks(), {{"all-gather", "gather", "G0", 1, {}},
+                                                   {"all-gather", "gather", "G1", 2, {}},
+                                                   {"forward", "compute", "F0", 1, {0}},
+                                                   {"forward", "compute", "F1", 1, {1}},
+                                                   {"backward", "compute", "B1", 2, {}},
+                                                   {"all-gather", "gather", "G2", 1, {}},
+                                                   {"reduce-scatter", "reduce", "R1", 1, {4}},
+                                                   {"release", "compute", " ", 0, {6}},
+                                                   {"optimizer", "compute", "Oroot, add", 1, {6}}});
+  struct Expected {
+    Queues queues;
+    double length;
+    std::map<std::string, std::pair<double, double>> times;
+    Times waits;
+  };
+  const std::vector<Expected> all = {
+      {Queues::streams,
+       8,
+       {{"all-gather G1", {1, 2}},
+        {"forward F0", {1, 1}},
+        {"forward F1", {3, 1}},
+        {"backward", {4, 2}},
+        {"all-gather G2", {3, 1}},
+        {"reduce", {6, 1}},
+        {"optimizer", {7, 1}}},
+       {{0, 1}, {2, 1}, {6, 1}}},
+      // The thread that communicates gets G2 when the computing thread has done the backward pass, which is before G2 in the
+      // plan.
+      {Queues::thread,
+       9,
+       {{"forward F1", {3, 1}}, {"all-gather G2", {6, 1}}, {"reduce", {7, 1}}, {"optimizer", {8, 1}}},
+       {{0, 1}, {2, 1}, {6, 2}}},
+      {Queues::one,
+       10,
+       {{"all-gather G1", {1, 2}}, {"forward F0", {3, 1}}, {"backward", {5, 2}}, {"reduce", {8, 1}}, {"optimizer", {9, 1}}},
+       {{0, 3}, {7, 2}}}};
+  for (const Expected& expected : all) {
+    const Picture picture = checked(draw_plan_timeline(std::vector<TitledPlan>{titled("t", plan, expected.queues)}, false));
+    const double per_unit = 774 / expected.length;
+    const auto are = [&](const Times& drawn, const Times& times) {
+      bool same = drawn.size() == times.size();
+      for (std::size_t i = 0; same && i < drawn.size(); ++i)
+        same = is_near(drawn[i].first, times[i].first * per_unit, 0.11) &&
+               is_near(drawn[i].second, times[i].second * per_unit, 0.11);
+      return same;
+    };
+    for (const auto& [hint, time] : expected.times)
+      BOOST_TEST(are(times_of(picture, hint), {time}), hint << " in mode " << static_cast<int>(expected.queues));
+    BOOST_TEST(are(times_of(picture, "waits"), expected.waits));
+    double waited = 0;
+    for (const auto& [begin, length] : expected.waits) waited += length;
+    BOOST_TEST(picture.says(format("length {:.1f}, compute waits {:.1f} (1 is the forward pass of a block)", expected.length,
+                                   waited)) == 1u);
+    BOOST_TEST(picture.says("O") == 1u);  // without "root" and what follows
+    BOOST_TEST(picture.says("forward (F)") == 1u);
+    BOOST_TEST(picture.says("waits") == 1u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_legend_has_as_many_lines_as_it_needs) {
+  Svg svg(figure_width);
+  const double end = draw_legend(svg, figure_margin, 20, std::vector<LegendEntry>(12, {"an entry of a legend", paint::blue}));
+  BOOST_TEST(end == 40);
+  BOOST_TEST(checked({svg, end + 10}).says("an entry of a legend") == 12u);
+}
+
+BOOST_AUTO_TEST_CASE(slots_are_used_from_a_gather_to_its_release) {
+  const json plan = four_ranks();
+  const Picture picture = checked(draw_plan_timeline(std::vector<TitledPlan>{titled("t", plan)}, true));
+  BOOST_TEST(picture.says("slot P root") == 1u);
+  BOOST_TEST(picture.says("slot P1") == 1u);
+  BOOST_TEST(picture.says("root") == 1u);
+  // The root is gathered first and released after the head: its slot is used for as long.
+  const double head_ends = times_of(picture, "head and loss").at(0).first + times_of(picture, "head and loss").at(0).second;
+  const auto root = times_of(picture, "root").at(0);
+  BOOST_TEST(is_near(root.first, times_of(picture, "all-gather root").at(0).first, 0.11));
+  BOOST_TEST(is_near(root.first + root.second, head_ends, 0.21));
+  BOOST_TEST(checked(draw_plan_timeline(std::vector<TitledPlan>{titled("t", plan)}, false)).says("slot P1") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_do_not_depend_on_the_locale) {
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const std::vector<TitledPlan> plans = {titled("t", four_ranks())};
+  const auto draw = [&] {
+    std::string text;
+    for (const Figure& figure : {draw_units(plans[0].plan, 1), draw_memory(plans), draw_plan_timeline(plans, true)})
+      text += figure.svg.file(figure.height);
+    return text;
+  };
+  const std::string expected = draw();
+  const std::locale before = std::locale::global(std::locale(std::locale(), new Comma));
+  const std::string drawn = draw();
+  std::locale::global(before);
+  BOOST_TEST((drawn == expected));
+}
+
+BOOST_AUTO_TEST_CASE(files_that_are_no_plans_are_refused) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& text) {
+    write_file(folder / "plan", text);
+    return message_of([&] { read_plan_file(folder / "plan"); });
+  };
+  const auto says = [](const std::string& message, const std::string& part) {
+    CHECK_CONTAINS(message, part);
+    CHECK_CONTAINS(message, "`explained-plan`");
+  };
+  says(refused("{\"plan\": {\"units\": ["), "is no JSON");
+  says(refused("a text"), "is no JSON");
+  says(refused("[1]"), "has no plan");
+  const json good = four_ranks();
+  json without = good;
+  without.erase("plan");
+  says(refused(without.dump()), "has no plan (a figure needs each operation of an update)");
+  struct Mutation {
+    const char* where;
+    json value;
+    const char* says;
+  };
+  const std::vector<Mutation> mutations = {
+      {"/nodes", 0, "(nodes is no whole number from 1"},
+      {"/nodes", 1.5, "(nodes is no whole number"},
+      {"/strategies", "none", "(strategies is no list)"},
+      {"/plan/strategy", "other", "(plan.strategy is not one of the strategies)"},
+      {"/strategies/2/sharded/gradients", 1, "(strategies.2.sharded.gradients is neither true nor false)"},
+      {"/plan/units", json::array(), "(plan.units is empty)"},
+      {"/plan/units/1/name", 3, "(plan.units.1.name is no text)"},
+      {"/plan/units/1/padded", -1, "(plan.units.1.padded is no whole number"},
+      {"/plan/units/1/padded", std::uint64_t{1} << 63 | 4, "(plan.units.1.padded is no whole number"},
+      {"/plan/units/1/shards", 0, "(plan.units.1.shards is no whole number"},
+      {"/plan/units/1/shards", 3, "(plan.units.1 has shards that do not add up to it)"},
+      {"/plan/units/1/shard_slices", json::array(), "(plan.units.1.shard_slices has not one list for each shard)"},
+      {"/plan/units/1/tensors/1/offset", 0, "(plan.units.1.tensors.1 is not within its unit"},
+      {"/plan/units/1/tensors/1/elements", std::uint64_t{1} << 62, "(plan.units.1.tensors.1 is not within its unit"},
+      {"/plan/operations/1/writes/0", 999, "(plan.operations.1.writes.0 is an index beyond the end"},
+      {"/plan/operations/3/waits/0", 3, "(plan.operations.3.waits.0 is an index beyond the end"},
+      {"/plan/operations/1/unit", 4, "(plan.operations.1.unit is no whole number from 0 to 3)"},
+      {"/plan/operations/1/drawn_time", -1, "(plan.operations.1.drawn_time is no length)"},
+      {"/plan/operations/1/drawn_time", 1e300, "(plan.operations.1.drawn_time is no length)"},
+      {"/plan/operations", json::array(), "(plan.operations is empty)"}};
+  for (const auto& [where, value, part] : mutations) {
+    json bad = good;
+    bad[json::json_pointer(where)] = value;
+    says(refused(bad.dump()), part);
+  }
+  json missing = good;
+  missing["plan"]["units"][2].erase("elements");
+  says(refused(missing.dump()), "(plan.units.2.elements is missing)");
+  CHECK_CONTAINS(message_of([&] { read_plan_file(folder / "none"); }), "No such file");
+}
