@@ -29,8 +29,8 @@ enum class RandomSite : std::uint32_t {
 };
 
 /// Four independent uniform 32-bit words for `counter` (any 128 bits) under `key` (any 64 bits).
-FSDP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
-                                                               std::array<std::uint32_t, 2> key) {
+[[gnu::always_inline]] FSDP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
+                                                                                      std::array<std::uint32_t, 2> key) {
   FSDP_UNROLL
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0];

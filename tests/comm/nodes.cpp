@@ -350,8 +350,8 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
   world().barrier();
 }
 
-// Rank n, the first of the second node, stops between the two steps of a barrier, so rank 0 waits for it. The other ranks complete
-// that barrier. In the next one, those of the first node wait for rank 0, which must not be reported as missing.
+// Rank n, the first of the second node, stops between the two steps of a barrier, so rank 0 waits for it. The other ranks
+// complete that barrier. In the next one, those of the first node wait for rank 0, which must not be reported as missing.
 BOOST_AUTO_TEST_CASE(a_rank_that_waits_for_another_node_is_not_named) {
   const int n = world().size() / 2;
   if (n < 2 || world().size() != 2 * n) return;  // two nodes of several ranks
