@@ -36,8 +36,9 @@ std::span<const std::string_view> options_that_keep_results() {
       "restore", "decay-from", "keep-best", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader",
       "no-verify",
       // Output.
-      "log-interval", "log-format", "log-file", "tensorboard", "no-report", "log-group-norms", "validate-interval-updates", "eval-on-start",
-      "early-stopping", "sample-interval-updates", "sample-prompt", "use-ema", "trace", "trace-updates", "dry-run"};
+      "log-interval", "log-format", "log-file", "tensorboard", "no-report", "log-group-norms", "validate-interval-updates",
+      "eval-on-start", "early-stopping", "sample-interval-updates", "sample-prompt", "use-ema", "trace", "trace-updates",
+      "dry-run"};
   return names;
 }
 
