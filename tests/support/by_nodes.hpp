@@ -13,7 +13,7 @@ inline std::unique_ptr<NodesCommunicator> by_nodes(Communicator& comm, int of_ea
   auto flat = comm.split(0, comm.rank());
   auto near = flat->split(comm.rank() / of_each, comm.rank());
   auto far = flat->split(comm.rank() % of_each, comm.rank());
-  return std::make_unique<NodesCommunicator>(std::move(flat), std::move(near), std::move(far));
+  return std::make_unique<NodesCommunicator>(std::move(flat), std::move(near), std::move(far), 60);
 }
 
 }  // namespace fsdp::test
