@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 #include <utility>
 
 #include "base/error.hpp"
@@ -143,6 +144,27 @@ std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size
     text += line + "\n";
   }
   return text;
+}
+
+void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width) {
+  std::istringstream words(text);
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    if (!first && column + 1 + word.size() > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (!first) {
+      out += ' ', ++column;
+    }
+    out += word, column += word.size();
+  }
+}
+
+std::string wrapped(const std::string& line) {
+  if (line.size() < 120) return line;
+  std::string out;
+  wrap(out, line, 0, 2);
+  return out;
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {

@@ -4,18 +4,17 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <boost/program_options.hpp>
 
 #include "base/byte_order_mark.hpp"
 #include "base/format.hpp"
+#include "base/terminal.hpp"
 
 namespace fsdp {
 
@@ -66,29 +65,12 @@ auto set_text(Field& field) {
   };
 }
 
-/// The width of --help in characters: $COLUMNS, else the width of the terminal, limited to 60 to 160; 100 if neither is known.
+/// The width of --help in characters: $COLUMNS, else the width of the terminal, limited to 80 to 120; 100 if neither is known.
 std::size_t page_width() {
-  winsize window{};
   const char* const columns = std::getenv("COLUMNS");
   std::size_t width = columns ? std::strtoul(columns, nullptr, 10) : 0;
-  if (width == 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) width = window.ws_col;
-  return width == 0 ? 100 : std::clamp<std::size_t>(width, 60, 160);
-}
-
-/// Appends `text` to `out`, in which the last line has `column` characters. Breaks lines at spaces so that they fit into
-/// `width`; further lines are indented by `indent`.
-void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width) {
-  std::istringstream words(text);
-  bool first = true;
-  for (std::string word; words >> word; first = false) {
-    if (!first && column + 1 + word.size() > width) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (!first) {
-      out += ' ', ++column;
-    }
-    out += word, column += word.size();
-  }
+  if (width == 0) width = Terminal(stdout).width();
+  return width == 0 ? 100 : std::clamp<std::size_t>(width, 80, 120);
 }
 
 /// Returns `text` with a backslash before each character of `special`.

@@ -41,6 +41,15 @@ BOOST_AUTO_TEST_CASE(names_are_listed) {
   BOOST_TEST(list_of({"a", "b", "c", "d", "e", "f"}) == "a, b, c and 3 more");
 }
 
+BOOST_AUTO_TEST_CASE(long_lines_are_broken) {
+  std::string words = "some", text = "title: ";
+  for (int i = 0; i < 23; ++i) words += " word";
+  BOOST_TEST(wrapped(words) == words);  // 119 characters
+  BOOST_TEST(wrapped(words + "s and more") == words.substr(0, 114) + "\n  words and more");
+  wrap(text, "a row of words", text.size(), text.size(), 15);
+  BOOST_TEST(text == "title: a row of\n       words");
+}
+
 BOOST_AUTO_TEST_CASE(a_misspelt_word_finds_its_neighbour) {
   const std::vector<std::string> words = {"batch-size", "update-freq", "lr"};
   BOOST_TEST(nearest("batchsize", words) == "batch-size");
