@@ -168,11 +168,11 @@ void Metrics::train(const TrainMetrics& m) {
                          {"median_ms", m.straggler->median_ms}};
   count_update(here_.useful_s, m.ms);
   spent_ms_ += m.ms;
-  in_loss_ |= m.positions_per_second > 1.005 * m.tokens_per_second;
+  in_loss_ += m.ms * m.tokens_per_second, computed_ += m.ms * m.positions_per_second;
   const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
   const double eta_s = mean_s * static_cast<double>(max_step_ > m.step ? max_step_ - m.step : 0);
   if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_)
-    print(line, step_line(m, max_step_, eta_s, in_loss_));
+    print(line, step_line(m, max_step_, eta_s, in_loss_ < 0.99 * computed_));  // padding at the end of a pass does not matter
   write(std::move(line));
   if (shows_bar() && max_step_ > 0)
     bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_),

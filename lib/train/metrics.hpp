@@ -153,7 +153,7 @@ class Metrics {
   static constexpr double first_validating_s = 10;
   double next_validating_s_ = first_validating_s;  // validating() prints its next line after this time
   double spent_ms_ = 0;                            // total time of the updates of this start
-  bool in_loss_ = false;                           // some tokens do not count in the loss
+  double in_loss_ = 0, computed_ = 0;              // tokens of this start that count in the loss, and all tokens
   std::vector<std::string> warnings_;
 };
 

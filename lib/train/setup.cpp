@@ -301,12 +301,11 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   const bool on_cpu = is_host(machine.kind);
   const auto say = [&](const std::string& line) { run.log.say(wrapped(line)); };
   say(format("fsdp {}: {}, {}{}", version_string(), machine.device->description(),
-             on_cpu ? format("{} per rank, {}, ",
-                             plural(machine.cpus.threads, "thread") +
-                                 (run.options.cpu.communication_thread ? " and one for communication" : ""),
-                             kernels::gemm_description())
+             on_cpu ? format("{} per rank, ", plural(machine.cpus.threads, "thread") +
+                                                  (run.options.cpu.communication_thread ? " and one for communication" : ""))
                     : std::string(),
              run.world.description()));
+  if (on_cpu) say("matrix products by " + kernels::gemm_description());
   if (machine.measured_peak)
     say(
         format("MFU refers to {:.0f} GFLOP/s of all ranks in {}, measured just now and stored for later runs; if other "

@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(a_terminal_that_cannot_draw_gets_plain_lines) {
     int master = -1, slave = -1;
     BOOST_TEST_REQUIRE(openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
     std::FILE* out = fdopen(slave, "w");
-    setenv("TERM", name, 1);
+    setenv("TERM", name, 1), unsetenv("NO_COLOR");
     {
       ProgressBar bar("writing", ProgressBar::Unit::count, out);
       BOOST_TEST(bar.terminal() == draws);

@@ -28,7 +28,7 @@ bool is_there(const char* program) { return std::system(("command -v " + std::st
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(without_a_launcher) {
-  setenv("TERM", "xterm", 1);
+  setenv("TERM", "xterm", 1), unsetenv("NO_COLOR");
   BOOST_TEST(report("PROGRAM") == known);
   BOOST_TEST(report("PROGRAM 2>&1 | cat") == unknown);
   BOOST_TEST(report("TERM=dumb PROGRAM") == "draws false, width 90\r\nwarning: of this\r\n");
@@ -37,7 +37,7 @@ BOOST_AUTO_TEST_CASE(without_a_launcher) {
 }
 
 BOOST_AUTO_TEST_CASE(under_a_launcher) {
-  setenv("TERM", "xterm", 1);
+  setenv("TERM", "xterm", 1), unsetenv("NO_COLOR");
   std::vector<std::pair<std::string, std::vector<std::string>>> launchers;  // and options that add to the text
   const std::string here = FSDP_MPIRUN;
   const bool is_open_mpi = here.find("--oversubscribe") != here.npos;
