@@ -5,7 +5,6 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 #include "base/error.hpp"
@@ -146,25 +145,18 @@ std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size
   return text;
 }
 
-void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width) {
-  std::istringstream words(text);
-  bool first = true;
-  for (std::string word; words >> word; first = false) {
-    if (!first && column + 1 + word.size() > width) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (!first) {
-      out += ' ', ++column;
-    }
-    out += word, column += word.size();
-  }
-}
-
 std::string wrapped(const std::string& line) {
-  if (line.size() < 120) return line;
-  std::string out;
-  wrap(out, line, 0, 2);
-  return out;
+  constexpr std::size_t most = 119, indent = 2;
+  std::string out, rest = line;
+  while (rest.size() > most) {
+    std::size_t space = rest.rfind(' ', most), at = space;
+    while (at != rest.npos && at > indent && rest[at - 1] != ',' && rest[at - 1] != ';') at = rest.rfind(' ', at - 1);
+    if (at == rest.npos || at <= indent) at = space;
+    if (at == rest.npos || at <= indent) break;
+    out += rest.substr(0, at) + "\n";
+    rest.replace(0, at + 1, indent, ' ');
+  }
+  return out + rest;
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {

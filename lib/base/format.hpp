@@ -45,10 +45,8 @@ std::string printable(std::string_view message);
 /// columns are aligned right, with at least `gap` spaces before each cell.
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
 
-/// Appends `text` to `out`, in which the last line has `column` characters. Breaks lines at spaces so that they fit into
-/// `width`; further lines are indented by `indent`.
-void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width = 119);
-/// A line for the log of a run, broken at spaces if it has 120 characters or more; further lines are indented.
+/// A line for the log of a run. If it has 120 characters or more, it is broken at spaces, after commas and semicolons if
+/// possible, and further lines are indented.
 std::string wrapped(const std::string& line);
 
 /// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".

@@ -73,6 +73,22 @@ std::size_t page_width() {
   return width == 0 ? 100 : std::clamp<std::size_t>(width, 80, 120);
 }
 
+/// Appends `text` to `out`, in which the last line has `column` characters. Breaks lines at spaces so that they fit into
+/// `width`; further lines are indented by `indent`.
+void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width) {
+  std::istringstream words(text);
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    if (!first && column + 1 + word.size() > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (!first) {
+      out += ' ', ++column;
+    }
+    out += word, column += word.size();
+  }
+}
+
 /// Returns `text` with a backslash before each character of `special`.
 std::string escaped(const std::string& text, std::string_view special) {
   std::string out;
