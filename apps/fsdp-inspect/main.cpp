@@ -195,6 +195,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
   double squares = 0;
   for (const std::string& name : source.names()) all += numel(source.shape(name));
   ProgressBar bar("reading", ProgressBar::Unit::bytes);
+  bar.update(0, sizeof(float) * static_cast<double>(all));
   for (const std::string& name : source.names()) {
     const TensorSummary summary = summarize(source, name);
     const Shape shape = source.shape(name);

@@ -209,6 +209,7 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
   };
   std::size_t all = 0, done = 0;  // bytes in fp32
   for (const auto& [state, read] : reads) all += read.range.size() * sizeof(float);
+  if (progress) progress(0, all);
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const ShardState& state = *reads[i].first;
     const PlannedRead& read = reads[i].second;
@@ -228,6 +229,7 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
   for (std::size_t unit = 0; unit < state.units.size(); ++unit)
     if (!state.units[unit].empty())
       for (const Slice& slice : layout.slices(unit, shard)) all += slice.range.size() * sizeof(float);
+  if (progress) progress(0, all);
   for (std::size_t unit = 0; unit < state.units.size(); ++unit) {
     if (state.units[unit].empty()) continue;
     expect(state.numel(unit) == layout.shard_numel(unit), "the size of a state matches the rank's shard");
