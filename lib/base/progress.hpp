@@ -48,7 +48,7 @@ class ProgressBar {
   Timer timer_;
   double first_ = -1;  // `done` at the first update, from which the rate is measured; -1: no update yet
   double done_ = 0;
-  double last_draw_s_ = -1;
+  double last_draw_s_ = 0;
   int last_tenth_ = 0;
   std::string bar_;  // the text of the bar on the screen
 };
