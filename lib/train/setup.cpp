@@ -275,7 +275,7 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
   for (std::size_t first = 0, end; first < units.size(); first = end) {
     std::size_t period = 1;  // of units that are repeated: a block has one, or several
     end = first + 1;
-    for (const std::size_t p : {1, 2, 3}) {
+    for (std::size_t p = 1; p <= 3; ++p) {
       std::size_t last = first + p;
       while (last < units.size() && alike(units[last - p], units[last])) ++last;
       last -= (last - first) % p;

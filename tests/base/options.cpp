@@ -282,6 +282,18 @@ BOOST_AUTO_TEST_CASE(help_names_everything_and_fits_the_page) {
   CHECK_CONTAINS(table.markdown(), "| `--colour red\\|green` | `red` | Colour. |");
 }
 
+BOOST_AUTO_TEST_CASE(a_long_list_of_choices_fits_the_page) {
+  int chosen = 0;
+  std::vector<std::pair<std::string, int>> names;
+  for (int i = 10; i < 22; ++i) names.emplace_back(format("choice-{}", i), i);
+  OptionTable table("fsdp-x", "[options]", "For a test.");
+  table.group("Choices");
+  table.choice("which", chosen, names, "One of them.");
+  std::istringstream lines(table.help());
+  for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 100u, line);
+  CHECK_CONTAINS(table.help(), "|choice-18|\n                                  choice-19|choice-20|choice-21\n");
+}
+
 namespace {
 
 /// A table with derived fields and other spellings.
