@@ -608,8 +608,12 @@ std::string OptionTable::help() const {
       if (row.group_ != title) out += format("\n{}:\n", title = row.group_);
       std::string left = format("  {}--{}{}", row.positional_ ? row.argument_ + ", " : "", row.name_,
                                 row.argument_.empty() ? "" : " " + row.argument_);
-      if (const std::size_t bar = left.rfind('|', width - 1); left.size() > width && bar != left.npos)
-        left.insert(bar + 1, "\n" + std::string(help_column, ' '));  // a long list of choices
+      for (std::size_t begin = 0; left.size() - begin > width;) {  // breaks a long list of choices
+        const std::size_t bar = left.rfind('|', begin + width - 1);
+        if (bar == left.npos || bar < begin) break;
+        left.insert(bar + 1, "\n" + std::string(help_column, ' '));
+        begin = bar + 2;
+      }
       left +=
           left.size() + 2 > help_column ? "\n" + std::string(help_column, ' ') : std::string(help_column - left.size(), ' ');
       std::string right = row.help_;
