@@ -108,14 +108,6 @@ void check_name(const std::filesystem::path& out, const ModelFormat& format) {
                                  out.string(), format.name));
 }
 
-/// Runs `work` with a progress report on stderr, labeled `what`.
-template <class Work>
-void with_progress(const std::string& what, Work&& work) {
-  ProgressBar bar(what, ProgressBar::Unit::bytes);
-  work([&](std::size_t done, std::size_t all) { bar.update(static_cast<double>(done), static_cast<double>(all)); });
-  bar.finish();
-}
-
 /// Throws UserError unless the options say what to make of a checkpoint of adapters, and only of that.
 void check_adapters(const Command& options, const CheckpointReader& reader) {
   const bool chosen = options.adapter || options.merge;

@@ -295,15 +295,18 @@ template <class Report>
 std::string run(const Report& report, const EvaluateOptions& options, const TensorSource& source, const ComputingRank& rank,
                 Communicator& world) {
   std::optional<ShardedModel> sharded;
-  load_model(sharded, source,
-             {.batch = {report.batch_size(), report.tokens_per_sample()},
-              .types = {.parameter = options.precision,
-                        .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
-              .plan = {.training = false, .documents = options.document_attention}},
-             options.base_type, rank, world);
+  with_progress("loading the model", [&](const ByteProgress& progress) {
+    load_model(sharded, source,
+               {.batch = {report.batch_size(), report.tokens_per_sample()},
+                .types = {.parameter = options.precision,
+                          .master = options.precision == DType::bf16 ? DType::bf16 : DType::f32},  // bf16 needs no fp32 copy
+                .plan = {.training = false, .documents = options.document_attention}},
+               options.base_type, rank, world, {}, {}, world.rank() == 0 ? progress : nullptr);
+  });
   ProgressBar bar("evaluating");
+  const Timer timer;
   const std::string result = report.measure(sharded->executor(), [&](double done) {
-    if (world.rank() == 0 && bar.terminal()) bar.update(done, 1);
+    if (world.rank() == 0) bar.update(done, 1, format("{} left", format_duration(timer.seconds() * (1 - done) / done)));
   });
   bar.clear();
   return result;

@@ -14,6 +14,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
+#include "base/progress.hpp"
 #include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
@@ -273,8 +274,10 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
                 "its newest half; see docs/running.md, \"Full sequences\")",
                 longest, config.longest_sequence())});
   std::optional<ShardedModel> sharded;
-  load_model(sharded, *inputs->source, sharding_for_generation(options.strategy, options.precision, shape), options.base_type,
-             rank, world, {.table_type = options.precision});
+  with_progress("loading the model", [&](const ByteProgress& progress) {
+    load_model(sharded, *inputs->source, sharding_for_generation(options.strategy, options.precision, shape), options.base_type,
+               rank, world, {.table_type = options.precision}, {}, world.rank() == 0 ? progress : nullptr);
+  });
 
   Generator generator(sharded->executor(), world, config, inputs->tokenizer.get(), inputs->generation);
   if (options.chat) return converse(options, *inputs, generator, world, out);

@@ -132,10 +132,8 @@ std::string describe_run(const CheckpointReader& reader) {
 }
 
 int show_difference(const TensorSource& a, const TensorSource& b, const Command& command) {
-  ProgressBar bar("comparing", ProgressBar::Unit::bytes);
-  const auto all = compare_tensors(
-      a, b, [&](std::size_t done, std::size_t of) { bar.update(static_cast<double>(done), static_cast<double>(of)); });
-  bar.finish();
+  std::vector<TensorDifference> all;
+  with_progress("comparing", [&](const ByteProgress& progress) { all = compare_tensors(a, b, progress); });
   std::vector<Cells> rows = {{"tensor", "elements that differ", "largest", "relative", ""}};
   nlohmann::json json = {{"a", a.description()}, {"b", b.description()}, {"tensors", nlohmann::json::array()}};
   std::size_t different = 0;
@@ -193,12 +191,16 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
 int show_all(const TensorSource& source, const CheckpointReader* reader, const Command& command) {
   nlohmann::json json = {{"description", source.description()}, {"config", source.model().to_json()}};
   std::vector<Cells> rows = {{"tensor", "shape", "mean", "norm", "min", "max", "", reader ? "ranks" : ""}};
-  std::size_t elements = 0, non_finite = 0, wrong = 0;
+  std::size_t elements = 0, non_finite = 0, wrong = 0, all = 0;
   double squares = 0;
+  for (const std::string& name : source.names()) all += numel(source.shape(name));
+  ProgressBar bar("reading", ProgressBar::Unit::bytes);
+  bar.update(0, sizeof(float) * static_cast<double>(all));
   for (const std::string& name : source.names()) {
     const TensorSummary summary = summarize(source, name);
     const Shape shape = source.shape(name);
     elements += numel(shape), non_finite += summary.non_finite, squares += summary.norm * summary.norm;
+    bar.update(sizeof(float) * static_cast<double>(elements), sizeof(float) * static_cast<double>(all));
     const auto saved = saved_norm(reader, parameters_state, name);
     wrong += saved && !summary.has_norm(*saved);
     nlohmann::json entry = to_json(summary, saved);
@@ -210,6 +212,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     rows.push_back(std::move(row));
     json["tensors"].push_back(std::move(entry));
   }
+  bar.finish();
   json["parameters"] = elements, json["norm"] = std::sqrt(squares), json["non_finite"] = non_finite;
   json["states"] = source.states();
   if (reader) {
@@ -274,15 +277,9 @@ int run(const Command& command) {
                      source->description())
             : format("{} has no options of a run (only checkpoints have them); leave out --options", source->description()));
   if (command.verify) {
-    ProgressBar bar("checksums", ProgressBar::Unit::bytes);
-    reader->verify(0, 1,
-                   [&](std::size_t done, std::size_t all) { bar.update(static_cast<double>(done), static_cast<double>(all)); });
-    bar.finish();
-    ProgressBar second("norms", ProgressBar::Unit::bytes);
-    const std::size_t norms = verify_norms(*reader, reader->states(), [&](std::size_t done, std::size_t all) {
-      second.update(static_cast<double>(done), static_cast<double>(all));
-    });
-    second.finish();
+    with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
+    std::size_t norms = 0;
+    with_progress("norms", [&](const ByteProgress& progress) { norms = verify_norms(*reader, reader->states(), progress); });
     if (!command.json)
       print_to(stdout, "{}: {} files, all checksums as written; {}\n", reader->description(), reader->header().world_size + 1,
                norms == 0 ? "norms were not stored" : format("{} tensors, all norms as saved", norms));

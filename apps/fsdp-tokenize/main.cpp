@@ -13,6 +13,7 @@
 #include "base/format.hpp"
 #include "base/options.hpp"
 #include "base/program.hpp"
+#include "base/progress.hpp"
 #include "base/version.hpp"
 #include "data/indexed_format.hpp"
 #include "data/open_data.hpp"
@@ -234,9 +235,18 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
     pieces = std::make_unique<PlainPieces>(text, 0, bytes, BpeTrainer::cuts(), false);
   else
     pieces = std::make_unique<JsonPieces>(text, 0, bytes, json_field, nullptr, skip_invalid);
+  ProgressBar counting("counting words", ProgressBar::Unit::bytes);
+  counting.update(0, static_cast<double>(bytes));
   TextPiece piece;
-  while (pieces->next(piece)) trainer.add(std::string_view(piece.text).substr(piece.cut));
-  const nlohmann::ordered_json learned = trainer.train();
+  while (pieces->next(piece)) {
+    trainer.add(std::string_view(piece.text).substr(piece.cut));
+    counting.update(static_cast<double>(piece.end), static_cast<double>(bytes));
+  }
+  counting.finish();
+  ProgressBar learning("learning tokens");
+  const nlohmann::ordered_json learned =
+      trainer.train([&](std::size_t tokens) { learning.update(static_cast<double>(tokens), static_cast<double>(vocab_size)); });
+  learning.finish();
   const auto text_of = [](const nlohmann::ordered_json& what) { return json_text(what, 1) + "\n"; };
   const std::filesystem::path config = path.parent_path() / "tokenizer_config.json";
   try {

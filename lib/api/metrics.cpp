@@ -49,9 +49,9 @@ struct MetricsLog::Parts {
   /// After freeze() or unfreeze(), updates have other operations than those that were recorded.
   void drop_trace_of_other_plan() {
     if (!recorder || model.inside().plans == plans) return;
-    log->say(
-        format("warning: {} is not written (freeze() or unfreeze() changed the operations of the updates); make a new "
-               "MetricsLog after them",
+    log->warn(
+        format("{} is not written (freeze() or unfreeze() changed the operations of the updates); make a new MetricsLog after "
+               "them",
                options.trace.file.string()));
     recorder.reset(), trace_file.reset();
   }
@@ -67,7 +67,7 @@ struct MetricsLog::Parts {
     const std::string problem =
         fsdp::write_trace(*recorder, model.inside().sharded, *model.inside().job.world, trace_file.get());
     if (!problem.empty())
-      log->say("warning: " + problem);
+      log->warn(problem);
     else
       log->say(format("trace of {}: {}; open it at https://ui.perfetto.dev", plural(recorder->updates().size(), "update"),
                       options.trace.file.string()));

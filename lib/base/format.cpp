@@ -145,6 +145,20 @@ std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size
   return text;
 }
 
+std::string wrapped(const std::string& line) {
+  constexpr std::size_t most = 119, indent = 2;
+  std::string out, rest = line;
+  while (rest.size() > most) {
+    std::size_t space = rest.rfind(' ', most), at = space;
+    while (at != rest.npos && at > indent && rest[at - 1] != ',' && rest[at - 1] != ';') at = rest.rfind(' ', at - 1);
+    if (at == rest.npos || at <= indent) at = space;
+    if (at == rest.npos || at <= indent) break;
+    out += rest.substr(0, at) + "\n";
+    rest.replace(0, at + 1, indent, ' ');
+  }
+  return out + rest;
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
   const auto distance = [&](std::string_view a, std::string_view b) {  // Levenshtein distance; keeps two rows of the matrix

@@ -45,6 +45,10 @@ std::string printable(std::string_view message);
 /// columns are aligned right, with at least `gap` spaces before each cell.
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
 
+/// A line for the log of a run. If it has 120 characters or more, it is broken at spaces, after commas and semicolons if
+/// possible, and further lines are indented.
+std::string wrapped(const std::string& line);
+
 /// "node1", "node1 and node2", "node1, node2 and node3", "node1, node2, node3 and 5 more".
 std::string list_of(const std::vector<std::string>& names);
 

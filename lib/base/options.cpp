@@ -4,18 +4,17 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <boost/program_options.hpp>
 
 #include "base/byte_order_mark.hpp"
 #include "base/format.hpp"
+#include "base/terminal.hpp"
 
 namespace fsdp {
 
@@ -66,13 +65,12 @@ auto set_text(Field& field) {
   };
 }
 
-/// The width of --help in characters: $COLUMNS, else the width of the terminal, limited to 60 to 160; 100 if neither is known.
+/// The width of --help in characters: $COLUMNS, else the width of the terminal, limited to 80 to 120; 100 if neither is known.
 std::size_t page_width() {
-  winsize window{};
   const char* const columns = std::getenv("COLUMNS");
   std::size_t width = columns ? std::strtoul(columns, nullptr, 10) : 0;
-  if (width == 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) width = window.ws_col;
-  return width == 0 ? 100 : std::clamp<std::size_t>(width, 60, 160);
+  if (width == 0) width = Terminal(stdout).width();
+  return width == 0 ? 100 : std::clamp<std::size_t>(width, 80, 120);
 }
 
 /// Appends `text` to `out`, in which the last line has `column` characters. Breaks lines at spaces so that they fit into
@@ -610,6 +608,12 @@ std::string OptionTable::help() const {
       if (row.group_ != title) out += format("\n{}:\n", title = row.group_);
       std::string left = format("  {}--{}{}", row.positional_ ? row.argument_ + ", " : "", row.name_,
                                 row.argument_.empty() ? "" : " " + row.argument_);
+      for (std::size_t begin = 0; left.size() - begin > width;) {  // breaks a long list of choices
+        const std::size_t bar = left.rfind('|', begin + width - 1);
+        if (bar == left.npos || bar < begin) break;
+        left.insert(bar + 1, "\n" + std::string(help_column, ' '));
+        begin = bar + 2;
+      }
       left +=
           left.size() + 2 > help_column ? "\n" + std::string(help_column, ' ') : std::string(help_column - left.size(), ' ');
       std::string right = row.help_;

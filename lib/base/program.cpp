@@ -7,11 +7,18 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/system.hpp"
+#include "base/terminal.hpp"
 
 namespace fsdp {
 
+std::string warning_line(std::string_view text, std::FILE* out) {
+  return format("{} {}", Terminal(out).coloured("warning:", Colour::yellow), text);
+}
+
+void print_warning(const std::string& text) { print_to(stderr, "{}\n", warning_line(printable(text))); }
+
 void print_warnings(const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) print_to(stderr, "warning: {}\n", printable(warning));
+  for (const std::string& warning : warnings) print_warning(warning);
 }
 
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording) {
@@ -19,7 +26,8 @@ int run_program(int argc, char** argv, const std::function<int(int argc, char** 
   const auto report = [&](const std::string& text, int code) {
     const std::string message = wording ? wording(text) : text;
     std::fflush(stdout);
-    print_to(stderr, "{}: {}\n", argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp", printable(message));
+    const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
+    print_to(stderr, "{} {}\n", Terminal(stderr).coloured(program + ":", Colour::red), printable(message));
     return code;
   };
   try {

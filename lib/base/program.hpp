@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,14 @@ void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&...
   std::fwrite(text.data(), 1, text.size(), out);
 }
 
-/// Prints each warning to stderr as a line "warning: ...".
+/// Returns the line "warning: <text>", in which the first word has a colour if `out` is shown on a terminal.
+std::string warning_line(std::string_view text, std::FILE* out = stderr);
+
+/// Prints the warning to stderr as a line "warning: ...".
+void print_warning(const std::string& text);
 void print_warnings(const std::vector<std::string>& warnings);
+/// A function that tells the user of a warning: print_warning(), or a function that also stores the warning.
+using Warn = std::function<void(const std::string&)>;
 
 /// Rewrites a message of the library for a program, as OptionTable::name_options() does. If the Wording is null, messages stay
 /// as they are.

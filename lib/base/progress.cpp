@@ -2,36 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "base/format.hpp"
 #include "base/program.hpp"
 
 namespace fsdp {
 
-namespace {
-
-/// Returns true if a terminal of this type (TERM) can overwrite a line.
-bool draws(const char* name) { return name != nullptr && std::string_view(name) != "dumb"; }
-
-}  // namespace
-
 ProgressBar::ProgressBar(std::string what, Unit unit, std::FILE* out)
-    : what_(std::move(what)),
-      unit_(unit),
-      out_(out),
-      terminal_(isatty(fileno(out)) != 0 && draws(std::getenv("TERM"))),
-      last_draw_s_(terminal_ ? -1e9 : -1) {}
+    : what_(std::move(what)), unit_(unit), out_(out), terminal_(out) {}
 
 bool ProgressBar::due(double done, double total) {
   if (first_ < 0) first_ = done, timer_.restart();
   done_ = done;
   const double now_s = timer_.seconds();
   const int tenth = total > 0 ? static_cast<int>(std::floor(10 * done / total)) : 0;
-  if (terminal_ ? now_s - last_draw_s_ < 0.1 && done < total : tenth <= last_tenth_ || now_s - last_draw_s_ < 2) return false;
+  if (now_s < 1) return false;
+  if (terminal() ? now_s - last_draw_s_ < 0.1 && done < total : tenth <= last_tenth_ || now_s - last_draw_s_ < 2) return false;
   last_draw_s_ = now_s;
   last_tenth_ = tenth;
   return true;
@@ -47,7 +33,7 @@ std::string ProgressBar::words(double done, double total) const {
 
 void ProgressBar::draw(double done, double total, std::string_view words) {
   const double part = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0;
-  if (!terminal_) {
+  if (!terminal()) {
     print_to(out_, "{}: {:.0f} %  {}\n", what_, std::floor(100 * part), words);
     std::fflush(out_);
     return;
@@ -56,9 +42,10 @@ void ProgressBar::draw(double done, double total, std::string_view words) {
   const int full = static_cast<int>(part * cells);
   bar_ = format("{} [{}{}] {:3.0f} %  {}", what_, std::string(full, '#'), std::string(cells - full, '.'),
                 std::floor(100 * part), words);
-  winsize window{};  // a bar is cut to the terminal's width, because a wrapped bar cannot be overwritten
-  if (ioctl(fileno(out_), TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
-    bar_.resize(std::min<std::size_t>(bar_.size(), window.ws_col - 1u));
+  // A bar is cut to the terminal's width, because a wrapped bar cannot be overwritten.
+  if (const std::size_t width = terminal_.width(); width > 1) bar_.resize(std::min(bar_.size(), width - 1));
+  const std::size_t label = std::min(bar_.size(), what_.size());
+  bar_.replace(0, label, terminal_.coloured(bar_.substr(0, label), Colour::bold));
   print_to(out_, "\r{}\033[K", bar_);  // \033[K clears the rest of an earlier, longer bar
   std::fflush(out_);
   drawn_ = true;

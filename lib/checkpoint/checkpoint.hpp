@@ -193,14 +193,14 @@ bool has_average(const TensorSource& source);
 /// zero, and so do the states of parameters that were not trained when the checkpoint was written, and parameters that are not
 /// saved (UnitSpec::saved). The average of a parameter that was not trained becomes the parameter. Not collective.
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                 std::span<const ShardState> states);
+                 std::span<const ShardState> states, const ByteProgress& progress = nullptr);
 /// Returns `state` with only those units whose UnitSpec::saved is `saved`: the units that checkpoints store, or those of a base
 /// model. Loading skips the others.
 ShardState only_units(ShardState state, const Layout& layout, bool saved);
 /// Fills only the parameters, from any source. A parameter p with fresh[p] becomes zero instead. If `fresh` is empty, all are
 /// loaded; then tensors that do not fit throw UserError, as in find_mismatch().
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     const ShardState& state, const std::vector<bool>& fresh = {});
+                     const ShardState& state, const std::vector<bool>& fresh = {}, const ByteProgress& progress = nullptr);
 
 /// The tensors that do not fit the model, if all of their names match patterns for which the user allows that.
 struct Mismatch {

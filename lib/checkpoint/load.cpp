@@ -157,7 +157,7 @@ ShardState only_units(ShardState state, const Layout& layout, bool saved) {
 }
 
 void load_states(const CheckpointReader& reader, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                 std::span<const ShardState> states) {
+                 std::span<const ShardState> states, const ByteProgress& progress) {
   std::vector<Parameter> saved;
   for (const Unit& unit : layout.units())
     for (const std::size_t p : unit.parameters)
@@ -207,6 +207,9 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
     const std::string& name = parameters[read.parameter].name;
     reader.prefetch_state(stored_name(state, name), name, read.range);
   };
+  std::size_t all = 0, done = 0;  // bytes in fp32
+  for (const auto& [state, read] : reads) all += read.range.size() * sizeof(float);
+  if (progress) progress(0, all);
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const ShardState& state = *reads[i].first;
     const PlannedRead& read = reads[i].second;
@@ -214,24 +217,32 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
     if (i + 1 < reads.size()) prefetch(*reads[i + 1].first, reads[i + 1].second);
     fill(state, read.unit, read.offset, read.range,
          [&](Range range, float* out) { reader.read_to_use(stored_name(state, name), name, range, out); });
+    if (progress) progress(done += read.range.size() * sizeof(float), all);
   }
 }
 
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
-                     const ShardState& state, const std::vector<bool>& fresh) {
+                     const ShardState& state, const std::vector<bool>& fresh, const ByteProgress& progress) {
   if (fresh.empty()) find_mismatch(source, parameters);
   expect(state.units.size() == layout.units().size(), "a state has all units");
+  std::size_t all = 0, done = 0;  // bytes in fp32
+  for (std::size_t unit = 0; unit < state.units.size(); ++unit)
+    if (!state.units[unit].empty())
+      for (const Slice& slice : layout.slices(unit, shard)) all += slice.range.size() * sizeof(float);
+  if (progress) progress(0, all);
   for (std::size_t unit = 0; unit < state.units.size(); ++unit) {
     if (state.units[unit].empty()) continue;
     expect(state.numel(unit) == layout.shard_numel(unit), "the size of a state matches the rank's shard");
     state.units[unit].clear(0, state.units[unit].bytes());  // so that padding is zero
-    for (const Slice& slice : layout.slices(unit, shard))
+    for (const Slice& slice : layout.slices(unit, shard)) {
       if (const Parameter& parameter = parameters[slice.parameter]; parameter.quantized)
         fill_quantized(state, unit, slice, parameter, source);
       else if (fresh.empty() || !fresh[slice.parameter])
         fill(state, unit, slice.shard_offset, slice.range, [&](Range range, float* out) {
           source.read_to_use(parameters_state, parameters[slice.parameter].name, range, out);
         });
+      if (progress) progress(done += slice.range.size() * sizeof(float), all);
+    }
   }
 }
 

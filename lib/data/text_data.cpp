@@ -74,7 +74,7 @@ class TokenMaker {
     if (!source.is_of_files())
       throw UserError(
           format("'{}' is a pipe or a device (text is read again at the next start); copy it into a file", text.name));
-    const std::string field = reading_.chat ? "" : source.json_field(reading_.json_field);
+    const std::string field = reading_.chat ? "" : source.json_field(reading_.json_field, "text", reading_.warn);
     nlohmann::ordered_json made_of = {{"texts", source.identity()},
                                       {"tokenizer", tokenizer_sum_},
                                       {"json_field", field},
@@ -105,7 +105,7 @@ class TokenMaker {
     if (const fs::path folder = folder_of_tokenizer(reading_.tokenizer); output.end_of_text && !folder.empty())
       if (const std::string contradiction = contradiction_of_end(folder, *tokenizer_, *output.end_of_text);
           !contradiction.empty())
-        print_warnings({contradiction});
+        reading_.warn(contradiction);
     std::optional<ChatReader> chat;
     if (reading_.chat) {
       chat.emplace(folder_of_tokenizer(reading_.tokenizer), *tokenizer_);
@@ -118,15 +118,22 @@ class TokenMaker {
     output.skip_invalid = reading_.skip_invalid;
     output.is_text = true;
     output.stop = stop_;
+    output.warn = reading_.warn;
     nlohmann::ordered_json same = made_of;
     same["version"] = version_string();
-    JobNotes notes(with(stem, ".bin.resume"), same, reading_.save_interval_s);
+    JobNotes notes(with(stem, ".bin.resume"), same, reading_.save_interval_s, reading_.warn);
     notes.compare_tokenizer(tokenizer_sum_);
     print_line(
         format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why));
     const std::uint64_t tokens = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run().train.front().tokens;
-    if (chat) print_warnings(chat->warnings());
-    const FileSum sum = sum_file(with(stem, ".bin"));
+    if (chat)
+      for (const std::string& warning : chat->warnings()) reading_.warn(warning);
+    FileSum sum;
+    with_progress("checksum of the tokens", [&](const auto& progress) {
+      const std::size_t all = size_of_file(with(stem, ".bin")).value_or(0);
+      std::size_t done = 0;
+      sum = sum_file(with(stem, ".bin"), [&](std::size_t bytes) { progress(done += bytes, all); });
+    });
     nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
                                    {"tokens", tokens},         {"bytes", sum.bytes},
                                    {"checksum", sum.checksum}, {"index_checksum", sum_file(with(stem, ".idx")).checksum}};
@@ -166,7 +173,7 @@ class TokenMaker {
         (!note.contains("index_checksum") || sum_file(with(stem, ".idx")).checksum == note["index_checksum"]) &&
         (!note.contains("mask_checksum") || (kind_of(with(stem, ".mask.bin")) == PathKind::file &&
                                              sum_file(with(stem, ".mask.bin")).checksum == note["mask_checksum"]));
-    bar.clear();
+    bar.finish();
     return same;
   }
   void open() {
@@ -191,7 +198,7 @@ class TokenMaker {
     }
   }
   std::string name_of_tokenizer() const { return reading_.tokenizer == "bytes" ? "bytes" : format("'{}'", reading_.tokenizer); }
-  void print_line(const std::string& line) const { print_to(stderr, "{}\n", printable(line)); }
+  void print_line(const std::string& line) const { print_to(stderr, "{}\n", wrapped(printable(line))); }
 
   const TextReading& reading_;
   const std::function<bool()>& stop_;

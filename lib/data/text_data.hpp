@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/program.hpp"
 #include "data/tokens.hpp"
 
 namespace fsdp {
@@ -34,6 +35,7 @@ struct TextReading {
   std::size_t vocab_size = 0;         // of the model; a text with a token id not below it is refused; 0: no limit
   std::size_t threads = 0;            // 0: one for each core that this process may use
   double save_interval_s = 30;
+  Warn warn = print_warning;
 };
 
 /// Makes the token files of these texts, unless they exist. Returns a line for each text that says what was done. Only one

@@ -236,7 +236,7 @@ nlohmann::ordered_json TextSource::identity() const {
   return all;
 }
 
-std::string TextSource::json_field(const std::string& named, const char* otherwise) {
+std::string TextSource::json_field(const std::string& named, const char* otherwise, const Warn& warn) {
   if (!named.empty()) return named;
   const Text *json = nullptr, *plain = nullptr;
   for (Text& text : texts_)
@@ -246,10 +246,10 @@ std::string TextSource::json_field(const std::string& named, const char* otherwi
   for (Text& text : texts_)
     if (plain && text.file && has_lines_of_json(text.beginning())) doubtful.push_back(text.name);
   if (!doubtful.empty())
-    print_warnings({format(
+    warn(format(
         "'{}' is read as plain text (its beginning is not JSON), but most of its first lines are JSON objects; if it is JSON, "
         "remove the text before its first object{}",
-        doubtful.front(), doubtful.size() == 1 ? "" : format("; the same holds for {} more files", doubtful.size() - 1))});
+        doubtful.front(), doubtful.size() == 1 ? "" : format("; the same holds for {} more files", doubtful.size() - 1)));
   return json ? otherwise : "";
 }
 

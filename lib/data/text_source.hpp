@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/program.hpp"
 #include "files/input_file.hpp"
 
 namespace fsdp {
@@ -57,8 +58,8 @@ class TextSource {
   /// Returns the JSON field that has the text. This is `named` if `named` is not empty, or otherwise `otherwise` if the names
   /// or contents show that the texts are JSON. Returns an empty text for plain texts. Throws UserError if some texts are JSON
   /// and others plain. Opens no stream after the first text, because the writer of a pipe may wait until the texts before it
-  /// are read; require_plain() checks these streams later. Warns of plain texts with lines that look like JSON.
-  std::string json_field(const std::string& named, const char* otherwise = "text");
+  /// are read; require_plain() checks these streams later. Calls `warn` for plain texts with lines that look like JSON.
+  std::string json_field(const std::string& named, const char* otherwise = "text", const Warn& warn = print_warning);
   /// Throws UserError if the current text is a stream of JSON.
   void require_plain();
 

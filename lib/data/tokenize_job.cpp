@@ -137,8 +137,8 @@ bool JsonPieces::next(TextPiece& piece) {
   return true;
 }
 
-JobNotes::JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s)
-    : path_(std::move(path)), same_(std::move(same)), interval_s_(interval_s) {
+JobNotes::JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s, Warn warn)
+    : path_(std::move(path)), same_(std::move(same)), interval_s_(interval_s), warn_(std::move(warn)) {
   if (kind_of(path_) == PathKind::file) read();
 }
 
@@ -174,8 +174,7 @@ void JobNotes::begin_with_tokenizer(std::string_view text) {
 
 void JobNotes::start_anew(const std::string& why) {
   found_.reset();
-  print_warnings(
-      {format("{} belongs to a run that cannot be resumed ({}); the whole text is tokenized again", path_.string(), why)});
+  warn_(format("{} belongs to a run that cannot be resumed ({}); the whole text is tokenized again", path_.string(), why));
 }
 
 void JobNotes::write(const nlohmann::json& progress) {
@@ -355,16 +354,14 @@ void TokenizeJob::save() {
 }
 
 void TokenizeJob::warn_of_text() const {
-  std::vector<std::string> warnings;
   if (replaced_ > 0)
-    warnings.push_back(format(
+    output_.warn(format(
         "the text has {} places that are not UTF-8, or in JSON half of a surrogate pair such as \\ud800 (the first is after "
         "{} bytes); each is read as U+FFFD, as in other programs; check if the text is damaged or in another encoding",
         replaced_, first_replaced_));
   if (skipped_ > 0)
-    warnings.push_back(format("{} lines were left out, because they have no text that can be used; the first begins at byte {}",
-                              skipped_, first_skipped_));
-  print_warnings(warnings);
+    output_.warn(format("{} lines were left out, because they have no text that can be used; the first begins at byte {}",
+                        skipped_, first_skipped_));
 }
 
 }  // namespace fsdp

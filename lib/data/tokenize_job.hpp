@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/program.hpp"
 #include "base/timer.hpp"
 #include "data/formats.hpp"
 #include "data/json_records.hpp"
@@ -84,8 +85,8 @@ class JsonPieces : public TextPieces {
 class JobNotes {
  public:
   /// `same` has the settings that an earlier job must share with this one to be resumed. If `interval_s` is 0, write() does
-  /// nothing. Warns on stderr if notes exist and cannot be used.
-  JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s);
+  /// nothing. Calls `warn` if notes exist and cannot be used.
+  JobNotes(std::filesystem::path path, nlohmann::ordered_json same, double interval_s, Warn warn = print_warning);
 
   /// The progress of the earlier job. It is JSON's null if that job only wrote its tokenizer (begin_with_tokenizer()), and
   /// nullopt if there are no usable notes. Tokenizing then starts from the beginning.
@@ -112,6 +113,7 @@ class JobNotes {
   std::filesystem::path path_;
   nlohmann::ordered_json same_;
   double interval_s_;
+  Warn warn_;
   std::optional<nlohmann::json> found_;
   std::string tokenizer_found_;
   Timer timer_;
@@ -130,6 +132,7 @@ struct TokenizeJobOptions {
   bool skip_invalid = false;        // leave out JSON records without a text
   bool is_text = false;             // refuse texts with zero bytes
   std::function<bool()> stop = {};  // called between pieces; if it returns true, the job stops
+  Warn warn = print_warning;
 };
 
 /// The job was stopped on request. If notes are kept, its progress is saved.

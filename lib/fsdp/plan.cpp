@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -90,6 +92,85 @@ std::string title_of(const Operation& op, const Layout& layout) {
   return title;
 }
 
+namespace {
+
+/// An operation in the table of operations.
+struct Row {
+  const Operation* op;
+  std::size_t number;
+  std::array<std::string, 6> cells;
+  std::string pattern;       // the text without its numbers
+  std::vector<int> numbers;  // of blocks and slots
+};
+
+Row row_of(const Operation& op, std::size_t number, std::string title, std::string reads, std::string writes) {
+  Row row = {&op, number, {}, {}, {}};
+  row.cells = {format("{}", number), std::string(name_of(op.stream)),       std::move(title), std::move(reads),
+               std::move(writes),    format("{}", fmt::join(op.waits, " "))};
+  bool in_number = false;
+  for (std::size_t c = 1; c < 5; ++c)
+    for (const char letter : row.cells[c] + "\n") {
+      const bool digit = letter >= '0' && letter <= '9';
+      if (digit && !in_number) row.numbers.push_back(0);
+      if (digit) row.numbers.back() = 10 * row.numbers.back() + (letter - '0');
+      if (!digit || !in_number) row.pattern += digit ? '#' : letter;
+      in_number = digit;
+    }
+  return row;
+}
+
+/// Returns true if row `b` does for another block what row `a` does: each number is the same or differs by `step`. If `step` is
+/// 0, sets it.
+bool repeats(const Row& a, const Row& b, int& step) {
+  if (a.op->micro_batch != b.op->micro_batch || a.pattern != b.pattern || a.op->waits.size() != b.op->waits.size())
+    return false;
+  for (std::size_t i = 0; i < a.numbers.size(); ++i) {
+    const int difference = b.numbers[i] - a.numbers[i];
+    if (difference != 0 && step == 0) step = difference;
+    if (difference != 0 && difference != step) return false;
+  }
+  for (std::size_t i = 0; i < a.op->waits.size(); ++i)
+    if (b.number - static_cast<std::size_t>(b.op->waits[i]) != a.number - static_cast<std::size_t>(a.op->waits[i]))
+      return false;
+  return true;
+}
+
+struct Repetition {
+  std::size_t period = 0, rows = 0;  // `period` rows, and the rows after them that repeat these rows
+};
+
+/// Finds the longest repetition of rows that begins at row `first`. One of less than three periods, or four rows, does not
+/// count.
+Repetition find_repetition(const std::vector<Row>& rows, std::size_t first) {
+  constexpr std::size_t most = 64;
+  Repetition best;
+  for (std::size_t period = 1; period <= most && first + 4 * period <= rows.size(); ++period) {
+    std::size_t end = first + period;
+    int step = 0;
+    while (end < rows.size() && repeats(rows[end - period], rows[end], step)) ++end;
+    const std::size_t repeated = (end - first) / period * period - period;
+    if (step != 0 && repeated >= std::max<std::size_t>(3 * period, 4) && repeated > best.rows) best = {period, repeated};
+  }
+  return best;
+}
+
+/// "(operations 11 to 100 are like 5 to 10, for blocks 2 to 31)". `first` is the first row of the repetition.
+std::string describe_repetition(const std::vector<Row>& rows, std::size_t first, const Repetition& repetition) {
+  const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(first + repetition.period),
+             end = begin + static_cast<std::ptrdiff_t>(repetition.rows);
+  std::vector<int> computed, named;  // blocks that are computed; without any, those in the titles
+  for (auto row = begin; row != end; ++row) {
+    if (row->op->block >= 0) computed.push_back(row->op->block);
+    if (!row->numbers.empty()) named.push_back(row->numbers.front());
+  }
+  const std::vector<int>& blocks = computed.empty() ? named : computed;
+  return format("  (operations {} to {} are like {}{}, for blocks {} to {})\n", begin->number, std::prev(end)->number,
+                rows[first].number, repetition.period == 1 ? "" : format(" to {}", rows[first + repetition.period - 1].number),
+                blocks.front(), blocks.back());
+}
+
+}  // namespace
+
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
   const auto names = [&](const std::vector<Location>& places) {
     std::string text;
@@ -100,30 +181,37 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
     return text;
   };
   const int last = operations.empty() ? 0 : operations.back().micro_batch;
-  using Row = std::array<std::string, 6>;
-  std::vector<Row> rows = {{"#", "stream", "operation", "reads", "writes", "waits"}};
-  std::vector<int> micro_batches = {-1};  // of each row
+  std::vector<Row> rows;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& op = operations[i];
     if (last > 2 && op.micro_batch > 1 && op.micro_batch < last) continue;
-    rows.push_back({format("{}", i), std::string(name_of(op.stream)), title_of(op, layout), names(reads_of(op)),
-                    names(writes_of(op)), format("{}", fmt::join(op.waits, " "))});
-    micro_batches.push_back(op.micro_batch);
+    rows.push_back(row_of(op, i, title_of(op, layout), names(reads_of(op)), names(writes_of(op))));
   }
+  const std::array<std::string, 6> titles = {"#", "stream", "operation", "reads", "writes", "waits"};
   std::array<std::size_t, 6> widths{};
-  for (const Row& row : rows)
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  std::string text;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && last > 0 && micro_batches[i] != micro_batches[i - 1]) {
-      if (last > 2 && micro_batches[i] == last)
+  for (std::size_t c = 0; c < titles.size(); ++c) {
+    widths[c] = titles[c].size();
+    for (const Row& row : rows) widths[c] = std::max(widths[c], row.cells[c].size());
+  }
+  const auto line = [&](const std::array<std::string, 6>& cells) {
+    std::string text = format("{:>{}}", cells[0], widths[0] + 2);
+    for (std::size_t c = 1; c < cells.size(); ++c) text += format("  {:<{}}", cells[c], widths[c]);
+    return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
+  };
+  std::string text = line(titles);
+  int micro_batch = -1;
+  for (std::size_t i = 0; i < rows.size();) {
+    if (last > 0 && rows[i].op->micro_batch != std::exchange(micro_batch, rows[i].op->micro_batch)) {
+      if (last > 2 && micro_batch == last)
         text += format("  (micro-batches 2 to {} are like micro-batch 1{})\n", last - 1,
                        plan.sums_in_a_tree ? "; sums of 2, 4, 8, ... of them are added up" : "");
-      text += format("  micro-batch {}\n", micro_batches[i]);
+      text += format("  micro-batch {}\n", micro_batch);
     }
-    std::string line = format("{:>{}}", rows[i][0], widths[0] + 2);
-    for (std::size_t c = 1; c < 6; ++c) line += format("  {:<{}}", rows[i][c], widths[c]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    const Repetition repetition = find_repetition(rows, i);
+    const std::size_t shown = std::max<std::size_t>(repetition.period, 1);
+    for (std::size_t k = i; k < i + shown; ++k) text += line(rows[k].cells);
+    if (repetition.rows > 0) text += describe_repetition(rows, i, repetition);
+    i += shown + repetition.rows;
   }
   return text;
 }

@@ -315,8 +315,8 @@ std::uint64_t collective_fingerprint(const Plan& plan);
 std::string title_of(const Operation& op, const Layout& layout);
 std::string_view name_of(StreamId stream);
 /// The operations as a table: number, stream, operation, reads, writes, waits. If there are more than three micro-batches, only
-/// the first two and the last one are shown. If an operation reads or writes more than six buffers, only two of these buffers
-/// are shown.
+/// the first two and the last one are shown. Operations that are repeated for other blocks are shown once. If an operation
+/// reads or writes more than six buffers, only two of these buffers are shown.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, indexed by BufferRole. memory_by_role() counts device memory, with activations at their peak; the sum is
 /// Plan::peak_bytes. offloaded_by_role() counts offloaded state; the sum is Plan::offloaded_bytes().

@@ -134,7 +134,7 @@ void BpeTrainer::add(std::string_view text) {
   }
 }
 
-nlohmann::ordered_json BpeTrainer::train() const {
+nlohmann::ordered_json BpeTrainer::train(const std::function<void(std::size_t tokens)>& progress) const {
   std::vector<std::pair<std::string, std::uint64_t>> words(words_.begin(), words_.end());
   std::sort(words.begin(), words.end());
   Neighbours neighbours(words);
@@ -145,6 +145,7 @@ nlohmann::ordered_json BpeTrainer::train() const {
   std::unordered_map<std::string, TokenId> known;
   for (std::size_t i = 0; i < texts.size(); ++i) known.emplace(texts[i], narrow<TokenId>(i));
   while (special_tokens_.size() + texts.size() < vocab_size_) {
+    if (progress) progress(special_tokens_.size() + texts.size());
     const auto pair = neighbours.most_frequent();
     if (!pair) break;
     const std::string &left = texts[static_cast<std::size_t>(pair->first)],

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,8 +27,9 @@ class BpeTrainer {
   static CutRules cuts() { return {.at_space = true, .at_line_end = true, .after_any_letter = true}; }
   /// Returns the tokenizer in the form of tokenizer.json. Each learned token joins the two tokens that are most often adjacent
   /// in words. If several pairs are equally frequent, the pair with the lowest ids is joined. Training ends early if no pair
-  /// occurs twice (Sennrich et al. 2016, algorithm 1). The same texts give the same tokenizer in any order.
-  nlohmann::ordered_json train() const;
+  /// occurs twice (Sennrich et al. 2016, algorithm 1). The same texts give the same tokenizer in any order. `progress` is
+  /// called with the number of tokens before each join.
+  nlohmann::ordered_json train(const std::function<void(std::size_t tokens)>& progress = nullptr) const;
 
  private:
   std::size_t vocab_size_;

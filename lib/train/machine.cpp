@@ -76,14 +76,15 @@ ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator&
 
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 std::optional<kernels::Quantization> base_type, const ComputingRank& rank, Communicator& world,
-                const ExecutorOptions& execution, const CommOptions& comm) {
+                const ExecutorOptions& execution, const CommOptions& comm, const ByteProgress& progress) {
   TransformerConfig config = source.config();
   config.base_type = base_type;
   agree(world, [&] { check_sharding(config, sharding, world.size()); });
   model.emplace(std::move(config), sharding, world, traits_of(rank.device->kind(), rank.cpus.threads));
   Executor& executor = model->allocate(*rank.device, execution, comm);
-  agree(world,
-        [&] { load_parameters(source, model->model().parameters(), model->layout(), model->shard(), executor.parameters()); });
+  agree(world, [&] {
+    load_parameters(source, model->model().parameters(), model->layout(), model->shard(), executor.parameters(), {}, progress);
+  });
   executor.publish_parameters();
 }
 

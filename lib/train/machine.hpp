@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
 #include "fsdp/sharded_model.hpp"
@@ -36,11 +37,11 @@ ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator&
 /// As start_rank(), but without a device, for a plan that is only printed. Collective over world.
 ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
 /// Makes the model of `source` with `sharding` and, if `base_type` is set, quantized matrices in the blocks; allocates it on
-/// the rank's device and loads its weights, so that it is ready for forward passes. Collective over world. Throws
-/// CollectiveError.
+/// the rank's device and loads its weights, so that it is ready for forward passes. `progress` is that of this rank's part.
+/// Collective over world. Throws CollectiveError.
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 std::optional<kernels::Quantization> base_type, const ComputingRank& rank, Communicator& world,
-                const ExecutorOptions& execution = {}, const CommOptions& comm = {});
+                const ExecutorOptions& execution = {}, const CommOptions& comm = {}, const ByteProgress& progress = nullptr);
 
 /// Stores `flops`, the FLOP/s of one core of this host, in a file in $XDG_CACHE_HOME/fsdp or ~/.cache/fsdp. If the file has a
 /// higher rate, keeps that rate, because `flops` was then measured while other work was running. Write errors are ignored.

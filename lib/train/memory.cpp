@@ -75,18 +75,23 @@ MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sh
 
 std::string describe_beside_plan(const MemoryAccount& m) {
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
-  const auto part = [&](std::size_t n, const char* what) { return n == 0 ? "" : format("{} {}, ", bytes(n), what); };
+  const auto part = [&](std::size_t n, const char* what) { return n == 0 ? "" : format("    {} {}\n", bytes(n), what); };
   const std::string host = part(m.offloaded, "offloaded") + part(m.through_host, "of staging for collectives") +
                            part(m.snapshot, "for the copy that a save writes") + part(m.trace, "for the trace") +
-                           format("{} for tokens that are read ahead", bytes(m.batch));
+                           format("    {} for tokens that are read ahead\n", bytes(m.batch));
   if (is_host(m.device))
-    return format("  outside the plan: {} of staging for communication, about {} of workspace for matrix products, {}\n",
-                  bytes(m.staging), bytes(m.gemm), host);
+    return format(
+        "  outside the plan:\n"
+        "    {} of staging for communication\n"
+        "    about {} of workspace for matrix products\n{}",
+        bytes(m.staging), bytes(m.gemm), host);
   return format(
-      "  outside the plan: {0} of workspace for matrix products, {1} of staging for sums{5}\n"
-      "  estimate for the driver's context, libraries{6}, not measured: {2}\n"
+      "  outside the plan:\n"
+      "    {0} of workspace for matrix products\n"
+      "    {1} of staging for sums{5}\n"
+      "    {2} for the driver's context, libraries{6}, an estimate\n"
       "  GPU memory in total: {3}\n"
-      "  host memory: {4}\n",
+      "  host memory:\n{4}",
       bytes(m.gemm), bytes(m.staging), bytes(m.context), bytes(m.total()), host,
       m.backend ? format(" by {}", m.backend->name) : "", m.backend ? format(" and {}'s own buffers", m.backend->name) : "");
 }

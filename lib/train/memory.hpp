@@ -47,7 +47,7 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
 /// The account of this rank of `sharded`; `node` is the communicator of this rank's node.
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node);
-/// Describes the memory outside the plan, in one line on a CPU and four lines on a GPU.
+/// Describes the memory outside the plan, in lines like "    16.0 KiB of staging for communication".
 std::string describe_beside_plan(const MemoryAccount& memory);
 
 /// The estimated workspace of matrix products of this type, outside the plan.

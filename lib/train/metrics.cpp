@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/system.hpp"
 #include "files/json.hpp"
 #include "train/options.hpp"
@@ -35,16 +36,31 @@ nlohmann::json quantile(std::vector<float>& values, double share) {
   return *place;
 }
 
+/// Formats a number in `width` characters, with at most `decimals` decimals, or fewer if it is large. A number that is too
+/// large for that, or that would be shown as zero, gets an exponent, as in "2e-05".
+std::string fit(double number, std::size_t width, int decimals) {
+  const bool vanishes = number != 0 && std::abs(number) < 0.5 * std::pow(10, -decimals);
+  std::string text = format("{:>{}.{}f}", number, width, decimals);
+  while (text.size() > width && decimals > 0) text = format("{:>{}.{}f}", number, width, --decimals);
+  const std::string power = format("{:>{}.0e}", number, width);
+  return text.size() > width || (vanishes && power.size() == width) ? power : text;
+}
+
+/// An update's number, as wide as that of the last update. The last update is unknown if it is 0.
+std::string step_text(std::uint64_t step, std::uint64_t max_step) {
+  return format("{:>{}}", step, max_step > 0 ? std::to_string(max_step).size() : 5);
+}
+
 }  // namespace
 
-std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s) {
-  const std::string in_loss = format_count(m.tokens_per_second),
-                    all = m.positions_per_second > 0 ? format_count(m.positions_per_second) : in_loss;
-  std::string line = format("step {}{}  loss {:.4f}  gnorm {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s{}", m.step,
-                            max_step > 0 ? format("/{}", max_step) : "", m.loss, m.gradient_norm, m.learning_rate, m.ms, all,
-                            all == in_loss ? "" : format(" ({} in the loss)", in_loss));
-  if (m.mfu) line += format("  mfu {:.1f} %", 100 * *m.mfu);
-  for (const auto& [name, number] : m.numbers) line += format("  {} {:.4g}", name, number);
+std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s, bool in_loss) {
+  const double all = m.positions_per_second > 0 ? m.positions_per_second : m.tokens_per_second;
+  std::string line = format("step {}{}  loss {}  gnorm {}  lr {:.2e}  {} ms  {:>6} tok/s", step_text(m.step, max_step),
+                            max_step > 0 ? format("/{}", max_step) : "", fit(m.loss, 6, 4), fit(m.gradient_norm, 5, 3),
+                            m.learning_rate, fit(std::round(m.ms), 6, 0), format_count(all));
+  if (in_loss) line += format(" ({:>6} in the loss)", format_count(m.tokens_per_second));
+  if (m.mfu) line += format("  mfu {} %", fit(100 * *m.mfu, 4, 1));
+  for (const auto& [name, number] : m.numbers) line += format("  {} {:>10.4g}", name, number);
   if (m.step < max_step) line += format("  eta {}", format_duration(eta_s));
   return line;
 }
@@ -53,6 +69,7 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
     : active_(active),
       log_interval_(log_interval),
       format_(format),
+      out_(out),
       bar_("train", ProgressBar::Unit::count, out),
       age_s_(process_age_s()) {
   if (active_ && !file.empty()) file_ = MetricsFile(file);
@@ -67,14 +84,14 @@ void Metrics::write(nlohmann::json line) {
   if (tensorboard_) {
     tensorboard_->add(line["time"], line["step"], tensorboard_scalars(line, ranks_));
     if (tensorboard_->failed()) {
-      bar_.line(format("warning: cannot write to {} any more; the run continues without it", tensorboard_->path().string()));
+      warn(format("cannot write to {} any more; the run continues without it", tensorboard_->path().string()));
       tensorboard_.reset();
     }
   }
   if (!file_.is_open()) return;
   if (!line.contains("process_s")) line["process_s"] = 1e-3 * std::round(1e3 * (age_s_ + since_made_.seconds()));
   if (!file_.append(json_text(line) + "\n"))  // training continues without the file
-    bar_.line(format("warning: cannot write to {} any more; the run continues without it", file_.path().string()));
+    warn(format("cannot write to {} any more; the run continues without it", file_.path().string()));
 }
 
 /// Prints a line of the metrics on stderr in the format that the user chose.
@@ -97,7 +114,12 @@ void Metrics::say(const std::string& text) {
   if (active_) bar_.line(text);
 }
 
-void Metrics::warn(const std::string& text) { say("warning: " + with_option_names(text)); }
+void Metrics::warn(const std::string& text) {
+  const std::string warning = printable(with_option_names(text));
+  if (!active_ || std::find(warnings_.begin(), warnings_.end(), warning) != warnings_.end()) return;
+  warnings_.push_back(warning);
+  bar_.line(warning_line(warning, out_));
+}
 
 void Metrics::start(const StartMetrics& m) {
   if (!active_) return;
@@ -108,14 +130,13 @@ void Metrics::start(const StartMetrics& m) {
     const TakenUp taken = take_up_metrics(file_.path(), {(*m.options)["save-dir"], m.step, m.sequences, wall_s() - age_s});
     before_ = taken.before;
     if (taken.clock_went_back)
-      bar_.line(
-          format("warning: the times in {} go backwards (the clock was set back), so the time between the starts is unknown",
-                 file_.path().string()));
+      warn(format("the times in {} go backwards (the clock was set back), so the time between the starts is unknown",
+                  file_.path().string()));
     if (!taken.problem.empty())
-      bar_.line(
-          format("warning: {} already has lines for updates after step {}, which this run repeats; these lines stay as they "
-                 "are ({}), so these updates are in the file twice",
-                 file_.path().string(), m.step, taken.problem));
+      warn(format(
+          "{} already has lines for updates after step {}, which this run repeats; these lines stay as they are ({}), so these "
+          "updates are in the file twice",
+          file_.path().string(), m.step, taken.problem));
     else if (taken.lost > 0)
       bar_.line(format("{} lines of {} are for updates after step {}, which this run repeats; their type is now 'lost'",
                        taken.lost, file_.path().string(), m.step));
@@ -171,10 +192,11 @@ void Metrics::train(const TrainMetrics& m) {
   count_update(here_.useful_s, m.ms);
   update_ms_.push_back(static_cast<float>(m.ms));
   spent_ms_ += m.ms;
+  in_loss_ += m.ms * m.tokens_per_second, computed_ += m.ms * m.positions_per_second;
   const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
   const double eta_s = mean_s * static_cast<double>(max_step_ > m.step ? max_step_ - m.step : 0);
   if (m.step % log_interval_ == 0 || m.step == first_step_ + 1 || m.step == max_step_)
-    print(line, step_line(m, max_step_, eta_s));
+    print(line, step_line(m, max_step_, eta_s, in_loss_ < 0.99 * computed_));  // padding at the end of a pass does not matter
   write(std::move(line));
   if (shows_bar() && max_step_ > 0)
     bar_.update(static_cast<double>(m.step), static_cast<double>(max_step_),
@@ -208,13 +230,12 @@ void Metrics::skip(const SkipMetrics& m) {
 }
 
 void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds) {
-  const bool is_long = active_ && seconds > 10 && !shows_bar() && std::exchange(last_validating_, step) != step;
-  if (!shows_bar() && !is_long) return;
+  if (!active_) return;
   const std::string text = format("validating after step {}, batch {} of {}", step, done, batches);
-  if (is_long)
-    say(text);
-  else
-    bar_.update(static_cast<double>(done), static_cast<double>(batches), text);
+  if (shows_bar()) return bar_.update(static_cast<double>(done), static_cast<double>(batches), text);
+  if (seconds < next_validating_s_) return;
+  next_validating_s_ = 2 * seconds;
+  bar_.line(text);
 }
 
 void Metrics::valid(const ValidMetrics& m) {
@@ -223,8 +244,9 @@ void Metrics::valid(const ValidMetrics& m) {
   const nlohmann::json line = {{"type", "valid"},         {"step", m.step},     {"loss", m.loss},
                                {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}};
   write(line);
-  print(line, format("valid {}  loss {:.4f}  ppl {:.2f}  {} tokens  {:.0f} ms", m.step, m.loss, std::exp(m.loss),
-                     format_count(static_cast<double>(m.tokens)), m.ms));
+  print(line, format("valid {}  loss {}  ppl {}  {:>6} tokens  {} ms", step_text(m.step, max_step_), fit(m.loss, 6, 4),
+                     fit(std::exp(m.loss), 5, 2), format_count(static_cast<double>(m.tokens)), fit(std::round(m.ms), 6, 0)));
+  next_validating_s_ = first_validating_s;
 }
 
 void Metrics::sample(std::uint64_t step, const std::string& prompt, const std::string& text) {
@@ -250,8 +272,9 @@ void Metrics::restore(std::uint64_t step, const std::string& source, double ms, 
          {"ms", ms},
          {"bytes_read", bytes_read},
          {"file_bytes", file_bytes}});
-  bar_.line(format("restored step {} from {} in {}; a rank reads at most {} of {}", step, source, format_duration(1e-3 * ms),
-                   format_bytes(static_cast<double>(bytes_read)), format_bytes(static_cast<double>(file_bytes))));
+  bar_.line(
+      wrapped(format("restored step {} from {} in {}; a rank reads at most {} of {}", step, source, format_duration(1e-3 * ms),
+                     format_bytes(static_cast<double>(bytes_read)), format_bytes(static_cast<double>(file_bytes)))));
 }
 
 void Metrics::stop(std::uint64_t step, const std::string& reason) {
@@ -292,6 +315,8 @@ void Metrics::end(const EndMetrics& m) {
                      !m.energy.gpus         ? "processors"
                      : !m.energy.processors ? "GPUs"
                                             : "processors and GPUs"));
+  if (!warnings_.empty()) bar_.line("warnings of this run:");
+  for (const std::string& warning : warnings_) bar_.line("  " + excerpt(warning, 110));
   if (!m.next.empty()) bar_.line(m.next);
 }
 

@@ -119,8 +119,8 @@ class Metrics {
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
   void skip(const SkipMetrics& m);
-  /// Shows the progress of a validation in the bar. Without a bar, prints one line for a validation that has taken more than
-  /// ten seconds.
+  /// Shows the progress of a validation in the bar. Without a bar, prints a line after ten seconds, and then each time that the
+  /// duration has doubled.
   void validating(std::uint64_t step, std::size_t done, std::size_t batches, double seconds);
   void valid(const ValidMetrics& m);
   /// A text that the model generated after `prompt`.
@@ -136,7 +136,8 @@ class Metrics {
   void end(const EndMetrics& m);
   /// Prints a line on stderr; the metrics file does not get it.
   void say(const std::string& text);
-  /// Prints a warning, in which option names replace the quantities in backquotes (see OptionTable::name_options()).
+  /// Prints a warning, in which option names replace the quantities in backquotes (see OptionTable::name_options()). A warning
+  /// that was printed before is not printed again. The closing lines repeat all warnings, shortened to a line each.
   void warn(const std::string& text);
 
  private:
@@ -149,6 +150,7 @@ class Metrics {
   bool active_;
   std::size_t log_interval_;
   LogFormat format_;
+  std::FILE* out_;
   MetricsFile file_;
   std::unique_ptr<TensorBoardFile> tensorboard_;  // null: none
   int ranks_ = 1;
@@ -158,13 +160,16 @@ class Metrics {
   double age_s_;                          // age of the process when since_made_ was started
   Timer since_made_;
   std::uint64_t first_step_ = 0, max_step_ = 0;
-  std::uint64_t last_validating_ = 0;  // the latest update for which validating() has printed a line
-  double spent_ms_ = 0;                // total time of the updates of this start
+  static constexpr double first_validating_s = 10;
+  double next_validating_s_ = first_validating_s;  // validating() prints its next line after this time
+  double spent_ms_ = 0;                            // total time of the updates of this start
+  double in_loss_ = 0, computed_ = 0;              // tokens of this start that count in the loss, and all tokens
+  std::vector<std::string> warnings_;
 };
 
-/// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03  412 ms  9.93 k tok/s  eta 3:58 min". If only some tokens count in the
-/// loss: "9.93 k tok/s (2.50 k in the loss)". If max_step is 0, the last step is unknown: "step 120". The numbers of a user's
-/// program are appended.
-std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s);
+/// "step 120/700  loss 2.3412  gnorm 0.532  lr 1.90e-03     412 ms  9.93 k tok/s  eta 3:58 min". Except for the last one, each
+/// field has the same width for all numbers. If `in_loss` is true, shows how many tokens count in the loss: "9.93 k tok/s (2.50
+/// k in the loss)". If max_step is 0, the last step is unknown: "step   120". The numbers of a user's program are appended.
+std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_s, bool in_loss = false);
 
 }  // namespace fsdp

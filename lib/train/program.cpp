@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "base/system.hpp"
+#include "base/terminal.hpp"
 #include "comm/launcher.hpp"
 #include "train/common_options.hpp"
 
@@ -20,7 +21,8 @@ namespace {
 /// Prints with one write, so that the lines of several ranks do not mix.
 void print_problem(const std::string& program, const std::string& where, const std::string& message, const Wording& wording) {
   std::fflush(stdout);
-  const std::string text = format("{}: {}{}\n", program, where, printable(wording ? wording(message) : message));
+  const std::string text = format("{} {}{}\n", Terminal(stderr).coloured(program + ":", Colour::red), where,
+                                  printable(wording ? wording(message) : message));
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }

@@ -135,8 +135,8 @@ void Reporter::finish(const std::string& next) {
   const std::size_t process = world.max(process_peak_bytes() - machine_.start_bytes);
   const bool on_cpu = is_host(memory_.device);
   const std::size_t total = memory_.total();
-  std::string expected =
-      format("{} expected: the plan's buffers, and {} outside the plan", bytes(total + borrowed), bytes(total - memory_.plan));
+  std::string expected = format("{} expected:\n                      the plan's buffers, and {} outside the plan",
+                                bytes(total + borrowed), bytes(total - memory_.plan));
   if (borrowed > 0)
     expected += format(",\n                      and {} in other ranks' slots, which the system also counts for this process",
                        bytes(borrowed));

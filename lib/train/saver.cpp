@@ -65,8 +65,8 @@ void Saver::link_best() {
     fsdp::link_best(options_.folder, validations->best_update);
     linked_ = validations->best_update;
   } catch (const std::exception& problem) {  // training continues
-    loop_.log.say(format("warning: {} does not name the best step, that of update {} ({})",
-                         (options_.folder / best_name).string(), validations->best_update, problem.what()));
+    loop_.log.warn(format("{} does not name the best step, that of update {} ({})", (options_.folder / best_name).string(),
+                          validations->best_update, problem.what()));
   }
 }
 
@@ -79,7 +79,7 @@ void Saver::finish() {
   link_best();
   if (options_.keep_last == 0 || loop_.world.rank() != 0) return;
   const std::string problem = remove_old_checkpoints(options_.folder, options_.keep_last, options_.keep_every);
-  if (!problem.empty()) loop_.log.say("warning: " + problem);
+  if (!problem.empty()) loop_.log.warn(problem);
 }
 
 }  // namespace fsdp

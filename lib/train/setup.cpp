@@ -9,7 +9,7 @@
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
-#include "base/program.hpp"
+#include "base/progress.hpp"
 #include "base/system.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
@@ -122,16 +122,23 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   ShardedModel& model = loop.model;
   Executor& executor = model.executor();
   const auto& parameters = model.model().parameters();
+  const auto load = [&](const char* what, const auto& work) {  // rank 0 shows the progress of its own part
+    with_progress(what, [&](const ByteProgress& progress) { work(loop.world.rank() == 0 ? progress : nullptr); });
+  };
   if (origin.checkpoint) {
     std::vector<ShardState> wanted = executor.states();
     std::erase_if(wanted, [&](const ShardState& state) {
       if (state.name == average_state) return !has_average(*origin.checkpoint);  // then it begins below
       return loop.options.reset_optimizer && state.name != parameters_state;
     });
-    load_states(*origin.checkpoint, parameters, model.layout(), model.shard(), wanted);
+    load("loading the checkpoint", [&](const ByteProgress& progress) {
+      load_states(*origin.checkpoint, parameters, model.layout(), model.shard(), wanted, progress);
+    });
     if (origin.base)
-      load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(),
-                      only_units(executor.parameters(), model.layout(), false), origin.fresh);
+      load("loading the base model", [&](const ByteProgress& progress) {
+        load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(),
+                        only_units(executor.parameters(), model.layout(), false), origin.fresh, progress);
+      });
     std::size_t fresh = 0;
     for (const Unit& unit : model.layout().units())
       for (const std::size_t p : unit.parameters) {
@@ -142,7 +149,10 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
     if (fresh > 0 && !loop.options.reset_optimizer)
       loop.log.warn(format("{} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
   } else if (origin.pretrained) {
-    load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), executor.parameters(), origin.fresh);
+    load("loading the model", [&](const ByteProgress& progress) {
+      load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), executor.parameters(), origin.fresh,
+                      progress);
+    });
     executor.initialize_parameters(loop.options.seed, origin.fresh);
     if (origin.adapter) {
       std::vector<bool> fresh;
@@ -267,13 +277,22 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
     return a.parameters.size() == b.parameters.size() && a.numel == b.numel && a.padded_numel == b.padded_numel &&
            a.types == b.types;
   };
-  for (std::size_t first = 0, last; first < units.size(); first = last + 1) {
-    for (last = first; last + 1 < units.size() && alike(units[first], units[last + 1]);) ++last;
-    const Unit& unit = units[first];
-    const std::string name = last == first ? unit.name : format("{} to {} (each)", unit.name, units[last].name);
-    std::printf("  %-30s %4zu tensors  %12zu elements  %12zu with padding  %s\n", name.c_str(), unit.parameters.size(),
-                unit.numel, unit.padded_numel,
-                format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
+  for (std::size_t first = 0, end; first < units.size(); first = end) {
+    std::size_t period = 1;  // of units that are repeated: a block has one, or several
+    end = first + 1;
+    for (std::size_t p = 1; p <= 3; ++p) {
+      std::size_t last = first + p;
+      while (last < units.size() && alike(units[last - p], units[last])) ++last;
+      last -= (last - first) % p;
+      if (last > end && last - first > p) period = p, end = last;
+    }
+    for (std::size_t u = first; u < first + period; ++u) {
+      const Unit &unit = units[u], &other = units[end - period + u - first];
+      const std::string name = u + period == end ? unit.name : format("{} to {} (each)", unit.name, other.name);
+      std::printf("  %-30s %4zu tensors  %12zu elements  %12zu with padding  %s\n", name.c_str(), unit.parameters.size(),
+                  unit.numel, unit.padded_numel,
+                  format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
+    }
   }
   std::printf("memory plan per rank:\n%s%soperations of one update:\n%s\n%s", describe_memory(model.plan()).c_str(),
               describe_beside_plan(memory).c_str(), describe_operations(model.plan(), model.plan().update, layout).c_str(),
@@ -314,41 +333,40 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   const Plan& plan = model.plan();
   const Transformer& transformer = model.transformer();
   const bool on_cpu = is_host(machine.kind);
-  run.log.say(format("fsdp {}: {}, {}{}", version_string(), machine.device->description(),
-                     on_cpu ? format("{} per rank, {}, ",
-                                     plural(machine.cpus.threads, "thread") +
-                                         (run.options.cpu.communication_thread ? " and one for communication" : ""),
-                                     kernels::gemm_description())
-                            : std::string(),
-                     run.world.description()));
+  const auto say = [&](const std::string& line) { run.log.say(wrapped(line)); };
+  say(format("fsdp {}: {}, {}{}", version_string(), machine.device->description(),
+             on_cpu ? format("{} per rank, ", plural(machine.cpus.threads, "thread") +
+                                                  (run.options.cpu.communication_thread ? " and one for communication" : ""))
+                    : std::string(),
+             run.world.description()));
+  if (on_cpu) say("matrix products by " + kernels::gemm_description());
   if (machine.measured_peak)
-    run.log.say(
+    say(
         format("MFU refers to {:.0f} GFLOP/s of all ranks in {}, measured just now and stored for later runs; if other "
                "programs were running, measure again with fsdp-bench gemm",
                *machine.peak_flops / 1e9, name_of(run.options.sharding.types.parameter)));
   if (const DType type = run.options.sharding.types.parameter; on_cpu && !kernels::multiplies(type))
-    run.log.say(
-        format("warning: {} matrix products convert their operands to fp32 here (this CPU has no instructions for that type): "
+    run.log.warn(
+        format("{} matrix products convert their operands to fp32 here (this CPU has no instructions for that type): "
                "memory and transfers are halved, but a step takes longer than with --precision fp32",
                name_of(type)));
   const BatchCut cut = batch_cut(run.options, run.world);
   std::size_t trained = 0;
   for (const Unit& unit : model.layout().units()) trained += unit.trainable ? unit.numel : 0;
-  run.log.say(format("model: {} parameters{}, {}, width {}; strategy {} over {}; {} of {} tokens per update",
-                     format_count(static_cast<double>(transformer.parameter_count())),
-                     trained == transformer.parameter_count()
-                         ? ""
-                         : format(" ({}, {:.3g} %, trained, the others frozen)", format_count(static_cast<double>(trained)),
-                                  100 * static_cast<double>(trained) / static_cast<double>(transformer.parameter_count())),
-                     plural(transformer.blocks(), "block"), transformer.config().width, model.placement().name,
-                     plural(run.world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
+  say(format("model: {} parameters{}, {}, width {}; strategy {} over {}; {} of {} tokens per update",
+             format_count(static_cast<double>(transformer.parameter_count())),
+             trained == transformer.parameter_count()
+                 ? ""
+                 : format(" ({}, {:.3g} %, trained, the others frozen)", format_count(static_cast<double>(trained)),
+                          100 * static_cast<double>(trained) / static_cast<double>(transformer.parameter_count())),
+             plural(transformer.blocks(), "block"), transformer.config().width, model.placement().name,
+             plural(run.world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
   if (const Lora& lora = transformer.config().lora; lora.rank > 0)
-    run.log.say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {} with checksum {}", lora.rank,
-                       lora.scale(), plural(adapters_of_block(transformer), "projection"), base->path,
-                       checksum_text(base->sum)));
+    say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {} with checksum {}", lora.rank, lora.scale(),
+               plural(adapters_of_block(transformer), "projection"), base->path, checksum_text(base->sum)));
   const int shard_ranks = model.mesh().shard->size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes(run, machine, model);
-  if (traffic && run.world.size() > 1) run.log.say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
+  if (traffic && run.world.size() > 1) say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
   const nlohmann::json options = to_json(run.options);
   nlohmann::json more = start_fields(run, machine, model);
@@ -370,7 +388,8 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   const FlightNote note(loop.flight, "prepare the run", 0);
   require_memory(loop, machine, memory);
   Executor& executor = loop.model.allocate(*machine.device, loop.options.execution, loop.options.comm);
-  if (const std::string& data = loop.model.mesh().data_description; !data.empty()) loop.log.say("collectives of GPUs: " + data);
+  if (const std::string& data = loop.model.mesh().data_description; !data.empty())
+    loop.log.say(wrapped("collectives of GPUs: " + data));
   executor.note_operations(&loop.flight);
   const Timer timer;
   agree(loop.world, [&] { fill_shard(loop, origin); });

@@ -9,10 +9,9 @@
 #include <thread>
 #include <utility>
 
-#include <unistd.h>
-
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/terminal.hpp"
 
 namespace fsdp {
 
@@ -59,7 +58,7 @@ void announce_stop(int signal) {
   if (outlook.update_s >= 0) text += format("; the last update took {}", format_duration(outlook.update_s));
   if (outlook.save_s >= 0) text += format("; the last save took {}", format_duration(outlook.save_s));
   text += "\n";
-  if (isatty(fileno(out))) text.insert(0, "\r\x1b[K");  // overwrites a progress bar, which is drawn again
+  if (Terminal(out).draws()) text.insert(0, "\r\x1b[K");  // overwrites a progress bar, which is drawn again
   std::fwrite(text.data(), 1, text.size(), out);
   std::fflush(out);
   announcement.reset();

@@ -108,14 +108,15 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
                                        .chat = run.options.chat,
                                        .documents = needs_documents(data_cut(run.options)),
                                        .folder = text_tokens(run.options),
-                                       .vocab_size = origin.config.vocab_size},
+                                       .vocab_size = origin.config.vocab_size,
+                                       .warn = [&](const std::string& text) { run.log.warn(text); }},
                                       stop);
         } catch (const TokenizingStopped& request) {
           stopped = request.what();
         }
       },
       [&] { return watch.poll().stop > 0; });
-  for (const std::string& line : said) run.log.say(line);
+  for (const std::string& line : said) run.log.say(wrapped(line));
   if (restart_process_peak()) {
     machine.start_bytes = std::min(machine.start_bytes, process_peak_bytes());
     machine.measured_since = "its texts were tokenized";

@@ -41,6 +41,18 @@ BOOST_AUTO_TEST_CASE(names_are_listed) {
   BOOST_TEST(list_of({"a", "b", "c", "d", "e", "f"}) == "a, b, c and 3 more");
 }
 
+BOOST_AUTO_TEST_CASE(long_lines_are_broken) {
+  std::string words = "some";
+  for (int i = 0; i < 23; ++i) words += " word";
+  BOOST_TEST(wrapped(words) == words);  // 119 characters
+  BOOST_TEST(wrapped(words + "s") == words.substr(0, 114) + "\n  words");
+  words[88] = ',', words[68] = ';';
+  BOOST_TEST(wrapped(words + "s") == words.substr(0, 89) + "\n  " + words.substr(90) + "s");
+  const std::string path(200, 'x');  // cannot be broken
+  BOOST_TEST(wrapped(path) == path);
+  BOOST_TEST(wrapped("read from " + path + " there") == "read from\n  " + path + " there");
+}
+
 BOOST_AUTO_TEST_CASE(a_misspelt_word_finds_its_neighbour) {
   const std::vector<std::string> words = {"batch-size", "update-freq", "lr"};
   BOOST_TEST(nearest("batchsize", words) == "batch-size");

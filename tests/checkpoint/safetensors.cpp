@@ -75,7 +75,10 @@ std::vector<std::string> load(const fs::path& folder, int shards) {
   for (int shard = 0; shard < shards; ++shard) {
     UnitValues values = room(layout, 0);
     try {
-      load_parameters(*source, parameters, layout, shard, {"parameters", spans(values)});
+      std::size_t reported = 0, total = 0;
+      load_parameters(*source, parameters, layout, shard, {"parameters", spans(values)}, {},
+                      [&](std::size_t done, std::size_t all) { reported = done, total = all; });
+      BOOST_TEST((reported > 0 && reported == total));
       said.emplace_back();
     } catch (const UserError& error) {
       said.emplace_back(error.what());

@@ -37,7 +37,11 @@ void check_load(const fs::path& folder, const Run& saved, const Run& target) {
     for (std::size_t s = 0; s < state_names.size(); ++s) values.push_back(room(layout, padding, s > 0));
     std::vector<ShardState> states;
     for (std::size_t s = 0; s < values.size(); ++s) states.push_back({state_names[s], spans(values[s])});
-    load_states(*reader, parameters, layout, shard, states);
+    std::size_t reported = 0, total = 0;
+    load_states(*reader, parameters, layout, shard, states, [&](std::size_t done, std::size_t all) {
+      BOOST_TEST((done >= reported && done <= all));
+      reported = done, total = all;
+    });
     std::size_t own = 0;
     for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const Slice& slice : layout.slices(unit, shard)) own += slice.range.size();
@@ -46,6 +50,8 @@ void check_load(const fs::path& folder, const Run& saved, const Run& target) {
                           state_names[s] << ", " << saved.strategy << " " << saved.world_size << " to shard " << shard << " of "
                                          << layout.shards());
     BOOST_TEST(reader->bytes_read() == own * state_names.size() * sizeof(float));
+    BOOST_TEST(reported == reader->bytes_read());
+    BOOST_TEST(total == reported);
   }
 }
 

@@ -98,6 +98,23 @@ BOOST_AUTO_TEST_CASE(long_lines_go_on_below) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(operations_of_equal_blocks_are_shown_once) {
+  // By hand: with one slot, each block is gathered, computed and released before the next one.
+  const Drawn one = draw("full", 32, {.parameter_slots = 1});
+  BOOST_TEST(times(one.operations, "forward block 3\n") == 0u);
+  BOOST_TEST(times(one.operations, " are like ") == 3u, one.operations);  // forward, backward, optimizer
+  // The length does not grow with the number of blocks, and few blocks are all shown.
+  for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid"})
+    for (const bool recomputes : {false, true})
+      for (const std::size_t micro_batches : {1, 3}) {
+        const PlanOptions options = {.micro_batches = micro_batches, .checkpoint_activations = recomputes};
+        const Drawn many = draw(strategy, 100, options);
+        BOOST_TEST(lines_of(many.operations) == lines_of(draw(strategy, 30, options).operations));
+        BOOST_TEST(lines_of(many.operations) < 110 * micro_batches, many.operations);
+        BOOST_TEST(times(draw(strategy, 3, options).operations, " are like ") == 0u);
+      }
+}
+
 BOOST_AUTO_TEST_CASE(the_middle_micro_batches_are_left_out) {
   const Drawn three = draw("hybrid", 2, {.micro_batches = 3});
   BOOST_TEST(times(three.picture, "[H ]") == 3u);

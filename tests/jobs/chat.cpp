@@ -58,7 +58,7 @@ std::vector<std::string> options(const std::string& name, const std::string& mor
 double evaluate(const fs::path& folder, int np, const std::string& words) {
   const Outcome outcome = run(folder, mpirun(np, "fsdp-evaluate", split("one valid --tokens-per-sample 70 --json " + words)));
   must(outcome);
-  return json::parse(outcome.output)["loss"];
+  return json::parse(outcome.output.substr(outcome.output.find('{')))["loss"];
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ std::vector<json> lines(const Outcome& outcome) {
   std::vector<json> all;
   std::istringstream stream(outcome.output);
   for (std::string line; std::getline(stream, line);)
-    if (!line.starts_with("warning: ") && !line.starts_with("from the model's")) all.push_back(json::parse(line));
+    if (line.starts_with("{")) all.push_back(json::parse(line));
   return all;
 }
 

@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(evaluation_names_its_precision_and_can_have_that_of_trainin
     const Outcome same = evaluate("--bf16"), fp32 = evaluate("");
     BOOST_TEST_REQUIRE(same.code == 0, same.output);
     BOOST_TEST(!same.says("was trained in"), same.output);
-    const json result = json::parse(same.output);
+    const json result = json::parse(same.output.substr(same.output.find('{')));
     BOOST_TEST(result["precision"] == "bf16");
     BOOST_TEST(std::abs(result["loss"].get<double>() - validated) < 1e-6);
     BOOST_TEST(fp32.times_said("was trained in bf16, and is evaluated in fp32; --precision bf16 gives the same losses as "

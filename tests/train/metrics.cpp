@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
     metrics.start({"0.1 (abc)", 4, "full", &options, 124439808, 1000, 10, 13, 2, NodeTraffic{2, 5000, 3000}});
     for (std::uint64_t step = 11; step <= 13; ++step)
       metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, 2.5, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
-    for (const double seconds : {1, 11, 12}) metrics.validating(13, static_cast<std::size_t>(seconds), 40, seconds);
+    for (const double seconds : {1, 11, 12, 23}) metrics.validating(13, static_cast<std::size_t>(seconds), 40, seconds);
     metrics.valid({13, 2.5, 511, 20});
     metrics.save(13, "checkpoints/step-00000013", 1200, 300);
     metrics.restore(10, "checkpoint x", 5, 1000, 3000);
@@ -71,14 +71,73 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(train.at("mfu").is_null());
 
   const std::string text = read_file(folder / "err");
-  CHECK_CONTAINS(text, "step 11/13 ");                                            // the first of the run
-  CHECK_CONTAINS(text, "\nvalidating after step 13, batch 11 of 40\nvalid 13 ");  // once, and only if it takes long
-  CHECK_CONTAINS(text, "step 12/13  loss 2.3412  gnorm 0.100  lr 1.90e-03  412 ms  9.93 k tok/s  eta 412 ms\n");
+  CHECK_CONTAINS(text, "step 11/13 ");  // the first of the run
+  CHECK_CONTAINS(text, "\nvalidating after step 13, batch 11 of 40\nvalidating after step 13, batch 23 of 40\nvalid 13 ");
+  CHECK_CONTAINS(text, "step 12/13  loss 2.3412  gnorm 0.100  lr 1.90e-03     412 ms  9.93 k tok/s  eta 412 ms\n");
   CHECK_CONTAINS(text, "step 13/13 ");  // the last
   const TrainMetrics masked = {.step = 5, .tokens_per_second = 993.05, .ms = 412, .mfu = 0.3, .positions_per_second = 9930.5};
-  CHECK_CONTAINS(step_line(masked, 5, 0), "  9.93 k tok/s (993 in the loss)  mfu 30.0 %");
+  CHECK_CONTAINS(step_line(masked, 5, 0, true), "  9.93 k tok/s (   993 in the loss)  mfu 30.0 %");
   CHECK_CONTAINS(text, "stopping after step 13 (SIGUSR1)");
   CHECK_CONTAINS(text, "continue with the same command\n");
+}
+
+BOOST_AUTO_TEST_CASE(columns_are_aligned_whatever_the_numbers_are) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  const std::pair<std::string, double> score = {"score", -0.00012345};
+  const std::string usual = step_line({.step = 120,
+                                       .loss = 2.3412,
+                                       .learning_rate = 1.9e-3,
+                                       .gradient_norm = 0.532,
+                                       .tokens_per_second = 9930.5,
+                                       .ms = 412.3,
+                                       .mfu = 0.195,
+                                       .numbers = {&score, 1}},
+                                      100000, 60, true);
+  BOOST_TEST(
+      usual ==
+      "step    120/100000  loss 2.3412  gnorm 0.532  lr 1.90e-03     412 ms  9.93 k tok/s (9.93 k in the loss)  mfu 19.5 %  "
+      "score -0.0001234  eta 60.0 s");
+  const auto places = [](const std::string& line) {  // of the names, and of the units
+    std::vector<std::size_t> all;
+    for (const char* name :
+         {"/100000 ", " loss ", " gnorm ", " lr ", " ms ", " tok/s (", " in the loss)", " mfu ", " % ", " score ", " eta "})
+      all.push_back(line.find(name));
+    return all;
+  };
+  for (const double x : {0.0, 3e-9, 0.4, 1.0, 9.99996, 11.0312, 99.97, 345.6, 12345.6, 999999.0, 3e9, 1e30, nan, infinity}) {
+    const std::pair<std::string, double> number = {"score", x};
+    const std::string line = step_line({.step = x > 1 && x < 1e5 ? static_cast<std::uint64_t>(x) : 7,
+                                        .loss = x,
+                                        .learning_rate = x < 1e9 ? x : 0,
+                                        .gradient_norm = x,
+                                        .tokens_per_second = x < 1e10 ? x : 0,
+                                        .ms = x,
+                                        .mfu = x < 1.2 ? x : 0.5,
+                                        .positions_per_second = x < 1e10 ? 3 * x : 0,
+                                        .numbers = {&number, 1}},
+                                       100000, 60, true);
+    BOOST_TEST(places(line) == places(usual), boost::test_tools::per_element());
+    BOOST_TEST_MESSAGE(line);
+  }
+  CHECK_CONTAINS(step_line({.step = 1, .loss = 11.03127, .gradient_norm = 12.2021, .mfu = {}}, 1, 0),
+                 "  loss 11.031  gnorm 12.20  ");
+  CHECK_CONTAINS(step_line({.step = 1, .loss = 3e-5, .gradient_norm = 2e6, .mfu = {}}, 1, 0), "  loss  3e-05  gnorm 2e+06  ");
+}
+
+BOOST_AUTO_TEST_CASE(a_warning_is_printed_once_and_again_at_the_end) {
+  const TemporaryFolder folder;
+  {
+    const Printed out(folder / "err");
+    Metrics metrics({}, 1, true, out.file);
+    metrics.warn("the data are \x1b odd; use a smaller `micro-batch`");
+    metrics.warn("the data are \x1b odd; use a smaller `micro-batch`");
+    metrics.warn("something long: " + std::string(200, 'x'));
+    metrics.end({7, 3500, 0, 0, "done"});
+  }
+  const std::string first = "the data are  odd; use a smaller --batch-size\n", second = "something long: ";
+  BOOST_TEST(read_file(folder / "err") == "warning: " + first + "warning: " + second + std::string(200, 'x') +
+                                              "\nend of step 7: 3.50 k tokens\nwarnings of this run:\n  " + first + "  " +
+                                              second + std::string(94, 'x') + "...\ndone\n");
 }
 
 BOOST_AUTO_TEST_CASE(a_resumed_run_appends_below_a_line_that_was_cut_off) {
