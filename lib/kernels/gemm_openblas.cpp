@@ -1,6 +1,7 @@
 // OpenBLAS's products of matrices. Each product is divided among OpenMP's threads here, and each thread calls OpenBLAS for its
 // part, for two reasons: the parts depend only on the shape and the number of threads, so that a result does not depend on
-// timing, and every build of OpenBLAS (serial, with OpenMP or with threads of its own) does the same.
+// timing, and builds of OpenBLAS with OpenMP and with threads of their own do the same. A serial build is refused: its memory
+// for packed blocks has no lock, and if several threads call it at once, results are wrong (seen with Debian's version 0.3.21).
 //
 // OpenBLAS has memory for packed blocks per call that runs at the same time. It allocates this memory at the first call and
 // keeps it.
@@ -47,10 +48,21 @@ void multiply_part(const Operands& o, const float* a, const float* b, float* out
               stride(o.ldo));
 }
 
+/// Lets each call compute in its own thread. Throws UserError if several threads cannot call this build of OpenBLAS at once.
+bool prepare_library() {
+  if (openblas_get_parallel() == OPENBLAS_SEQUENTIAL)
+    throw UserError(
+        "the OpenBLAS that was loaded is a serial build (if several threads use it at once, its results are wrong); install "
+        "one "
+        "with threads, such as Debian's libopenblas0-pthread");
+  openblas_set_num_threads(1);
+  return true;
+}
+
 }  // namespace
 
 void library_multiply(const Operands& o, const float* a, const float* b, float* out) {
-  [[maybe_unused]] static const bool one_thread_per_call = (openblas_set_num_threads(1), true);
+  [[maybe_unused]] static const bool is_ready = prepare_library();
   const std::size_t parts = static_cast<std::size_t>(omp_in_parallel() ? 1 : omp_get_max_threads()),
                     row_parts = rows_of_grid(o.m, o.n, parts), column_parts = parts / row_parts;
 #pragma omp parallel for schedule(static) if (parts > 1)
@@ -76,6 +88,7 @@ std::size_t library_workspace_bytes(std::size_t m, std::size_t n, std::size_t th
 }
 
 std::string library_description() {
+  prepare_library();                                      // a run prints this at its start, so that it does not fail later
   const std::string_view config = openblas_get_config();  // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..."
   return format("{}, {}", config.substr(0, config.find(' ', config.find(' ') + 1)), openblas_get_corename());
 }
