@@ -33,7 +33,7 @@ fsdp_option(FSDP_WERROR "Treat warnings as errors" OFF ON)
 fsdp_option(FSDP_UNITY_BUILD "Compile the files of a layer together: a whole build takes about half the time, a change of one file longer" OFF ON)
 # Their defaults depend on what is found: the library for matrix products, in CMakeLists.txt, and a list of words, in tests/CMakeLists.txt.
 list(APPEND fsdp_options FSDP_BLAS FSDP_MPIRUN_OPTIONS)
-if(CMAKE_TOOLCHAIN_FILE)  # tools/aarch64.cmake, and the tests of a cross-build
+if(CMAKE_TOOLCHAIN_FILE MATCHES "/tools/aarch64\\.cmake$")  # those of tools/aarch64
   list(APPEND fsdp_options FSDP_AARCH64_ROOT FSDP_NATIVE_BIN)
 endif()
 

@@ -11,9 +11,9 @@
 // Errors. A rank that throws in or between collectives must not leave the others waiting: it calls abort() and then ends. From
 // then on, collectives throw GroupAborted, also collectives that are already waiting. With `threads/` and `shm/`, this applies
 // to the collectives of all ranks; with `nodes/`, to those of all ranks of the same node; with `mpi/`, only to those of the
-// rank that called abort(). main() prints the error and calls MpiSession::abort_job, which ends the other processes. If a
-// process does not arrive at a collective within CommOptions::timeout_s, the ranks that wait for that process throw
-// CollectiveTimeout, which names it.
+// rank that called abort(). main() prints the error and calls MpiSession::abort_job, which ends the other processes; after
+// GroupAborted it first gives the rank that failed the time to do so. If a process does not arrive at a collective within
+// CommOptions::timeout_s, the ranks that wait for that process throw CollectiveTimeout, which names it.
 #pragma once
 
 #include <array>

@@ -38,7 +38,7 @@ void end_job(MpiSession& session, const std::string& program, const Wording& wor
   try {
     throw;
   } catch (const GroupAborted&) {
-    // The rank that failed says why and ends this process. It may take up to 10 s (let_others_report_first()).
+    // The rank that failed reports why and ends this process. Before that it may wait for 10 s (let_others_report_first()).
     std::this_thread::sleep_for(std::chrono::seconds(15));
   } catch (...) {
   }

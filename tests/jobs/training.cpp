@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(what_was_trained_is_evaluated_and_sampled) {
                                               "--batch-size",
                                               "4",
                                               "--lr",
-                                              "1e-2",
+                                              "5e-3",
                                               "--warmup-updates",
                                               "10",
                                               "--clip-norm",
@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(what_was_trained_is_evaluated_and_sampled) {
   BOOST_TEST(std::abs(loss(2, "model") - sharded) < 1e-6);
   const Outcome sample =
       tool("fsdp-generate", {"model", "--prompt", "all work", "--max-new-tokens", "60", "--temperature", "0"});
-  BOOST_TEST(sample.says("all work and no play makes jack a dull boy\n"));  // what follows differs between processors
+  BOOST_TEST(sample.says("all work and no play makes jack a dull boy\nall work"));
   BOOST_TEST(tool("fsdp-generate", {"checkpoints", "--prompt", "all", "--seed", "4"}).output ==
              tool("fsdp-generate", {"model.h5", "--prompt", "all", "--seed", "4"}).output);
 }

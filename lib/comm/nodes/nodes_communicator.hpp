@@ -30,7 +30,7 @@ class NodesCommunicator final : public GroupMember {
  public:
   /// Rank r of `flat` is rank r % intra_node.size() of `intra_node` and rank r / intra_node.size() of `inter_node`.
   /// `intra_node` and `inter_node` have more than one rank. `timeout_s` is the time limit of `flat` and `inter_node`; that of
-  /// `intra_node` is limit_within_a_node(timeout_s). Not collective.
+  /// `intra_node`, if it shares memory, is limit_within_a_node(timeout_s). Not collective.
   NodesCommunicator(std::unique_ptr<Communicator> flat, std::unique_ptr<Communicator> intra_node,
                     std::unique_ptr<Communicator> inter_node, double timeout_s);
   /// 0 stays 0: no limit.

@@ -31,7 +31,7 @@ class Fsdp(CMakePackage, CudaPackage):
     depends_on("mpi@3.1:", type=("build", "link", "run"))
     depends_on("hdf5@1.10: ~mpi", type=("build", "link"))
     depends_on("onednn@2:", when="target=x86_64:", type=("build", "link"))
-    depends_on("openblas@0.3:", when="target=aarch64:", type=("build", "link"))
+    depends_on("openblas@0.3: threads=pthreads", when="target=aarch64:", type=("build", "link"))
     depends_on("boost@1.74: +program_options", type=("build", "link"))
     depends_on("boost@1.74: +test", type=("build", "test"))
     depends_on("fmt@9:", type=("build", "link"))
