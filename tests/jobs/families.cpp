@@ -85,8 +85,10 @@ BOOST_DATA_TEST_CASE(a_folder_is_trained_and_written_back, boost::unit_test::dat
                 of_folder = run(folder, mpirun(2, "fsdp-evaluate", split("out" + rest)));
   BOOST_TEST_REQUIRE(of_saves.code == 0, of_saves.output);
   BOOST_TEST_REQUIRE(of_folder.code == 0, of_folder.output);
-  const auto loss = [](const Outcome& outcome) { return json::parse(outcome.output.substr(outcome.output.find('{')))["loss"]; };
-  BOOST_TEST(loss(of_saves) == loss(of_folder));
+  const auto loss_of = [](const Outcome& outcome) {
+    return json::parse(outcome.output.substr(outcome.output.find('{')))["loss"];
+  };
+  BOOST_TEST(loss_of(of_saves) == loss_of(of_folder));
 }
 
 // If the embedding is tied, the padding token's row is still trained as a row of the output layer. The expected numbers

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include <boost/test/results_collector.hpp>
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 
@@ -37,10 +38,22 @@ struct Outcome {
   }
 };
 
+/// The folder of this process's test cases. It is removed at the end, unless one of them failed.
+inline fs::path folder_of_jobs() { return fs::temp_directory_path() / ("fsdp-jobs-" + std::to_string(getpid())); }
+
+struct RemoveFoldersOfPassed {
+  void teardown() {
+    namespace boost_test = boost::unit_test;
+    std::error_code ignored;
+    if (boost_test::results_collector.results(boost_test::framework::master_test_suite().p_id).passed())
+      fs::remove_all(folder_of_jobs(), ignored);
+  }
+};
+BOOST_TEST_GLOBAL_FIXTURE(RemoveFoldersOfPassed);
+
 /// A separate, empty folder for each test case.
 inline fs::path fresh_folder() {
-  const fs::path folder = fs::temp_directory_path() / ("fsdp-jobs-" + std::to_string(getpid())) /
-                          boost::unit_test::framework::current_test_case().p_name.get();
+  const fs::path folder = folder_of_jobs() / boost::unit_test::framework::current_test_case().p_name.get();
   fs::remove_all(folder);
   fs::create_directories(folder);
   return folder;
