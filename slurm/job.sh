@@ -202,6 +202,7 @@ requeue() {
     echo "the job has gone back into the queue $restarts times, as MAX_RESTARTS allows; $again"
   else
     echo "Slurm has stopped the job because $1; it goes back into the queue"
+    write_reason "$1"
     scontrol requeue "$job_name" || echo "Slurm refuses that; $again" >&2
   fi
 }
@@ -238,12 +239,31 @@ run_once() { # run_once PROGRAM WORDS...
   exit "$status"
 }
 
-# report WORDS...: writes the page of a run that was killed before it could write it, into its save folder.
-report() {
-  local folder
+# find_metrics WORDS...: sets `metrics` to the run's metrics file and `page` to its page; empty if the run has none.
+metrics="" page=""
+find_metrics() {
+  local config
   [[ -x $FSDP_BIN/fsdp-plan && -x $FSDP_BIN/fsdp-report ]] || return 0
-  folder=$("$FSDP_BIN/fsdp-plan" "$@" --print-config 2>/dev/null | sed -n 's/^save-dir = //p') || return 0
-  if [[ -s $folder/metrics.jsonl ]]; then "$FSDP_BIN/fsdp-report" "$folder" --out "$folder/report.html" || true; fi
+  config=$("$FSDP_BIN/fsdp-plan" "$@" --print-config 2>/dev/null) || return 0
+  metrics=$(sed -n 's/^log-file = //p' <<<"$config")
+  page=$(sed -n 's/^save-dir = //p' <<<"$config")
+  metrics=${metrics:-$page/metrics.jsonl} page=$page/report.html
+  if [[ $config == *$'\n'"no-report = true"* ]]; then page=""; fi
+}
+
+# Writes why Slurm has ended this start into the metrics, for the page.
+write_reason() {
+  local line
+  [[ -f $metrics ]] || return 0
+  line=$(printf '{"type":"scheduler","reason":"%s","slurm_job":"%s","time":%s}' "$1" "$job_name" "$(date +%s)")
+  [[ -z $(tail -c 1 "$metrics") ]] || line=$'\n'$line   # a run that was killed may have left an incomplete line
+  echo "$line" >>"$metrics" || true
+}
+
+# Writes the page, which a run that was killed could not write, and which does not have the scheduler's reason.
+write_report() {
+  [[ -n $page && -f $metrics ]] || return 0
+  "$FSDP_BIN/fsdp-report" "$metrics" --out "$page" || true
 }
 
 train() { # train WORDS...
@@ -257,6 +277,7 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   command=("$FSDP_BIN/fsdp-train" "$@")
   if [[ -n $job_name ]] && ((STOP_BEFORE > 0)); then command+=(--stop-before "${STOP_BEFORE}s"); fi
   echo "job ${job_name:-none}, start $((restarts + 1)), on ${SLURM_JOB_NODELIST:-this host}: ${command[*]}"
+  find_metrics "$@"
   watch_first_node
   $warned || run_step   # the warning may come before the run starts
   while has_lost_a_node; do
@@ -267,6 +288,7 @@ MAX_RESTARTS; see above what it has done, and submit it again"
       break
     fi
     echo "continuing on them from the last checkpoint, in this job"
+    write_reason "a node has died or was released"
     # If MPI noticed first, Slurm (22.05) never ends the dead step, which occupies the resources that the new step needs.
     step_options+=(--overlap --mem=0)
     # mpirun finds the nodes from these variables.
@@ -295,6 +317,6 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   else
     echo "failed with exit code $status; see the messages above" >&2
   fi
-  [[ $status =~ ^(0|2|75)$ ]] || report "$@"
+  [[ $status =~ ^(0|2|75)$ ]] || write_report
   exit "$status"
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "files/input_file.hpp"
 #include "report/run_report.hpp"
 #include "report/trace_figure.hpp"
 #include "report/tuning_figure.hpp"
@@ -26,10 +27,10 @@ struct Mode {
 };
 constexpr std::array<Mode, 3> modes = {{{"streams", Queues::streams}, {"thread", Queues::thread}, {"one", Queues::one}}};
 
-/// Reads TITLE@MODE=FILE, TITLE=FILE or FILE. A title may have '=' and '@', too.
+/// Reads TITLE@MODE=FILE, TITLE=FILE or FILE. A title may have '=' and '@', too, and so may the path of a file that exists.
 TitledFile titled_file_of(const std::string& argument) {
   const std::size_t equals = argument.rfind('=');
-  if (equals == std::string::npos) return {"", argument, {}};
+  if (equals == std::string::npos || kind_of(argument) != PathKind::missing) return {"", argument, {}};
   TitledFile file{argument.substr(0, equals), argument.substr(equals + 1), {}};
   if (file.path.empty()) throw UserError(format("'{}' names no file (it ends after its '='); give TITLE=FILE", argument));
   const std::size_t at = file.title.rfind('@');
@@ -38,7 +39,7 @@ TitledFile titled_file_of(const std::string& argument) {
       std::find_if(modes.begin(), modes.end(), [&](const Mode& one) { return one.name == file.title.substr(at + 1); });
   if (mode == modes.end())
     throw UserError(
-        format("'{}' ends in no mode that is known (a title with '@' is TITLE@streams, TITLE@thread or TITLE@one); "
+        format("'{}' has an unknown mode (a title with '@' is TITLE@streams, TITLE@thread or TITLE@one); "
                "leave out '@', or name one of these modes",
                file.title));
   file.title.erase(at);
@@ -73,9 +74,14 @@ Figure draw_timeline_of(const FigureOptions& options, const Files& files) {
 Figure draw_losses_of(const FigureOptions&, const Files& files) {
   std::vector<std::filesystem::path> paths;
   for (const TitledFile& file : files) paths.emplace_back(file.path);
-  std::vector<Run> runs = find_runs(paths).runs;
-  for (std::size_t i = 0; i < files.size() && files.size() == runs.size(); ++i)
-    if (!files[i].title.empty()) runs[i].name = files[i].title;
+  std::vector<Run> runs = read_named_runs(paths);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (files[i].title.empty()) continue;
+    if (runs.size() != files.size())
+      throw UserError(format("the title '{}' cannot be given to one run (a metrics file has several); leave out the titles",
+                             files[i].title));
+    runs[i].name = files[i].title;
+  }
   return draw_losses(runs);
 }
 

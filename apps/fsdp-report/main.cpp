@@ -1,10 +1,8 @@
 // fsdp-report: shows how runs went: as a page, in a terminal, as a table, or as files for TensorBoard. It is one process, needs
 // no MPI launcher, and reads only what runs have written.
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +17,7 @@
 #include "base/format.hpp"
 #include "base/options.hpp"
 #include "base/program.hpp"
+#include "base/terminal.hpp"
 #include "files/json.hpp"
 #include "fsdp-report/figure.hpp"
 #include "report/run_report.hpp"
@@ -52,7 +51,7 @@ OptionTable report_option_table(Command& o) {
   table.path("out", "FILE", o.out, "The page, or the drawing of --figure.")
       .unset("report.html; with --figure: standard output");
   table.flag("text", o.text, "Instead draw loss and speed in the terminal, as wide as it is.");
-  table.flag("follow", o.follow, "With --text: draw again every two seconds, until the run ends or Ctrl-C.");
+  table.flag("follow", o.follow, "With --text: draw again every two seconds, until the run is done, or Ctrl-C.");
   table.path("csv", "FILE", o.csv, "Instead write a line for each update and validation, with commas between the values.")
       .unset("no table");
   table
@@ -60,12 +59,24 @@ OptionTable report_option_table(Command& o) {
             "Instead write event files for TensorBoard, with the tags of torchtitan; several runs get a folder each in DIR.")
       .unset("no event files");
   add_figure_options(table, o.figure);
+  table.then([&o](const OptionTable& given) {
+    const auto refuse = [&](const char* name, std::string_view why, std::string_view advice) {
+      if (given.given(name)) throw UserError(format("--{} changes nothing ({}); {}", name, why, advice));
+    };
+    if (!o.figure.figure.empty())
+      for (const char* name : {"text", "follow", "csv", "tensorboard"}) refuse(name, "there is --figure", "leave one of them out");
+    if (o.text)
+      for (const char* name : {"out", "csv", "tensorboard"}) refuse(name, "--text prints to standard output", "leave one of them out");
+    else
+      refuse("follow", "there is no --text", "give --text, too");
+    if (!o.csv.empty() || !o.tensorboard.empty())
+      refuse("out", "--csv and --tensorboard name their own files", "leave it out");
+  });
   return table;
 }
 
 std::size_t terminal_width() {
-  winsize window{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) return window.ws_col;
+  if (const std::size_t width = Terminal(stdout).width(); width > 0) return width;
   const char* const columns = std::getenv("COLUMNS");
   const std::size_t width = columns ? std::strtoul(columns, nullptr, 10) : 0;
   return width > 0 ? std::min<std::size_t>(width, 1000) : 80;
@@ -81,45 +92,54 @@ bool has_unicode() {
   return false;
 }
 
+void print_notes(const std::vector<Run>& runs, std::FILE* out) {
+  for (const Run& run : runs)
+    for (const std::string& note : run.notes) print_to(out, "note: {}\n", printable(run.name + ": " + note));
+}
+
 void print_text(const Command& command, const std::vector<std::filesystem::path>& paths) {
-  const bool terminal = ::isatty(STDOUT_FILENO) != 0;
+  const bool draws = Terminal(stdout).draws();
   while (true) {
-    const FoundRuns found = find_runs(paths);
+    const std::vector<Run> runs = read_named_runs(paths);
     std::string out;
-    for (const Run& run : found.runs) {
-      out += text_report(run, terminal_width(), has_unicode());
-      for (const std::string& note : run.notes) out += format("note: {}\n", note);
-    }
-    if (command.follow && terminal) print_to(stdout, "\033[H\033[2J");
+    for (const Run& run : runs) out += text_report(run, terminal_width(), has_unicode());
+    if (command.follow && draws) print_to(stdout, "\033[H\033[2J");
     print_to(stdout, "{}", out);
+    print_notes(runs, stdout);
     std::fflush(stdout);
-    const bool ended =
-        std::all_of(found.runs.begin(), found.runs.end(), [](const Run& run) { return run.starts.back().has_end; });
-    if (!command.follow || ended) return;
+    if (!command.follow || std::all_of(runs.begin(), runs.end(), [](const Run& run) { return run.is_done(); })) return;
     std::this_thread::sleep_for(std::chrono::seconds(2));
   }
 }
 
+/// A run's name as the name of a folder.
+std::string folder_name(const Run& run) {
+  std::string name = run.name;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+
 void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
   for (const Run& run : runs) {
-    TensorBoardFile file(runs.size() == 1 ? command.tensorboard
-                                          : command.tensorboard / std::filesystem::path(run.name).relative_path());
+    TensorBoardFile file(runs.size() == 1 ? command.tensorboard : command.tensorboard / folder_name(run));
     std::ifstream lines(run.metrics);
     bool mine = false;
     int ranks = 1;
     for (std::string words; std::getline(lines, words);) {
       const nlohmann::json line = parse_json(words);
-      if (!line.is_object() || !line.contains("type")) continue;
-      if (line["type"] == "start") {
-        mine = !line.contains("save_folder") || !line["save_folder"].is_string() || line["save_folder"] == run.save_folder;
-        ranks = std::max(1, line.value("world_size", 1));
+      const double time = number_at(line, "time"), step = number_at(line, "step");
+      const double at = std::isfinite(time) ? time : 0;
+      if (text_at(line, "type") == "start") {
+        mine = text_at(line, "save_folder") == run.save_folder;
+        ranks = std::max(1, static_cast<int>(std::min<std::uint64_t>(whole_number(number_at(line, "world_size")), 1 << 30)));
+        if (mine) file.begin(at, whole_number(step) + 1);
+      } else if (mine && step >= 0) {
+        file.add(at, whole_number(step), tensorboard_scalars(line, ranks));
       }
-      if (!mine || !line.contains("step") || !line["step"].is_number_unsigned()) continue;
-      file.add(line.value("time", 0.0), line["step"], tensorboard_scalars(line, ranks));
     }
     if (file.failed())
-      throw UserError(format("cannot write '{}' (the disk is full); give another folder", file.path().string()));
-    print_to(stderr, "{}: {}\n", run.name, file.path().string());
+      throw UserError(format("cannot write all of '{}' (is the disk full?); give another folder", file.path().string()));
+    print_to(stderr, "{}: {}\n", printable(run.name), file.path().string());
   }
 }
 
@@ -135,19 +155,22 @@ int run(const Command& command) {
   if (command.runs.empty()) throw UserError("no run is named; give its save folder or its metrics file");
   const std::vector<std::filesystem::path> paths(command.runs.begin(), command.runs.end());
   if (command.text) return print_text(command, paths), exit_code::done;
-  const FoundRuns found = find_runs(paths);
-  for (const Run& run : found.runs)
-    for (const std::string& note : run.notes) print_to(stderr, "note: {}: {}\n", run.name, note);
-  if (!command.csv.empty()) {
-    write_text(command.csv, to_csv(found.runs));
-    print_to(stderr, "{}: {}\n", command.csv.string(), plural(found.runs.size(), "run"));
+  std::vector<Run> runs = read_named_runs(paths);
+  const std::string count = plural(runs.size(), "run");
+  if (!command.csv.empty() || !command.tensorboard.empty()) {
+    print_notes(runs, stderr);
+    if (!command.csv.empty()) {
+      write_text(command.csv, to_csv(runs));
+      print_to(stderr, "{}: {}\n", command.csv.string(), count);
+    }
+    if (!command.tensorboard.empty()) write_tensorboard(command, runs);
+    return exit_code::done;
   }
-  if (!command.tensorboard.empty()) write_tensorboard(command, found.runs);
-  if (command.csv.empty() && command.tensorboard.empty()) {
-    const std::filesystem::path out = command.out.empty() ? "report.html" : command.out;
-    write_page(found, out);
-    print_to(stderr, "{}: {}\n", out.string(), plural(found.runs.size(), "run"));
-  }
+  const FoundRuns found = with_parts(std::move(runs));
+  print_notes(found.runs, stderr);
+  const std::filesystem::path out = command.out.empty() ? "report.html" : command.out;
+  write_page(found, out);
+  print_to(stderr, "{}: {}\n", out.string(), count);
   return exit_code::done;
 }
 

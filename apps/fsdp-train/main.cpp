@@ -4,6 +4,7 @@
 
 #include "base/program.hpp"
 #include "base/system.hpp"
+#include "files/input_file.hpp"
 #include "report/run_report.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
@@ -14,15 +15,21 @@ namespace {
 
 using namespace fsdp;
 
-/// Writes the page of the run into its save folder. A run that trained is not a failure because its page is missing.
-void write_report(const TrainOptions& options) {
+/// Larger metrics take longer to read than a run has that is told to stop.
+constexpr std::uintmax_t most_before_stop = std::uintmax_t{256} << 20;
+
+/// Writes the page of the run into its save folder. A run that trained is not a failure because its page is missing. Metrics
+/// that go into a pipe or to a terminal are gone.
+void write_report(const TrainOptions& options, int code) {
   if (options.no_report || options.log_file.empty() || options.save.none || options.dry_run) return;
   const std::filesystem::path page = options.save.folder / "report.html";
   try {
-    write_page(find_runs({options.log_file}), page);
+    if (kind_of(options.log_file) != PathKind::file) return;
+    if (code == exit_code::stopped && std::filesystem::file_size(options.log_file) > most_before_stop) return;
+    write_page(with_parts(read_runs(options.log_file, options.save.folder)), page);
     print_to(stderr, "report: {}\n", page.string());
   } catch (const std::exception& error) {
-    print_to(stderr, "warning: no report is written ({})\n", error.what());
+    print_warning(format("no report is written ({})", with_option_names(error.what())));
   }
 }
 
@@ -41,7 +48,7 @@ int main(int argc, char** argv) {
     }
     const std::unique_ptr<Communicator> comm = agree(world, [&] { return session.world(command.options.comm); });
     const int code = train(command.options, *comm);
-    if (world.rank() == 0) write_report(command.options);
+    if (world.rank() == 0) write_report(command.options, code);
     return code;
   };
   return run_mpi_program(argc, argv, body, with_option_names);

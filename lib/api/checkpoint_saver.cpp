@@ -96,7 +96,12 @@ void CheckpointSaver::finish() {
   const std::unique_ptr<CheckpointSave> save = std::move(save_);
   save->finish();
   stall_s_ += timer.seconds();
-  if (log) log->save(update_, save->folder(), std::max(save->took_s(), stall_s_) * 1e3, stall_s_ * 1e3);
+  if (log)
+    log->save({.step = update_,
+               .folder = save->folder(),
+               .bytes = save->file_bytes(),
+               .ms = std::max(save->took_s(), stall_s_) * 1e3,
+               .stall_ms = stall_s_ * 1e3});
   keep_steps();
 }
 

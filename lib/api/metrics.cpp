@@ -137,7 +137,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
                     .ms = ms,
                     .mfu = {},
                     .loss_scale = scaler ? std::optional(scaler->scale) : std::nullopt,
-                    .comm_exposed_ms = executor.knows_times() ? std::optional(executor.times().exposed * 1e3) : std::nullopt,
+                    .times = executor.knows_times() ? std::optional(executor.times()) : std::nullopt,
                     .mem_peak_bytes = executor.peak_bytes(),
                     .positions_per_second = positions / inside.last_step_s,
                     .numbers = numbers});

@@ -136,6 +136,8 @@ class CheckpointSave {
   /// The time from the start of the save until the checkpoint was complete, in seconds; negative before that. Rank 0 knows the
   /// time at once, the other ranks after finish(). Not collective.
   double took_s() const;
+  /// The size of the ranks' files and of the index, in bytes, on rank 0 once it knows took_s(); else 0. Not collective.
+  std::uint64_t file_bytes() const;
   /// The checkpoint's folder.
   const std::filesystem::path& folder() const;
   /// Waits for the files of all ranks, and completes the checkpoint if rank 0's thread has not done so. Collective over world.

@@ -349,6 +349,7 @@ struct CheckpointSave::Job {
   FileSum sum = {};                             // of this rank's file, after it has been written
   FileSum index_sum = {};                       // of the index file, on rank 0
   Timer since_began = {};
+  std::atomic<std::uint64_t> file_bytes = 0;  // on rank 0, set before took_s
   std::atomic<double> took_s = -1;  // time of the save; negative until the checkpoint is complete and this rank knows that
   std::atomic<Stage> stage = Stage::working;
   std::mutex mutex = {};
@@ -436,6 +437,9 @@ struct CheckpointSave::Job {
         check_errno(::unlink(note_of(rank).c_str()) == 0 || errno == ENOENT, "remove " + note_of(rank).string());
       complete(names, index, sums, index_sum, norms());
     });
+    std::uint64_t bytes = index_sum.bytes;
+    for (const FileSum& file : sums) bytes += file.bytes;
+    file_bytes = bytes;
     took_s = since_began.seconds();
   }
   void require_permission() const {
@@ -541,6 +545,8 @@ CheckpointSave::~CheckpointSave() {
 CheckpointSave::Stage CheckpointSave::stage() const { return writer_ ? job_->stage.load() : Stage::done; }
 
 double CheckpointSave::took_s() const { return job_->took_s; }
+
+std::uint64_t CheckpointSave::file_bytes() const { return job_->file_bytes; }
 
 const std::filesystem::path& CheckpointSave::folder() const { return job_->names.final_folder; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -53,6 +54,17 @@ nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_ca
   return parsed<nlohmann::json>(text, watch);
 }
 nlohmann::ordered_json parse_ordered_json(std::string_view text) { return parsed<nlohmann::ordered_json>(text, nullptr); }
+
+double number_at(const nlohmann::json& object, const char* key) {
+  if (!object.is_object()) return std::numeric_limits<double>::quiet_NaN();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+std::string text_at(const nlohmann::json& object, const char* key) {
+  if (!object.is_object()) return {};
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
 
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes) {
   return parse_json(read_text_file(path, most_bytes));

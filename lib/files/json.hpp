@@ -24,6 +24,10 @@ nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t mos
 /// Returns the value as text, as dump() of the library does, but replaces bytes that are not UTF-8 by U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+/// The number of an object's key; NaN if `object` is no object or has no such number.
+double number_at(const nlohmann::json& object, const char* key);
+/// The text of an object's key; "" if `object` is no object or has no such text.
+std::string text_at(const nlohmann::json& object, const char* key);
 /// Returns a short text of the value for messages. NaN and infinite numbers are written as NaN, Infinity and -Infinity.
 std::string json_excerpt(const nlohmann::json& value);
 

@@ -5,13 +5,17 @@
 #include <ctime>
 #include <functional>
 #include <map>
-#include <numeric>
+#include <limits>
 #include <set>
+#include <utility>
 
 #include "base/format.hpp"
+#include "base/quantile.hpp"
 #include "files/json.hpp"
+#include "fsdp/plan.hpp"
 #include "report/page_style.hpp"
 #include "report/plot.hpp"
+#include "train/goodput.hpp"
 
 namespace fsdp {
 
@@ -20,13 +24,14 @@ namespace {
 using nlohmann::json;
 using Cells = std::vector<std::string>;
 
-constexpr double plot_width = 560, plot_height = 270;
+constexpr double plot_width = 400, plot_height = 250;
 
 std::string date_text(double seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
+  const auto time = static_cast<std::time_t>(std::min<std::uint64_t>(whole_number(seconds), 250'000'000'000));
   std::tm utc{};
   gmtime_r(&time, &utc);
-  return format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min);
+  return format("{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour,
+                utc.tm_min, utc.tm_sec);
 }
 
 std::string known(double value, const std::function<std::string(double)>& text) {
@@ -35,15 +40,8 @@ std::string known(double value, const std::function<std::string(double)>& text) 
 std::string percent(double share) { return format("{:.1f} %", 100 * share); }
 std::string loss_text(double loss) { return format("{:.4f}", loss); }
 
-double at(const json& object, const char* key) {
-  if (!object.is_object()) return not_known;
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : not_known;
-}
-std::string string_at(const json& object, const char* key) {
-  if (!object.is_object()) return {};
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+std::string value_text(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.is_null() ? "none" : json_text(value);
 }
 
 /// A table of text; the first row is its head. Cells are escaped.
@@ -58,26 +56,70 @@ std::string table(const std::vector<Cells>& rows) {
   return out + "</table></div>\n";
 }
 
-/// The rank that computed longest in an update, and the median one if it is another.
-std::vector<int> slowest_and_median_rank(const Trace& trace, std::uint64_t update) {
-  std::map<int, double> computing;
-  for (const Trace::Event& event : trace.events)
-    if (event.update == update && event.stream == "compute") computing[event.rank] += event.length_us;
-  std::vector<std::pair<double, int>> ranks;
-  for (const auto& [rank, time] : computing) ranks.emplace_back(time, rank);
-  if (ranks.empty()) return {trace.ranks.front()};
-  std::sort(ranks.begin(), ranks.end());
-  const int slowest = ranks.back().second, median = ranks[(ranks.size() - 1) / 2].second;
-  return slowest == median ? std::vector<int>{slowest} : std::vector<int>{slowest, median};
+/// A horizontal bar in parts, as wide as the largest bar that is drawn with it. A part below 0.05 % is left out.
+struct Bar {
+  struct Part {
+    std::string name;
+    double value;
+    std::size_t colour;  // of curve_colour()
+  };
+  std::string title;
+  std::vector<Part> parts;
+
+  double total() const {
+    double sum = 0;
+    for (const Part& part : parts)
+      if (part.value > 0) sum += part.value;
+    return sum;
+  }
+};
+std::string draw_bars(const std::vector<Bar>& bars, const std::function<std::string(double)>& text) {
+  double largest = 0;
+  for (const Bar& bar : bars) largest = std::max(largest, bar.total());
+  std::string out;
+  for (const Bar& bar : bars) {
+    if (!(bar.total() > 0)) continue;
+    out += format("<div class=\"bar\"><p>{}</p><div class=\"parts\" style=\"width:{:.3f}%\" role=\"img\" aria-label=\"{}\">",
+                  escaped(bar.title), 100 * bar.total() / largest, escaped(bar.title));
+    std::string legend;
+    for (const Bar::Part& part : bar.parts) {
+      const double share = part.value / bar.total();
+      if (!(share >= 5e-4)) continue;
+      out += format("<span style=\"width:{:.3f}%;background:{}\" title=\"{}: {}\"></span>", 100 * share,
+                    curve_colour(part.colour), escaped(part.name), escaped(text(part.value)));
+      legend += format("<li><i style=\"background:{}\"></i>{} {} ({})</li>", curve_colour(part.colour), escaped(part.name),
+                       escaped(text(part.value)), percent(share));
+    }
+    out += format("</div><ul class=\"legend\">{}</ul></div>\n", legend);
+  }
+  return out;
 }
+std::string ms_text(double ms) { return ms < 1000 ? format("{:.3g} ms", ms) : format_duration(1e-3 * ms); }
+
+/// The colours of what takes time; the same in all bars.
+enum : std::size_t { computing_colour, waiting_colour, validation_colour, data_colour, start_colour, save_colour, lost_colour };
+constexpr std::size_t other_colour = 7;
 
 std::string plot_element(const Plot& plot, double width = plot_width, double height = plot_height) {
   const auto drawn = draw(plot, width, height);
   if (!drawn) return {};
   return format("<figure>{}</figure>\n", drawn->svg.element(drawn->height, plot.title, drawn->attributes));
 }
+std::string plots_of(const std::string& elements) {
+  return elements.empty() ? "" : "<div class=\"plots\">" + elements + "</div>\n";
+}
 
 using UpdateColumn = std::vector<double> Updates::*;
+
+/// The curve of run `i` of several, or curve number `of_one` of one run.
+Curve curve_of(const std::vector<Run>& runs, std::size_t i, const std::string& what, std::size_t of_one, PlotPlace place) {
+  const bool several = runs.size() > 1;
+  return {.name = several ? runs[i].name : what,
+          .x = {},
+          .y = {},
+          .colour = curve_colour(several ? i : of_one, place),
+          .look = several && uses_dashes(i) ? Curve::Look::dashes : Curve::Look::line};
+}
 
 /// Training and validation of all runs; of one run also the largest loss of a rank.
 Plot plot_of_losses(const std::vector<Run>& runs, UpdateColumn x, std::vector<double> Run::*valid_x, PlotPlace place) {
@@ -85,26 +127,34 @@ Plot plot_of_losses(const std::vector<Run>& runs, UpdateColumn x, std::vector<do
   const bool several = runs.size() > 1;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Run& run = runs[i];
-    const auto colour = [&](std::size_t of_one) { return curve_colour(several ? i : of_one, place); };
-    if (!several && at(run.starts.back().line, "world_size") > 1)
-      plot.curves.push_back({.name = "largest over ranks",
-                             .x = run.updates.*x,
-                             .y = run.updates.largest_loss,
-                             .colour = colour(1),
-                             .look = Curve::Look::faint});
-    plot.curves.push_back({.name = several ? run.name : "training",
-                           .x = run.updates.*x,
-                           .y = run.updates.loss,
-                           .colour = colour(0),
-                           .look = uses_dashes(i) ? Curve::Look::dashes : Curve::Look::line});
-    if (!run.valid_loss.empty())
-      plot.curves.push_back({.name = several ? run.name + ", validation" : "validation",
-                             .x = run.*valid_x,
-                             .y = run.valid_loss,
-                             .colour = colour(2),
-                             .look = Curve::Look::points});
+    const auto add = [&](const std::string& name, std::size_t of_one, const std::vector<double>& values, Curve::Look look) {
+      Curve curve = curve_of(runs, i, name, of_one, place);
+      if (several && look == Curve::Look::points) curve.name += ", validation";
+      curve.x = look == Curve::Look::points ? run.*valid_x : run.updates.*x;
+      curve.y = values;
+      if (look != Curve::Look::line) curve.look = look;
+      plot.curves.push_back(std::move(curve));
+    };
+    if (!several && number_at(run.starts.back().line, "world_size") > 1)
+      add("largest over ranks", 1, run.updates.largest_loss, Curve::Look::faint);
+    add("training", 0, run.updates.loss, Curve::Look::line);
+    if (!run.valid_loss.empty()) add("validation", validation_colour, run.valid_loss, Curve::Look::points);
   }
   return plot;
+}
+
+/// The mean of the finite values among those `which` holds for.
+double mean(const std::vector<double>& values, const std::function<bool(std::size_t)>& which) {
+  double sum = 0, n = 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (std::isfinite(values[i]) && which(i)) sum += values[i], ++n;
+  return n > 0 ? sum / n : not_known;
+}
+/// The mean loss of the 50 updates, or fewer, up to `tokens`.
+double late_loss(const Updates& u, double tokens = std::numeric_limits<double>::infinity()) {
+  std::size_t end = u.size();
+  while (end > 0 && u.tokens[end - 1] > tokens) --end;
+  return mean(u.loss, [&](std::size_t i) { return i < end && i + 50 >= end; });
 }
 
 class Page {
@@ -117,14 +167,14 @@ class Page {
     for (const Run& run : runs_) title += (title.empty() ? "" : ", ") + run.name;
     header(title);
     notes();
-    if (runs_.size() > 1) differences();
+    if (several()) differences();
     summary();
+    starts();
     curves();
     time_of_updates();
     timeline();
     memory();
     saves();
-    goodput();
     stragglers();
     flights();
     samples();
@@ -138,9 +188,9 @@ class Page {
 
  private:
   bool several() const { return runs_.size() > 1; }
-  std::string label(std::size_t i, const std::string& what) const { return several() ? runs_[i].name : what; }
-  std::string paint(std::size_t i) const { return curve_colour(i); }
-  Curve::Look look(std::size_t i) const { return uses_dashes(i) ? Curve::Look::dashes : Curve::Look::line; }
+  /// "NAME: " if there are several runs.
+  std::string prefix(const Run& run) const { return several() ? run.name + ": " : ""; }
+  std::string heading(const Run& run) const { return several() ? format("<h3>{}</h3>", escaped(run.name)) : ""; }
 
   std::string sources() const {
     std::string out;
@@ -154,17 +204,22 @@ class Page {
     body_ += format("<section id=\"{}\"><h2>{}</h2>\n{}</section>\n", id, escaped(title), content);
   }
 
+  static std::string ranks_of(const RunStart& start) {
+    return known(number_at(start.line, "world_size"), [](double x) { return plural(whole_number(x), "rank"); });
+  }
+
   void header(const std::string& title) {
-    const Run& run = runs_[0];
-    const json& line = run.starts.back().line;
     std::string about;
     if (!several()) {
+      const Run& run = runs_[0];
+      const RunStart& newest = run.starts.back();
       const json shown = run.options();
-      about = format(
-          "{}{} parameters, strategy {} over {}", string_at(shown, "arch").empty() ? "" : string_at(shown, "arch") + ", ",
-          known(at(line, "parameters"), format_count), string_at(line, "strategy"),
-          plural(static_cast<std::uint64_t>(std::isfinite(at(line, "world_size")) ? at(line, "world_size") : 1), "rank"));
-      about += format("; last written {}", date_text(run.last_time));
+      for (const std::string& part :
+           {text_at(shown, "arch"),
+            known(number_at(newest.line, "parameters"), [](double x) { return format_count(x) + " parameters"; }),
+            text_at(shown, "precision"), "strategy " + text_at(newest.line, "strategy"), ranks_of(newest),
+            "last written " + date_text(run.last_time)})
+        about += (about.empty() || part.empty() ? "" : ", ") + part;
     }
     body_ += format("<header><h1>{}</h1><p>{}</p></header>\n", escaped(title), escaped(about));
   }
@@ -172,70 +227,165 @@ class Page {
   void notes() {
     std::string items;
     for (const Run& run : runs_)
-      for (const std::string& note : run.notes)
-        items += format("<li>{}</li>\n", escaped(several() ? run.name + ": " + note : note));
+      for (const std::string& note : run.notes) items += format("<li>{}</li>\n", escaped(prefix(run) + note));
     if (!items.empty()) body_ += format("<aside><strong>Notes</strong><ul>\n{}</ul></aside>\n", items);
   }
 
-  /// The options that are not the same in all runs.
+  /// The options that are not the same in all runs; those that only name files come last.
   void differences() {
+    static const std::set<std::string> of_files = {"log-file", "save-dir", "tensorboard", "trace"};
     std::set<std::string> keys;
     for (const Run& run : runs_)
-      if (const json shown = run.options(); shown.is_object())
-        for (const auto& [key, value] : shown.items()) keys.insert(key);
+      for (const json shown = run.options(); const auto& [key, value] : shown.items()) keys.insert(key);
     std::vector<Cells> rows = {{"option"}};
     for (const Run& run : runs_) rows[0].push_back(run.name);
-    const auto add = [&](const std::string& key, const std::function<std::string(const Run&)>& text) {
-      Cells row = {key};
-      for (const Run& run : runs_) row.push_back(text(run));
+    const auto add = [&](const std::string& name, const std::function<json(const Run&)>& of, const std::string& key) {
+      Cells row = {name};
+      for (const Run& run : runs_) {
+        const json from = of(run);
+        row.push_back(from.is_object() && from.contains(key) ? value_text(from[key]) : "–");
+      }
       if (std::any_of(row.begin() + 1, row.end(), [&](const std::string& cell) { return cell != row[1]; })) rows.push_back(row);
     };
-    for (const char* key : {"version", "world_size", "nodes"})
-      add(key, [&](const Run& run) {
-        const json& line = run.starts.back().line;
-        return line.contains(key) ? value_text(line[key]) : "–";
-      });
-    for (const std::string& key : keys)
-      add("--" + key, [&](const Run& run) {
-        const json shown = run.options();
-        return shown.is_object() && shown.contains(key) ? value_text(shown[key]) : "–";
-      });
+    const auto line = [](const Run& run) { return run.starts.back().line; };
+    const auto shown = [](const Run& run) { return run.options(); };
+    for (const char* key : {"version", "parameters", "world_size", "nodes"}) add(key, line, key);
+    for (const bool names_file : {false, true}) {
+      for (const std::string& key : keys)
+        if (of_files.contains(key) == names_file) add("--" + key, shown, key);
+      if (!names_file)
+        for (const char* key : {"host", "modules"}) add(key, line, key);
+    }
     section("differences", "What differs between the runs", rows.size() > 1 ? table(rows) : "<p>No option differs.</p>\n");
   }
 
-  static std::string value_text(const json& value) {
-    return value.is_string() ? value.get<std::string>() : value.is_null() ? "none" : json_text(value);
+  static std::string how_it_ended(const Run& run) {
+    const double wanted = number_at(run.options(), "max-update");
+    return format("{}{} updates: {}", run.updates.size() == 0 ? "0" : format("{:.0f}", run.updates.step.back()),
+                  wanted > 0 ? format(" of {:.0f}", wanted) : "", run.starts.back().why);
   }
 
+  /// One column for each run.
   void summary() {
-    std::vector<Cells> rows = {{"run", "updates", "tokens", "loss", "validation loss", "smallest", "tokens/s: p5", "median",
-                                "p95", "MFU: p5", "median", "p95", "ms: p5", "median", "p95", "starts", "skipped"}};
-    for (const Run& run : runs_) {
-      const Updates& u = run.updates;
-      const auto speed = [&](double share) { return known(quantile(u.positions_per_second, share), format_count); };
-      const auto mfu = [&](double share) { return known(quantile(u.mfu, share), percent); };
-      const auto ms = [&](double share) { return known(quantile(u.ms, share), [](double x) { return format("{:.4g}", x); }); };
-      const double smallest = quantile(run.valid_loss, 0);
-      rows.push_back({run.name, u.size() == 0 ? "0" : format("{:.0f}", u.step.back()),
-                      u.size() == 0 ? "0" : known(u.tokens.back(), format_count),
-                      u.size() == 0 ? "–" : known(u.loss.back(), loss_text),
-                      run.valid_loss.empty() ? "–" : known(run.valid_loss.back(), loss_text), known(smallest, loss_text),
-                      speed(0.05), speed(0.5), speed(0.95), mfu(0.05), mfu(0.5), mfu(0.95), ms(0.05), ms(0.5), ms(0.95),
-                      format("{}", run.starts.size()), format("{}", run.skipped.size())});
+    std::vector<Cells> rows = {{"run"}};
+    for (const Run& run : runs_) rows[0].push_back(run.name);
+    const auto row = [&](const std::string& name, const std::function<std::string(const Run&)>& text) {
+      Cells cells = {name};
+      for (const Run& run : runs_) cells.push_back(text(run));
+      if (std::any_of(cells.begin() + 1, cells.end(), [](const std::string& cell) { return cell != "–"; }))
+        rows.push_back(std::move(cells));
+    };
+    const auto spread = [&](const std::string& name, UpdateColumn column, const std::function<std::string(double)>& text) {
+      row(name, [&](const Run& run) {
+        const auto at = [&](double share) { return quantile(run.updates.*column, share); };
+        return std::isfinite(at(0.5)) ? format("{} ({} to {})", text(at(0.5)), text(at(0.05)), text(at(0.95))) : "–";
+      });
+    };
+    row("updates", how_it_ended);
+    row("tokens", [](const Run& run) { return run.updates.size() == 0 ? "–" : known(run.updates.tokens.back(), format_count); });
+    row("loss, mean of the last 50 updates", [](const Run& run) { return known(late_loss(run.updates), loss_text); });
+    if (several()) {
+      double common = std::numeric_limits<double>::infinity();
+      for (const Run& run : runs_) common = std::min(common, quantile(run.updates.tokens, 1));
+      if (std::isfinite(common))
+        row(format("the same after {} tokens", format_count(common)),
+            [&](const Run& run) { return known(late_loss(run.updates, common), loss_text); });
     }
+    row("validation loss, last", [](const Run& run) { return known(run.valid_loss.empty() ? not_known : run.valid_loss.back(), loss_text); });
+    row("validation loss, smallest", [](const Run& run) { return known(quantile(run.valid_loss, 0), loss_text); });
+    spread("tokens/s of all ranks: median (5 % to 95 %)", &Updates::positions_per_second, format_count);
+    spread("MFU: median (5 % to 95 %)", &Updates::mfu, percent);
+    spread("duration of an update: median (5 % to 95 %)", &Updates::ms, ms_text);
+    row("updates that took over twice the median", [](const Run& run) {
+      const double limit = 2 * quantile(run.updates.ms, 0.5);
+      double all = 0, slow = 0, n = 0;
+      for (const double ms : run.updates.ms)
+        if (ms > 0) all += ms, slow += ms > limit ? ms : 0, n += ms > limit ? 1 : 0;
+      return n > 0 ? format("{:.0f}, which took {} of the time of all updates", n, percent(slow / all)) : std::string("–");
+    });
+    row("goodput", [](const Run& run) {
+      const TimeSpent spent = spent_of(run);
+      return spent.running_s > 0 ? format("{} of {}", percent(spent.goodput()), format_duration(spent.running_s))
+                                 : std::string("–");
+    });
+    row("starts", [](const Run& run) { return format("{}", run.starts.size()); });
+    row("attempts that were left out", [](const Run& run) {
+      std::map<std::string, int> reasons;
+      for (const SkippedUpdate& skip : run.skipped) ++reasons[skip.reason];
+      std::string text;
+      for (const auto& [reason, n] : reasons) text += format("{}{} ({})", text.empty() ? "" : ", ", n, reason);
+      return text.empty() ? "–" : text;
+    });
     section("summary", "Summary", table(rows));
   }
 
-  Curve curve(std::size_t i, const std::string& what, const std::vector<double>& x, const std::vector<double>& y) const {
-    return {.name = label(i, what), .x = x, .y = y, .colour = paint(i), .look = look(i)};
+  /// How the time was spent, as far as the metrics say: without an end line, that of the earlier starts.
+  static TimeSpent spent_of(const Run& run) {
+    const RunStart& newest = run.starts.back();
+    const json& line = newest.has_end() ? newest.end : newest.line;
+    const char* const key = newest.has_end() ? "time_spent" : "so_far";
+    return time_spent_from_json(line.contains(key) ? line[key] : json());
   }
 
-  std::string loss_plot(const std::string& title, const std::string& x_name, UpdateColumn x,
-                        std::vector<double> Run::*valid_x) const {
-    Plot plot = plot_of_losses(runs_, x, valid_x, PlotPlace::page);
-    plot.title = title, plot.x_name = x_name;
-    add_marks(plot, x);
-    return plot_element(plot);
+  void starts() {
+    std::string out;
+    for (const Run& run : runs_) {
+      out += heading(run);
+      std::vector<Cells> rows = {{"start", "began", "ranks", "updates", "repeated later", "lasted", "ended", "changes"}};
+      for (std::size_t s = 0; s < run.starts.size(); ++s) {
+        const RunStart& start = run.starts[s];
+        const double age = number_at(start.line, "process_s");
+        rows.push_back({format("{}", s + 1), date_text(start.began), ranks_of(start),
+                        start.last > start.step ? format("{} to {}", start.step + 1, start.last) : "none",
+                        start.lost_updates > 0 ? plural(whole_number(start.lost_updates), "update") : "–",
+                        format_duration(std::max(0.0, start.ended - start.began + (age > 0 ? age : 0))), start.why,
+                        s == 0 ? "" : changes_between(run.starts[s - 1], start)});
+      }
+      out += table(rows);
+      const TimeSpent spent = spent_of(run);
+      const double parts = spent.useful_s + spent.lost_s + spent.skipped_s + spent.startup_s + spent.saves_s + spent.validation_s;
+      if (spent.running_s > 0)
+        out += draw_bars({{format("{} of running time{}: goodput {}", format_duration(spent.running_s),
+                                  run.starts.back().has_end() ? "" : " before the newest start", percent(spent.goodput())),
+                           {{"updates that count", spent.useful_s, computing_colour},
+                            {"updates done again", spent.lost_s, lost_colour},
+                            {"attempts left out", spent.skipped_s, waiting_colour},
+                            {"starting", spent.startup_s, start_colour},
+                            {"waiting for saves", spent.saves_s, save_colour},
+                            {"validation", spent.validation_s, validation_colour},
+                            {"between updates", spent.running_s - parts, other_colour}}}},
+                         format_duration);
+      const json& end = run.starts.back().end;
+      const double joules = number_at(end, "processors_j"), gpus = number_at(end, "gpus_j"),
+                   per_token = number_at(end, "joules_per_token");
+      if (std::isfinite(per_token))
+        out += format("<p>Energy of the newest start: {:.3g} J per token{}{}.</p>\n", per_token,
+                      std::isfinite(joules) ? format("; processors {:.4g} kJ", 1e-3 * joules) : "",
+                      std::isfinite(gpus) ? format("; GPUs {:.4g} kJ", 1e-3 * gpus) : "");
+    }
+    section("starts", "Starts and goodput", out);
+  }
+
+  /// The options, and the version, that are not the same in two starts; at most five.
+  static std::string changes_between(const RunStart& before, const RunStart& after) {
+    std::vector<std::string> changes;
+    const auto compare = [&](const json& old, const json& now, const std::string& dashes) {
+      if (!old.is_object() || !now.is_object()) return;
+      for (const auto& [key, value] : now.items())
+        if (old.contains(key) && old[key] != value)
+          changes.push_back(format("{}{}: {} → {}", dashes, key, value_text(old[key]), value_text(value)));
+    };
+    const auto parts = [](const RunStart& start) {
+      json of_both = json::object();
+      for (const char* key : {"version", "slurm_job"})
+        if (start.line.contains(key)) of_both[key] = start.line[key];
+      return of_both;
+    };
+    compare(parts(before), parts(after), "");
+    compare(before.line.value("options", json()), after.line.value("options", json()), "--");
+    std::string text;
+    for (std::size_t i = 0; i < changes.size() && i < 5; ++i) text += (i == 0 ? "" : ", ") + changes[i];
+    return changes.size() > 5 ? format("{} and {} more", text, changes.size() - 5) : text;
   }
 
   /// Marks the starts after the first one. Several runs have no marks: they could not be told apart.
@@ -247,17 +397,29 @@ class Page {
           std::upper_bound(run.updates.step.begin(), run.updates.step.end(), static_cast<double>(run.starts[s].step));
       if (after == run.updates.step.end()) continue;
       const auto index = static_cast<std::size_t>(after - run.updates.step.begin());
-      plot.marks.push_back({(run.updates.*x)[index], format("start {} after update {}; before it: {}", s + 1,
-                                                            run.starts[s].step, run.starts[s - 1].why)});
+      plot.marks.push_back({(run.updates.*x)[index], format("start {}", s + 1),
+                            format("start {} after update {}, {}; before it: {}", s + 1, run.starts[s].step,
+                                   ranks_of(run.starts[s]), run.starts[s - 1].why)});
     }
+  }
+
+  std::string loss_plot(const std::string& title, const std::string& x_name, UpdateColumn x,
+                        std::vector<double> Run::*valid_x) const {
+    Plot plot = plot_of_losses(runs_, x, valid_x, PlotPlace::page);
+    plot.title = title, plot.x_name = x_name;
+    add_marks(plot, x);
+    return plot_element(plot);
   }
 
   std::string column_plot(const std::string& title, const std::string& y_name, UpdateColumn column, bool from_zero = false,
                           const std::function<void(Plot&)>& more = nullptr) const {
     Plot plot{.title = title, .x_name = "update", .y_name = y_name, .curves = {}};
     plot.from_zero = from_zero;
-    for (std::size_t i = 0; i < runs_.size(); ++i)
-      plot.curves.push_back(curve(i, title, runs_[i].updates.step, runs_[i].updates.*column));
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      Curve curve = curve_of(runs_, i, title, 0, PlotPlace::page);
+      curve.x = runs_[i].updates.step, curve.y = runs_[i].updates.*column;
+      plot.curves.push_back(std::move(curve));
+    }
     add_marks(plot, &Updates::step);
     if (more) more(plot);
     return plot_element(plot);
@@ -265,120 +427,150 @@ class Page {
 
   void curves() {
     section("loss", "Loss",
-            "<div class=\"plots\">" + loss_plot("Loss over updates", "update", &Updates::step, &Run::valid_step) +
-                loss_plot("Loss over tokens", "tokens", &Updates::tokens, &Run::valid_tokens) +
-                loss_plot("Loss over time", "seconds of training, without starts", &Updates::time, &Run::valid_time) +
-                "</div>\n");
+            plots_of(loss_plot("Loss over updates", "update", &Updates::step, &Run::valid_step) +
+                     loss_plot("Loss over tokens", "tokens", &Updates::tokens, &Run::valid_tokens) +
+                     loss_plot("Loss over time", "seconds since the first update", &Updates::time, &Run::valid_time)));
     const auto with_phases = [&](Plot& plot) {
       if (several()) return;
       const Updates& u = runs_[0].updates;
       const double highest = quantile(u.learning_rate, 1);
       if (!std::isfinite(highest)) return;
-      std::size_t first = 0, last = 0;
-      for (std::size_t k = 0; k < u.size(); ++k)
-        if (u.learning_rate[k] >= highest * (1 - 1e-9)) last = k, first = first == 0 ? k + 1 : first;
-      if (first > 1) plot.marks.push_back({u.step[first - 1], format("the warm-up ends at update {:.0f}", u.step[first - 1])});
-      if (last > first && last + 1 < u.size())
-        plot.marks.push_back({u.step[last], format("the rate falls from update {:.0f} on", u.step[last])});
+      const auto is_highest = [&](double rate) { return rate >= highest * (1 - 1e-9); };
+      const auto first = static_cast<std::size_t>(
+          std::find_if(u.learning_rate.begin(), u.learning_rate.end(), is_highest) - u.learning_rate.begin());
+      std::size_t last = first;
+      for (std::size_t k = first; k < u.size(); ++k)
+        if (is_highest(u.learning_rate[k])) last = k;
+      const auto mark = [&](std::size_t k, const std::string& name) {
+        plot.marks.push_back({u.step[k], name, format("update {:.0f}", u.step[k])});
+      };
+      if (first > 0 && first + 1 < u.size()) mark(first, "warm-up ends");
+      if (last > first && last + 1 < u.size()) mark(last, "decay begins");
     };
     const auto with_limit = [&](Plot& plot) {
       std::set<double> limits;
       for (const Run& run : runs_)
-        if (const double clip = at(run.options(), "clip-norm"); clip > 0) limits.insert(clip);
+        if (const double clip = number_at(run.options(), "clip-norm"); clip > 0) limits.insert(clip);
       if (limits.size() == 1) plot.limit = *limits.begin(), plot.limit_name = format("--clip-norm {:.6g}", *limits.begin());
       plot.logarithmic = true;
       if (several() || runs_[0].skipped.empty()) return;
-      // A skipped update has no norm that counts: its points lie at the bottom.
+      // An attempt that was left out has no norm that counts: its points lie at the bottom.
+      Curve points = curve_of(runs_, 0, format("attempts left out ({})", runs_[0].skipped.size()), 1, PlotPlace::page);
+      points.look = Curve::Look::points;
       const double lowest = quantile(runs_[0].updates.gradient_norm, 0);
-      Curve points{.name = format("skipped updates ({})", runs_[0].skipped.size()),
-                   .x = {},
-                   .y = {},
-                   .colour = curve_colour(1),
-                   .look = Curve::Look::points};
-      for (const SkippedUpdate& skip : runs_[0].skipped) points.x.push_back(skip.step), points.y.push_back(lowest);
+      for (const SkippedUpdate& skip : runs_[0].skipped) {
+        points.x.push_back(skip.step), points.y.push_back(lowest);
+        points.hints.push_back(format("update {:.0f}: {}", skip.step, skip.reason));
+      }
       plot.curves.push_back(std::move(points));
     };
     section("schedule", "Learning rate and gradient norm",
-            "<div class=\"plots\">" + column_plot("Learning rate", "", &Updates::learning_rate, true, with_phases) +
-                column_plot("Gradient norm before clipping", "", &Updates::gradient_norm, false, with_limit) +
-                column_plot("Loss scale", "", &Updates::loss_scale) + "</div>\n");
+            plots_of(column_plot("Learning rate", "", &Updates::learning_rate, true, with_phases) +
+                     column_plot("Gradient norm before clipping", "", &Updates::gradient_norm, false, with_limit) +
+                     loss_scale_plot()));
     section("speed", "Speed",
-            "<div class=\"plots\">" + column_plot("Tokens per second", "of all ranks", &Updates::positions_per_second, true) +
-                column_plot("Model FLOPs utilization", "share of the peak", &Updates::mfu, true) +
-                column_plot("Duration of an update", "ms", &Updates::ms, true) + "</div>\n");
+            plots_of(column_plot("Tokens per second", "of all ranks", &Updates::positions_per_second, true) +
+                     column_plot("Model FLOPs utilization", "share of the peak", &Updates::mfu, true) + duration_plot()));
   }
 
-  /// A horizontal bar in parts.
-  struct Part {
-    std::string name;
-    double value;
-    std::string colour;
-  };
-  static std::string bar(const std::string& title, const std::vector<Part>& parts,
-                         const std::function<std::string(double)>& text) {
-    double total = 0;
-    for (const Part& part : parts) total += std::max(part.value, 0.0);
-    if (!(total > 0)) return {};
-    std::string out = format("<div class=\"bar\"><p>{}</p><div class=\"parts\" role=\"img\" aria-label=\"{}\">", escaped(title),
-                             escaped(title));
-    std::string legend;
-    for (const Part& part : parts) {
-      if (!(part.value > 0)) continue;
-      const double share = part.value / total;
-      out += format("<span style=\"width:{:.3f}%;background:{}\" title=\"{}: {}\"></span>", 100 * share, part.colour,
-                    escaped(part.name), escaped(text(part.value)));
-      legend += format("<li><i style=\"background:{}\"></i>{} {} ({:.1f} %)</li>", part.colour, escaped(part.name),
-                       escaped(text(part.value)), 100 * share);
+  /// The loss scale of each attempt, in steps, with those that were left out.
+  std::string loss_scale_plot() const {
+    Plot plot{.title = "Loss scale", .x_name = "update", .y_name = "", .curves = {}};
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      const Updates& u = runs_[i].updates;
+      std::vector<std::pair<double, double>> scales;
+      for (std::size_t k = 0; k < u.size(); ++k) scales.emplace_back(u.step[k], u.loss_scale[k]);
+      for (const SkippedUpdate& skip : runs_[i].skipped) scales.emplace_back(skip.step - 0.5, skip.loss_scale);
+      std::stable_sort(scales.begin(), scales.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      Curve curve = curve_of(runs_, i, plot.title, 0, PlotPlace::page);
+      for (const auto& [step, scale] : scales) {
+        if (!std::isfinite(scale)) continue;
+        if (!curve.y.empty() && curve.y.back() != scale) curve.x.push_back(step), curve.y.push_back(curve.y.back());
+        curve.x.push_back(step), curve.y.push_back(scale);
+      }
+      plot.curves.push_back(std::move(curve));
     }
-    return out + format("</div><ul class=\"legend\">{}</ul></div>\n", legend);
+    plot.logarithmic = true;
+    add_marks(plot, &Updates::step);
+    return plot_element(plot);
   }
 
-  static double mean(const std::vector<double>& values) {
-    double sum = 0, n = 0;
-    for (const double v : values)
-      if (std::isfinite(v)) sum += v, ++n;
-    return n > 0 ? sum / n : not_known;
+  /// The duration of each update; of one run also the part in which computing waits.
+  std::string duration_plot() const {
+    const Updates& u = runs_[0].updates;
+    const double longest = quantile(u.ms, 1), median = quantile(u.ms, 0.5);
+    return column_plot("Duration of an update", "ms", &Updates::ms, false, [&](Plot& plot) {
+      plot.logarithmic = longest > 20 * median;
+      plot.from_zero = !plot.logarithmic;
+      if (several() || !std::isfinite(quantile(u.exposed_ms, 0.5))) return;
+      plot.curves[0].name = "all";
+      Curve curve = curve_of(runs_, 0, "communication that computing waits for", waiting_colour, PlotPlace::page);
+      curve.x = u.step, curve.y = u.exposed_ms;
+      for (double& ms : curve.y)
+        if (plot.logarithmic && !(ms > 0)) ms = not_known;
+      plot.curves.push_back(std::move(curve));
+    });
+  }
+
+  /// What a mean update of those with number `from` to `to` spent its time on.
+  Bar mean_update(const Run& run, double from, double to, const std::string& title) const {
+    const Updates& u = run.updates;
+    const bool is_split = std::isfinite(quantile(u.exposed_ms, 0.5));  // on a GPU, only traced updates are
+    const auto value = [&](UpdateColumn column) {
+      return mean(u.*column, [&](std::size_t i) {
+        return u.step[i] >= from && u.step[i] <= to && (!is_split || std::isfinite(u.exposed_ms[i]));
+      });
+    };
+    const double total = value(&Updates::ms), data = value(&Updates::data_wait_ms);
+    if (!std::isfinite(total)) return {};
+    double rest = total;
+    Bar bar{format("{}{}", title, ms_text(total + (data > 0 ? data : 0))), {}};
+    const auto add = [&](const std::string& name, double ms, std::size_t colour) {
+      if (!(ms > 0)) return;
+      bar.parts.push_back({name, ms, colour});
+      rest -= ms;
+    };
+    add("matrix products", value(&Updates::products_ms), computing_colour);
+    add("attention", value(&Updates::attention_ms), save_colour);
+    add("other kernels", value(&Updates::other_kernels_ms), lost_colour);
+    add("norm and optimizer", value(&Updates::optimizer_ms), start_colour);
+    add("communication that computing waits for", value(&Updates::exposed_ms), waiting_colour);
+    const bool knows_work = bar.parts.size() > 1;
+    bar.parts.push_back({knows_work ? "other work of the host" : is_split ? "computing" : "computing and communication", rest,
+                         knows_work ? other_colour : computing_colour});
+    if (data > 0) bar.parts.push_back({"waiting for data after it", data, data_colour});
+    return bar;
+  }
+
+  static Bar prediction(const Run& run, const std::string& title) {
+    const json& line = run.starts.back().line;
+    const json predicted = line.contains("predicted") ? line["predicted"] : json();
+    const auto part = [&](const char* key) { return 1e3 * number_at(predicted, key); };
+    if (!(part("total") > 0)) return {};
+    return {format("{}predicted from the plan and the GPU's datasheet: {}", title, ms_text(part("total"))),
+            {{"matrix products", part("products"), computing_colour},
+             {"attention", part("attention"), save_colour},
+             {"other kernels", part("memory_bound"), lost_colour},
+             {"norm and optimizer", part("optimizer"), start_colour},
+             {"communication that computing waits for", part("exposed"), waiting_colour}}};
   }
 
   void time_of_updates() {
-    std::string out;
-    const auto ms = [](double x) { return format("{:.3g} ms", x); };
+    std::vector<Bar> bars;
     for (const Run& run : runs_) {
-      const Updates& u = run.updates;
-      const double total = mean(u.ms), exposed = mean(u.exposed_ms), data = mean(u.data_wait_ms);
-      if (!std::isfinite(total)) continue;
-      const bool split = std::isfinite(exposed);
-      out += bar(format("{}a mean update, measured: {}", several() ? run.name + ": " : "", ms(total)),
-                 {{split ? "computing" : "computing and communication (not split without --trace)",
-                   total - (split ? exposed : 0) - (std::isfinite(data) ? data : 0), curve_colour(0)},
-                  {"communication that computing waits for", split ? exposed : 0, curve_colour(1)},
-                  {"waiting for data", std::isfinite(data) ? data : 0, curve_colour(3)}},
-                 ms);
-      const json& line = run.starts.back().line;
-      if (const auto predicted = line.find("predicted"); predicted != line.end() && predicted->is_object()) {
-        const auto part = [&](const char* key) { return 1e3 * at(*predicted, key); };
-        out += bar(format("{}predicted from the plan and the GPU's datasheet: {}", several() ? run.name + ": " : "",
-                          ms(part("total"))),
-                   {{"products", part("products"), curve_colour(0)},
-                    {"attention", part("attention"), curve_colour(4)},
-                    {"other kernels", part("memory_bound"), curve_colour(5)},
-                    {"optimizer", part("optimizer"), curve_colour(2)},
-                    {"communication that computing waits for", part("exposed"), curve_colour(1)}},
-                   ms);
+      const auto whole = std::numeric_limits<double>::infinity();
+      bars.push_back(mean_update(run, 0, whole, prefix(run) + "a mean update: "));
+      bars.push_back(prediction(run, prefix(run)));
+      if (several() || run.starts.size() == 1) continue;
+      for (std::size_t s = 0; s < run.starts.size(); ++s) {  // at most the newest five
+        if (s + 5 < run.starts.size()) continue;
+        const RunStart& start = run.starts[s];
+        const std::uint64_t last = s + 1 < run.starts.size() ? std::min(start.last, run.starts[s + 1].step) : start.last;
+        bars.push_back(mean_update(run, static_cast<double>(start.step) + 1, static_cast<double>(last),
+                                   format("start {}, {}: ", s + 1, ranks_of(start))));
       }
-      double saved = 0, useful = 0;
-      for (const Save& save : run.saves) saved += std::isfinite(save.stall_ms) ? 1e-3 * save.stall_ms : 0;
-      for (const double x : u.ms) useful += std::isfinite(x) ? 1e-3 * x : 0;
-      const json end = run.starts.back().end;
-      const double validation = end.is_object() && end.contains("time_spent") ? at(end["time_spent"], "validation_s") : 0;
-      if (saved > 0 || validation > 0)
-        out += bar(format("{}the whole run", several() ? run.name + ": " : ""),
-                   {{"updates", useful, curve_colour(0)},
-                    {"waiting for saves", saved, curve_colour(2)},
-                    {"validation", std::isfinite(validation) ? validation : 0, curve_colour(3)}},
-                   [](double s) { return format_duration(s); });
     }
-    section("update", "Where the time of an update goes", out);
+    section("update", "Where the time of an update goes", draw_bars(bars, ms_text));
   }
 
   void timeline() {
@@ -387,119 +579,104 @@ class Page {
       if (!parts_.traces[i]) continue;
       const Trace& trace = *parts_.traces[i];
       const std::uint64_t update = trace.updates.front();
-      const std::vector<int> ranks = slowest_and_median_rank(trace, update);
-      const Figure figure = draw_trace_timeline(trace, {.update = update, .ranks = ranks});
-      out += format("<figure class=\"broad\">{}<figcaption>{}the rank that computed longest{}</figcaption></figure>\n",
-                    figure.svg.element(figure.height, "timeline of an update"), several() ? escaped(runs_[i].name) + ": " : "",
-                    ranks.size() > 1 ? ", then the median one" : "");
+      const RanksOfUpdate ranks = slowest_and_median_rank(trace, update);
+      const Figure figure = draw_trace_timeline(trace, {.update = update, .ranks = ranks.list()});
+      out += format("<figure class=\"broad\">{}<figcaption>{}of {}, rank {} computed longest{}.</figcaption></figure>\n",
+                    figure.svg.element(figure.height, "timeline of an update"), escaped(prefix(runs_[i])),
+                    plural(trace.ranks.size(), "rank"), ranks.slowest,
+                    ranks.median == ranks.slowest ? "" : format(", and rank {} is the median", ranks.median));
+      std::vector<Bar> bars;
+      for (const int rank : ranks.list()) {
+        const UpdateSplit split = split_of(trace, update, rank);
+        bars.push_back({format("update {} on rank {}", update, rank),
+                        {{"forward", split.forward, computing_colour},
+                         {"backward", split.backward, save_colour},
+                         {"norm and optimizer", split.optimizer, start_colour},
+                         {"other work", split.other, lost_colour},
+                         {"waiting for all-gathers", split.gather, waiting_colour},
+                         {"waiting for reductions", split.reduce, data_colour},
+                         {"waiting otherwise", split.idle, other_colour}}});
+      }
+      out += draw_bars(bars, ms_text);
     }
     section("timeline", "An update, operation by operation", out);
   }
 
   void memory() {
-    std::string out;
-    const auto bytes = [](double x) { return format_bytes(x); };
+    std::vector<Bar> bars;
     for (const Run& run : runs_) {
-      const json& line = run.starts.back().line;
-      const double used = quantile(run.updates.memory, 1), planned = at(line, "plan_peak_bytes");
-      std::vector<Part> parts;
-      if (const auto roles = line.find("plan_bytes"); roles != line.end() && roles->is_object()) {
-        for (const auto& [role, size] : roles->items())
-          if (size.is_number()) parts.push_back({role, size.get<double>(), ""});
-        std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.value > b.value; });
-        for (; parts.size() > 8; parts.pop_back()) {
-          parts[parts.size() - 2].name = "others";
-          parts[parts.size() - 2].value += parts.back().value;
+      const RunStart& newest = run.starts.back();
+      const Updates& u = run.updates;
+      double used = not_known;  // of the newest start, as the plan is
+      for (std::size_t i = 0; i < u.size(); ++i)
+        if (u.step[i] > static_cast<double>(newest.step)) used = std::isnan(used) ? u.memory[i] : std::max(used, u.memory[i]);
+      const double planned = number_at(newest.line, "plan_peak_bytes");
+      Bar bar{format("{}a rank's memory by the plan: {}; measured peak of the plan's buffers {}", prefix(run),
+                     known(planned, format_bytes), known(used, format_bytes)),
+              {}};
+      if (const auto roles = newest.line.find("plan_bytes"); roles != newest.line.end() && roles->is_object()) {
+        for (std::size_t role = 0; role < role_count; ++role) {
+          const std::string name(name_of(static_cast<BufferRole>(role)));
+          bar.parts.push_back({name, number_at(*roles, name.c_str()), role});
         }
-        for (std::size_t k = 0; k < parts.size(); ++k) parts[k].colour = curve_colour(k);
       } else if (std::isfinite(planned)) {
-        parts.push_back({"the plan's buffers", planned, curve_colour(0)});
+        bar.parts.push_back({"the plan's buffers", planned, 0});
       }
-      out += bar(format("{}a rank's memory by the plan: {}; measured peak {}", several() ? run.name + ": " : "",
-                        known(planned, format_bytes), known(used, format_bytes)),
-                 parts, bytes);
+      bars.push_back(std::move(bar));
     }
-    section("memory", "Memory", out);
+    section("memory", "Memory", draw_bars(bars, [](double x) { return format_bytes(x); }));
   }
 
   void saves() {
-    std::vector<Cells> rows = {{"run", "saves", "median duration", "longest", "training waited: median", "longest", "in all"}};
+    std::vector<Cells> rows = {
+        {"run", "saves", "size", "median duration", "longest", "training waited: median", "longest wait", "in all"}};
     for (const Run& run : runs_) {
       if (run.saves.empty()) continue;
-      std::vector<double> ms, stall;
-      for (const Save& save : run.saves) ms.push_back(save.ms), stall.push_back(save.stall_ms);
-      const auto time = [](double x) { return format_duration(1e-3 * x); };
-      rows.push_back({run.name, format("{}", run.saves.size()), known(quantile(ms, 0.5), time), known(quantile(ms, 1), time),
-                      known(quantile(stall, 0.5), time), known(quantile(stall, 1), time),
-                      known(std::accumulate(stall.begin(), stall.end(), 0.0), time)});
+      std::vector<double> bytes, ms, stall;
+      for (const Save& save : run.saves) {
+        if (save.bytes > 0) bytes.push_back(save.bytes);  // a version before did not write it
+        ms.push_back(save.ms), stall.push_back(save.stall_ms);
+      }
+      double waited = 0;
+      for (const double x : stall) waited += std::isfinite(x) ? x : 0;
+      rows.push_back({run.name, format("{}", run.saves.size()), known(quantile(bytes, 0.5), format_bytes),
+                      known(quantile(ms, 0.5), ms_text), known(quantile(ms, 1), ms_text), known(quantile(stall, 0.5), ms_text),
+                      known(quantile(stall, 1), ms_text), ms_text(waited)});
     }
     section("saves", "Saves", rows.size() > 1 ? table(rows) : "");
   }
 
-  void goodput() {
-    std::string out;
-    for (const Run& run : runs_) {
-      const json& end = run.starts.back().end;
-      if (const double goodput = at(end, "goodput"); std::isfinite(goodput)) {
-        const json spent = end.value("time_spent", json::object());
-        out += bar(format("{}goodput {}", several() ? run.name + ": " : "", percent(goodput)),
-                   {{"updates that count", at(spent, "useful_s"), curve_colour(2)},
-                    {"updates done again", at(spent, "lost_s"), curve_colour(1)},
-                    {"skipped updates", at(spent, "skipped_s"), curve_colour(3)},
-                    {"starts", at(spent, "startup_s"), curve_colour(0)},
-                    {"waiting for saves", at(spent, "saves_s"), curve_colour(4)},
-                    {"validation", at(spent, "validation_s"), curve_colour(5)}},
-                   [](double s) { return format_duration(s); });
-      }
-      std::vector<Cells> rows = {{"start", "began", "ranks", "updates", "lasted", "ended", "lines done again later"}};
-      for (std::size_t s = 0; s < run.starts.size(); ++s) {
-        const RunStart& start = run.starts[s];
-        rows.push_back({format("{}", s + 1), date_text(start.began),
-                        known(at(start.line, "world_size"), [](double x) { return format("{:.0f}", x); }),
-                        start.last > start.step ? format("{} to {}", start.step + 1, start.last) : "none",
-                        format_duration(std::max(0.0, start.ended - start.began)), start.why,
-                        start.lost_updates > 0 ? format("{:.0f}", start.lost_updates) : "–"});
-      }
-      out += (several() ? format("<h3>{}</h3>", escaped(run.name)) : "") + table(rows);
-      const double joules = at(end, "processors_j"), gpus = at(end, "gpus_j"), per_token = at(end, "joules_per_token");
-      if (std::isfinite(per_token))
-        out += format("<p>Energy of the last start: {:.3g} J per token{}{}.</p>\n", per_token,
-                      std::isfinite(joules) ? format("; processors {:.4g} kJ", 1e-3 * joules) : "",
-                      std::isfinite(gpus) ? format("; GPUs {:.4g} kJ", 1e-3 * gpus) : "");
-    }
-    section("starts", "Starts and goodput", out);
-  }
-
+  /// How often each node had the slowest rank; with one node, how often each rank was that.
   void stragglers() {
-    struct Host {
+    struct Slow {
       double times = 0, excess = 0;
     };
     std::string out;
     for (const Run& run : runs_) {
-      std::map<std::string, Host> hosts;
+      const bool one_node = std::all_of(run.slow_ranks.begin(), run.slow_ranks.end(),
+                                        [&](const SlowRank& slow) { return slow.host == run.slow_ranks[0].host; });
+      std::map<std::string, Slow> all;
       for (const SlowRank& slow : run.slow_ranks) {
-        Host& host = hosts[slow.host];
-        ++host.times;
-        if (slow.median_ms > 0) host.excess += slow.ms / slow.median_ms - 1;
+        Slow& one = all[one_node ? known(slow.rank, [](double x) { return format("{:.0f}", x); }) : slow.host];
+        ++one.times;
+        if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;
       }
-      if (hosts.empty()) continue;
+      if (all.empty()) continue;
       std::vector<Cells> rows = {
-          {several() ? run.name + ": node" : "node", "had the slowest rank", "longer than the median by"}};
-      for (const auto& [name, host] : hosts)
-        rows.push_back(
-            {name, format("{:.0f} of {} times", host.times, run.slow_ranks.size()), percent(host.excess / host.times)});
+          {prefix(run) + (one_node ? "rank" : "node"), one_node ? "computed longest" : "had the rank that computed longest",
+           "longer than the median rank by"}};
+      for (const auto& [name, slow] : all)
+        rows.push_back({name, format("{:.0f} of {} times", slow.times, run.slow_ranks.size()), percent(slow.excess / slow.times)});
       out += table(rows);
     }
-    section("stragglers", "Slow nodes", out);
+    section("stragglers", "Slow nodes and ranks", out);
   }
 
   void flights() {
     std::string out;
-    for (std::size_t i = 0; i < runs_.size() && i < parts_.flights.size(); ++i)
-      if (!parts_.flights[i].empty())
-        out += (several() ? format("<h3>{}</h3>", escaped(runs_[i].name)) : "") +
-               format("<pre>{}</pre>\n", escaped(parts_.flights[i]));
-    section("flight", "What the ranks did last before the run ended abnormally", out);
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      if (!parts_.flights[i].empty()) out += heading(runs_[i]) + format("<pre class=\"table\">{}</pre>\n", escaped(parts_.flights[i]));
+    section("flight", "What the ranks did last", out);
   }
 
   void samples() {
@@ -507,11 +684,13 @@ class Page {
     for (const Run& run : runs_) {
       if (run.samples.empty()) continue;
       const std::size_t shown = std::min<std::size_t>(run.samples.size(), 5);
-      if (several()) out += format("<h3>{}</h3>", escaped(run.name));
+      out += heading(run);
+      if (shown < run.samples.size()) out += format("<p>The newest {} of {}.</p>\n", shown, run.samples.size());
       for (std::size_t k = run.samples.size() - shown; k < run.samples.size(); ++k)
-        out += format("<h4>update {:.0f}</h4><pre>{}</pre>\n", run.samples[k].step, escaped(run.samples[k].text));
+        out += format("<h4>update {:.0f}</h4><pre><b>{}</b>{}</pre>\n", run.samples[k].step, escaped(run.samples[k].prompt),
+                      escaped(run.samples[k].text));
     }
-    section("samples", "Samples of text, the newest last", out);
+    section("samples", "Samples of text", out);
   }
 
   void options() {
@@ -519,14 +698,13 @@ class Page {
     for (const Run& run : runs_) {
       const json& line = run.starts.back().line;
       std::vector<Cells> rows = {{"option", "value"}};
-      if (const json shown = run.options(); shown.is_object())
-        for (const auto& [key, value] : shown.items()) rows.push_back({"--" + key, value_text(value)});
-      std::string about = format("<p>fsdp {}", escaped(string_at(line, "version")));
-      if (const std::string modules = string_at(line, "modules"); !modules.empty())
-        about += format("; modules {}", escaped(modules));
-      if (const std::string job = string_at(line, "slurm_job"); !job.empty()) about += format("; Slurm job {}", escaped(job));
-      out += format("<details><summary>{}{} options</summary>{}</p>{}</details>\n", several() ? escaped(run.name) + ": " : "",
-                    rows.size() - 1, about, table(rows));
+      for (const json shown = run.options(); const auto& [key, value] : shown.items())
+        rows.push_back({"--" + key, value_text(value)});
+      std::string about = "fsdp " + text_at(line, "version");
+      for (const auto& [key, words] : {std::pair("modules", "; modules "), std::pair("slurm_job", "; Slurm job ")})
+        if (const std::string text = text_at(line, key); !text.empty()) about += words + text;
+      out += format("<details><summary>{}{} options</summary><p>{}</p>{}</details>\n", escaped(prefix(run)), rows.size() - 1,
+                    escaped(about), table(rows));
     }
     section("options", "Options and versions", out);
   }
@@ -543,16 +721,6 @@ Figure draw_losses(const std::vector<Run>& runs) {
   auto drawn = draw(plot_of_losses(runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
   if (!drawn) throw UserError(format("'{}' has no loss yet; draw it after the first update", runs[0].metrics.string()));
   return {std::move(drawn->svg), drawn->height};
-}
-
-double quantile(std::vector<double> values, double share) {
-  std::erase_if(values, [](double x) { return !std::isfinite(x); });
-  if (values.empty()) return not_known;
-  std::sort(values.begin(), values.end());
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
 std::string make_page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version) {

@@ -12,10 +12,10 @@
 
 namespace fsdp {
 
-/// What belongs to the runs besides their metrics.
+/// The trace and the flight records of each run, in the order of the runs.
 struct PageParts {
-  std::vector<std::optional<Trace>> traces;  // of run i
-  std::vector<std::string> flights;          // what its flight records show, as text; empty: none
+  std::vector<std::optional<Trace>> traces;
+  std::vector<std::string> flights;  // what the records show, as text; empty: there are none
 };
 
 /// Returns the page. `runs` is not empty; `parts` has an entry for each run.
@@ -23,9 +23,5 @@ std::string make_page(const std::vector<Run>& runs, const PageParts& parts, cons
 
 /// The losses of the runs over updates, as a figure of its own. Throws UserError if there are none.
 Figure draw_losses(const std::vector<Run>& runs);
-
-/// Value number `share` x (n - 1) of the sorted finite values, between two values by interpolation; not_known if there are
-/// none.
-double quantile(std::vector<double> values, double share);
 
 }  // namespace fsdp

@@ -10,19 +10,20 @@ const std::string_view page_style = R"css(
 --c0:#58aee8;--c1:#ff8b4a;--c2:#35c9a0;--c3:#e8a3cb;--c4:#f7b733;--c5:#92d3f7;--c6:#c79c8f;--c7:#b3b3b3}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1240px;padding:1rem;background:var(--ground);color:var(--text);
-font:15px/1.45 system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
+font:15px/1.45 Helvetica,Arial,sans-serif}
 h1{font-size:1.5rem;margin:.2rem 0;overflow-wrap:anywhere}h2{font-size:1.1rem;margin:1.6rem 0 .5rem;border-bottom:1px solid var(--soft)}
 h3,h4{margin:.8rem 0 .2rem;font-size:1rem}p{margin:.3rem 0}
 header p,figcaption,footer,h4{color:var(--quiet)}footer{margin-top:2rem;font-size:.85rem;overflow-wrap:anywhere}
 aside{background:var(--panel);border-left:4px solid var(--c1);padding:.5rem .8rem;margin:.8rem 0}aside ul{margin:.2rem 0;padding-left:1.2rem}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:1rem 1.6rem}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:1rem 1.4rem}
 figure{margin:0;position:relative}figure svg{width:100%;height:auto;display:block}figure.broad{overflow-x:auto}figure.broad svg{min-width:640px;background:#fff;color:#222;border-radius:6px}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap}th{color:var(--quiet);font-weight:600}
+.wide th:first-child,.wide td:first-child{position:sticky;left:0;background:var(--ground);max-width:48vw;white-space:normal}
 tbody tr,tr{border-bottom:1px solid var(--soft)}
 details td:last-child{white-space:normal;overflow-wrap:anywhere}
-pre{background:var(--panel);padding:.6rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
-.bar{margin:.6rem 0}.parts{display:flex;height:1.3rem;border-radius:3px;overflow:hidden}.parts span{min-width:1px}
+pre{background:var(--panel);padding:.6rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}pre.table{white-space:pre}
+.bar{margin:.6rem 0}.parts{display:flex;height:1.3rem;border-radius:3px;overflow:hidden}.parts span{min-width:2px}.parts span+span{border-left:1px solid var(--ground)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;padding:0;margin:.3rem 0;font-size:.88rem}
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.35em}
 .tip{position:absolute;pointer-events:none;background:var(--panel);border:1px solid var(--soft);border-radius:4px;padding:.2rem .5rem;
@@ -40,11 +41,12 @@ const std::string_view page_script = R"js(
   const plots = [...document.querySelectorAll('svg.plot')].map(svg => {
     const [left, top, width, height] = svg.dataset.frame.split(' ').map(Number);
     const [x0, x1, y0, y1] = ['x0', 'x1', 'y0', 'y1'].map(key => Number(svg.dataset[key]));
-    const log = svg.dataset.log === '1', lines = [...svg.querySelectorAll('polyline.curve')];
-    const curves = lines.map(line => ({
-      line, name: line.dataset.name, colour: line.getAttribute('stroke'),
-      points: line.getAttribute('points').split(' ').map(pair => pair.split(',').map(Number))
-    }));
+    const log = svg.dataset.log === '1';
+    const curves = [...svg.querySelectorAll('.curve')].map(element => {
+      const text = element.getAttribute('points') || element.dataset.points;
+      const points = text.split(' ').map(pair => pair.split(',').map(Number));
+      return {element, name: element.dataset.name, colour: element.getAttribute('stroke') || element.dataset.paint, points, shown: points};
+    });
     const toX = px => x0 + (px - left) / width * (x1 - x0);
     const toY = py => {
       const part = 1 - (py - top) / height;
@@ -52,7 +54,7 @@ const std::string_view page_script = R"js(
     };
     return {svg, left, top, width, height, curves, toX, toY};
   });
-  const text = value => Math.abs(value) >= 1e5 || (Math.abs(value) < 1e-3 && value !== 0) ? value.toPrecision(4) : String(+value.toPrecision(6));
+  const text = value => Math.abs(value) >= 1e5 || (Math.abs(value) < 1e-3 && value !== 0) ? value.toPrecision(4) : String(+value.toPrecision(4));
 
   for (const plot of plots) {
     const figure = plot.svg.parentElement, tip = document.createElement('div');
@@ -69,27 +71,29 @@ const std::string_view page_script = R"js(
       const px = (event.clientX - box.left) * scale;
       if (px < plot.left || px > plot.left + plot.width) return leave();
       const nearest = new Map();
-      for (const curve of plot.curves) {
-        if (curve.line.style.display === 'none') continue;
-        let low = 0, high = curve.points.length - 1;
+      for (const {element, name, colour, shown} of plot.curves) {
+        if (element.style.display === 'none') continue;
+        let low = 0, high = shown.length - 1;
         while (low < high) {
           const middle = (low + high) >> 1;
-          if (curve.points[middle][0] < px) low = middle + 1; else high = middle;
+          if (shown[middle][0] < px) low = middle + 1; else high = middle;
         }
-        if (low > 0 && px - curve.points[low - 1][0] < curve.points[low][0] - px) --low;
-        const distance = Math.abs(curve.points[low][0] - px), known = nearest.get(curve.name);
-        if (!known || distance < known.distance) nearest.set(curve.name, {distance, y: curve.points[low][1], colour: curve.colour});
+        if (low > 0 && px - shown[low - 1][0] < shown[low][0] - px) --low;
+        const distance = Math.abs(shown[low][0] - px), known = nearest.get(name);
+        if (!known || distance < known.distance) nearest.set(name, {distance, x: shown[low][0], y: shown[low][1], colour});
       }
+      if (nearest.size === 0) return leave();
+      const row = (words, colour) => {
+        const made = document.createElement('div');
+        made.textContent = words;
+        made.style.color = colour;
+        tip.append(made);
+      };
       tip.textContent = '';
-      const head = document.createElement('div');
-      head.textContent = `${plot.svg.dataset.x} ${text(Math.round(plot.toX(px)))}`;
-      tip.append(head);
-      for (const [name, found] of nearest) {
-        const row = document.createElement('div');
-        row.textContent = `${name || 'largest over ranks'}: ${text(plot.toY(found.y))}`;
-        row.style.color = found.colour;
-        tip.append(row);
-      }
+      const at_x = [...nearest.values()].sort((a, b) => a.distance - b.distance)[0].x, x = plot.toX(at_x);
+      row(`${plot.svg.dataset.x} ${plot.svg.dataset.x === 'update' ? Math.round(x) : text(x)}`, '');
+      for (const [name, found] of nearest)
+        if (Math.abs(found.x - at_x) < 8) row(`${name}: ${text(plot.toY(found.y))}`, found.colour);
       cross.setAttribute('x1', px);
       cross.setAttribute('x2', px);
       plot.svg.append(cross);
@@ -108,7 +112,7 @@ const std::string_view page_script = R"js(
         button.addEventListener('click', () => {
           const hide = button.getAttribute('aria-pressed') === 'false';
           button.setAttribute('aria-pressed', String(hide));
-          for (const curve of plot.curves) if (curve.name === name) curve.line.style.display = hide ? 'none' : '';
+          for (const curve of plot.curves) if (curve.name === name) curve.element.style.display = hide ? 'none' : '';
         });
         figure.append(button);
       }
@@ -124,9 +128,11 @@ const std::string_view page_script = R"js(
   slider.addEventListener('input', () => {
     const weight = Number(slider.value);
     for (const plot of plots)
-      for (const {line, points} of plot.curves) {
-        let mean = points[0][1];
-        line.setAttribute('points', points.map(([x, y]) => `${x},${(mean = weight * mean + (1 - weight) * y).toFixed(1)}`).join(' '));
+      for (const curve of plot.curves) {
+        if (!curve.element.getAttribute('points')) continue;
+        let mean = curve.points[0][1];
+        curve.shown = curve.points.map(([x, y]) => [x, mean = weight * mean + (1 - weight) * y]);
+        curve.element.setAttribute('points', curve.shown.map(([x, y]) => `${x},${y.toFixed(1)}`).join(' '));
       }
   });
 })();

@@ -22,14 +22,23 @@ struct Paints {
 constexpr Paints page_paints = {"var(--soft)", "var(--quiet)", "var(--ground)", "currentColor"},
                  file_paints = {"#ddd", "#5c5c5c", "#fff", "#222"};
 
+/// Larger values are gaps, because the axis could not hold them: the difference of two could be infinite.
+bool can_be_drawn(double x) { return std::abs(x) <= 1e100; }
+
 struct ValueRange {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void see(double x) {
-    if (!std::isfinite(x)) return;
     low = std::min(low, x);
     high = std::max(high, x);
   }
   bool empty() const { return !(low <= high); }
+  /// Makes room around values that are all the same, or so nearly that ticks between them would be the same number.
+  void widen(double margin_of_zero) {
+    const double size = std::max(std::abs(low), std::abs(high));
+    if (high - low > 1e-9 * size) return;
+    const double margin = size == 0 ? margin_of_zero : 0.1 * size;
+    low -= margin, high += margin;
+  }
 };
 
 /// The frame of a plot, and the way from values to pixels.
@@ -45,29 +54,29 @@ struct Frame {
   }
 };
 
-/// The smallest and the largest value of each column of two pixels, in their order; a gap ends a line.
-std::vector<std::vector<Point>> lines_of(const Curve& curve, const Frame& frame) {
-  std::vector<std::vector<Point>> lines(1);
+/// The indices of the values that are drawn: the smallest and the largest value of each column of `column` pixels, in their
+/// order; a gap ends a line. All values are, if there are no more than pixels in a column.
+std::vector<std::vector<std::size_t>> lines_of(const Curve& curve, const Frame& frame, double column) {
+  std::vector<std::vector<std::size_t>> lines(1);
   const std::size_t n = curve.x.size();
-  const bool whole = static_cast<double>(n) <= frame.width;  // one value for each pixel needs no reduction
+  const bool whole = static_cast<double>(n) <= 2 * frame.width / column;
+  const auto is_gap = [&](std::size_t i) { return !can_be_drawn(curve.y[i]) || !can_be_drawn(curve.x[i]); };
+  const auto column_of = [&](std::size_t i) { return std::floor(frame.at_x(curve.x[i]) / column); };
   for (std::size_t i = 0; i < n;) {
-    if (!std::isfinite(curve.y[i]) || !std::isfinite(curve.x[i])) {
+    if (is_gap(i)) {
       if (!lines.back().empty()) lines.emplace_back();
       ++i;
       continue;
     }
     std::size_t low = i, high = i, last = i;
-    const double column = std::floor(frame.at_x(curve.x[i]) / 2);
     if (!whole)
-      while (last + 1 < n && std::isfinite(curve.y[last + 1]) && std::floor(frame.at_x(curve.x[last + 1]) / 2) == column) {
+      while (last + 1 < n && !is_gap(last + 1) && column_of(last + 1) == column_of(i)) {
         ++last;
         if (curve.y[last] < curve.y[low]) low = last;
         if (curve.y[last] > curve.y[high]) high = last;
       }
-    for (const std::size_t k : {std::min(low, high), std::max(low, high)}) {
-      lines.back().push_back({frame.at_x(curve.x[k]), frame.at_y(curve.y[k])});
-      if (low == high) break;
-    }
+    lines.back().push_back(std::min(low, high));
+    if (low != high) lines.back().push_back(std::max(low, high));
     i = last + 1;
   }
   if (lines.back().empty()) lines.pop_back();
@@ -75,29 +84,33 @@ std::vector<std::vector<Point>> lines_of(const Curve& curve, const Frame& frame)
 }
 
 void draw_curve(Svg& svg, const Curve& curve, const Frame& frame, std::string_view ground) {
+  const bool is_points = curve.look == Curve::Look::points, is_faint = curve.look == Curve::Look::faint;
   const std::string name = format("class=\"curve\" data-name=\"{}\"", escaped(curve.name));
-  if (curve.look == Curve::Look::points) {
-    const double radius = curve.x.size() > 40 ? 2 : 3;
-    for (std::size_t i = 0; i < curve.x.size(); ++i)
-      if (std::isfinite(curve.y[i]))
-        svg.circle({frame.at_x(curve.x[i]), frame.at_y(curve.y[i])}, radius, curve.colour, {.colour = ground, .width = 0.8},
-                   format("{}: {:.6g}", curve.name, curve.y[i]));
-    return;
-  }
-  const bool faint = curve.look == Curve::Look::faint;
-  for (const std::vector<Point>& line : lines_of(curve, frame)) {
-    if (line.size() == 1)
-      svg.circle(line[0], 2, curve.colour);
-    else
-      svg.path(line,
-               {.colour = curve.colour, .width = faint ? 1 : 1.6, .dashes = curve.look == Curve::Look::dashes ? "5 3" : ""},
-               "none", {}, faint ? name + " opacity=\"0.45\"" : name);
+  const double radius = curve.x.size() > 40 ? 2 : 3;
+  for (const std::vector<std::size_t>& line : lines_of(curve, frame, is_points ? 4 : 2)) {
+    std::vector<Point> points;
+    for (const std::size_t i : line) points.push_back({frame.at_x(curve.x[i]), frame.at_y(curve.y[i])});
+    if (line.size() > 1 && !is_points) {
+      svg.path(points,
+               {.colour = curve.colour, .width = is_faint ? 1 : 1.6, .dashes = curve.look == Curve::Look::dashes ? "5 3" : ""},
+               "none", {}, is_faint ? name + " opacity=\"0.6\"" : name);
+      continue;
+    }
+    std::string coordinates;
+    for (const Point& point : points) coordinates += format("{}{:.1f},{:.1f}", coordinates.empty() ? "" : " ", point.x, point.y);
+    svg.raw(format("<g {} data-paint=\"{}\" data-points=\"{}\">\n", name, curve.colour, coordinates));
+    for (std::size_t k = 0; k < points.size(); ++k)
+      svg.circle(points[k], is_points ? radius : 2, curve.colour, is_points ? Stroke{.colour = ground, .width = 0.8} : Stroke{},
+                 line[k] < curve.hints.size() ? curve.hints[line[k]] : format("{}: {:.6g}", curve.name, curve.y[line[k]]));
+    svg.raw("</g>\n");
   }
 }
 
 std::vector<double> multiples(double step, double low, double high) {
   std::vector<double> out;
-  for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) out.push_back(k == 0 ? 0 : k * step);
+  const double first = std::ceil(low / step - 1e-9);
+  for (int k = 0; k < 100 && (first + k) * step <= high + 1e-9 * step; ++k)
+    out.push_back(first + k == 0 ? 0 : (first + k) * step);
   return out;
 }
 
@@ -146,19 +159,16 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
   Frame frame{.left = 0, .top = 0, .width = 0, .height = 0, .x = {}, .y = {}, .logarithmic = plot.logarithmic};
   for (const Curve& curve : plot.curves)
     for (std::size_t i = 0; i < curve.x.size(); ++i)
-      if (std::isfinite(curve.y[i]) && std::isfinite(curve.x[i])) frame.x.see(curve.x[i]), frame.y.see(curve.y[i]);
+      if (can_be_drawn(curve.y[i]) && can_be_drawn(curve.x[i])) frame.x.see(curve.x[i]), frame.y.see(curve.y[i]);
   if (frame.x.empty() || frame.y.empty()) return std::nullopt;
-  frame.logarithmic = frame.logarithmic && frame.y.low > 0;
+  frame.logarithmic = frame.logarithmic && frame.y.low > 1e-100;
   if (plot.limit && *plot.limit < 3 * frame.y.high) frame.y.see(*plot.limit);
   if (plot.from_zero) frame.y.see(0), frame.logarithmic = false;
-  if (frame.x.low == frame.x.high) frame.x.low -= 0.5, frame.x.high += 0.5;
-  if (frame.y.low == frame.y.high) {
-    const double margin = frame.y.low == 0 ? 1 : 0.1 * std::abs(frame.y.low);
-    frame.y.low -= margin, frame.y.high += margin;
-  }
+  frame.x.widen(0.5);
+  frame.y.widen(1);
 
   // The frame begins right of the labels of the y axis, and below the title and the legend.
-  constexpr double size = 11;
+  constexpr double size = 11, small = 10;
   std::vector<std::pair<double, std::string>> rows;
   const auto add_rows = [&](const std::vector<double>& values) {
     const double step = values.size() > 1 ? values[1] - values[0] : std::abs(values.empty() ? 1 : values[0]);
@@ -191,8 +201,9 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
   const double margin = place == PlotPlace::page ? 0 : 10;  // a page has its own
   const std::string title = fitted(plot.title, width - margin, 13, true);
   svg.text(margin, y, title, {.bold = true});
-  if (const double end = margin + text_width(title, 13, true) + 8; !plot.y_name.empty() && end + 60 < width)
-    svg.text(end, y, fitted(plot.y_name, width - end, size), {.size = size, .fill = quiet});
+  const std::string y_name = plot.y_name + (frame.logarithmic ? plot.y_name.empty() ? "logarithmic" : ", logarithmic" : "");
+  if (const double end = margin + text_width(title, 13, true) + 8; !y_name.empty() && end + 60 < width)
+    svg.text(end, y, fitted(y_name, width - end, size), {.size = size, .fill = quiet});
   // The legend names each curve once; it is as many lines as it needs.
   const bool shows_limit = plot.limit && *plot.limit >= frame.y.low && *plot.limit <= frame.y.high;
   const Stroke limit_stroke = {.colour = ink, .width = 1, .dashes = "6 4"};
@@ -256,13 +267,20 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
   svg.text(frame.left + frame.width, height - 6, plot.x_name, {.size = size, .anchor = Anchor::end, .fill = quiet});
   svg.line({frame.left, frame.top + frame.height}, {frame.left + frame.width, frame.top + frame.height}, {.colour = quiet});
 
-  for (const PlotMark& mark : plot.marks) {
-    if (mark.x < frame.x.low || mark.x > frame.x.high) continue;
+  std::vector<PlotMark> marks = plot.marks;
+  std::stable_sort(marks.begin(), marks.end(), [](const PlotMark& a, const PlotMark& b) { return a.x < b.x; });
+  double named_until = 0;
+  for (const PlotMark& mark : marks) {
+    if (!(mark.x >= frame.x.low && mark.x <= frame.x.high)) continue;
     const double at = frame.at_x(mark.x);
     svg.line({at, frame.top}, {at, frame.top + frame.height}, {.colour = quiet, .dashes = "2 3"});
     svg.raw(
         format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"6\" height=\"{:.1f}\" fill=\"transparent\"><title>{}</title></rect>\n",
-               at - 3, frame.top, frame.height, escaped(mark.label)));
+               at - 3, frame.top, frame.height, escaped(mark.hint)));
+    const double wide = text_width(mark.name, small);
+    if (at + 3 < named_until || at + 3 + wide > frame.left + frame.width) continue;
+    svg.text(at + 3, frame.top + 9, mark.name, {.size = small, .fill = quiet, .halo = ground});
+    named_until = at + 3 + wide + 4;
   }
   for (const Curve& curve : plot.curves) draw_curve(svg, curve, frame, ground);
   if (shows_limit) {

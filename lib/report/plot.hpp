@@ -3,7 +3,8 @@
 //
 // The element of a plot has the attributes data-x0, data-x1, data-y0, data-y1 (values at the edges of the frame), data-log
 // ("1" if y is logarithmic) and data-frame ("left top width height" in pixels), by which values can be read back from
-// coordinates.
+// coordinates. Each curve is one or more elements of class "curve" with data-name; those of points have their coordinates as
+// data-points.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +18,15 @@ namespace fsdp {
 
 struct Curve {
   std::string name;
-  std::vector<double> x, y;  // of the same length; x ascends; a y that is not finite is a gap
+  std::vector<double> x, y;  // of the same length; x ascends; a y that is not finite, or is beyond 1e100, is a gap
   std::string colour;        // any paint
   enum class Look { line, faint, points, dashes } look = Look::line;
+  std::vector<std::string> hints = {};  // of points, for the pointer; empty: their values
 };
-/// A vertical line, such as a restart.
+/// A vertical line, such as a restart. `name` is written next to it if there is room, `hint` is for the pointer.
 struct PlotMark {
   double x = 0;
-  std::string label;
+  std::string name, hint;
 };
 struct Plot {
   std::string title, x_name, y_name;  // names with units: "tokens/s"

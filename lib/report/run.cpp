@@ -9,6 +9,7 @@
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "files/json.hpp"
+#include "train/metrics_file.hpp"
 
 namespace fsdp {
 
@@ -16,24 +17,16 @@ namespace {
 
 using nlohmann::json;
 
-double number(const json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_number() ? found->get<double>() : not_known;
-}
-std::string text(const json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 /// The metrics file of a save folder.
 std::filesystem::path metrics_of(const std::filesystem::path& folder) {
   if (kind_of(folder / "metrics.jsonl") == PathKind::file) return folder / "metrics.jsonl";
   try {
     const std::optional<std::filesystem::path> step = latest_checkpoint(folder);
     const std::string named =
-        step ? text(parse_json(CheckpointReader::open(*step, Verify::no)->header().options_json), "log-file") : "";
+        step ? text_at(parse_json(CheckpointReader::open(*step, Verify::no)->header().options_json), "log-file") : "";
     if (!named.empty())
-      for (const std::filesystem::path& path : {std::filesystem::path(named), folder.parent_path() / named})
+      for (const std::filesystem::path& path :
+           {std::filesystem::path(named), std::filesystem::path(whole_path(folder)).parent_path() / named})
         if (kind_of(path) == PathKind::file) return path;
   } catch (const std::exception&) {  // a folder without a checkpoint; the error below says what is missing
   }
@@ -49,123 +42,165 @@ class Reader {
   explicit Reader(std::filesystem::path path) : path_(std::move(path)) {}
 
   void add(const json& line) {
-    const std::string type = text(line, "type");
+    const std::string type = text_at(line, "type");
     if (type == "start") start(line);
     if (!now_) return;
-    const double time = number(line, "time"), step = number(line, "step");
-    RunStart& start = now_->starts.back();
-    if (std::isfinite(time)) start.ended = now_->last_time = std::max(time, now_->last_time);
-    if (type == "train") train(line, step);
-    if (type == "valid") valid(line, step);
-    if (type == "lost") ++start.lost_updates;
-    if (type == "skip") now_->skipped.push_back({step, text(line, "reason")});
-    if (type == "save") {
-      now_->saves.push_back({step, number(line, "ms"), number(line, "stall_ms"), text(line, "path")});
-      if (std::isfinite(now_->saves.back().stall_ms)) seconds() += 1e-3 * now_->saves.back().stall_ms;
-    }
-    if (type == "sample") now_->samples.push_back({step, text(line, "text")});
-    if (type == "stop") start.why = "stopped: " + text(line, "reason");
+    const double time = number_at(line, "time"), step = number_at(line, "step");
+    RunStart& start = now_->run.starts.back();
+    if (std::isfinite(time)) start.ended = now_->run.last_time = std::max(time, now_->run.last_time);
+    if (type == "stop") start.why = "stopped: " + text_at(line, "reason");
+    if (type == "scheduler") start.why += (start.why.empty() ? "Slurm: " : "; Slurm: ") + text_at(line, "reason");
     if (type == "end") {
       start.end = line;
-      start.has_end = true;
       if (start.why.empty()) start.why = "done";
     }
+    if (!std::isfinite(step) || step < 0) return;
+    now_->see_time(line);
+    if (type == "train") train(line, step);
+    if (type == "valid") valid(line, step);
+    if (type == "lost" && line.contains("gnorm") && line.contains("lr")) {
+      ++start.lost_updates;
+      start.last = std::max(start.last, whole_number(step));
+    }
+    if (type == "skip") now_->run.skipped.push_back({step, text_at(line, "reason"), number_at(line, "loss_scale")});
+    if (type == "save")
+      now_->run.saves.push_back({step, number_at(line, "bytes"), number_at(line, "ms"), number_at(line, "stall_ms")});
+    if (type == "sample") now_->run.samples.push_back({step, text_at(line, "prompt"), text_at(line, "text")});
   }
 
   std::vector<Run> finish() {
     std::vector<Run> runs;
     for (const std::string& folder : order_) {
-      Run& run = runs_[folder];
+      Run& run = read_[folder].run;
       for (RunStart& start : run.starts)
-        if (start.why.empty()) start.why = "killed or crashed";
-      if (!run.starts.back().has_end) {
-        run.starts.back().why = "going on, killed or crashed";
-        run.notes.push_back("the run has no end in its metrics: it is going on, or it was killed or crashed");
-      }
+        if (start.why.empty()) start.why = &start == &run.starts.back() ? "running, killed or crashed" : "killed or crashed";
+      if (!run.starts.back().has_end())
+        run.notes.push_back("the run has no end in its metrics: it is running, or it was killed or crashed");
       runs.push_back(std::move(run));
     }
     return runs;
   }
 
  private:
-  double& seconds() { return seconds_[now_]; }
+  struct Read {
+    Run run;
+    bool repeats = false;
+    // The time axis. `before`: that of the earlier starts. `first_age`: the age of the process when its first update began;
+    // not_known before that. Lines of other versions have no age: then the durations of the lines are added.
+    double before = 0, first_age = not_known, now = 0;
+
+    void see_time(const json& line) {
+      const double age = number_at(line, "process_s"), s = 1e-3 * number_at(line, "ms");
+      const std::string type = text_at(line, "type");
+      const bool is_update = type == "train" || type == "skip" || (type == "lost" && line.contains("gnorm"));
+      if (!std::isfinite(age)) {
+        if (std::isfinite(s) && (is_update || type == "valid")) now += s;
+        return;
+      }
+      if (!std::isfinite(first_age) && is_update) first_age = age - (std::isfinite(s) ? s : 0);
+      if (std::isfinite(first_age)) now = std::max(now, before + age - first_age);
+    }
+  };
 
   void start(const json& line) {
-    const std::string folder = text(line, "save_folder");
-    if (!runs_.contains(folder)) {
+    const std::string folder = text_at(line, "save_folder");
+    if (!read_.contains(folder)) {
       order_.push_back(folder);
-      Run& made = runs_[folder];
+      Run& made = read_[folder].run;
       made.metrics = path_;
       made.save_folder = folder;
-      made.name = folder.empty() ? path_.filename().string() : std::filesystem::path(folder).filename().string();
     }
-    now_ = &runs_[folder];
+    now_ = &read_[folder];
+    now_->before = now_->now;
+    now_->first_age = not_known;
     RunStart begun;
     begun.line = line;
-    const double step = number(line, "step"), time = number(line, "time");
-    begun.step = begun.last = std::isfinite(step) ? static_cast<std::uint64_t>(step) : 0;
-    begun.began = begun.ended = std::isfinite(time) ? time : now_->last_time;
-    now_->starts.push_back(std::move(begun));
+    const double time = number_at(line, "time");
+    begun.step = begun.last = whole_number(number_at(line, "step"));
+    begun.began = begun.ended = std::isfinite(time) ? time : now_->run.last_time;
+    now_->run.starts.push_back(std::move(begun));
   }
 
   void train(const json& line, double step) {
-    if (!std::isfinite(step)) return;
-    Updates& u = now_->updates;
+    Run& run = now_->run;
+    Updates& u = run.updates;
     if (!u.step.empty() && step <= u.step.back()) {  // the same update again: lines that could not be marked as lost
-      if (!repeats_)
-        now_->notes.push_back(format("update {:.0f} and later ones are in the file twice; the first is shown", step));
-      repeats_ = true;
+      if (!now_->repeats)
+        run.notes.push_back(format("update {:.0f} and later ones are in the file twice; the first is shown", step));
+      now_->repeats = true;
       return;
     }
-    const double ms = number(line, "ms");
-    if (std::isfinite(ms)) seconds() += 1e-3 * ms;
     u.step.push_back(step);
-    u.time.push_back(seconds());
-    u.tokens.push_back(number(line, "tokens"));
-    u.loss.push_back(number(line, "loss"));
-    u.largest_loss.push_back(number(line, "max_loss"));
-    u.learning_rate.push_back(number(line, "lr"));
-    u.gradient_norm.push_back(number(line, "gnorm"));
-    u.loss_scale.push_back(number(line, "loss_scale"));
-    u.positions_per_second.push_back(number(line, "positions_per_second"));
-    u.tokens_per_second.push_back(number(line, "wps"));
-    u.ms.push_back(ms);
-    u.mfu.push_back(number(line, "mfu"));
-    u.exposed_ms.push_back(number(line, "comm_exposed_ms"));
-    u.data_wait_ms.push_back(number(line, "data_wait_ms"));
-    u.memory.push_back(number(line, "mem_peak_bytes"));
-    now_->starts.back().last = static_cast<std::uint64_t>(step);
+    u.time.push_back(now_->now);
+    u.tokens.push_back(number_at(line, "tokens"));
+    u.loss.push_back(number_at(line, "loss"));
+    u.largest_loss.push_back(number_at(line, "max_loss"));
+    u.learning_rate.push_back(number_at(line, "lr"));
+    u.gradient_norm.push_back(number_at(line, "gnorm"));
+    u.loss_scale.push_back(number_at(line, "loss_scale"));
+    u.positions_per_second.push_back(number_at(line, "positions_per_second"));
+    u.tokens_per_second.push_back(number_at(line, "wps"));
+    u.ms.push_back(number_at(line, "ms"));
+    u.mfu.push_back(number_at(line, "mfu"));
+    u.exposed_ms.push_back(number_at(line, "comm_exposed_ms"));
+    u.data_wait_ms.push_back(number_at(line, "data_wait_ms"));
+    const json work = line.contains("work_ms") ? line["work_ms"] : json();
+    u.products_ms.push_back(number_at(work, "products"));
+    u.attention_ms.push_back(number_at(work, "attention"));
+    u.other_kernels_ms.push_back(number_at(work, "other_kernels"));
+    u.optimizer_ms.push_back(number_at(work, "optimizer"));
+    u.memory.push_back(number_at(line, "mem_peak_bytes"));
+    run.starts.back().last = whole_number(step);
     if (const auto slow = line.find("straggler"); slow != line.end() && slow->is_object())
-      now_->slow_ranks.push_back(
-          {step, number(*slow, "rank"), number(*slow, "ms"), number(*slow, "median_ms"), text(*slow, "host")});
+      run.slow_ranks.push_back(
+          {step, number_at(*slow, "rank"), number_at(*slow, "ms"), number_at(*slow, "median_ms"), text_at(*slow, "host")});
   }
 
   void valid(const json& line, double step) {
-    const double ms = number(line, "ms");
-    if (std::isfinite(ms)) seconds() += 1e-3 * ms;
-    now_->valid_step.push_back(step);
-    now_->valid_time.push_back(seconds());
-    now_->valid_tokens.push_back(now_->updates.tokens.empty() ? 0 : now_->updates.tokens.back());
-    now_->valid_loss.push_back(number(line, "loss"));
+    Run& run = now_->run;
+    if (!run.valid_step.empty() && step <= run.valid_step.back()) return;
+    run.valid_step.push_back(step);
+    run.valid_time.push_back(now_->now);
+    run.valid_tokens.push_back(run.updates.tokens.empty() ? 0 : run.updates.tokens.back());
+    run.valid_loss.push_back(number_at(line, "loss"));
   }
 
   std::filesystem::path path_;
-  std::map<std::string, Run> runs_;
+  std::map<std::string, Read> read_;
   std::vector<std::string> order_;
-  std::map<Run*, double> seconds_;
-  Run* now_ = nullptr;
-  bool repeats_ = false;
+  Read* now_ = nullptr;
 };
+
+/// Sets the folder and the name of a run. `given` is the folder by which the user names it, if any. That one, and the folder of a
+/// metrics.jsonl, may have been renamed since the start lines were written.
+void find_place(Run& run, const std::filesystem::path& given, bool is_alone) {
+  const std::filesystem::path own = whole_path(run.metrics), saves = run.save_folder;
+  if (is_alone && !given.empty())
+    run.folder = whole_path(given);
+  else if (is_alone && own.filename() == "metrics.jsonl")
+    run.folder = own.parent_path();
+  else if (!saves.empty() && kind_of(saves) == PathKind::folder)
+    run.folder = saves;
+  if (!run.folder.empty()) run.name = run.folder.filename().string();
+  if (run.name.empty()) run.name = saves.empty() ? own.filename().string() : saves.filename().string();
+  if (run.folder.empty()) run.folder = own.parent_path();
+}
 
 }  // namespace
 
-std::vector<Run> read_runs(const std::filesystem::path& given) {
+std::uint64_t whole_number(double value) { return value >= 0 && value <= 0x1p53 ? static_cast<std::uint64_t>(value) : 0; }
+
+std::vector<Run> read_runs(const std::filesystem::path& given, const std::filesystem::path& save_folder) {
   const PathKind kind = kind_of(given);
   if (kind == PathKind::missing)
     throw UserError(format("there is no '{}'; name the save folder of a run, or its metrics file", given.string()));
   const std::filesystem::path path = kind == PathKind::folder ? metrics_of(given) : given;
-  std::ifstream file(path);
-  if (!file) throw UserError(format("cannot read '{}'; name the save folder of a run, or its metrics file", path.string()));
+  std::ifstream file;
+  if (kind_of(path) == PathKind::file) file.open(path);
+  if (!file.is_open())
+    throw UserError(format("cannot read '{}' (it is no plain file, or may not be read); name the save folder of a run, or its "
+                           "metrics file",
+                           path.string()));
   Reader reader(path);
   std::size_t unreadable = 0, first_unreadable = 0, number = 0;
   for (std::string words; std::getline(file, words);) {
@@ -182,10 +217,15 @@ std::vector<Run> read_runs(const std::filesystem::path& given) {
   if (runs.empty())
     throw UserError(format("'{}' has no line of a run (fsdp-train writes a line of type 'start' first); name a metrics file",
                            path.string()));
-  if (unreadable > 0)
-    for (Run& run : runs)
+  const std::string folder = kind == PathKind::folder ? whole_path(given) : save_folder.empty() ? "" : whole_path(save_folder);
+  if (std::any_of(runs.begin(), runs.end(), [&](const Run& run) { return run.save_folder == folder; }))
+    std::erase_if(runs, [&](const Run& run) { return run.save_folder != folder; });
+  for (Run& run : runs) {
+    find_place(run, kind == PathKind::folder ? given : std::filesystem::path(), runs.size() == 1);
+    if (unreadable > 0)
       run.notes.push_back(format("{} of {} cannot be read and {} left out; the first is line {}", plural(unreadable, "line"),
                                  path.string(), unreadable == 1 ? "is" : "are", first_unreadable));
+  }
   return runs;
 }
 

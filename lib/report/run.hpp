@@ -1,10 +1,9 @@
-// A run as its metrics file, save folder and flight records show it: all starts of one save folder joined, each update once.
+// A run as its metrics file shows it: all starts of one save folder joined, each update once.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,70 +11,85 @@
 
 namespace fsdp {
 
+/// The value of a number that the metrics do not have.
 inline constexpr double not_known = std::numeric_limits<double>::quiet_NaN();
 
-/// One value of each kind for each update that counts, ordered by update. not_known: the metrics do not say.
+/// One value of each kind for each update that counts; `step` ascends. All but `step` and `time` may be not_known.
 struct Updates {
-  std::vector<double> step, tokens,
-      time;  // `time`: seconds of updates, saves and validations since the run began, without starts
-  std::vector<double> loss, largest_loss, learning_rate, gradient_norm, loss_scale;
-  std::vector<double> positions_per_second, tokens_per_second, ms, mfu, exposed_ms, data_wait_ms, memory;
+  std::vector<double> step;
+  std::vector<double> time;    // seconds that the processes had run since their first update, over all starts
+  std::vector<double> tokens;  // so far
+  std::vector<double> loss, largest_loss;  // nats per token
+  std::vector<double> learning_rate, gradient_norm, loss_scale;
+  std::vector<double> positions_per_second, tokens_per_second;  // of all ranks
+  std::vector<double> mfu;                                      // 0 to 1
+  std::vector<double> ms, exposed_ms;                           // of rank 0
+  std::vector<double> data_wait_ms;                             // of the rank that waited longest, after `ms`
+  std::vector<double> products_ms, attention_ms, other_kernels_ms, optimizer_ms;  // parts of `ms`
+  std::vector<double> memory;                                                     // bytes
   std::size_t size() const { return step.size(); }
 };
 
 /// One process from its start line to its last line.
 struct RunStart {
   nlohmann::json line;               // the start line
-  std::uint64_t step = 0, last = 0;  // the update after which it began, and its last one
+  std::uint64_t step = 0, last = 0;  // the update after which it began, and the last one that it came to
   double began = 0, ended = 0;       // seconds since 1970, of its first and last line
   std::string why;                   // why it ended: "done", "stopped: SIGTERM", "killed or crashed"
-  bool has_end = false;
-  double lost_updates = 0;  // lines of updates that a later start repeated
-  nlohmann::json end;       // the end line; null: none
+  nlohmann::json end;                // the end line; null: none
+  double lost_updates = 0;           // of those up to `last`, the ones that a later start repeated
+  bool has_end() const { return end.is_object(); }
 };
 
+/// A save, a skipped update, a rank that computed longest in an update, and a text that the model made. All have the number of
+/// the update; other numbers may be not_known.
 struct Save {
-  double step = 0, ms = 0, stall_ms = 0;
-  std::string path;
+  double step = 0, bytes = 0, ms = 0, stall_ms = 0;
 };
 struct SkippedUpdate {
   double step = 0;
-  std::string reason;  // "overflow" or "spike"
+  std::string reason;             // "overflow" or "spike"
+  double loss_scale = not_known;  // with which it was tried
 };
-/// The rank that computed longest in an update.
 struct SlowRank {
   double step = 0, rank = 0, ms = 0, median_ms = 0;
   std::string host;
 };
-
 struct Sample {
   double step = 0;
-  std::string text;
+  std::string prompt, text;
 };
 
 struct Run {
-  std::string name;               // for legends: the name of the save folder
+  std::string name;               // for titles and legends; printable
   std::filesystem::path metrics;  // the file
+  std::filesystem::path folder;   // where its page and flight records are
   std::string save_folder;        // as the start lines have it; may be empty
-  std::vector<RunStart> starts;
+  std::vector<RunStart> starts;   // not empty
   Updates updates;
-  std::vector<double> valid_step, valid_tokens, valid_time, valid_loss;
+  std::vector<double> valid_step, valid_tokens, valid_time, valid_loss;  // `valid_step` ascends
   std::vector<Save> saves;
   std::vector<SkippedUpdate> skipped;
   std::vector<SlowRank> slow_ranks;
   std::vector<Sample> samples;
-  std::vector<std::string> notes;  // what could not be read, and other things that a reader of the page must know
+  std::vector<std::string> notes;  // what could not be read, and other things that a reader must know
   double last_time = 0;            // of the newest line, seconds since 1970
 
   /// The options of the newest start; an object, or null.
   nlohmann::json options() const {
-    return starts.empty() ? nlohmann::json() : starts.back().line.value("options", nlohmann::json());
+    const nlohmann::json& line = starts.back().line;
+    return line.contains("options") && line["options"].is_object() ? line["options"] : nlohmann::json();
   }
+  bool is_done() const { return starts.back().why == "done"; }
 };
 
-/// Reads a run. `path` is a metrics file, or a save folder: then its metrics file is metrics.jsonl in it, else the one that the
-/// options of its newest checkpoint name. If the file has lines of several save folders, each is a run. Lines that cannot be
-/// read are left out and noted. Throws UserError if there is no metrics file, or if it has no line of a run.
-std::vector<Run> read_runs(const std::filesystem::path& path);
+/// Reads the runs at `path`, a metrics file or a save folder. The metrics file of a save folder is metrics.jsonl in it, else the
+/// one that the options of its newest checkpoint name. If a file has lines of several save folders, each of them is a run; of
+/// these, a save folder has its own, unless it was moved. `save_folder`, if given, chooses likewise from a metrics file. Lines
+/// that cannot be read are left out and noted. Throws UserError if there is no metrics file, or if it has no line of a run.
+std::vector<Run> read_runs(const std::filesystem::path& path, const std::filesystem::path& save_folder = {});
+
+/// Returns `value` as a whole number, and 0 if it is negative, larger than 2^53, or not a number.
+std::uint64_t whole_number(double value);
 
 }  // namespace fsdp

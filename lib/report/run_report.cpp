@@ -1,10 +1,8 @@
 #include "report/run_report.hpp"
 
-#include <unistd.h>
-
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <optional>
 
@@ -12,41 +10,54 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "files/input_file.hpp"
+#include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "report/flight_report.hpp"
 
 namespace fsdp {
 
 namespace {
 
-/// A file that the options name, as they name it or next to the metrics; empty: not here.
-std::filesystem::path find_file(const Run& run, const std::string& name) {
-  if (name.empty()) return {};
+/// Larger traces are not read: the page must be made in seconds, because a run that is told to stop makes it, too.
+constexpr std::uintmax_t most_of_trace = std::uintmax_t{64} << 20;
+
+/// The trace of the run: next to its metrics or in its folder, or where it was written; empty: not here.
+std::filesystem::path find_trace_file(const Run& run) {
+  const std::string named = text_at(run.options(), "trace");
+  if (named.empty()) return {};
+  const std::filesystem::path name = std::filesystem::path(named).filename(), next_to = run.metrics.parent_path();
   for (const std::filesystem::path& path :
-       {std::filesystem::path(name), run.metrics.parent_path() / name, run.metrics.parent_path().parent_path() / name})
-    if (kind_of(path) == PathKind::file) return path;
+       {next_to / name, run.folder / name, run.folder.parent_path() / name, std::filesystem::path(text_at(run.starts.back().line, "trace"))})
+    if (!path.empty() && kind_of(path) == PathKind::file) return path;
   return {};
 }
 
 std::optional<Trace> find_trace(Run& run) {
-  const nlohmann::json options = run.options();
-  if (!options.is_object() || !options.contains("trace") || !options["trace"].is_string()) return {};
-  const std::filesystem::path path = find_file(run, options["trace"]);
-  if (path.empty()) return {};
+  const auto left_out = [&](std::string_view why) { run.notes.push_back(format("its trace is left out: {}", why)); };
   try {
+    const std::filesystem::path path = find_trace_file(run);
+    if (path.empty()) return {};
+    if (std::filesystem::file_size(path) > most_of_trace) {
+      left_out(format("'{}' is larger than {}; draw it with fsdp-report --figure timeline", path.string(),
+                      format_bytes(static_cast<double>(most_of_trace))));
+      return {};
+    }
     Trace trace = read_trace(path);
-    if (!trace.updates.empty()) return trace;
+    if (trace.save_folder.empty() || trace.save_folder == run.save_folder) return trace;
+    left_out(format("'{}' is of the run in '{}'", path.string(), trace.save_folder));
   } catch (const std::exception& error) {
-    run.notes.push_back(format("its trace is left out: {}", error.what()));
+    const std::string_view why = error.what();
+    left_out(why.substr(0, why.rfind(';')));  // the advice that follows is for those who draw a trace
   }
   return {};
 }
 
 std::string find_flight(Run& run) {
-  const std::filesystem::path folder =
-      kind_of(run.save_folder) == PathKind::folder ? std::filesystem::path(run.save_folder) : run.metrics.parent_path();
-  if (kind_of(folder / "flight") != PathKind::folder && kind_of(folder / "flight.old") != PathKind::folder) return {};
   try {
-    return describe_flight(read_flight_folder(folder));
+    if (kind_of(run.folder / "flight") != PathKind::folder && kind_of(run.folder / "flight.old") != PathKind::folder) return {};
+    const FlightFolder records = read_flight_folder(run.folder);
+    const bool is_old = records.path.filename() == "flight.old";
+    return (is_old ? "An earlier start did not end normally. Its records:\n" : "") + describe_flight(records);
   } catch (const std::exception& error) {
     run.notes.push_back(format("its flight records are left out: {}", error.what()));
     return {};
@@ -64,31 +75,51 @@ std::string cell(double value) { return std::isfinite(value) ? format("{}", valu
 
 }  // namespace
 
-FoundRuns find_runs(const std::vector<std::filesystem::path>& paths) {
-  FoundRuns found;
+std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths) {
+  std::vector<Run> runs;
   for (const std::filesystem::path& path : paths)
-    for (Run& run : read_runs(path)) {
-      found.parts.traces.push_back(find_trace(run));
-      found.parts.flights.push_back(find_flight(run));
-      found.runs.push_back(std::move(run));
-    }
-  std::map<std::string, int> times;
-  for (const Run& run : found.runs) ++times[run.name];
-  for (Run& run : found.runs)
-    if (times[run.name] > 1) run.name = run.save_folder.empty() ? run.metrics.string() : run.save_folder;
+    for (Run& run : read_runs(path)) runs.push_back(std::move(run));
+  const auto count = [&] {
+    std::map<std::string, int> times;
+    for (const Run& run : runs) ++times[run.name];
+    return times;
+  };
+  auto times = count();
+  for (Run& run : runs) {  // the folder above, as in a/checkpoints and b/checkpoints
+    const std::filesystem::path saves = run.save_folder, &place = saves.filename() == run.name ? saves : run.folder;
+    if (times[run.name] > 1) run.name = place.parent_path().filename().string() + "/" + run.name;
+  }
+  times = count();
+  std::map<std::string, int> numbers;
+  for (Run& run : runs)
+    if (times[run.name] > 1) run.name += format(" ({})", ++numbers[run.name]);
+  return runs;
+}
+
+FoundRuns with_parts(std::vector<Run> runs) {
+  FoundRuns found;
+  for (Run& run : runs) {
+    found.parts.traces.push_back(find_trace(run));
+    found.parts.flights.push_back(find_flight(run));
+    found.runs.push_back(std::move(run));
+  }
   return found;
 }
 
 void write_text(const std::filesystem::path& path, std::string_view text) {
-  const std::filesystem::path temporary = path.string() + format(".tmp-{}", ::getpid());
-  std::FILE* const file = std::fopen(temporary.c_str(), "wxe");
-  const bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  const int error = errno;
-  if (file) std::fclose(file);
-  if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const std::string why = std::strerror(written ? errno : error);
-    if (file) std::remove(temporary.c_str());
-    throw UserError(format("cannot write '{}' ({}); name another file", path.string(), why));
+  try {
+    const PathKind kind = kind_of(path);
+    if (kind == PathKind::missing || kind == PathKind::file) return write_text_file_durably(path, text);
+    errno = EISDIR;
+    std::FILE* const file = kind == PathKind::folder ? nullptr : std::fopen(path.c_str(), "we");
+    check_errno(file != nullptr, "open " + path.string());
+    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+    const int error = errno;
+    std::fclose(file);
+    errno = error;
+    check_errno(written, "write " + path.string());
+  } catch (const std::exception& error) {
+    throw UserError(format("cannot write '{}' ({}); name another file", path.string(), error.what()));
   }
 }
 

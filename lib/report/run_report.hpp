@@ -1,4 +1,4 @@
-// Finds what belongs to runs, and writes their page or table.
+// Reads runs with their traces and flight records, and writes their page or table.
 #pragma once
 
 #include <filesystem>
@@ -15,17 +15,19 @@ struct FoundRuns {
   std::vector<Run> runs;
   PageParts parts;
 };
-/// Reads the runs at `paths` (read_runs()), and the trace and the flight records of each, as far as they are there; what cannot
-/// be read becomes a note of its run. Runs of the same name get longer names, with the folders above. Throws UserError.
-FoundRuns find_runs(const std::vector<std::filesystem::path>& paths);
+/// Reads the runs at `paths` by read_runs(). Runs of the same name get numbers or longer names. Throws UserError.
+std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths);
+/// Also reads the trace and the flight records of each run, if they exist; what cannot be read becomes a note of its run.
+FoundRuns with_parts(std::vector<Run> runs);
 
-/// Writes a file, under a temporary name until it is complete. Throws UserError if it cannot be written.
+/// Writes a file durably, under a temporary name until it is complete; what is no plain file (a terminal, a pipe) is written
+/// directly. Throws UserError if it cannot be written.
 void write_text(const std::filesystem::path& path, std::string_view text);
 /// Writes the page of the runs by write_text().
 void write_page(const FoundRuns& found, const std::filesystem::path& path);
 
-/// A line for each update and validation of the runs, with the names of columns in the first line, as RFC 4180
-/// has it.
+/// A line for each update and validation of the runs, with the names of columns in the first line. Fields are quoted as in RFC
+/// 4180; lines end with '\n'.
 std::string to_csv(const std::vector<Run>& runs);
 
 }  // namespace fsdp

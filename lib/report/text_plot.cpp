@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/format.hpp"
-#include "report/page.hpp"
+#include "base/quantile.hpp"
 #include "report/plot.hpp"
 
 namespace fsdp {
@@ -95,12 +95,14 @@ std::string text_plot(const std::string& title, const std::vector<double>& x, co
 
 std::string text_report(const Run& run, std::size_t columns, bool unicode) {
   const Updates& u = run.updates;
-  std::string out = format("{}: ", run.name);
+  std::string out = format("{}: ", printable(run.name));
   if (u.size() == 0) return out + "no update yet\n";
-  out += format("update {:.0f}, loss {:.4f}", u.step.back(), u.loss.back());
-  if (!run.valid_loss.empty()) out += format(", validation {:.4f}", run.valid_loss.back());
-  out += format(", {} tok/s (median), {}; {}\n", format_count(quantile(u.positions_per_second, 0.5)),
-                plural(run.starts.size(), "start"), run.starts.back().why);
+  out += format("update {:.0f}", u.step.back());
+  if (std::isfinite(u.loss.back())) out += format(", loss {:.4f}", u.loss.back());
+  if (!run.valid_loss.empty() && std::isfinite(run.valid_loss.back())) out += format(", validation {:.4f}", run.valid_loss.back());
+  if (const double speed = quantile(u.positions_per_second, 0.5); std::isfinite(speed))
+    out += format(", {} tok/s (median)", format_count(speed));
+  out += format("; {}: {}\n", plural(run.starts.size(), "start"), printable(run.starts.back().why));
   out += text_plot("loss over updates", u.step, u.loss, columns, 12, unicode);
   out += text_plot("tokens per second", u.step, u.positions_per_second, columns, 6, unicode, true);
   return out;

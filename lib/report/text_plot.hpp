@@ -15,7 +15,7 @@ namespace fsdp {
 std::string text_plot(const std::string& title, const std::vector<double>& x, const std::vector<double>& y, std::size_t columns,
                       std::size_t rows, bool unicode, bool from_zero = false);
 
-/// The loss and the speed of a run, and a line about where it is.
+/// A line with the last update and its loss, then the loss and the speed over all updates.
 std::string text_report(const Run& run, std::size_t columns, bool unicode);
 
 }  // namespace fsdp

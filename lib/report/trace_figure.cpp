@@ -1,9 +1,11 @@
 #include "report/trace_figure.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -67,7 +69,7 @@ bool is_trace(const std::filesystem::path& path) {
 }
 
 Trace read_trace(const std::filesystem::path& path) {
-  Trace trace{.path = path, .events = {}, .ranks = {}, .updates = {}};
+  Trace trace{.path = path, .events = {}, .ranks = {}, .updates = {}, .save_folder = {}};
   std::string fault;
   // Each event is dropped once it is read, because the JSON of a long trace takes ten times the memory of its text.
   const auto watch = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& json) {
@@ -79,7 +81,8 @@ Trace read_trace(const std::filesystem::path& path) {
     }
     return false;
   };
-  if (parse_json(read_text_file(path, longest_trace), watch).is_discarded()) refuse(path, "it is cut off, or no JSON");
+  const nlohmann::json rest = parse_json(read_text_file(path, longest_trace), watch);
+  if (rest.is_discarded()) refuse(path, "it is cut off, or no JSON");
   if (!fault.empty()) refuse(path, fault);
   if (trace.events.empty()) refuse(path, "it has no operations");
   std::set<int> ranks;
@@ -87,7 +90,52 @@ Trace read_trace(const std::filesystem::path& path) {
   for (const Trace::Event& event : trace.events) ranks.insert(event.rank), updates.insert(event.update);
   trace.ranks.assign(ranks.begin(), ranks.end());
   trace.updates.assign(updates.begin(), updates.end());
+  if (rest.contains("otherData")) trace.save_folder = text_at(rest["otherData"], "save_folder");
   return trace;
+}
+
+RanksOfUpdate slowest_and_median_rank(const Trace& trace, std::uint64_t update) {
+  std::map<int, double> computing;
+  for (const Trace::Event& event : trace.events)
+    if (event.update == update && event.stream == "compute") computing[event.rank] += event.length_us;
+  std::vector<std::pair<double, int>> ranks;
+  for (const auto& [rank, time] : computing) ranks.emplace_back(time, rank);
+  if (ranks.empty()) return {trace.ranks.front(), trace.ranks.front()};
+  std::sort(ranks.begin(), ranks.end());
+  return {ranks.back().second, ranks[(ranks.size() - 1) / 2].second};
+}
+
+UpdateSplit split_of(const Trace& trace, std::uint64_t update, int rank) {
+  // Every event is a begin and an end on its stream; between two of these nothing changes.
+  enum SplitPart : std::size_t { is_forward, is_backward, is_optimizer, is_other, is_gather, is_reduce, kinds };
+  std::vector<std::tuple<double, SplitPart, int>> changes;
+  for (const Trace::Event& event : trace.events) {
+    if (event.update != update || event.rank != rank) continue;
+    if (event.stream != "compute" && event.stream != "gather" && event.stream != "reduce") continue;
+    const std::string_view stage = stage_of(event.title).name;
+    const SplitPart kind = event.stream == "gather"       ? is_gather
+                      : event.stream == "reduce"     ? is_reduce
+                      : stage.starts_with("forward") ? is_forward
+                      : stage == "backward"          ? is_backward
+                      : stage == "norm, optimizer"   ? is_optimizer
+                                                     : is_other;
+    changes.emplace_back(event.begin_us, kind, 1);
+    changes.emplace_back(event.begin_us + event.length_us, kind, -1);
+  }
+  std::sort(changes.begin(), changes.end());
+  std::array<int, kinds> running = {};
+  UpdateSplit split;
+  double* const parts[kinds] = {&split.forward, &split.backward, &split.optimizer, &split.other, &split.gather, &split.reduce};
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    const auto& [at, kind, change] = changes[i];
+    if (i > 0) {
+      std::size_t now = 0;
+      while (now < kinds && running[now] == 0) ++now;
+      *(now < kinds ? parts[now] : &split.idle) += 1e-3 * (at - std::get<0>(changes[i - 1]));
+    }
+    running[kind] += change;
+  }
+  return split;
 }
 
 Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/quantile.hpp"
 #include "base/program.hpp"
 #include "base/system.hpp"
 #include "files/json.hpp"
@@ -26,14 +27,6 @@ double wall_s() {
 template <class T>
 nlohmann::json or_null(const std::optional<T>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json();
-}
-
-/// The value below which `share` of the values are; null if there are none.
-nlohmann::json quantile(std::vector<float>& values, double share) {
-  if (values.empty()) return {};
-  const auto place = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
 }
 
 /// Formats a number in `width` characters, with at most `decimals` decimals, or fewer if it is large. A number that is too
@@ -72,6 +65,10 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
       out_(out),
       bar_("train", ProgressBar::Unit::count, out),
       age_s_(process_age_s()) {
+  to_file(file);
+}
+
+void Metrics::to_file(const std::filesystem::path& file) {
   if (active_ && !file.empty()) file_ = MetricsFile(file);
 }
 
@@ -179,9 +176,16 @@ void Metrics::train(const TrainMetrics& m) {
                          {"ms", m.ms},
                          {"mfu", m.mfu ? nlohmann::json(*m.mfu) : nlohmann::json()},
                          {"loss_scale", m.loss_scale ? nlohmann::json(*m.loss_scale) : nlohmann::json()},
-                         {"comm_exposed_ms", m.comm_exposed_ms ? nlohmann::json(*m.comm_exposed_ms) : nlohmann::json()},
+                         {"comm_exposed_ms", m.times ? nlohmann::json(1e3 * m.times->exposed) : nlohmann::json()},
                          {"data_wait_ms", m.data_wait_ms},
                          {"mem_peak_bytes", m.mem_peak_bytes}};
+  if (m.times) {
+    auto& work = line["work_ms"];
+    for (const auto& [name, seconds] :
+         {std::pair("products", m.times->gemm), std::pair("attention", m.times->attention),
+          std::pair("other_kernels", m.times->other_kernels), std::pair("optimizer", m.times->optimizer)})
+      if (seconds > 0) work[name] = 1e3 * seconds;
+  }
   for (const auto& [group, norm] : m.group_norms) line["gnorms"][group] = norm;
   for (const auto& [name, number] : m.numbers) line["numbers"][name] = number;
   if (m.straggler)
@@ -190,7 +194,7 @@ void Metrics::train(const TrainMetrics& m) {
                          {"ms", m.straggler->ms},
                          {"median_ms", m.straggler->median_ms}};
   count_update(here_.useful_s, m.ms);
-  update_ms_.push_back(static_cast<float>(m.ms));
+  update_ms_.push_back(m.ms);
   spent_ms_ += m.ms;
   in_loss_ += m.ms * m.tokens_per_second, computed_ += m.ms * m.positions_per_second;
   const double mean_s = 1e-3 * spent_ms_ / static_cast<double>(std::max<std::uint64_t>(m.step - first_step_, 1));
@@ -255,12 +259,17 @@ void Metrics::sample(std::uint64_t step, const std::string& prompt, const std::s
   bar_.line(format("sample {}: {}{}", step, prompt, text));
 }
 
-void Metrics::save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms) {
+void Metrics::save(const SaveMetrics& m) {
   if (!active_) return;
-  here_.saves_s += 1e-3 * stall_ms;
-  write({{"type", "save"}, {"step", step}, {"path", folder.string()}, {"ms", ms}, {"stall_ms", stall_ms}});
-  bar_.line(format("saved {} in {}{}", folder.string(), format_duration(1e-3 * ms),
-                   stall_ms < 0.9 * ms ? format("; training paused {}", format_duration(1e-3 * stall_ms)) : ""));
+  here_.saves_s += 1e-3 * m.stall_ms;
+  write({{"type", "save"},
+         {"step", m.step},
+         {"path", m.folder.string()},
+         {"bytes", m.bytes},
+         {"ms", m.ms},
+         {"stall_ms", m.stall_ms}});
+  bar_.line(format("saved {} in {}{}", m.folder.string(), format_duration(1e-3 * m.ms),
+                   m.stall_ms < 0.9 * m.ms ? format("; training paused {}", format_duration(1e-3 * m.stall_ms)) : ""));
 }
 
 void Metrics::restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read,
@@ -294,7 +303,7 @@ void Metrics::end(const EndMetrics& m) {
          {"tokens", m.tokens},
          {"wps", m.tokens_per_second},
          {"mem_peak_bytes", m.mem_peak_bytes},
-         {"ms_p5", quantile(update_ms_, 0.05)},
+         {"ms_p5", quantile(update_ms_, 0.05)},  // null if there are none
          {"ms_median", quantile(update_ms_, 0.5)},
          {"ms_p95", quantile(update_ms_, 0.95)},
          {"goodput", spent.goodput()},

@@ -16,6 +16,7 @@
 
 #include "base/progress.hpp"
 #include "base/timer.hpp"
+#include "fsdp/executor.hpp"
 #include "train/energy.hpp"
 #include "train/metrics_file.hpp"
 #include "train/tensorboard.hpp"
@@ -58,7 +59,7 @@ struct TrainMetrics {
   double ms = 0;                                                     // duration of this update
   std::optional<double> mfu;                                         // empty if the device's peak is not known
   std::optional<double> loss_scale = {};                             // fp16 only
-  std::optional<double> comm_exposed_ms = {};                        // exposed (not overlapped) communication; empty if unknown
+  std::optional<WorkTimes> times = {};                               // of rank 0; empty if unknown
   double data_wait_ms = 0;                                           // wait for the next batch on the rank that waited longest
   std::size_t mem_peak_bytes = 0;                                    // maximum over all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // by group of parameters, with --log-group-norms
@@ -89,6 +90,13 @@ struct ValidMetrics {
   double ms = 0;
 };
 
+struct SaveMetrics {
+  std::uint64_t step = 0;
+  std::filesystem::path folder;
+  std::uint64_t bytes = 0;      // of all files of the checkpoint
+  double ms = 0, stall_ms = 0;  // duration of the save; the part of it during which training waited
+};
+
 struct EndMetrics {
   std::uint64_t step = 0, tokens = 0;
   double tokens_per_second = 0;
@@ -112,6 +120,8 @@ class Metrics {
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr,
           LogFormat format = LogFormat::automatic);
 
+  /// Opens the file, as the constructor does if it gets one. Call it before start(). Throws UserError.
+  void to_file(const std::filesystem::path& file);
   /// Also writes the metrics to an event file in `folder` (train/tensorboard.hpp). Call it before start(). Throws UserError.
   void to_tensorboard(const std::filesystem::path& folder);
   /// Writes the start line. Before that, calls take_up_metrics(), which marks the lines of updates that this run repeats.
@@ -125,8 +135,7 @@ class Metrics {
   void valid(const ValidMetrics& m);
   /// A text that the model generated after `prompt`.
   void sample(std::uint64_t step, const std::string& prompt, const std::string& text);
-  /// `ms` is the duration of the save, `stall_ms` the part of it during which training waited.
-  void save(std::uint64_t step, const std::filesystem::path& folder, double ms, double stall_ms);
+  void save(const SaveMetrics& m);
   /// Waits until all lines are on the disk. A save calls this before the checkpoint becomes valid. Any thread may call it.
   void sync() { file_.sync(); }
   /// `bytes_read`: bytes of tensors read by the rank that read most; `file_bytes`: the size of the whole source.
@@ -154,7 +163,7 @@ class Metrics {
   MetricsFile file_;
   std::unique_ptr<TensorBoardFile> tensorboard_;  // null: none
   int ranks_ = 1;
-  std::vector<float> update_ms_;  // of the updates of this start
+  std::vector<double> update_ms_;  // of the updates of this start
   ProgressBar bar_;
   TimeSpent before_, here_{.starts = 1};  // the time of earlier starts, and of this start
   double age_s_;                          // age of the process when since_made_ was started

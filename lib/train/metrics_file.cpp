@@ -202,6 +202,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
     const nlohmann::json line = parse_json(text);
     if (!line.is_object() || !line.contains("type") || !line["type"].is_string()) return true;
     const std::string type = line["type"];
+    if (type == "scheduler") return true;  // slurm/job.sh writes it between two starts
     const bool lost = will_be_repeated(type, line, at);
     segment.see(type, line, lost);
     for (const Mark& mark : mark_rows)

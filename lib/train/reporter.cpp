@@ -67,7 +67,7 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
            .ms = seconds * 1e3,
            .mfu = mfu(positions_per_second),
            .loss_scale = is_f16 ? std::optional(scalars.loss_scale) : std::nullopt,
-           .comm_exposed_ms = executor.knows_times() ? std::optional(executor.times().exposed * 1e3) : std::nullopt,
+           .times = executor.knows_times() ? std::optional(executor.times()) : std::nullopt,
            .mem_peak_bytes = executor.peak_bytes(),
            .group_norms = group_norms,
            .positions_per_second = positions_per_second};

@@ -52,7 +52,11 @@ void Saver::announce() {
   if (!save_ || announced_ || save_->took_s() < 0) return;
   announced_ = true;
   last_duration_s_ = std::max(save_->took_s(), stall_s_);
-  loop_.log.save(last_, save_->folder(), last_duration_s_ * 1e3, stall_s_ * 1e3);
+  loop_.log.save({.step = last_,
+                  .folder = save_->folder(),
+                  .bytes = save_->file_bytes(),
+                  .ms = last_duration_s_ * 1e3,
+                  .stall_ms = stall_s_ * 1e3});
 }
 
 void Saver::link_best() {

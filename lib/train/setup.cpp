@@ -198,12 +198,10 @@ std::string arithmetic_of(const Machine& machine) {
   return format("{}, {} per rank", kernels::gemm_description(), plural(machine.cpus.threads, "thread"));
 }
 
-std::unique_ptr<Metrics> open_log(const TrainOptions& options, Communicator& world) {
-  return agree(world, [&] {
-    auto log = std::make_unique<Metrics>(options.dry_run ? std::filesystem::path() : options.log_file, options.log_interval,
-                                         world.rank() == 0, stderr, options.log_format);
-    if (!options.tensorboard.empty() && !options.dry_run) log->to_tensorboard(options.tensorboard);
-    return log;
+void open_metrics(const RunContext& run) {
+  agree(run.world, [&] {
+    run.log.to_file(run.options.log_file);
+    if (!run.options.tensorboard.empty()) run.log.to_tensorboard(run.options.tensorboard);
   });
 }
 
@@ -234,7 +232,7 @@ std::unique_ptr<TraceFile> open_trace(const RunContext& run) {
   const std::filesystem::path& file = run.options.trace.file;
   return agree(run.world, [&] {
     const bool writes = run.world.rank() == 0 && !run.options.dry_run && !file.empty();
-    return writes ? std::make_unique<TraceFile>(file) : nullptr;
+    return writes ? std::make_unique<TraceFile>(file, whole_path(run.options.save.folder)) : nullptr;
   });
 }
 
@@ -301,8 +299,8 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
 
 namespace {
 
-/// What the plan predicts, and where the run is: fields of the start line.
-nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model) {
+/// What the plan predicts, and where the run is: fields of the start line. `even_nodes`: all nodes have as many ranks as rank 0's.
+nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model, bool even_nodes) {
   nlohmann::json fields;
   const auto bytes = memory_by_role(model.plan());
   for (std::size_t role = 0; role < bytes.size(); ++role)
@@ -313,9 +311,10 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   from_environment("modules", "LOADEDMODULES");
   from_environment("slurm_job", "SLURM_JOB_ID");
   fields["host"] = host_name();
+  if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
-  if (gpu && (one_node || gpu->network_bandwidth > 0)) {
+  if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0)) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
     const StepPrediction step = predict_update(model.transformer(), run.options.sharding,
                                                {model.mesh().shard->size(), model.mesh().replicate->size()}, cluster, *gpu);
@@ -369,7 +368,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   if (traffic && run.world.size() > 1) say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
   const nlohmann::json options = to_json(run.options);
-  nlohmann::json more = start_fields(run, machine, model);
+  nlohmann::json more = start_fields(run, machine, model, traffic.has_value());
   run.log.start({.version = version_string(),
                  .world_size = run.world.size(),
                  .strategy = std::string(model.placement().name),

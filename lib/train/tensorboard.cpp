@@ -77,7 +77,7 @@ std::vector<Scalar> tensorboard_scalars(const nlohmann::json& line, int ranks) {
     add("max_loss", "loss_metrics/global_max_loss");
     add("gnorm", "grad_norm");
     add("lr", "lr");
-    add("tokens", "ntokens_seen");
+    add("tokens", "n_tokens_seen");
     add("positions_per_second", "throughput(tps)", 1.0 / ranks);
     add("mfu", "mfu(%)", 100);
     add("ms", "time_metrics/end_to_end(s)", 1e-3);

@@ -48,8 +48,8 @@ std::span<OperationTime> Recorder::next(std::uint64_t update) {
   return std::span(times_).subspan((numbers_.size() - 1) * operations_, operations_);
 }
 
-TraceFile::TraceFile(const std::filesystem::path& path)
-    : path_(path), temporary_(format("{}.tmp-{}", path.string(), ::getpid())) {
+TraceFile::TraceFile(const std::filesystem::path& path, std::string save_folder)
+    : path_(path), temporary_(format("{}.tmp-{}", path.string(), ::getpid())), save_folder_(std::move(save_folder)) {
   const PathKind kind = kind_of(path);
   const bool replaces = kind == PathKind::missing || kind == PathKind::file;
   if (!replaces) errno = kind == PathKind::folder ? EISDIR : EINVAL;
@@ -72,7 +72,9 @@ void TraceFile::put(const std::string& text) {
 
 void TraceFile::add(const Json& event) { put((std::exchange(empty_, false) ? "\n" : ",\n") + event.dump()); }
 
-void TraceFile::finish(const Json& about) {
+void TraceFile::finish(const Json& of_trace) {
+  Json about = of_trace;
+  if (!save_folder_.empty()) about["save_folder"] = save_folder_;
   put("\n],\n\"otherData\": " + about.dump() + "}\n");
   if ((std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) && error_ == 0) error_ = errno;
   if (std::fclose(std::exchange(file_, nullptr)) != 0 && error_ == 0) error_ = errno;

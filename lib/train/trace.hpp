@@ -54,8 +54,8 @@ class Recorder {
 /// The trace file, which has a temporary name until it is complete. Only rank 0 has one.
 class TraceFile {
  public:
-  /// Creates FILE.tmp-PID. Throws UserError.
-  explicit TraceFile(const std::filesystem::path& path);
+  /// Creates FILE.tmp-PID. `save_folder`, if given, tells readers of which run the trace is. Throws UserError.
+  explicit TraceFile(const std::filesystem::path& path, std::string save_folder = {});
   TraceFile(const TraceFile&) = delete;
   /// Removes the file if finish() has not completed it.
   ~TraceFile();
@@ -67,6 +67,7 @@ class TraceFile {
  private:
   void put(const std::string& text);
   std::filesystem::path path_, temporary_;
+  std::string save_folder_;
   std::FILE* file_;
   bool empty_ = true;
   int error_ = 0;  // errno of the first write that failed

@@ -194,16 +194,16 @@ int train(const TrainOptions& options, Communicator& world) {
   require_same_options(options, world);
   SignalWatch watch(options.save.folder, world.rank() == 0);
   Machine machine = find_machine(options, world);
-  const std::unique_ptr<Metrics> log = open_log(options, world);
-  const RunContext run = {options, world, *log};
+  Metrics log({}, options.log_interval, world.rank() == 0, stderr, options.log_format);
+  const RunContext run = {options, world, log};
   const std::unique_ptr<SaveLock> lock = take_save_folder(run, watch);
   const std::unique_ptr<TraceFile> trace = open_trace(run);
-  if (lock && !lock->taken_over().empty()) log->say(lock->taken_over());
+  if (lock && !lock->taken_over().empty()) log.say(lock->taken_over());
   Origin origin = find_origin(options, world);
-  for (const std::string& warning : origin.warnings) log->warn(warning);
+  for (const std::string& warning : origin.warnings) log.warn(warning);
   Progress progress = first_progress(run, origin, machine);
   ShardedModel model = make_model(run, origin, machine);
-  for (const std::string& warning : model.warnings()) log->warn(warning);
+  for (const std::string& warning : model.warnings()) log.warn(warning);
   const MemoryAccount memory = memory_account(options, model, world, *machine.node);
   if (options.dry_run) {
     if (world.rank() == 0) print_plan(model, memory);
@@ -212,9 +212,10 @@ int train(const TrainOptions& options, Communicator& world) {
   const auto tokenizer_files = keep_tokenizer_files(run, origin);
   const std::unique_ptr<const TrainData> data = open_train_data(run, origin, machine, progress, watch);
   const SamplePrompt prompt = make_sample_prompt(run, origin);
+  open_metrics(run);
   announce(run, machine, model, memory, progress, data.get(), origin.base);
   const auto all_done = [&] { return is_done(options, progress, data.get()); };
-  if (all_done()) return say_nothing_to_do(options, *log, progress, data.get()), exit_code::done;
+  if (all_done()) return say_nothing_to_do(options, log, progress, data.get()), exit_code::done;
 
   return with_flight_record(run, machine.kind, [&](FlightLanes& flight) {
     const std::unique_ptr<JobEnd> job_end = find_job_end(run);
@@ -229,7 +230,7 @@ int train(const TrainOptions& options, Communicator& world) {
     Reporter reporter(loop, machine, memory, batches, trace.get());
     Agreement agreement(loop, watch, job_end.get(), lock.get());
     const auto outlook = [&] { return Outlook{progress.update + 1, reporter.last_update_s(), saver.last_duration_s()}; };
-    if (const std::string text = watch.left_over(); !text.empty()) log->warn(text);
+    if (const std::string text = watch.left_over(); !text.empty()) log.warn(text);
     bool lead_is_short = false;
     std::size_t saves_honoured = 0;
     watch.expect(outlook());
@@ -263,13 +264,13 @@ int train(const TrainOptions& options, Communicator& world) {
       if (wait || (is_due && !saves_at_end)) saver.save(wait);
       if (agreed.cannot_read) batches.refuse();
       std::string problem;
-      if (asked && options.save.none) log->warn("a save was requested, but --no-save forbids all saves");
+      if (asked && options.save.none) log.warn("a save was requested, but --no-save forbids all saves");
       if (asked) problem = watch.honoured_save();
       saves_honoured = agreed.asked.save;
       if (stop) problem = watch.honoured_stop();
-      if (!problem.empty()) log->warn(problem);
+      if (!problem.empty()) log.warn(problem);
       if (stop && !all_done()) {
-        log->stop(progress.update, agreed.ends     ? job_end->reason()
+        log.stop(progress.update, agreed.ends     ? job_end->reason()
                                    : agreed.wanted ? "a later start of this job waits for " + options.save.folder.string()
                                                    : watch.stop_reason());
         reporter.finish("stopped on request; " +
@@ -286,7 +287,7 @@ int train(const TrainOptions& options, Communicator& world) {
     saver.save(true);
     if (!options.judges()) validate(loop, data->valid.get(), saver);
     if (const auto& valid = progress.validations; stopped_early(options, progress))
-      log->say(format("stopped early: {} had no smaller loss than {:.4f}, that of update {}",
+      log.say(format("stopped early: {} had no smaller loss than {:.4f}, that of update {}",
                       plural(valid->since_best, "validation"), valid->best_loss, valid->best_update));
     reporter.finish(options.save.none
                         ? "done; nothing is saved (--no-save)"

@@ -297,7 +297,7 @@ BOOST_AUTO_TEST_CASE(group_norms_add_up) {
     for (const auto& [group, norm] : full[u]["gnorms"].items())
       BOOST_TEST(std::abs(none[u]["gnorms"][group].get<double>() / norm.get<double>() - 1) < 0.05);
   const Outcome nowhere =
-      run(folder, mpirun(1, "fsdp-train", split("tokens.bin --arch gpt2 --max-update 1 --log-group-norms")));
+      run(folder, mpirun(1, "fsdp-train", split("tokens.bin --arch gpt2 --max-update 1 --log-group-norms --log-file none")));
   BOOST_TEST(nowhere.code == 2);
   BOOST_TEST(nowhere.says("give --log-file FILE"), nowhere.output);
 }

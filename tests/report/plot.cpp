@@ -107,6 +107,37 @@ BOOST_AUTO_TEST_CASE(gaps_and_single_values) {
   BOOST_TEST(!draw({.title = "t", .x_name = "", .y_name = "", .curves = {}}, 400, 200).has_value());
 }
 
+BOOST_AUTO_TEST_CASE(values_that_are_nearly_the_same_or_beyond_all_bounds) {
+  const double next = std::nextafter(5.0, 6.0);
+  for (const auto& y : std::vector<std::vector<double>>{
+           {5, next}, {-5, -next}, {0, 0}, {1e300, 1}, {-1e99, 1e99}, {5e-324, 1e-323}, {1e17, 1e17 + 16}})
+    for (const bool logarithmic : {false, true})
+      drawn({.title = "t", .x_name = "x", .y_name = "", .curves = {curve({1e15, 1e15 + 1}, y)}, .logarithmic = logarithmic});
+}
+
+BOOST_AUTO_TEST_CASE(points_have_hints_and_can_be_hidden) {
+  Curve points = curve({1, 2, 3}, {1, NAN, 3});
+  points.look = Curve::Look::points;
+  points.hints = {"first", "second", "third"};
+  const Drawn plot = drawn({.title = "t", .x_name = "x", .y_name = "", .curves = {points}});
+  const auto circles = plot.picture.all("circle", [](const SvgElement& circle) { return !circle.hint.empty(); });
+  BOOST_TEST_REQUIRE(circles.size() == 2u);
+  BOOST_TEST(circles[0].hint == "first");
+  BOOST_TEST(circles[1].hint == "third");
+  const auto groups = plot.picture.all("g", [](const SvgElement& group) { return group.attribute("class") == "curve"; });
+  BOOST_TEST_REQUIRE(groups.size() == 2u);  // a gap is between them
+  BOOST_TEST(groups[0].attribute("data-name") == "a curve");
+  BOOST_TEST(plot.value_at(circles[1].number("cy")) == 3, boost::test_tools::tolerance(0.01));
+
+  Curve many = curve({}, {});
+  many.look = Curve::Look::points;
+  for (int i = 0; i < 10'000; ++i) many.x.push_back(i), many.y.push_back(i == 5000 ? 7 : std::sin(i));
+  const Drawn reduced = drawn({.title = "t", .x_name = "x", .y_name = "", .curves = {many}});
+  const auto kept = reduced.picture.all("circle", [](const SvgElement& circle) { return !circle.hint.empty(); });
+  BOOST_TEST(kept.size() < 300u);
+  BOOST_TEST(std::count_if(kept.begin(), kept.end(), [](const SvgElement& circle) { return circle.hint == "a curve: 7"; }) == 1);
+}
+
 BOOST_AUTO_TEST_CASE(labels_fit_whatever_the_magnitude) {
   for (const double scale : {1e-12, 1e-7, 3e-4, 1.0, 7.0, 12345.0, 1e7, 3e9, 8e15, 2e18})
     for (const double offset : {0.0, -1.0, 1.0, 1000.0})
@@ -122,7 +153,7 @@ BOOST_AUTO_TEST_CASE(labels_fit_whatever_the_magnitude) {
             for (int c = 0; c < 9; ++c)
               plot.curves.push_back({.name = format("run number {}", c), .x = x, .y = y, .colour = curve_colour(c)});
             plot.limit = scale * offset, plot.limit_name = "--clip-norm 1";
-            plot.marks = {{x[10], "start 2"}};
+            plot.marks = {{x[10], "start 2", "after update 7"}, {x[12], "start 3", "after update 9"}};
             plot.logarithmic = logarithmic;
             drawn(plot, width, 320);
           }

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "base/error.hpp"
-#include "base/timer.hpp"
+#include "base/quantile.hpp"
 #include "report/run_report.hpp"
 #include "report/svg_reader.hpp"
 #include "report/text_plot.hpp"
@@ -56,6 +56,8 @@ class Written {
                  {"mem_peak_bytes", 4000}});
   }
   Written& line(json fields) {
+    if (fields["type"] == "start") age_ = 4;
+    if (!fields.contains("process_s")) fields["process_s"] = age_ += 1;
     fields["time"] = time_ += 1;
     return text(fields.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
   }
@@ -67,18 +69,21 @@ class Written {
  private:
   std::filesystem::path path_;
   std::ofstream file_;
-  double time_ = 1'700'000'000;
+  double time_ = 1'700'000'000, age_ = 4;
 };
 
 std::string page_of(const std::filesystem::path& path) {
-  const FoundRuns found = find_runs({path});
+  const FoundRuns found = with_parts(read_named_runs({path}));
   return make_page(found.runs, found.parts, "0.1.0");
 }
 
 /// Fails unless every element of the page is closed in order, and no text of a run has become an element or an attribute.
 void check_page(const std::string& page) {
   BOOST_TEST(page.starts_with("<!DOCTYPE html>\n"));
-  BOOST_TEST(page.find("http://") == page.find("http://www.w3.org/2000/svg"));  // only the script's name of a namespace
+  std::size_t addresses = 0;
+  for (std::size_t at = page.find("http://"); at != std::string::npos; at = page.find("http://", at + 1), ++addresses)
+    BOOST_TEST(page.substr(at).starts_with("http://www.w3.org/2000/svg'"));  // the script's name of a namespace
+  BOOST_TEST(addresses == 1u);
   BOOST_TEST(page.find("https://") == std::string::npos);
   for (const Picture& picture : drawings_in(page)) BOOST_TEST(faults_of(picture) == "");
   std::vector<std::string> open;
@@ -117,11 +122,11 @@ BOOST_AUTO_TEST_CASE(starts_are_joined) {
   const std::vector<Run> runs = read_runs(path);
   BOOST_TEST_REQUIRE(runs.size() == 1u);
   const Run& run = runs[0];
-  BOOST_TEST(run.name == "run");
+  BOOST_TEST(run.name == folder.path().filename().string());  // the folder may have been renamed
   BOOST_TEST(run.updates.step == (std::vector<double>{1, 2, 3, 4, 5}), boost::test_tools::per_element());
   BOOST_TEST(run.updates.loss == (std::vector<double>{5, 4, 3, 2, 1}), boost::test_tools::per_element());
-  // 0.1 s an update, 0.5 s that training waited for the save, 1 s of validation.
-  const std::vector<double> time = {0.1, 0.2, 0.8, 0.9, 2.0};
+  // Each line comes 1 s after the one before. A start begins to count 0.1 s, the duration of an update, before its first one.
+  const std::vector<double> time = {0.1, 1.1, 4.2, 6.2, 9.3};
   for (std::size_t i = 0; i < 5; ++i) BOOST_TEST(std::abs(run.updates.time[i] - time[i]) < 1e-9);
   BOOST_TEST(std::isnan(run.updates.loss_scale[0]));
   BOOST_TEST_REQUIRE(run.starts.size() == 3u);
@@ -129,16 +134,19 @@ BOOST_AUTO_TEST_CASE(starts_are_joined) {
   BOOST_TEST(run.starts[0].lost_updates == 2);
   BOOST_TEST(run.starts[1].why == "stopped: SIGTERM");
   BOOST_TEST(run.starts[1].last == 4u);
-  BOOST_TEST(run.starts[2].why == "going on, killed or crashed");
+  BOOST_TEST(run.starts[0].last == 4u);
+  BOOST_TEST(run.starts[2].why == "running, killed or crashed");
   BOOST_TEST(run.skipped.size() == 1u);
   BOOST_TEST(run.notes.size() == 1u);  // there is no end
 
   const std::string page = page_of(path);
   check_page(page);
-  for (const char* words : {"stopped: SIGTERM", "skipped updates (1)", "start 2 after update 2; before it: killed or crashed",
-                            "parameters 1.00 KiB", "the run has no end in its metrics"})
+  for (const char* words : {"stopped: SIGTERM", "attempts left out (1)", "update 4: spike",
+                            "start 2 after update 2, 4 ranks; before it: killed or crashed", "parameters 1.00 KiB",
+                            "<td>1 to 4</td><td>2 updates</td>", "the run has no end in its metrics"})
     BOOST_TEST((page.find(words) != std::string::npos), words);
-  BOOST_TEST(text_report(run, 80, false).starts_with("run: update 5, loss 1.0000, validation 2.5000"));
+BOOST_TEST(text_report(run, 80, false).find(": update 5, loss 1.0000, validation 2.5000, 20.0 k tok/s (median); 3 starts: running")
+             != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(damaged_files_are_shown_as_far_as_they_go) {
@@ -216,8 +224,8 @@ BOOST_AUTO_TEST_CASE(several_runs_are_drawn_over_each_other) {
         .train(1, 5)
         .train(2, 4.0 - 0.1 * i);
   }
-  const FoundRuns found = find_runs(paths);
-  BOOST_TEST(found.runs[3].name == "/scratch/3/run");  // "run" would be twelve runs
+  const FoundRuns found = with_parts(read_named_runs(paths));
+  BOOST_TEST(found.runs[3].name == "3/run");  // "run" would be twelve runs
   const std::string page = make_page(found.runs, found.parts, "0.1.0");
   check_page(page);
   BOOST_TEST(page.find("What differs between the runs") < page.find("Summary"));
@@ -242,6 +250,61 @@ BOOST_AUTO_TEST_CASE(a_long_run_makes_a_small_page) {
   const std::string page = page_of(path);
   BOOST_TEST(page.size() < 2'000'000u);
   BOOST_TEST(drawings_in(page).size() >= 8u);
+}
+
+BOOST_AUTO_TEST_CASE(time_is_split_and_the_scheduler_is_named) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "metrics.jsonl";
+  Written written(path);
+  written.start(0, {{"lr", 0.1}, {"max-update", 9}});
+  const auto train = [&](int step, double ms, json work, json exposed) {
+    written.line({{"type", "train"}, {"step", step}, {"loss", 2}, {"ms", ms}, {"work_ms", std::move(work)}, {"comm_exposed_ms", std::move(exposed)}, {"data_wait_ms", 300}});
+  };
+  train(1, 10'000, nullptr, nullptr);  // on a GPU, only traced updates are split: the first one does not count
+  train(2, 100, {{"products", 40}, {"optimizer", 10}}, 30);
+  train(3, 100, {{"products", 40}, {"optimizer", 10}}, 30);
+  written.line({{"type", "stop"}, {"step", 3}, {"reason", "SIGTERM"}});
+  written.line({{"type", "scheduler"}, {"reason", "another job takes its place"}});
+  written.start(3, {{"lr", 0.2}, {"max-update", 9}});
+  written.line({{"type", "end"}, {"step", 3}, {"time_spent", {{"running_s", 20}, {"useful_s", 10}}}});
+  const std::string page = page_of(path);
+  check_page(page);
+  for (const char* words :
+       {"a mean update: 400 ms", "matrix products 40 ms (10.0 %)", "norm and optimizer 10 ms (2.5 %)",
+        "communication that computing waits for 30 ms (7.5 %)", "other work of the host 20 ms (5.0 %)",
+        "waiting for data after it 300 ms (75.0 %)", "stopped: SIGTERM; Slurm: another job takes its place", "--lr: 0.1 → 0.2",
+        "3 of 9 updates: done", "20.0 s of running time: goodput 50.0 %", "updates that count 10.0 s (50.0 %)",
+        "between updates 10.0 s (50.0 %)"})
+    BOOST_TEST((page.find(words) != std::string::npos), words);
+  BOOST_TEST((page.find("Memory") != std::string::npos));
+  BOOST_TEST((page.find("<h2>Saves") == std::string::npos));  // a part without data is left out
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_shows_its_own_run) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "all.jsonl";
+  const auto saves = [&](const char* name) {
+    std::filesystem::create_directories(folder.path() / name);
+    return (std::filesystem::canonical(folder.path()) / name).string();
+  };
+  Written(path).start(0, json::object(), saves("a")).train(1, 5).start(0, json::object(), saves("b")).train(1, 4).train(2, 3);
+  BOOST_TEST(read_runs(path).size() == 2u);
+  const std::vector<Run> one = read_runs(path, folder.path() / "b");
+  BOOST_TEST_REQUIRE(one.size() == 1u);
+  BOOST_TEST(one[0].updates.size() == 2u);
+  BOOST_TEST(one[0].name == "b");
+
+  // The trace of a later run with the same --trace is not shown.
+  const json event = {{"ph", "X"}, {"pid", 0}, {"tid", 1}, {"name", "forward block 0"}, {"cat", "compute"}, {"ts", 0}, {"dur", 5},
+                      {"args", {{"operation", 0}, {"update", 1}}}};
+  Written(path).start(0, {{"trace", "trace.json"}}, saves("a")).train(1, 5);
+  for (const char* of : {"a", "b"}) {
+    write_file(folder / "trace.json",
+               json{{"traceEvents", {event}}, {"otherData", {{"save_folder", saves(of)}}}}.dump());
+    const FoundRuns found = with_parts(read_named_runs({path}));
+    BOOST_TEST(found.parts.traces[0].has_value() == (of == std::string("a")));
+    BOOST_TEST(found.runs[0].notes.size() == (of == std::string("a") ? 1u : 2u));  // there is no end
+  }
 }
 
 BOOST_AUTO_TEST_CASE(tables) {

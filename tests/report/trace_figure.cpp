@@ -76,6 +76,26 @@ BOOST_AUTO_TEST_CASE(boxes_begin_and_end_as_measured) {
   BOOST_TEST(checked(draw_trace_timeline(trace, {})).says("update 6, 1.0 ms from left to right, measured") == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(the_time_of_an_update_is_split) {
+  json trace = small_trace();
+  trace["traceEvents"].push_back(event(1, 7, "forward block 13", "compute", 2905, 200));  // rank 1 computes longest
+  const Trace read = read_back(trace.dump());
+  const RanksOfUpdate ranks = slowest_and_median_rank(read, 7);
+  BOOST_TEST(ranks.slowest == 1);
+  BOOST_TEST(ranks.median == 2);
+  // Of rank 0 in update 7, in us: all-gather 0 to 50 (and "read batch" 1 to 1.1), nothing until 200, forward until 500.5,
+  // backward until 900.5, reduction from 900 until 1000.
+  const UpdateSplit split = split_of(read, 7, 0);
+  const auto is = [](double ms, double us) { BOOST_TEST(std::abs(1e3 * ms - us) < 1e-6, 1e3 * ms << " is not " << us); };
+  is(split.forward, 300.5);
+  is(split.backward, 400);
+  is(split.other, 0.1);
+  is(split.gather, 49.9);
+  is(split.idle, 150);
+  is(split.reduce, 99.5);
+  is(split.optimizer, 0);
+}
+
 BOOST_AUTO_TEST_CASE(ranks_are_chosen) {
   const Trace trace = read_back(small_trace().dump());
   const Picture picture = checked(draw_trace_timeline(trace, {.ranks = {2, 0}}));

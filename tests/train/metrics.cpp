@@ -41,11 +41,12 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
     const Printed out(folder / "err");
     Metrics metrics(folder / "m.jsonl", 2, true, out.file);
     metrics.start({"0.1 (abc)", 4, "full", &options, 124439808, 1000, 10, 13, 2, NodeTraffic{2, 5000, 3000}});
+    const WorkTimes times = {.gemm = 0.2, .other_kernels = 0.1, .exposed = 0.0625, .optimizer = 0.01};
     for (std::uint64_t step = 11; step <= 13; ++step)
-      metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, 2.5, step * 512, 9930.5, 412.25, std::nullopt, 1.5, 4096});
+      metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, 2.5, step * 512, 9930.5, 412.25, std::nullopt, 1.5, times});
     for (const double seconds : {1, 11, 12, 23}) metrics.validating(13, static_cast<std::size_t>(seconds), 40, seconds);
     metrics.valid({13, 2.5, 511, 20});
-    metrics.save(13, "checkpoints/step-00000013", 1200, 300);
+    metrics.save({13, "checkpoints/step-00000013", 4000, 1200, 300});
     metrics.restore(10, "checkpoint x", 5, 1000, 3000);
     metrics.stop(13, "SIGUSR1");
     metrics.end({13, 6656, 9000, 4096, "continue with the same command"});
@@ -69,6 +70,9 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(train.at("loss").get<double>() == std::nextafter(2.3412, 3));  // to the last bit
   BOOST_TEST(train.at("gnorm").get<double>() == static_cast<double>(0.1f));
   BOOST_TEST(train.at("mfu").is_null());
+  BOOST_TEST(train.at("comm_exposed_ms") == 62.5);
+  BOOST_TEST(train.at("work_ms").dump() == "{\"optimizer\":10.0,\"other_kernels\":100.0,\"products\":200.0}");
+  BOOST_TEST(lines[5].at("bytes") == 4000u);
 
   const std::string text = read_file(folder / "err");
   CHECK_CONTAINS(text, "step 11/13 ");  // the first of the run
