@@ -64,13 +64,14 @@ OptionTable report_option_table(Command& o) {
       if (given.given(name)) throw UserError(format("--{} changes nothing ({}); {}", name, why, advice));
     };
     if (!o.figure.figure.empty())
-      for (const char* name : {"text", "follow", "csv", "tensorboard"}) refuse(name, "there is --figure", "leave one of them out");
+      for (const char* name : {"text", "follow", "csv", "tensorboard"})
+        refuse(name, "there is --figure", "leave one of them out");
     if (o.text)
-      for (const char* name : {"out", "csv", "tensorboard"}) refuse(name, "--text prints to standard output", "leave one of them out");
+      for (const char* name : {"out", "csv", "tensorboard"})
+        refuse(name, "--text prints to standard output", "leave one of them out");
     else
       refuse("follow", "there is no --text", "give --text, too");
-    if (!o.csv.empty() || !o.tensorboard.empty())
-      refuse("out", "--csv and --tensorboard name their own files", "leave it out");
+    if (!o.csv.empty() || !o.tensorboard.empty()) refuse("out", "--csv and --tensorboard name their own files", "leave it out");
   });
   return table;
 }

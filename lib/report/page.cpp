@@ -4,8 +4,8 @@
 #include <cmath>
 #include <ctime>
 #include <functional>
-#include <map>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -282,7 +282,8 @@ class Page {
       });
     };
     row("updates", how_it_ended);
-    row("tokens", [](const Run& run) { return run.updates.size() == 0 ? "–" : known(run.updates.tokens.back(), format_count); });
+    row("tokens",
+        [](const Run& run) { return run.updates.size() == 0 ? "–" : known(run.updates.tokens.back(), format_count); });
     row("loss, mean of the last 50 updates", [](const Run& run) { return known(late_loss(run.updates), loss_text); });
     if (several()) {
       double common = std::numeric_limits<double>::infinity();
@@ -291,7 +292,8 @@ class Page {
         row(format("the same after {} tokens", format_count(common)),
             [&](const Run& run) { return known(late_loss(run.updates, common), loss_text); });
     }
-    row("validation loss, last", [](const Run& run) { return known(run.valid_loss.empty() ? not_known : run.valid_loss.back(), loss_text); });
+    row("validation loss, last",
+        [](const Run& run) { return known(run.valid_loss.empty() ? not_known : run.valid_loss.back(), loss_text); });
     row("validation loss, smallest", [](const Run& run) { return known(quantile(run.valid_loss, 0), loss_text); });
     spread("tokens/s of all ranks: median (5 % to 95 %)", &Updates::positions_per_second, format_count);
     spread("MFU: median (5 % to 95 %)", &Updates::mfu, percent);
@@ -343,7 +345,8 @@ class Page {
       }
       out += table(rows);
       const TimeSpent spent = spent_of(run);
-      const double parts = spent.useful_s + spent.lost_s + spent.skipped_s + spent.startup_s + spent.saves_s + spent.validation_s;
+      const double parts =
+          spent.useful_s + spent.lost_s + spent.skipped_s + spent.startup_s + spent.saves_s + spent.validation_s;
       if (spent.running_s > 0)
         out += draw_bars({{format("{} of running time{}: goodput {}", format_duration(spent.running_s),
                                   run.starts.back().has_end() ? "" : " before the newest start", percent(spent.goodput())),
@@ -436,8 +439,8 @@ class Page {
       const double highest = quantile(u.learning_rate, 1);
       if (!std::isfinite(highest)) return;
       const auto is_highest = [&](double rate) { return rate >= highest * (1 - 1e-9); };
-      const auto first = static_cast<std::size_t>(
-          std::find_if(u.learning_rate.begin(), u.learning_rate.end(), is_highest) - u.learning_rate.begin());
+      const auto first = static_cast<std::size_t>(std::find_if(u.learning_rate.begin(), u.learning_rate.end(), is_highest) -
+                                                  u.learning_rate.begin());
       std::size_t last = first;
       for (std::size_t k = first; k < u.size(); ++k)
         if (is_highest(u.learning_rate[k])) last = k;
@@ -536,8 +539,10 @@ class Page {
     add("norm and optimizer", value(&Updates::optimizer_ms), start_colour);
     add("communication that computing waits for", value(&Updates::exposed_ms), waiting_colour);
     const bool knows_work = bar.parts.size() > 1;
-    bar.parts.push_back({knows_work ? "other work of the host" : is_split ? "computing" : "computing and communication", rest,
-                         knows_work ? other_colour : computing_colour});
+    bar.parts.push_back({knows_work ? "other work of the host"
+                         : is_split ? "computing"
+                                    : "computing and communication",
+                         rest, knows_work ? other_colour : computing_colour});
     if (data > 0) bar.parts.push_back({"waiting for data after it", data, data_colour});
     return bar;
   }
@@ -662,11 +667,12 @@ class Page {
         if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;
       }
       if (all.empty()) continue;
-      std::vector<Cells> rows = {
-          {prefix(run) + (one_node ? "rank" : "node"), one_node ? "computed longest" : "had the rank that computed longest",
-           "longer than the median rank by"}};
+      std::vector<Cells> rows = {{prefix(run) + (one_node ? "rank" : "node"),
+                                  one_node ? "computed longest" : "had the rank that computed longest",
+                                  "longer than the median rank by"}};
       for (const auto& [name, slow] : all)
-        rows.push_back({name, format("{:.0f} of {} times", slow.times, run.slow_ranks.size()), percent(slow.excess / slow.times)});
+        rows.push_back(
+            {name, format("{:.0f} of {} times", slow.times, run.slow_ranks.size()), percent(slow.excess / slow.times)});
       out += table(rows);
     }
     section("stragglers", "Slow nodes and ranks", out);
@@ -675,7 +681,8 @@ class Page {
   void flights() {
     std::string out;
     for (std::size_t i = 0; i < runs_.size(); ++i)
-      if (!parts_.flights[i].empty()) out += heading(runs_[i]) + format("<pre class=\"table\">{}</pre>\n", escaped(parts_.flights[i]));
+      if (!parts_.flights[i].empty())
+        out += heading(runs_[i]) + format("<pre class=\"table\">{}</pre>\n", escaped(parts_.flights[i]));
     section("flight", "What the ranks did last", out);
   }
 

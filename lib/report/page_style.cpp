@@ -22,7 +22,8 @@ th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space
 .wide th:first-child,.wide td:first-child{position:sticky;left:0;background:var(--ground);max-width:48vw;white-space:normal}
 tbody tr,tr{border-bottom:1px solid var(--soft)}
 details td:last-child{white-space:normal;overflow-wrap:anywhere}
-pre{background:var(--panel);padding:.6rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}pre.table{white-space:pre}
+pre{background:var(--panel);padding:.6rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+@media (max-width:760px){pre.table{white-space:pre}}
 .bar{margin:.6rem 0}.parts{display:flex;height:1.3rem;border-radius:3px;overflow:hidden}.parts span{min-width:2px}.parts span+span{border-left:1px solid var(--ground)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;padding:0;margin:.3rem 0;font-size:.88rem}
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.35em}

@@ -97,7 +97,8 @@ void draw_curve(Svg& svg, const Curve& curve, const Frame& frame, std::string_vi
       continue;
     }
     std::string coordinates;
-    for (const Point& point : points) coordinates += format("{}{:.1f},{:.1f}", coordinates.empty() ? "" : " ", point.x, point.y);
+    for (const Point& point : points)
+      coordinates += format("{}{:.1f},{:.1f}", coordinates.empty() ? "" : " ", point.x, point.y);
     svg.raw(format("<g {} data-paint=\"{}\" data-points=\"{}\">\n", name, curve.colour, coordinates));
     for (std::size_t k = 0; k < points.size(); ++k)
       svg.circle(points[k], is_points ? radius : 2, curve.colour, is_points ? Stroke{.colour = ground, .width = 0.8} : Stroke{},

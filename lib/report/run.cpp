@@ -171,8 +171,8 @@ class Reader {
   Read* now_ = nullptr;
 };
 
-/// Sets the folder and the name of a run. `given` is the folder by which the user names it, if any. That one, and the folder of a
-/// metrics.jsonl, may have been renamed since the start lines were written.
+/// Sets the folder and the name of a run. `given` is the folder by which the user names it, if any. That one, and the folder of
+/// a metrics.jsonl, may have been renamed since the start lines were written.
 void find_place(Run& run, const std::filesystem::path& given, bool is_alone) {
   const std::filesystem::path own = whole_path(run.metrics), saves = run.save_folder;
   if (is_alone && !given.empty())
@@ -198,9 +198,10 @@ std::vector<Run> read_runs(const std::filesystem::path& given, const std::filesy
   std::ifstream file;
   if (kind_of(path) == PathKind::file) file.open(path);
   if (!file.is_open())
-    throw UserError(format("cannot read '{}' (it is no plain file, or may not be read); name the save folder of a run, or its "
-                           "metrics file",
-                           path.string()));
+    throw UserError(
+        format("cannot read '{}' (it is no plain file, or may not be read); name the save folder of a run, or its "
+               "metrics file",
+               path.string()));
   Reader reader(path);
   std::size_t unreadable = 0, first_unreadable = 0, number = 0;
   for (std::string words; std::getline(file, words);) {

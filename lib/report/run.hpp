@@ -17,14 +17,14 @@ inline constexpr double not_known = std::numeric_limits<double>::quiet_NaN();
 /// One value of each kind for each update that counts; `step` ascends. All but `step` and `time` may be not_known.
 struct Updates {
   std::vector<double> step;
-  std::vector<double> time;    // seconds that the processes had run since their first update, over all starts
-  std::vector<double> tokens;  // so far
+  std::vector<double> time;                // seconds that the processes had run since their first update, over all starts
+  std::vector<double> tokens;              // so far
   std::vector<double> loss, largest_loss;  // nats per token
   std::vector<double> learning_rate, gradient_norm, loss_scale;
-  std::vector<double> positions_per_second, tokens_per_second;  // of all ranks
-  std::vector<double> mfu;                                      // 0 to 1
-  std::vector<double> ms, exposed_ms;                           // of rank 0
-  std::vector<double> data_wait_ms;                             // of the rank that waited longest, after `ms`
+  std::vector<double> positions_per_second, tokens_per_second;                    // of all ranks
+  std::vector<double> mfu;                                                        // 0 to 1
+  std::vector<double> ms, exposed_ms;                                             // of rank 0
+  std::vector<double> data_wait_ms;                                               // of the rank that waited longest, after `ms`
   std::vector<double> products_ms, attention_ms, other_kernels_ms, optimizer_ms;  // parts of `ms`
   std::vector<double> memory;                                                     // bytes
   std::size_t size() const { return step.size(); }
@@ -83,10 +83,11 @@ struct Run {
   bool is_done() const { return starts.back().why == "done"; }
 };
 
-/// Reads the runs at `path`, a metrics file or a save folder. The metrics file of a save folder is metrics.jsonl in it, else the
-/// one that the options of its newest checkpoint name. If a file has lines of several save folders, each of them is a run; of
-/// these, a save folder has its own, unless it was moved. `save_folder`, if given, chooses likewise from a metrics file. Lines
-/// that cannot be read are left out and noted. Throws UserError if there is no metrics file, or if it has no line of a run.
+/// Reads the runs at `path`, a metrics file or a save folder. The metrics file of a save folder is metrics.jsonl in it, else
+/// the one that the options of its newest checkpoint name. If a file has lines of several save folders, each of them is a run;
+/// of these, a save folder has its own, unless it was moved. `save_folder`, if given, chooses likewise from a metrics file.
+/// Lines that cannot be read are left out and noted. Throws UserError if there is no metrics file, or if it has no line of a
+/// run.
 std::vector<Run> read_runs(const std::filesystem::path& path, const std::filesystem::path& save_folder = {});
 
 /// Returns `value` as a whole number, and 0 if it is negative, larger than 2^53, or not a number.

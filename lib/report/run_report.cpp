@@ -26,8 +26,8 @@ std::filesystem::path find_trace_file(const Run& run) {
   const std::string named = text_at(run.options(), "trace");
   if (named.empty()) return {};
   const std::filesystem::path name = std::filesystem::path(named).filename(), next_to = run.metrics.parent_path();
-  for (const std::filesystem::path& path :
-       {next_to / name, run.folder / name, run.folder.parent_path() / name, std::filesystem::path(text_at(run.starts.back().line, "trace"))})
+  for (const std::filesystem::path& path : {next_to / name, run.folder / name, run.folder.parent_path() / name,
+                                            std::filesystem::path(text_at(run.starts.back().line, "trace"))})
     if (!path.empty() && kind_of(path) == PathKind::file) return path;
   return {};
 }

@@ -99,7 +99,8 @@ std::string text_report(const Run& run, std::size_t columns, bool unicode) {
   if (u.size() == 0) return out + "no update yet\n";
   out += format("update {:.0f}", u.step.back());
   if (std::isfinite(u.loss.back())) out += format(", loss {:.4f}", u.loss.back());
-  if (!run.valid_loss.empty() && std::isfinite(run.valid_loss.back())) out += format(", validation {:.4f}", run.valid_loss.back());
+  if (!run.valid_loss.empty() && std::isfinite(run.valid_loss.back()))
+    out += format(", validation {:.4f}", run.valid_loss.back());
   if (const double speed = quantile(u.positions_per_second, 0.5); std::isfinite(speed))
     out += format(", {} tok/s (median)", format_count(speed));
   out += format("; {}: {}\n", plural(run.starts.size(), "start"), printable(run.starts.back().why));

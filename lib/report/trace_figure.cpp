@@ -114,11 +114,11 @@ UpdateSplit split_of(const Trace& trace, std::uint64_t update, int rank) {
     if (event.stream != "compute" && event.stream != "gather" && event.stream != "reduce") continue;
     const std::string_view stage = stage_of(event.title).name;
     const SplitPart kind = event.stream == "gather"       ? is_gather
-                      : event.stream == "reduce"     ? is_reduce
-                      : stage.starts_with("forward") ? is_forward
-                      : stage == "backward"          ? is_backward
-                      : stage == "norm, optimizer"   ? is_optimizer
-                                                     : is_other;
+                           : event.stream == "reduce"     ? is_reduce
+                           : stage.starts_with("forward") ? is_forward
+                           : stage == "backward"          ? is_backward
+                           : stage == "norm, optimizer"   ? is_optimizer
+                                                          : is_other;
     changes.emplace_back(event.begin_us, kind, 1);
     changes.emplace_back(event.begin_us + event.length_us, kind, -1);
   }

@@ -38,8 +38,8 @@ struct RanksOfUpdate {
 };
 RanksOfUpdate slowest_and_median_rank(const Trace& trace, std::uint64_t update);
 
-/// What the compute stream of a rank spent an update on, in milliseconds. While it has no operation, it waits for the all-gather
-/// or the reduction that runs at that time (for the all-gather, if both do), or for something else.
+/// What the compute stream of a rank spent an update on, in milliseconds. While it has no operation, it waits for the
+/// all-gather or the reduction that runs at that time (for the all-gather, if both do), or for something else.
 struct UpdateSplit {
   double forward = 0, backward = 0, optimizer = 0, other = 0;  // `forward` and `backward`: with what is computed again
   double gather = 0, reduce = 0, idle = 0;

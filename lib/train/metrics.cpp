@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
-#include "base/quantile.hpp"
 #include "base/program.hpp"
+#include "base/quantile.hpp"
 #include "base/system.hpp"
 #include "files/json.hpp"
 #include "train/options.hpp"

@@ -299,7 +299,8 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
 
 namespace {
 
-/// What the plan predicts, and where the run is: fields of the start line. `even_nodes`: all nodes have as many ranks as rank 0's.
+/// What the plan predicts, and where the run is: fields of the start line. `even_nodes`: all nodes have as many ranks as rank
+/// 0's.
 nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model, bool even_nodes) {
   nlohmann::json fields;
   const auto bytes = memory_by_role(model.plan());

@@ -271,8 +271,8 @@ int train(const TrainOptions& options, Communicator& world) {
       if (!problem.empty()) log.warn(problem);
       if (stop && !all_done()) {
         log.stop(progress.update, agreed.ends     ? job_end->reason()
-                                   : agreed.wanted ? "a later start of this job waits for " + options.save.folder.string()
-                                                   : watch.stop_reason());
+                                  : agreed.wanted ? "a later start of this job waits for " + options.save.folder.string()
+                                                  : watch.stop_reason());
         reporter.finish("stopped on request; " +
                         (options.save.none ? "nothing is saved (--no-save), so the same command starts from the beginning"
                                            : how_to_continue(options)));
@@ -288,7 +288,7 @@ int train(const TrainOptions& options, Communicator& world) {
     if (!options.judges()) validate(loop, data->valid.get(), saver);
     if (const auto& valid = progress.validations; stopped_early(options, progress))
       log.say(format("stopped early: {} had no smaller loss than {:.4f}, that of update {}",
-                      plural(valid->since_best, "validation"), valid->best_loss, valid->best_update));
+                     plural(valid->since_best, "validation"), valid->best_loss, valid->best_update));
     reporter.finish(options.save.none
                         ? "done; nothing is saved (--no-save)"
                         : "done; next: fsdp-evaluate, fsdp-inspect or fsdp-consolidate " + options.save.folder.string());

@@ -135,7 +135,8 @@ BOOST_AUTO_TEST_CASE(points_have_hints_and_can_be_hidden) {
   const Drawn reduced = drawn({.title = "t", .x_name = "x", .y_name = "", .curves = {many}});
   const auto kept = reduced.picture.all("circle", [](const SvgElement& circle) { return !circle.hint.empty(); });
   BOOST_TEST(kept.size() < 300u);
-  BOOST_TEST(std::count_if(kept.begin(), kept.end(), [](const SvgElement& circle) { return circle.hint == "a curve: 7"; }) == 1);
+  BOOST_TEST(std::count_if(kept.begin(), kept.end(), [](const SvgElement& circle) { return circle.hint == "a curve: 7"; }) ==
+             1);
 }
 
 BOOST_AUTO_TEST_CASE(labels_fit_whatever_the_magnitude) {

@@ -145,8 +145,9 @@ BOOST_AUTO_TEST_CASE(starts_are_joined) {
                             "start 2 after update 2, 4 ranks; before it: killed or crashed", "parameters 1.00 KiB",
                             "<td>1 to 4</td><td>2 updates</td>", "the run has no end in its metrics"})
     BOOST_TEST((page.find(words) != std::string::npos), words);
-BOOST_TEST(text_report(run, 80, false).find(": update 5, loss 1.0000, validation 2.5000, 20.0 k tok/s (median); 3 starts: running")
-             != std::string::npos);
+  BOOST_TEST(text_report(run, 80, false)
+                 .find(": update 5, loss 1.0000, validation 2.5000, 20.0 k tok/s (median); 3 starts: running") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(damaged_files_are_shown_as_far_as_they_go) {
@@ -258,7 +259,13 @@ BOOST_AUTO_TEST_CASE(time_is_split_and_the_scheduler_is_named) {
   Written written(path);
   written.start(0, {{"lr", 0.1}, {"max-update", 9}});
   const auto train = [&](int step, double ms, json work, json exposed) {
-    written.line({{"type", "train"}, {"step", step}, {"loss", 2}, {"ms", ms}, {"work_ms", std::move(work)}, {"comm_exposed_ms", std::move(exposed)}, {"data_wait_ms", 300}});
+    written.line({{"type", "train"},
+                  {"step", step},
+                  {"loss", 2},
+                  {"ms", ms},
+                  {"work_ms", std::move(work)},
+                  {"comm_exposed_ms", std::move(exposed)},
+                  {"data_wait_ms", 300}});
   };
   train(1, 10'000, nullptr, nullptr);  // on a GPU, only traced updates are split: the first one does not count
   train(2, 100, {{"products", 40}, {"optimizer", 10}}, 30);
@@ -269,12 +276,11 @@ BOOST_AUTO_TEST_CASE(time_is_split_and_the_scheduler_is_named) {
   written.line({{"type", "end"}, {"step", 3}, {"time_spent", {{"running_s", 20}, {"useful_s", 10}}}});
   const std::string page = page_of(path);
   check_page(page);
-  for (const char* words :
-       {"a mean update: 400 ms", "matrix products 40 ms (10.0 %)", "norm and optimizer 10 ms (2.5 %)",
-        "communication that computing waits for 30 ms (7.5 %)", "other work of the host 20 ms (5.0 %)",
-        "waiting for data after it 300 ms (75.0 %)", "stopped: SIGTERM; Slurm: another job takes its place", "--lr: 0.1 → 0.2",
-        "3 of 9 updates: done", "20.0 s of running time: goodput 50.0 %", "updates that count 10.0 s (50.0 %)",
-        "between updates 10.0 s (50.0 %)"})
+  for (const char* words : {"a mean update: 400 ms", "matrix products 40 ms (10.0 %)", "norm and optimizer 10 ms (2.5 %)",
+                            "communication that computing waits for 30 ms (7.5 %)", "other work of the host 20 ms (5.0 %)",
+                            "waiting for data after it 300 ms (75.0 %)", "stopped: SIGTERM; Slurm: another job takes its place",
+                            "--lr: 0.1 → 0.2", "3 of 9 updates: done", "20.0 s of running time: goodput 50.0 %",
+                            "updates that count 10.0 s (50.0 %)", "between updates 10.0 s (50.0 %)"})
     BOOST_TEST((page.find(words) != std::string::npos), words);
   BOOST_TEST((page.find("Memory") != std::string::npos));
   BOOST_TEST((page.find("<h2>Saves") == std::string::npos));  // a part without data is left out
@@ -295,12 +301,11 @@ BOOST_AUTO_TEST_CASE(a_folder_shows_its_own_run) {
   BOOST_TEST(one[0].name == "b");
 
   // The trace of a later run with the same --trace is not shown.
-  const json event = {{"ph", "X"}, {"pid", 0}, {"tid", 1}, {"name", "forward block 0"}, {"cat", "compute"}, {"ts", 0}, {"dur", 5},
-                      {"args", {{"operation", 0}, {"update", 1}}}};
+  const json event = {{"ph", "X"},        {"pid", 0}, {"tid", 1}, {"name", "forward block 0"},
+                      {"cat", "compute"}, {"ts", 0},  {"dur", 5}, {"args", {{"operation", 0}, {"update", 1}}}};
   Written(path).start(0, {{"trace", "trace.json"}}, saves("a")).train(1, 5);
   for (const char* of : {"a", "b"}) {
-    write_file(folder / "trace.json",
-               json{{"traceEvents", {event}}, {"otherData", {{"save_folder", saves(of)}}}}.dump());
+    write_file(folder / "trace.json", json{{"traceEvents", {event}}, {"otherData", {{"save_folder", saves(of)}}}}.dump());
     const FoundRuns found = with_parts(read_named_runs({path}));
     BOOST_TEST(found.parts.traces[0].has_value() == (of == std::string("a")));
     BOOST_TEST(found.runs[0].notes.size() == (of == std::string("a") ? 1u : 2u));  // there is no end
