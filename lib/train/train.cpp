@@ -196,6 +196,8 @@ int train(const TrainOptions& options, Communicator& world) {
   Machine machine = find_machine(options, world);
   Metrics log({}, options.log_interval, world.rank() == 0, stderr, options.log_format);
   const RunContext run = {options, world, log};
+  const bool logs_in_saves = options.log_file.parent_path() == options.save.folder;
+  if (!logs_in_saves && !options.dry_run) open_metrics(run);
   const std::unique_ptr<SaveLock> lock = take_save_folder(run, watch);
   const std::unique_ptr<TraceFile> trace = open_trace(run);
   if (lock && !lock->taken_over().empty()) log.say(lock->taken_over());
@@ -212,7 +214,7 @@ int train(const TrainOptions& options, Communicator& world) {
   const auto tokenizer_files = keep_tokenizer_files(run, origin);
   const std::unique_ptr<const TrainData> data = open_train_data(run, origin, machine, progress, watch);
   const SamplePrompt prompt = make_sample_prompt(run, origin);
-  open_metrics(run);
+  if (logs_in_saves) open_metrics(run);
   announce(run, machine, model, memory, progress, data.get(), origin.base);
   const auto all_done = [&] { return is_done(options, progress, data.get()); };
   if (all_done()) return say_nothing_to_do(options, log, progress, data.get()), exit_code::done;

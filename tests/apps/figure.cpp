@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(files_have_titles_and_modes) {
   CHECK_CONTAINS(message_of([&] {
                    draw({"--figure", "timeline", "two@onne=" + one});
                  }),
-                 "'two@onne' ends in no mode that is known (a title with '@' is TITLE@streams, TITLE@thread or TITLE@one)");
+                 "'two@onne' has an unknown mode (a title with '@' is TITLE@streams, TITLE@thread or TITLE@one)");
   CHECK_CONTAINS(message_of([&] { draw({"--figure", "timeline", "title="}); }), "names no file");
 }
 

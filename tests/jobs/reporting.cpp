@@ -1,4 +1,6 @@
 // What a run leaves for its readers: its page, and event files for TensorBoard, over a crash, a preemption and a resize.
+#include <sys/stat.h>
+
 #include <csignal>
 
 #include <boost/test/unit_test.hpp>
@@ -80,8 +82,8 @@ BOOST_AUTO_TEST_CASE(the_page_shows_a_crash_a_preemption_and_a_resize) {
   BOOST_TEST(last_line(done.output) == "report: run/report.html");
 
   const std::string text = contents(page);
-  for (const char* words :
-       {"killed or crashed", "stopped: SIGUSR1", "start 3 after update", "goodput", "Memory", "--clip-norm 1"})
+  for (const char* words : {"killed or crashed", "stopped: SIGUSR1", "start 3 after update", "goodput", "Memory",
+                            "--clip-norm 1", "changes", "3 ranks"})
     BOOST_TEST((text.find(words) != std::string::npos), words);
   const auto drawings = drawings_in(text);
   BOOST_TEST(drawings.size() >= 7u);
@@ -94,10 +96,11 @@ BOOST_AUTO_TEST_CASE(the_page_shows_a_crash_a_preemption_and_a_resize) {
   const std::string csv = contents(folder / "run.csv");
   BOOST_TEST(std::count(csv.begin(), csv.end(), '\n') == last + 1);
   BOOST_TEST(report(folder, "run --text").says("run: update " + std::to_string(last)));
+  BOOST_TEST(report(folder, "run --text --follow").says("run: update " + std::to_string(last)));  // the run is done
 
   // TensorBoard's files of the three starts have each update once.
   if (probe_python(script_of_jobs("tensorboard_in_python.py")).code == 0) {
-    BOOST_TEST(report(folder, "run --tensorboard tb-again").code == 0);
+    for (int twice = 0; twice < 2; ++twice) BOOST_TEST(report(folder, "run --tensorboard tb-again").code == 0);
     for (const char* name : {"tb", "tb-again"}) {
       const Outcome read = run(folder, {python(), script_of_jobs("tensorboard_in_python.py"), name});
       const json tags = json::parse(read.output.substr(read.output.find('{')));
@@ -142,6 +145,24 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_what_was_asked_for) {
   outcome = report(folder, "");
   BOOST_TEST(outcome.code == 2);
   BOOST_TEST(outcome.says("no run is named"));
+  for (const char* words : {"--text --out x.html", "--text --csv x.csv", "--follow", "--csv x.csv --out x.html",
+                            "--figure loss --text", "--figure loss --tensorboard x"}) {
+    outcome = report(folder, std::string("run ") + words);
+    BOOST_TEST(outcome.code == 2, words);
+    BOOST_TEST(outcome.says(" changes nothing ("), outcome.output);
+    BOOST_TEST(!fs::exists(folder / "x.html"));
+  }
+  outcome = report(folder, "run --csv /dev/stdout");
+  BOOST_TEST(outcome.code == 0, outcome.output);
+  BOOST_TEST(outcome.says("run,train,2,"), outcome.output);
+  // What went into a pipe cannot be read again: there is no page, and nothing waits for it.
+  BOOST_TEST_REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  run(folder, {"sh", "-c", "cat pipe > piped.jsonl"},
+      [&](pid_t) { outcome = run(folder / "empty", mpirun(2, "fsdp-train", options(8, "--log-file ../pipe", "../piped"))); });
+  BOOST_TEST(outcome.code == 0, outcome.output);
+  BOOST_TEST(!outcome.says("report"), outcome.output);
+  BOOST_TEST(metrics(folder / "piped.jsonl", "train").size() == 8u);
+
   outcome = report(folder, "run --out nowhere/page.html");
   BOOST_TEST(outcome.code == 2);
   BOOST_TEST(outcome.says("cannot write 'nowhere/page.html'"));
