@@ -109,7 +109,8 @@ FoundRuns with_parts(std::vector<Run> runs) {
 void write_text(const std::filesystem::path& path, std::string_view text) {
   try {
     const PathKind kind = kind_of(path);
-    if (kind == PathKind::missing || kind == PathKind::file) return write_text_file_durably(path, text);
+    const bool is_link = std::filesystem::is_symlink(path);  // such as /dev/stdout, which must not be replaced
+    if (!is_link && (kind == PathKind::missing || kind == PathKind::file)) return write_text_file_durably(path, text);
     errno = EISDIR;
     std::FILE* const file = kind == PathKind::folder ? nullptr : std::fopen(path.c_str(), "we");
     check_errno(file != nullptr, "open " + path.string());

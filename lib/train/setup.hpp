@@ -32,8 +32,8 @@ struct Machine : ComputingRank {  // a dry run has no device
 
 /// Finds the devices that `options` ask for. A dry run uses no device.
 Machine find_machine(const TrainOptions& options, Communicator& world);
-/// Opens the files of the metrics. A file in the save folder is opened once everything else has been checked, because the folder
-/// must not appear if the run is refused.
+/// Opens the files of the metrics. A file in the save folder is opened once everything else has been checked, because the
+/// folder must not appear if the run is refused.
 void open_metrics(const RunContext& run);
 /// Rank 0 takes the lock of the save folder. Other ranks get null, and so do all ranks of a dry run. If an earlier start of
 /// this job still holds the lock, rank 0 waits until that start has ended, but not much longer than the timeout of collectives.

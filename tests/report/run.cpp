@@ -312,6 +312,20 @@ BOOST_AUTO_TEST_CASE(a_folder_shows_its_own_run) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(files_are_replaced_and_links_are_written_through) {
+  const TemporaryFolder folder;
+  write_text(folder / "page", "old");
+  write_text(folder / "page", "new");
+  BOOST_TEST(read_file(folder / "page") == "new");
+  std::filesystem::create_symlink("page", folder / "link");
+  write_text(folder / "link", "newer");
+  BOOST_TEST(std::filesystem::is_symlink(folder / "link"));
+  BOOST_TEST(read_file(folder / "page") == "newer");
+  BOOST_TEST(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
+  BOOST_CHECK_THROW(write_text(folder.path(), "x"), UserError);
+  BOOST_CHECK_THROW(write_text("/dev/full", "x"), UserError);
+}
+
 BOOST_AUTO_TEST_CASE(tables) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "m.jsonl";
