@@ -51,7 +51,7 @@ OptionTable report_option_table(Command& o) {
   table.path("out", "FILE", o.out, "The page, or the drawing of --figure.")
       .unset("report.html; with --figure: standard output");
   table.flag("text", o.text, "Instead draw loss and speed in the terminal, as wide as it is.");
-  table.flag("follow", o.follow, "With --text: draw again every two seconds, until the run is done, or Ctrl-C.");
+  table.flag("follow", o.follow, "With --text: draw again every two seconds, until the run ends or stops, or Ctrl-C.");
   table.path("csv", "FILE", o.csv, "Instead write a line for each update and validation, with commas between the values.")
       .unset("no table");
   table
@@ -103,12 +103,14 @@ void print_text(const Command& command, const std::vector<std::filesystem::path>
   while (true) {
     const std::vector<Run> runs = read_named_runs(paths);
     std::string out;
-    for (const Run& run : runs) out += text_report(run, terminal_width(), has_unicode());
+    for (const Run& run : runs) out += text_summary(run);
+    for (const Run& run : runs) out += text_curves(run, runs.size() > 1, terminal_width(), has_unicode());
     if (command.follow && draws) print_to(stdout, "\033[H\033[2J");
     print_to(stdout, "{}", out);
     print_notes(runs, stdout);
     std::fflush(stdout);
-    if (!command.follow || std::all_of(runs.begin(), runs.end(), [](const Run& run) { return run.is_done(); })) return;
+    const auto has_end = [](const Run& run) { return run.starts.back().has_end(); };
+    if (!command.follow || std::all_of(runs.begin(), runs.end(), has_end)) return;
     std::this_thread::sleep_for(std::chrono::seconds(2));
   }
 }

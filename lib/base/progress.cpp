@@ -8,6 +8,12 @@
 
 namespace fsdp {
 
+namespace {
+
+double part_of(double done, double total) { return total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0; }
+
+}  // namespace
+
 ProgressBar::ProgressBar(std::string what, Unit unit, std::FILE* out)
     : what_(std::move(what)), unit_(unit), out_(out), terminal_(out) {}
 
@@ -32,12 +38,19 @@ std::string ProgressBar::words(double done, double total) const {
 }
 
 void ProgressBar::draw(double done, double total, std::string_view words) {
-  const double part = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0;
   if (!terminal()) {
-    print_to(out_, "{}: {:.0f} %  {}\n", what_, std::floor(100 * part), words);
+    print_to(out_, "{}: {:.0f} %  {}\n", what_, std::floor(100 * part_of(done, total)), words);
     std::fflush(out_);
     return;
   }
+  compose(done, total, words);
+  print_to(out_, "\r{}\033[K", bar_);  // \033[K clears the rest of an earlier, longer bar
+  std::fflush(out_);
+  drawn_ = true;
+}
+
+void ProgressBar::compose(double done, double total, std::string_view words) {
+  const double part = part_of(done, total);
   constexpr int cells = 24;
   const int full = static_cast<int>(part * cells);
   bar_ = format("{} [{}{}] {:3.0f} %  {}", what_, std::string(full, '#'), std::string(cells - full, '.'),
@@ -46,9 +59,6 @@ void ProgressBar::draw(double done, double total, std::string_view words) {
   if (const std::size_t width = terminal_.width(); width > 1) bar_.resize(std::min(bar_.size(), width - 1));
   const std::size_t label = std::min(bar_.size(), what_.size());
   bar_.replace(0, label, terminal_.coloured(bar_.substr(0, label), Colour::bold));
-  print_to(out_, "\r{}\033[K", bar_);  // \033[K clears the rest of an earlier, longer bar
-  std::fflush(out_);
-  drawn_ = true;
 }
 
 void ProgressBar::update(double done, double total) {
@@ -56,7 +66,10 @@ void ProgressBar::update(double done, double total) {
 }
 
 void ProgressBar::update(double done, double total, std::string_view text) {
-  if (due(done, total)) draw(done, total, text);
+  if (due(done, total))
+    draw(done, total, text);
+  else if (drawn_)
+    compose(done, total, text);  // for the next line(), which draws the bar again
 }
 
 void ProgressBar::line(std::string_view text) {

@@ -39,6 +39,7 @@ class ProgressBar {
   bool due(double done, double total);
   std::string words(double done, double total) const;
   void draw(double done, double total, std::string_view words);
+  void compose(double done, double total, std::string_view words);  // sets bar_
 
   std::string what_;
   Unit unit_;

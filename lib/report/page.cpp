@@ -41,7 +41,18 @@ std::string percent(double share) { return format("{:.1f} %", 100 * share); }
 std::string loss_text(double loss) { return format("{:.4f}", loss); }
 
 std::string value_text(const json& value) {
-  return value.is_string() ? value.get<std::string>() : value.is_null() ? "none" : json_text(value);
+  if (value.is_null()) return "none";
+  if (!value.is_string()) return json_text(value);
+  const auto text = value.get<std::string>();
+  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c < 0 || c > ' '; });
+  return is_plain ? text : json_text(value);
+}
+
+/// Options that differ although the training is the same: names of files, and numbers that follow from others.
+bool is_minor(const std::string& option) {
+  static const std::set<std::string> minor = {"fp16-scale-window", "log-file", "log-interval",  "no-report",  "save-dir",
+                                              "tensorboard",       "trace",    "trace-updates", "update-freq"};
+  return minor.contains(option);
 }
 
 /// A table of text; the first row is its head. Cells are escaped.
@@ -169,8 +180,9 @@ class Page {
     notes();
     if (several()) differences();
     summary();
-    starts();
+    if (!several()) starts();  // of several runs, the curves are more interesting
     curves();
+    if (several()) starts();
     time_of_updates();
     timeline();
     memory();
@@ -205,7 +217,11 @@ class Page {
   }
 
   static std::string ranks_of(const RunStart& start) {
-    return known(number_at(start.line, "world_size"), [](double x) { return plural(whole_number(x), "rank"); });
+    return known(number_at(start.line, "world_size"), [](double x) { return plural(whole_number(x), "rank"); }) +
+           (shares_cores(start) ? " that share cores" : "");
+  }
+  static bool shares_cores(const RunStart& start) {
+    return number_at(start.line, "cores") < 0.95 * number_at(start.line, "threads");
   }
 
   void header(const std::string& title) {
@@ -231,9 +247,8 @@ class Page {
     if (!items.empty()) body_ += format("<aside><strong>Notes</strong><ul>\n{}</ul></aside>\n", items);
   }
 
-  /// The options that are not the same in all runs; those that only name files come last.
+  /// The options that are not the same in all runs; the minor ones come last.
   void differences() {
-    static const std::set<std::string> of_files = {"log-file", "save-dir", "tensorboard", "trace"};
     std::set<std::string> keys;
     for (const Run& run : runs_)
       for (const json shown = run.options(); const auto& [key, value] : shown.items()) keys.insert(key);
@@ -250,10 +265,10 @@ class Page {
     const auto line = [](const Run& run) { return run.starts.back().line; };
     const auto shown = [](const Run& run) { return run.options(); };
     for (const char* key : {"version", "parameters", "world_size", "nodes"}) add(key, line, key);
-    for (const bool names_file : {false, true}) {
+    for (const bool minor : {false, true}) {
       for (const std::string& key : keys)
-        if (of_files.contains(key) == names_file) add("--" + key, shown, key);
-      if (!names_file)
+        if (is_minor(key) == minor) add("--" + key, shown, key);
+      if (!minor)
         for (const char* key : {"host", "modules"}) add(key, line, key);
     }
     section("differences", "What differs between the runs", rows.size() > 1 ? table(rows) : "<p>No option differs.</p>\n");
@@ -292,9 +307,15 @@ class Page {
         row(format("the same after {} tokens", format_count(common)),
             [&](const Run& run) { return known(late_loss(run.updates, common), loss_text); });
     }
-    row("validation loss, last",
-        [](const Run& run) { return known(run.valid_loss.empty() ? not_known : run.valid_loss.back(), loss_text); });
-    row("validation loss, smallest", [](const Run& run) { return known(quantile(run.valid_loss, 0), loss_text); });
+    const auto validation = [](const Run& run, std::size_t i) {
+      return i < run.valid_loss.size() ? format("{} (update {:.0f})", loss_text(run.valid_loss[i]), run.valid_step[i]) : "–";
+    };
+    row("validation loss, last", [&](const Run& run) { return validation(run, run.valid_loss.size() - 1); });
+    row("validation loss, smallest", [&](const Run& run) {
+      const auto smallest = std::min_element(run.valid_loss.begin(), run.valid_loss.end(),
+                                             [](double a, double b) { return a < b || (std::isnan(b) && !std::isnan(a)); });
+      return validation(run, static_cast<std::size_t>(smallest - run.valid_loss.begin()));
+    });
     spread("tokens/s of all ranks: median (5 % to 95 %)", &Updates::positions_per_second, format_count);
     spread("MFU: median (5 % to 95 %)", &Updates::mfu, percent);
     spread("duration of an update: median (5 % to 95 %)", &Updates::ms, ms_text);
@@ -307,7 +328,8 @@ class Page {
     });
     row("goodput", [](const Run& run) {
       const TimeSpent spent = spent_of(run);
-      return spent.running_s > 0 ? format("{} of {}", percent(spent.goodput()), format_duration(spent.running_s))
+      return spent.running_s > 0 ? format("{} of {}{}", percent(spent.goodput()), format_duration(spent.running_s),
+                                          run.starts.back().has_end() ? "" : ", without the newest start")
                                  : std::string("–");
     });
     row("starts", [](const Run& run) { return format("{}", run.starts.size()); });
@@ -349,7 +371,7 @@ class Page {
           spent.useful_s + spent.lost_s + spent.skipped_s + spent.startup_s + spent.saves_s + spent.validation_s;
       if (spent.running_s > 0)
         out += draw_bars({{format("{} of running time{}: goodput {}", format_duration(spent.running_s),
-                                  run.starts.back().has_end() ? "" : " before the newest start", percent(spent.goodput())),
+                                  run.starts.back().has_end() ? "" : ", without the newest start", percent(spent.goodput())),
                            {{"updates that count", spent.useful_s, computing_colour},
                             {"updates done again", spent.lost_s, lost_colour},
                             {"attempts left out", spent.skipped_s, waiting_colour},
@@ -386,6 +408,9 @@ class Page {
     };
     compare(parts(before), parts(after), "");
     compare(before.line.value("options", json()), after.line.value("options", json()), "--");
+    std::stable_partition(changes.begin(), changes.end(), [](const std::string& change) {
+      return !change.starts_with("--") || !is_minor(change.substr(2, change.find(':') - 2));
+    });
     std::string text;
     for (std::size_t i = 0; i < changes.size() && i < 5; ++i) text += (i == 0 ? "" : ", ") + changes[i];
     return changes.size() > 5 ? format("{} and {} more", text, changes.size() - 5) : text;
@@ -507,7 +532,7 @@ class Page {
       plot.from_zero = !plot.logarithmic;
       if (several() || !std::isfinite(quantile(u.exposed_ms, 0.5))) return;
       plot.curves[0].name = "all";
-      Curve curve = curve_of(runs_, 0, "communication that computing waits for", waiting_colour, PlotPlace::page);
+      Curve curve = curve_of(runs_, 0, "waiting for communication or other ranks", waiting_colour, PlotPlace::page);
       curve.x = u.step, curve.y = u.exposed_ms;
       for (double& ms : curve.y)
         if (plot.logarithmic && !(ms > 0)) ms = not_known;
@@ -537,7 +562,7 @@ class Page {
     add("attention", value(&Updates::attention_ms), save_colour);
     add("other kernels", value(&Updates::other_kernels_ms), lost_colour);
     add("norm and optimizer", value(&Updates::optimizer_ms), start_colour);
-    add("communication that computing waits for", value(&Updates::exposed_ms), waiting_colour);
+    add("waiting for communication or other ranks", value(&Updates::exposed_ms), waiting_colour);
     const bool knows_work = bar.parts.size() > 1;
     bar.parts.push_back({knows_work ? "other work of the host"
                          : is_split ? "computing"
@@ -557,7 +582,7 @@ class Page {
              {"attention", part("attention"), save_colour},
              {"other kernels", part("memory_bound"), lost_colour},
              {"norm and optimizer", part("optimizer"), start_colour},
-             {"communication that computing waits for", part("exposed"), waiting_colour}}};
+             {"waiting for communication or other ranks", part("exposed"), waiting_colour}}};
   }
 
   void time_of_updates() {
@@ -575,7 +600,16 @@ class Page {
                                    format("start {}, {}: ", s + 1, ranks_of(start))));
       }
     }
-    section("update", "Where the time of an update goes", draw_bars(bars, ms_text));
+    std::string advice;
+    for (const Run& run : runs_)
+      if (const RunStart& newest = run.starts.back(); shares_cores(newest))
+        advice +=
+            format("<p>{}</p>\n",
+                   escaped(format("{}rank 0 has {} on {:.2g} of a core's time, because ranks share cores; so kernels take "
+                                  "longer, and ranks wait for those that have no core. Start fewer ranks or threads.",
+                                  prefix(run), plural(whole_number(number_at(newest.line, "threads")), "thread"),
+                                  number_at(newest.line, "cores"))));
+    section("update", "Where the time of an update goes", draw_bars(bars, ms_text) + advice);
   }
 
   void timeline() {
@@ -586,10 +620,12 @@ class Page {
       const std::uint64_t update = trace.updates.front();
       const RanksOfUpdate ranks = slowest_and_median_rank(trace, update);
       const Figure figure = draw_trace_timeline(trace, {.update = update, .ranks = ranks.list()});
-      out += format("<figure class=\"broad\">{}<figcaption>{}of {}, rank {} computed longest{}.</figcaption></figure>\n",
-                    figure.svg.element(figure.height, "timeline of an update"), escaped(prefix(runs_[i])),
-                    plural(trace.ranks.size(), "rank"), ranks.slowest,
-                    ranks.median == ranks.slowest ? "" : format(", and rank {} is the median", ranks.median));
+      out += format(
+          "<figure class=\"broad\">{}<figcaption>{}of {}, rank {} computed longest{}. Numbers are those of "
+          "blocks.</figcaption></figure>\n",
+          figure.svg.element(figure.height, "timeline of an update"), escaped(prefix(runs_[i])),
+          plural(trace.ranks.size(), "rank"), ranks.slowest,
+          ranks.median == ranks.slowest ? "" : format(", and rank {} is the median", ranks.median));
       std::vector<Bar> bars;
       for (const int rank : ranks.list()) {
         const UpdateSplit split = split_of(trace, update, rank);
@@ -616,14 +652,21 @@ class Page {
       for (std::size_t i = 0; i < u.size(); ++i)
         if (u.step[i] > static_cast<double>(newest.step)) used = std::isnan(used) ? u.memory[i] : std::max(used, u.memory[i]);
       const double planned = number_at(newest.line, "plan_peak_bytes");
-      Bar bar{format("{}a rank's memory by the plan: {}; measured peak of the plan's buffers {}", prefix(run),
-                     known(planned, format_bytes), known(used, format_bytes)),
-              {}};
+      Bar bar{
+          format("{}a rank's memory by the plan{}: {}; measured peak of the plan's buffers {}", prefix(run),
+                 run.starts.size() > 1 ? " of the newest start" : "", known(planned, format_bytes), known(used, format_bytes)),
+          {}};
       if (const auto roles = newest.line.find("plan_bytes"); roles != newest.line.end() && roles->is_object()) {
+        double others = 0;
         for (std::size_t role = 0; role < role_count; ++role) {
           const std::string name(name_of(static_cast<BufferRole>(role)));
-          bar.parts.push_back({name, number_at(*roles, name.c_str()), role});
+          const double bytes = number_at(*roles, name.c_str());
+          if (role < other_colour)
+            bar.parts.push_back({name, bytes, role});
+          else if (bytes > 0)
+            others += bytes;
         }
+        bar.parts.push_back({"others", others, other_colour});
       } else if (std::isfinite(planned)) {
         bar.parts.push_back({"the plan's buffers", planned, 0});
       }
@@ -658,10 +701,12 @@ class Page {
     };
     std::string out;
     for (const Run& run : runs_) {
-      const bool one_node = std::all_of(run.slow_ranks.begin(), run.slow_ranks.end(),
-                                        [&](const SlowRank& slow) { return slow.host == run.slow_ranks[0].host; });
+      std::vector<SlowRank> slow_ranks = run.slow_ranks;
+      std::erase_if(slow_ranks, [&](const SlowRank& slow) { return slow.step <= static_cast<double>(run.starts.back().step); });
+      const bool one_node = std::all_of(slow_ranks.begin(), slow_ranks.end(),
+                                        [&](const SlowRank& slow) { return slow.host == slow_ranks[0].host; });
       std::map<std::string, Slow> all;
-      for (const SlowRank& slow : run.slow_ranks) {
+      for (const SlowRank& slow : slow_ranks) {
         Slow& one = all[one_node ? known(slow.rank, [](double x) { return format("{:.0f}", x); }) : slow.host];
         ++one.times;
         if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;
@@ -671,9 +716,8 @@ class Page {
                                   one_node ? "computed longest" : "had the rank that computed longest",
                                   "longer than the median rank by"}};
       for (const auto& [name, slow] : all)
-        rows.push_back(
-            {name, format("{:.0f} of {} times", slow.times, run.slow_ranks.size()), percent(slow.excess / slow.times)});
-      out += table(rows);
+        rows.push_back({name, format("{:.0f} of {} times", slow.times, slow_ranks.size()), percent(slow.excess / slow.times)});
+      out += heading(run) + (run.starts.size() > 1 ? "<p>In the newest start:</p>" : "") + table(rows);
     }
     section("stragglers", "Slow nodes and ranks", out);
   }

@@ -18,7 +18,9 @@ aside{background:var(--panel);border-left:4px solid var(--c1);padding:.5rem .8re
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:1rem 1.4rem}
 figure{margin:0;position:relative}figure svg{width:100%;height:auto;display:block}figure.broad{overflow-x:auto}figure.broad svg{min-width:640px;background:#fff;color:#222;border-radius:6px}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
-th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap}th{color:var(--quiet);font-weight:600}
+th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap}#starts td:last-child{white-space:normal;min-width:16rem}
+@media (max-width:760px){td{white-space:normal}th:first-child,td:first-child{min-width:7rem}}
+th{color:var(--quiet);font-weight:600}
 .wide th:first-child,.wide td:first-child{position:sticky;left:0;background:var(--ground);max-width:48vw;white-space:normal}
 tbody tr,tr{border-bottom:1px solid var(--soft)}
 details td:last-child{white-space:normal;overflow-wrap:anywhere}
@@ -32,7 +34,7 @@ font-size:.8rem;white-space:nowrap;z-index:1}
 .hide{font:inherit;font-size:.8rem;border:1px solid var(--soft);border-radius:1em;background:none;color:var(--text);padding:0 .7em;margin:.1rem .3rem .1rem 0;cursor:pointer}
 .hide[aria-pressed=true]{opacity:.45;text-decoration:line-through}.tools{color:var(--quiet);font-size:.88rem}
 @media print{:root{--ground:#fff;--text:#000;--quiet:#444;--soft:#ccc;--panel:#f4f4f4;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#e69f00;--c5:#56b4e9;--c6:#8c564b;--c7:#6e6e6e}
-body{max-width:none;padding:0}.tools,.hide,.tip{display:none}figure,.bar,tr{break-inside:avoid}h2{break-after:avoid}.plots{grid-template-columns:1fr 1fr}
+body{max-width:none;padding:0}.tools,.hide,.tip{display:none}.wide{overflow:visible}td{white-space:normal;overflow-wrap:anywhere}figure,.bar,tr{break-inside:avoid}h2{break-after:avoid}.plots{grid-template-columns:1fr 1fr}
 .parts span{print-color-adjust:exact;-webkit-print-color-adjust:exact}.legend i{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 )css";
 
@@ -57,6 +59,7 @@ const std::string_view page_script = R"js(
   });
   const text = value => Math.abs(value) >= 1e5 || (Math.abs(value) < 1e-3 && value !== 0) ? value.toPrecision(4) : String(+value.toPrecision(4));
 
+  let smoothed = false;
   for (const plot of plots) {
     const figure = plot.svg.parentElement, tip = document.createElement('div');
     const cross = document.createElementNS('http://www.w3.org/2000/svg', 'line');
@@ -91,10 +94,12 @@ const std::string_view page_script = R"js(
         tip.append(made);
       };
       tip.textContent = '';
-      const at_x = [...nearest.values()].sort((a, b) => a.distance - b.distance)[0].x, x = plot.toX(at_x);
-      row(`${plot.svg.dataset.x} ${plot.svg.dataset.x === 'update' ? Math.round(x) : text(x)}`, '');
+      const at_x = [...nearest.values()].sort((a, b) => a.distance - b.distance)[0].x;
+      const place = px => `${plot.svg.dataset.x} ${plot.svg.dataset.x === 'update' ? Math.round(plot.toX(px)) : text(plot.toX(px))}`;
+      row(place(at_x) + (smoothed ? ', smoothed' : ''), '');
       for (const [name, found] of nearest)
-        if (Math.abs(found.x - at_x) < 8) row(`${name}: ${text(plot.toY(found.y))}`, found.colour);
+        if (Math.abs(found.x - at_x) < 8)
+          row(`${name}: ${text(plot.toY(found.y))}${Math.abs(found.x - at_x) > 0.2 ? ` (${place(found.x)})` : ''}`, found.colour);
       cross.setAttribute('x1', px);
       cross.setAttribute('x2', px);
       plot.svg.append(cross);
@@ -119,6 +124,8 @@ const std::string_view page_script = R"js(
       }
   }
 
+  addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(details => { details.open = true; }));
+
   const first = document.querySelector('.plots');
   if (!first) return;
   const tools = document.createElement('label'), slider = document.createElement('input');
@@ -128,6 +135,7 @@ const std::string_view page_script = R"js(
   first.before(tools);
   slider.addEventListener('input', () => {
     const weight = Number(slider.value);
+    smoothed = weight > 0;
     for (const plot of plots)
       for (const curve of plot.curves) {
         if (!curve.element.getAttribute('points')) continue;

@@ -120,7 +120,9 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
     errno = error;
     check_errno(written, "write " + path.string());
   } catch (const std::exception& error) {
-    throw UserError(format("cannot write '{}' ({}); name another file", path.string(), error.what()));
+    std::string why = error.what();
+    if (const std::size_t place = why.rfind(" ["); why.ends_with(']') && place != why.npos) why.resize(place);  // in the source
+    throw UserError(format("cannot write '{}' ({}); name another file", path.string(), why));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "report/text_plot.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -93,20 +94,27 @@ std::string text_plot(const std::string& title, const std::vector<double>& x, co
   return out + std::string(margin, ' ') + first + std::string(gap, ' ') + last + "\n";
 }
 
-std::string text_report(const Run& run, std::size_t columns, bool unicode) {
+std::string text_summary(const Run& run) {
   const Updates& u = run.updates;
+  const RunStart& newest = run.starts.back();
   std::string out = format("{}: ", printable(run.name));
-  if (u.size() == 0) return out + "no update yet\n";
-  out += format("update {:.0f}", u.step.back());
-  if (std::isfinite(u.loss.back())) out += format(", loss {:.4f}", u.loss.back());
+  out += u.size() == 0 ? "no update yet" : format("update {:.0f}", u.step.back());
+  if (u.size() > 0 && std::isfinite(u.loss.back())) out += format(", loss {:.4f}", u.loss.back());
   if (!run.valid_loss.empty() && std::isfinite(run.valid_loss.back()))
-    out += format(", validation {:.4f}", run.valid_loss.back());
+    out += format(", validation {:.4f} (update {:.0f})", run.valid_loss.back(), run.valid_step.back());
   if (const double speed = quantile(u.positions_per_second, 0.5); std::isfinite(speed))
     out += format(", {} tok/s (median)", format_count(speed));
-  out += format("; {}: {}\n", plural(run.starts.size(), "start"), printable(run.starts.back().why));
-  out += text_plot("loss over updates", u.step, u.loss, columns, 12, unicode);
-  out += text_plot("tokens per second", u.step, u.positions_per_second, columns, 6, unicode, true);
-  return out;
+  out += format("; {}: {}", plural(run.starts.size(), "start"), printable(newest.why));
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  if (!newest.has_end() && now > run.last_time) out += format(" (last line {} ago)", format_duration(now - run.last_time));
+  return out + "\n";
+}
+
+std::string text_curves(const Run& run, bool is_named, std::size_t columns, bool unicode) {
+  const Updates& u = run.updates;
+  const std::string name = is_named ? printable(run.name) + ": " : "";
+  return text_plot(name + "loss over updates", u.step, u.loss, columns, 12, unicode) +
+         text_plot(name + "tokens per second", u.step, u.positions_per_second, columns, 6, unicode, true);
 }
 
 }  // namespace fsdp

@@ -15,7 +15,9 @@ namespace fsdp {
 std::string text_plot(const std::string& title, const std::vector<double>& x, const std::vector<double>& y, std::size_t columns,
                       std::size_t rows, bool unicode, bool from_zero = false);
 
-/// A line with the last update and its loss, then the loss and the speed over all updates.
-std::string text_report(const Run& run, std::size_t columns, bool unicode);
+/// A line with the last update and its loss, the speed, and how the newest start ended or how long ago its last line is.
+std::string text_summary(const Run& run);
+/// The loss and the speed over all updates, with the name of the run in the titles if `is_named`.
+std::string text_curves(const Run& run, bool is_named, std::size_t columns, bool unicode);
 
 }  // namespace fsdp

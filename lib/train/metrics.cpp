@@ -325,7 +325,7 @@ void Metrics::end(const EndMetrics& m) {
                      : !m.energy.processors ? "GPUs"
                                             : "processors and GPUs"));
   if (!warnings_.empty()) bar_.line("warnings of this run:");
-  for (const std::string& warning : warnings_) bar_.line("  " + excerpt(warning, 110));
+  for (const std::string& warning : warnings_) bar_.line(wrapped("  " + warning));
   if (!m.next.empty()) bar_.line(m.next);
 }
 

@@ -52,8 +52,9 @@ bool write_all(int fd, std::string_view text) {
 
 std::string whole_path(const std::filesystem::path& path) {
   std::error_code unknown;
-  const auto whole = std::filesystem::weakly_canonical(path, unknown);
-  std::string text = (unknown ? std::filesystem::absolute(path, unknown) : whole).string();
+  const auto absolute = std::filesystem::absolute(path, unknown);  // the next function leaves a path relative that is missing
+  const auto whole = std::filesystem::weakly_canonical(absolute, unknown);
+  std::string text = (unknown ? absolute : whole).string();
   while (text.size() > 1 && text.ends_with('/')) text.pop_back();
   return text;
 }

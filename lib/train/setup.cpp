@@ -312,6 +312,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   from_environment("modules", "LOADEDMODULES");
   from_environment("slurm_job", "SLURM_JOB_ID");
   fields["host"] = host_name();
+  if (is_host(machine.kind)) fields["threads"] = machine.cpus.threads, fields["cores"] = machine.cpus.cores;
   if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
