@@ -245,9 +245,13 @@ find_metrics() {
   local config
   [[ -x $FSDP_BIN/fsdp-plan && -x $FSDP_BIN/fsdp-report ]] || return 0
   config=$("$FSDP_BIN/fsdp-plan" "$@" --print-config 2>/dev/null) || return 0
+  local folder branch
+  folder=$(sed -n 's/^save-dir = //p' <<<"$config") branch=$(sed -n 's/^decay-from = //p' <<<"$config")
+  # A path that cannot be in such a file, and a run without saves, have no page.
+  if [[ -z $folder || $config == *$'\n'"no-save = true"* ]]; then return; fi
+  if [[ ${branch:-0} != 0 ]]; then folder=$folder/decay-from-$branch; fi
   metrics=$(sed -n 's/^log-file = //p' <<<"$config")
-  page=$(sed -n 's/^save-dir = //p' <<<"$config")
-  metrics=${metrics:-$page/metrics.jsonl} page=$page/report.html
+  metrics=${metrics:-$folder/metrics.jsonl} page=$folder/report.html
   if [[ $config == *$'\n'"no-report = true"* ]]; then page=""; fi
 }
 

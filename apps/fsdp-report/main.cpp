@@ -115,16 +115,40 @@ void print_text(const Command& command, const std::vector<std::filesystem::path>
   }
 }
 
-/// A run's name as the name of a folder.
-std::string folder_name(const Run& run) {
-  std::string name = run.name;
-  std::replace(name.begin(), name.end(), '/', '_');
-  return name;
+/// The names of the runs as those of folders, each of them once.
+std::vector<std::string> folder_names(const std::vector<Run>& runs) {
+  std::vector<std::string> names;
+  for (const Run& run : runs) {
+    std::string name = run.name;
+    std::replace(name.begin(), name.end(), '/', '_');
+    if (name.empty() || name.front() == '.') name.insert(0, "run");
+    while (std::find(names.begin(), names.end(), name) != names.end()) name += "_";
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+/// Refuses to write over what is read.
+void require_no_input(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs) {
+  std::error_code missing;
+  for (const std::filesystem::path& input : inputs)
+    if (std::filesystem::equivalent(out, input, missing))
+      throw UserError(format("'{}' would be written over (it is read, too); name another file", out.string()));
+}
+std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs) {
+  std::vector<std::filesystem::path> inputs;
+  for (const Run& run : runs) {
+    inputs.push_back(run.metrics);
+    if (const std::string trace = text_at(run.starts.back().line, "trace"); !trace.empty()) inputs.emplace_back(trace);
+  }
+  return inputs;
 }
 
 void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
-  for (const Run& run : runs) {
-    TensorBoardFile file(runs.size() == 1 ? command.tensorboard : command.tensorboard / folder_name(run));
+  const std::vector<std::string> names = folder_names(runs);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    TensorBoardFile file(runs.size() == 1 ? command.tensorboard : command.tensorboard / names[i]);
     std::ifstream lines(run.metrics);
     bool mine = false;
     int ranks = 1;
@@ -141,7 +165,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
       }
     }
     if (file.failed())
-      throw UserError(format("cannot write all of '{}' (is the disk full?); give another folder", file.path().string()));
+      throw RunError(format("cannot write all of '{}' (is the disk full?); give another folder", file.path().string()));
     print_to(stderr, "{}: {}\n", printable(run.name), file.path().string());
   }
 }
@@ -149,6 +173,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
 int run(const Command& command) {
   if (!command.figure.figure.empty()) {
     const std::string drawing = draw_figure(command.figure, command.runs);
+    if (!command.out.empty()) require_no_input(command.out, {command.runs.begin(), command.runs.end()});
     if (command.out.empty())
       print_to(stdout, "{}", drawing);
     else
@@ -163,6 +188,7 @@ int run(const Command& command) {
   if (!command.csv.empty() || !command.tensorboard.empty()) {
     print_notes(runs, stderr);
     if (!command.csv.empty()) {
+      require_no_input(command.csv, inputs_of(runs));
       write_text(command.csv, to_csv(runs));
       print_to(stderr, "{}: {}\n", command.csv.string(), count);
     }
@@ -172,6 +198,7 @@ int run(const Command& command) {
   const FoundRuns found = with_parts(std::move(runs));
   print_notes(found.runs, stderr);
   const std::filesystem::path out = command.out.empty() ? "report.html" : command.out;
+  require_no_input(out, inputs_of(found.runs));
   write_page(found, out);
   print_to(stderr, "{}: {}\n", out.string(), count);
   return exit_code::done;

@@ -25,6 +25,8 @@ void write_report(const TrainOptions& options, int code) {
   const std::filesystem::path page = options.save.folder / "report.html";
   try {
     if (kind_of(options.log_file) != PathKind::file) return;
+    if (const PathKind kind = kind_of(page); kind == PathKind::other)
+      throw UserError(format("'{}' is a pipe or a device; move it away", page.string()));
     if (code == exit_code::stopped && std::filesystem::file_size(options.log_file) > most_before_stop) return;
     write_page(with_parts(read_runs(options.log_file, options.save.folder)), page);
     print_to(stderr, "report: {}\n", page.string());

@@ -80,7 +80,7 @@ struct Bar {
   double total() const {
     double sum = 0;
     for (const Part& part : parts)
-      if (part.value > 0) sum += part.value;
+      if (part.value > 0 && part.value < 1e100) sum += part.value;
     return sum;
   }
 };
@@ -95,7 +95,7 @@ std::string draw_bars(const std::vector<Bar>& bars, const std::function<std::str
     std::string legend;
     for (const Bar::Part& part : bar.parts) {
       const double share = part.value / bar.total();
-      if (!(share >= 5e-4)) continue;
+      if (!(share >= 5e-4 && share <= 1)) continue;
       out += format("<span style=\"width:{:.3f}%;background:{}\" title=\"{}: {}\"></span>", 100 * share,
                     curve_colour(part.colour), escaped(part.name), escaped(text(part.value)));
       legend += format("<li><i style=\"background:{}\"></i>{} {} ({})</li>", curve_colour(part.colour), escaped(part.name),
@@ -176,7 +176,7 @@ class Page {
   std::string make() {
     std::string title;
     for (const Run& run : runs_) title += (title.empty() ? "" : ", ") + run.name;
-    header(title);
+    header();
     notes();
     if (several()) differences();
     summary();
@@ -224,8 +224,10 @@ class Page {
     return number_at(start.line, "cores") < 0.95 * number_at(start.line, "threads");
   }
 
-  void header(const std::string& title) {
-    std::string about;
+  void header() {
+    std::string about, names;
+    for (const Run& run : runs_)  // <bdi>: a name that is written from right to left does not turn the others around
+      names += format("{}<bdi>{}</bdi>", names.empty() ? "" : ", ", escaped(run.name));
     if (!several()) {
       const Run& run = runs_[0];
       const RunStart& newest = run.starts.back();
@@ -237,7 +239,7 @@ class Page {
             "last written " + date_text(run.last_time)})
         about += (about.empty() || part.empty() ? "" : ", ") + part;
     }
-    body_ += format("<header><h1>{}</h1><p>{}</p></header>\n", escaped(title), escaped(about));
+    body_ += format("<header><h1>{}</h1><p>{}</p></header>\n", names, escaped(about));
   }
 
   void notes() {
@@ -356,7 +358,10 @@ class Page {
     for (const Run& run : runs_) {
       out += heading(run);
       std::vector<Cells> rows = {{"start", "began", "ranks", "updates", "repeated later", "lasted", "ended", "changes"}};
-      for (std::size_t s = 0; s < run.starts.size(); ++s) {
+      constexpr std::size_t most = 100;
+      const std::size_t first = run.starts.size() > most ? run.starts.size() - most : 0;
+      if (first > 0) out += format("<p>The newest {} of {} starts.</p>\n", most, run.starts.size());
+      for (std::size_t s = first; s < run.starts.size(); ++s) {
         const RunStart& start = run.starts[s];
         const double age = number_at(start.line, "process_s");
         rows.push_back({format("{}", s + 1), date_text(start.began), ranks_of(start),

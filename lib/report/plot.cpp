@@ -54,27 +54,33 @@ struct Frame {
   }
 };
 
-/// The indices of the values that are drawn: the smallest and the largest value of each column of `column` pixels, in their
-/// order; a gap ends a line. All values are, if there are no more than pixels in a column.
+/// The indices of the values that are drawn, for each line: the smallest and the largest value of each column of `column`
+/// pixels, in their order. If there are no more values than pixels, all are drawn, and a gap ends a line. Else an empty column
+/// does.
 std::vector<std::vector<std::size_t>> lines_of(const Curve& curve, const Frame& frame, double column) {
   std::vector<std::vector<std::size_t>> lines(1);
   const std::size_t n = curve.x.size();
   const bool whole = static_cast<double>(n) <= 2 * frame.width / column;
-  const auto is_gap = [&](std::size_t i) { return !can_be_drawn(curve.y[i]) || !can_be_drawn(curve.x[i]); };
-  const auto column_of = [&](std::size_t i) { return std::floor(frame.at_x(curve.x[i]) / column); };
+  bool gap = false;  // since the last value
+  double place = 0;  // the column of the last value
   for (std::size_t i = 0; i < n;) {
-    if (is_gap(i)) {
-      if (!lines.back().empty()) lines.emplace_back();
+    if (!can_be_drawn(curve.y[i]) || !can_be_drawn(curve.x[i])) {
+      gap = true;
       ++i;
       continue;
     }
+    const auto column_of = [&](std::size_t k) { return std::floor(frame.at_x(curve.x[k]) / column); };
     std::size_t low = i, high = i, last = i;
+    const double here = column_of(i);
     if (!whole)
-      while (last + 1 < n && !is_gap(last + 1) && column_of(last + 1) == column_of(i)) {
-        ++last;
-        if (curve.y[last] < curve.y[low]) low = last;
-        if (curve.y[last] > curve.y[high]) high = last;
+      for (std::size_t k = i + 1; k < n && can_be_drawn(curve.x[k]) && column_of(k) == here; ++k) {
+        last = k;
+        if (!can_be_drawn(curve.y[k])) continue;
+        if (curve.y[k] < curve.y[low]) low = k;
+        if (curve.y[k] > curve.y[high]) high = k;
       }
+    if (gap && !lines.back().empty() && (whole || here > place + 1)) lines.emplace_back();
+    gap = false, place = here;
     lines.back().push_back(std::min(low, high));
     if (low != high) lines.back().push_back(std::max(low, high));
     i = last + 1;
@@ -162,8 +168,8 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
     for (std::size_t i = 0; i < curve.x.size(); ++i)
       if (can_be_drawn(curve.y[i]) && can_be_drawn(curve.x[i])) frame.x.see(curve.x[i]), frame.y.see(curve.y[i]);
   if (frame.x.empty() || frame.y.empty()) return std::nullopt;
+  if (plot.limit && can_be_drawn(*plot.limit) && *plot.limit < 3 * frame.y.high) frame.y.see(*plot.limit);
   frame.logarithmic = frame.logarithmic && frame.y.low > 1e-100;
-  if (plot.limit && *plot.limit < 3 * frame.y.high) frame.y.see(*plot.limit);
   if (plot.from_zero) frame.y.see(0), frame.logarithmic = false;
   frame.x.widen(0.5);
   frame.y.widen(1);
@@ -176,7 +182,8 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
     for (const double v : values) rows.emplace_back(v, tick_text(v, step));
   };
   if (frame.logarithmic && frame.y.high / frame.y.low > 20) {
-    for (double v = decade(frame.y.low); v <= frame.y.high; v *= 10)
+    double v = decade(frame.y.low);
+    for (int k = 0; k < 300 && v <= frame.y.high; ++k, v *= 10)
       if (v >= frame.y.low) rows.emplace_back(v, tick_text(v, v));
   }
   if (rows.size() < 2) {
@@ -270,10 +277,12 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
 
   std::vector<PlotMark> marks = plot.marks;
   std::stable_sort(marks.begin(), marks.end(), [](const PlotMark& a, const PlotMark& b) { return a.x < b.x; });
-  double named_until = 0;
+  double named_until = 0, marked = -2;
   for (const PlotMark& mark : marks) {
     if (!(mark.x >= frame.x.low && mark.x <= frame.x.high)) continue;
     const double at = frame.at_x(mark.x);
+    if (at < marked + 2) continue;  // a thousand starts are a grey area whether all are drawn or not
+    marked = at;
     svg.line({at, frame.top}, {at, frame.top + frame.height}, {.colour = quiet, .dashes = "2 3"});
     svg.raw(
         format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"6\" height=\"{:.1f}\" fill=\"transparent\"><title>{}</title></rect>\n",

@@ -1,6 +1,11 @@
 #include "report/run.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -49,7 +54,8 @@ class Reader {
     RunStart& start = now_->run.starts.back();
     if (std::isfinite(time)) start.ended = now_->run.last_time = std::max(time, now_->run.last_time);
     if (type == "stop") start.why = "stopped: " + text_at(line, "reason");
-    if (type == "scheduler") start.why += (start.why.empty() ? "Slurm: " : "; Slurm: ") + text_at(line, "reason");
+    if (type == "scheduler" && !now_->run.is_done())
+      start.why += (start.why.empty() ? "Slurm: " : "; Slurm: ") + text_at(line, "reason");
     if (type == "end") {
       start.end = line;
       if (start.why.empty()) start.why = "done";
@@ -73,9 +79,7 @@ class Reader {
     for (const std::string& folder : order_) {
       Run& run = read_[folder].run;
       for (RunStart& start : run.starts)
-        if (start.why.empty()) start.why = &start == &run.starts.back() ? "running, killed or crashed" : "killed or crashed";
-      if (!run.starts.back().has_end())
-        run.notes.push_back("the run has no end in its metrics: it is running, or it was killed or crashed");
+        if (start.why.empty()) start.why = "killed or crashed";
       runs.push_back(std::move(run));
     }
     return runs;
@@ -186,6 +190,15 @@ void find_place(Run& run, const std::filesystem::path& given, bool is_alone) {
   if (run.folder.empty()) run.folder = own.parent_path();
 }
 
+/// Returns true if a process holds the lock of the save folder.
+bool is_locked(const std::filesystem::path& folder) {
+  const int lock = ::open((folder / "lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (lock < 0) return false;
+  const bool locked = ::flock(lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(lock);
+  return locked;
+}
+
 }  // namespace
 
 std::uint64_t whole_number(double value) { return value >= 0 && value <= 0x1p53 ? static_cast<std::uint64_t>(value) : 0; }
@@ -223,6 +236,13 @@ std::vector<Run> read_runs(const std::filesystem::path& given, const std::filesy
     std::erase_if(runs, [&](const Run& run) { return run.save_folder != folder; });
   for (Run& run : runs) {
     find_place(run, kind == PathKind::folder ? given : std::filesystem::path(), runs.size() == 1);
+    if (RunStart& newest = run.starts.back(); !newest.has_end()) {
+      run.is_running = is_locked(run.folder);
+      if (run.is_running && newest.why == "killed or crashed") newest.why = "running";
+      run.notes.push_back(run.is_running
+                              ? "the run is running"
+                              : "the run has no end in its metrics: it was killed or crashed, or it runs on another host");
+    }
     if (unreadable > 0)
       run.notes.push_back(format("{} of {} cannot be read and {} left out; the first is line {}", plural(unreadable, "line"),
                                  path.string(), unreadable == 1 ? "is" : "are", first_unreadable));

@@ -74,6 +74,7 @@ struct Run {
   std::vector<Sample> samples;
   std::vector<std::string> notes;  // what could not be read, and other things that a reader must know
   double last_time = 0;            // of the newest line, seconds since 1970
+  bool is_running = false;         // a process on this host, or with the same file system, holds the lock of the save folder
 
   /// The options of the newest start; an object, or null.
   nlohmann::json options() const {

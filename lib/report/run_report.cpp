@@ -1,8 +1,11 @@
 #include "report/run_report.hpp"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -53,6 +56,7 @@ std::optional<Trace> find_trace(Run& run) {
 }
 
 std::string find_flight(Run& run) {
+  if (run.is_running) return {};  // the records of its ranks tell of no end
   try {
     if (kind_of(run.folder / "flight") != PathKind::folder && kind_of(run.folder / "flight.old") != PathKind::folder) return {};
     const FlightFolder records = read_flight_folder(run.folder);
@@ -111,17 +115,22 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
     const PathKind kind = kind_of(path);
     const bool is_link = std::filesystem::is_symlink(path);  // such as /dev/stdout, which must not be replaced
     if (!is_link && (kind == PathKind::missing || kind == PathKind::file)) return write_text_file_durably(path, text);
-    errno = EISDIR;
-    std::FILE* const file = kind == PathKind::folder ? nullptr : std::fopen(path.c_str(), "we");
-    check_errno(file != nullptr, "open " + path.string());
+    // A pipe that nobody reads would wait for ever.
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+    check_errno(fd >= 0, "open " + path.string());
+    ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    std::FILE* const file = ::fdopen(fd, "w");
     const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
     const int error = errno;
     std::fclose(file);
     errno = error;
     check_errno(written, "write " + path.string());
-  } catch (const std::exception& error) {
+  } catch (const CallError& error) {
     std::string why = error.what();
     if (const std::size_t place = why.rfind(" ["); why.ends_with(']') && place != why.npos) why.resize(place);  // in the source
+    for (const int of_the_disk : {ENOSPC, EDQUOT, EIO})
+      if (why.find(std::strerror(of_the_disk)) != why.npos)
+        throw RunError(format("cannot write '{}' ({}); name another file, or make room", path.string(), why));
     throw UserError(format("cannot write '{}' ({}); name another file", path.string(), why));
   }
 }

@@ -21,7 +21,7 @@ std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths
 FoundRuns with_parts(std::vector<Run> runs);
 
 /// Writes a file durably, under a temporary name until it is complete. What is no plain file (a link, a terminal, a pipe) is
-/// written directly. Throws UserError if it cannot be written.
+/// written directly. Throws UserError if it cannot be written, and RunError if the disk is full or fails.
 void write_text(const std::filesystem::path& path, std::string_view text);
 /// Writes the page of the runs by write_text().
 void write_page(const FoundRuns& found, const std::filesystem::path& path);

@@ -15,6 +15,7 @@
 #include "files/json.hpp"
 #include "fsdp/placement.hpp"
 #include "train/common_options.hpp"
+#include "train/metrics_file.hpp"
 #include "train/other_programs.hpp"
 
 namespace fsdp {
@@ -788,6 +789,28 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   add_threads_option(table, o.threads);
 }
 
+/// Files of the run must not take each other's place, nor that of what a save folder has.
+void require_apart(const TrainOptions& o) {
+  const std::filesystem::path page = o.save.folder / "report.html";
+  const auto same = [](const std::filesystem::path& a, const std::filesystem::path& b) {
+    return !a.empty() && whole_path(a) == whole_path(b);
+  };
+  const auto refuse = [](const char* option, const std::filesystem::path& path, std::string_view what) {
+    throw UserError(format("--{} is '{}' ({}); give another name", option, path.string(), what));
+  };
+  if (same(o.log_file, page)) refuse("log-file", o.log_file, "the run writes its page there");
+  if (same(o.trace.file, page)) refuse("trace", o.trace.file, "the run writes its page there");
+  if (same(o.trace.file, o.log_file)) refuse("trace", o.trace.file, "the run writes its metrics there");
+  for (const auto& [option, path] : {std::pair("log-file", o.log_file), std::pair("trace", o.trace.file),
+                                     std::pair("tensorboard", std::filesystem::path(o.tensorboard))}) {
+    const auto below = std::filesystem::path(whole_path(path)).lexically_relative(whole_path(o.save.folder));
+    if (path.empty() || below.empty() || *below.begin() == "..") continue;
+    const std::string first = below.begin()->string();
+    if (first.starts_with("step-") || first == "lock" || first == "save" || first == "stop" || first.starts_with("flight"))
+      refuse(option, path, format("'{}' of the save folder is for other files", first));
+  }
+}
+
 }  // namespace
 
 std::string list_of_archs() {
@@ -886,6 +909,7 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
     o.log_file.clear();
   else if (o.log_file.empty() && !o.save.none)
     o.log_file = o.save.folder / "metrics.jsonl";
+  if (!command.answer) require_apart(command.options);
   return command;
 }
 

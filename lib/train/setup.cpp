@@ -200,8 +200,8 @@ std::string arithmetic_of(const Machine& machine) {
 
 void open_metrics(const RunContext& run) {
   agree(run.world, [&] {
-    run.log.to_file(run.options.log_file);
     if (!run.options.tensorboard.empty()) run.log.to_tensorboard(run.options.tensorboard);
+    run.log.to_file(run.options.log_file);
   });
 }
 

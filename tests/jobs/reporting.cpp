@@ -156,6 +156,9 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_what_was_asked_for) {
   BOOST_TEST(outcome.code == 0, outcome.output);
   BOOST_TEST(outcome.says("run,train,2,"), outcome.output);
   BOOST_TEST(fs::is_symlink("/dev/stdout"));  // a link is written through, not replaced
+  outcome = report(folder, "run --out run/metrics.jsonl");
+  BOOST_TEST(outcome.code == 2, outcome.output);
+  BOOST_TEST(updates_in(folder / "run/metrics.jsonl") == 2u);
   // What went into a pipe cannot be read again: there is no page, and nothing waits for it.
   BOOST_TEST_REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
   run(folder, {"sh", "-c", "cat pipe > piped.jsonl"},
@@ -168,6 +171,13 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_what_was_asked_for) {
   BOOST_TEST(outcome.code == 2);
   BOOST_TEST(outcome.says("cannot write 'nowhere/page.html'"));
   BOOST_TEST(!outcome.says("terminate"));
+
+  // A page that cannot be written does not hold up a run.
+  fs::create_directories(folder / "piped-page");
+  BOOST_TEST_REQUIRE(mkfifo((folder / "piped-page/report.html").c_str(), 0600) == 0);
+  outcome = run(folder / "empty", mpirun(1, "fsdp-train", options(2, "", "../piped-page")));
+  BOOST_TEST(outcome.code == 0, outcome.output);
+  BOOST_TEST(outcome.says("no report is written"), outcome.output);
 
   // A second writer of event files is refused, on every rank.
   run(folder, mpirun(1, "fsdp-train", options(1'000'000, "--tensorboard tb", "other")), [&](pid_t child) {

@@ -98,6 +98,20 @@ BOOST_AUTO_TEST_CASE(no_peak_of_a_long_curve_is_lost) {
   BOOST_TEST(points < 600u);
 }
 
+BOOST_AUTO_TEST_CASE(many_gaps_and_many_marks_take_no_more_room) {
+  std::vector<double> x, y;
+  for (int i = 0; i < 100'000; ++i) x.push_back(i), y.push_back(i % 2 == 0 ? NAN : i % 7);
+  for (int i = 40'000; i < 60'000; ++i) y[static_cast<std::size_t>(i)] = NAN;
+  Plot plot{.title = "t", .x_name = "update", .y_name = "", .curves = {curve(x, y)}};
+  for (int i = 0; i < 5000; ++i) plot.marks.push_back({20.0 * i, "", "start"});
+  const Drawn made = drawn(plot);
+  BOOST_TEST(made.curves().size() == 2u);  // only the long gap parts the line
+  std::size_t points = 0;
+  for (const SvgElement& line : made.curves()) points += line.points().size();
+  BOOST_TEST(points < 600u);
+  BOOST_TEST(made.picture.all("rect", "start").size() < 300u);
+}
+
 BOOST_AUTO_TEST_CASE(gaps_and_single_values) {
   const Drawn plot =
       drawn({.title = "t", .x_name = "x", .y_name = "", .curves = {curve({1, 2, 3, 4, 5, 6}, {1, 2, NAN, 3, INFINITY, 4})}});
@@ -112,7 +126,14 @@ BOOST_AUTO_TEST_CASE(values_that_are_nearly_the_same_or_beyond_all_bounds) {
   for (const auto& y : std::vector<std::vector<double>>{
            {5, next}, {-5, -next}, {0, 0}, {1e300, 1}, {-1e99, 1e99}, {5e-324, 1e-323}, {1e17, 1e17 + 16}})
     for (const bool logarithmic : {false, true})
-      drawn({.title = "t", .x_name = "x", .y_name = "", .curves = {curve({1e15, 1e15 + 1}, y)}, .logarithmic = logarithmic});
+      for (const double limit : {5e-324, 1e308, 5.0})
+        drawn({.title = "t",
+               .x_name = "x",
+               .y_name = "",
+               .curves = {curve({1e15, 1e15 + 1}, y)},
+               .limit = limit,
+               .limit_name = "limit",
+               .logarithmic = logarithmic});
 }
 
 BOOST_AUTO_TEST_CASE(points_have_hints_and_can_be_hidden) {
