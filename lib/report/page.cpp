@@ -44,7 +44,8 @@ std::string value_text(const json& value) {
   if (value.is_null()) return "none";
   if (!value.is_string()) return json_text(value);
   const auto text = value.get<std::string>();
-  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c < 0 || c > ' '; });
+  const bool is_plain = !text.empty() && text.front() != ' ' && text.back() != ' ' &&
+                        std::none_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < ' '; });
   return is_plain ? text : json_text(value);
 }
 
@@ -306,7 +307,7 @@ class Page {
       double common = std::numeric_limits<double>::infinity();
       for (const Run& run : runs_) common = std::min(common, quantile(run.updates.tokens, 1));
       if (std::isfinite(common))
-        row(format("the same after {} tokens", format_count(common)),
+        row(format("the same until {} tokens", format_count(common)),
             [&](const Run& run) { return known(late_loss(run.updates, common), loss_text); });
     }
     const auto validation = [](const Run& run, std::size_t i) {

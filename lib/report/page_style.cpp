@@ -15,11 +15,11 @@ h1{font-size:1.5rem;margin:.2rem 0;overflow-wrap:anywhere}h2{font-size:1.1rem;ma
 h3,h4{margin:.8rem 0 .2rem;font-size:1rem}p{margin:.3rem 0}
 header p,figcaption,footer,h4{color:var(--quiet)}footer{margin-top:2rem;font-size:.85rem;overflow-wrap:anywhere}
 aside{background:var(--panel);border-left:4px solid var(--c1);padding:.5rem .8rem;margin:.8rem 0}aside ul{margin:.2rem 0;padding-left:1.2rem}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:1rem 1.4rem}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:1rem 1.4rem}
 figure{margin:0;position:relative}figure svg{width:100%;height:auto;display:block}figure.broad{overflow-x:auto}figure.broad svg{min-width:640px;background:#fff;color:#222;border-radius:6px}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap}#starts td:last-child{white-space:normal;min-width:16rem}
-@media (max-width:760px){td{white-space:normal}th:first-child,td:first-child{min-width:7rem}}
+@media (max-width:760px){#summary td,#differences td{white-space:normal}#summary td:first-child{min-width:7rem}}
 th{color:var(--quiet);font-weight:600}
 .wide th:first-child,.wide td:first-child{position:sticky;left:0;background:var(--ground);max-width:48vw;white-space:normal}
 tbody tr,tr{border-bottom:1px solid var(--soft)}
