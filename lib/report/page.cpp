@@ -718,7 +718,7 @@ class Page {
         if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;
       }
       if (all.empty()) continue;
-      std::vector<Cells> rows = {{prefix(run) + (one_node ? "rank" : "node"),
+      std::vector<Cells> rows = {{one_node ? "rank" : "node",
                                   one_node ? "computed longest" : "had the rank that computed longest",
                                   "longer than the median rank by"}};
       for (const auto& [name, slow] : all)
