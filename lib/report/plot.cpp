@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/format.hpp"
 
@@ -278,6 +279,7 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
   std::vector<PlotMark> marks = plot.marks;
   std::stable_sort(marks.begin(), marks.end(), [](const PlotMark& a, const PlotMark& b) { return a.x < b.x; });
   double named_until = 0, marked = -2;
+  std::vector<std::pair<double, std::string>> names_of_marks;  // they are written over the curves
   for (const PlotMark& mark : marks) {
     if (!(mark.x >= frame.x.low && mark.x <= frame.x.high)) continue;
     const double at = frame.at_x(mark.x);
@@ -289,10 +291,12 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
                at - 3, frame.top, frame.height, escaped(mark.hint)));
     const double wide = text_width(mark.name, small);
     if (at + 3 < named_until || at + 3 + wide > frame.left + frame.width) continue;
-    svg.text(at + 3, frame.top + 9, mark.name, {.size = small, .fill = quiet, .halo = ground});
+    names_of_marks.emplace_back(at + 3, mark.name);
     named_until = at + 3 + wide + 4;
   }
   for (const Curve& curve : plot.curves) draw_curve(svg, curve, frame, ground);
+  for (const auto& [at, name] : names_of_marks)
+    svg.text(at, frame.top + 9, name, {.size = small, .fill = quiet, .halo = ground});
   if (shows_limit) {
     const double at = frame.at_y(*plot.limit);
     svg.line({frame.left, at}, {frame.left + frame.width, at}, limit_stroke);
