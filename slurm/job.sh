@@ -267,7 +267,9 @@ write_reason() {
 # Writes the page, which a run that was killed could not write, and which does not have the scheduler's reason.
 write_report() {
   [[ -n $page && -f $metrics ]] || return 0
-  "$FSDP_BIN/fsdp-report" "$metrics" --out "$page" || true
+  local run=$metrics
+  if [[ $metrics -ef ${page%/*}/metrics.jsonl ]]; then run=${page%/*}; fi
+  "$FSDP_BIN/fsdp-report" "$run" --out "$page" || true
 }
 
 train() { # train WORDS...

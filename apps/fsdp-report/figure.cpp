@@ -161,13 +161,17 @@ void add_figure_options(OptionTable& table, FigureOptions& options) {
   });
 }
 
-std::string draw_figure(const FigureOptions& options, const std::vector<std::string>& files) {
+std::string draw_figure(const FigureOptions& options, const std::vector<std::string>& files, const std::filesystem::path& out) {
   const FigureRow& row = find_figure(options.figure);
   if (files.empty()) throw UserError(format("no file is given (the figure {} shows what a file has); give a FILE", row.name));
   if (row.one_file && files.size() > 1)
     throw UserError(format("{} files are given (the figure {} shows one); give one FILE", files.size(), row.name));
   Files titled;
-  for (const std::string& file : files) titled.push_back(titled_file_of(file));
+  for (const std::string& file : files) {
+    titled.push_back(titled_file_of(file));
+    const std::filesystem::path path = titled.back().path;
+    require_no_input(out, {path, path / "metrics.jsonl"});
+  }
   const Figure figure = row.draw(options, titled);
   return figure.svg.file(figure.height);
 }

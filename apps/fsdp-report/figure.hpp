@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ struct FigureOptions {
 /// Adds --figure and its options. After parsing, an option that the figure does not use is refused.
 void add_figure_options(OptionTable& table, FigureOptions& options);
 
-/// Draws options.figure from `files`, each of which is a path or TITLE=PATH, and returns the SVG file. Throws UserError.
-std::string draw_figure(const FigureOptions& options, const std::vector<std::string>& files);
+/// Draws options.figure from `files`, each of which is a path or TITLE=PATH, and returns the SVG file. Throws UserError, also
+/// if `out`, the file that the drawing will be written to (empty: none), is one of the files.
+std::string draw_figure(const FigureOptions& options, const std::vector<std::string>& files, const std::filesystem::path& out);
 
 }  // namespace fsdp

@@ -115,7 +115,7 @@ void print_text(const Command& command, const std::vector<std::filesystem::path>
   }
 }
 
-/// The names of the runs as those of folders, each of them once.
+/// Returns the name of a folder for each run; no two are the same.
 std::vector<std::string> folder_names(const std::vector<Run>& runs) {
   std::vector<std::string> names;
   for (const Run& run : runs) {
@@ -126,22 +126,6 @@ std::vector<std::string> folder_names(const std::vector<Run>& runs) {
     names.push_back(std::move(name));
   }
   return names;
-}
-
-/// Refuses to write over what is read.
-void require_no_input(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs) {
-  std::error_code missing;
-  for (const std::filesystem::path& input : inputs)
-    if (std::filesystem::equivalent(out, input, missing))
-      throw UserError(format("'{}' would be written over (it is read, too); name another file", out.string()));
-}
-std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs) {
-  std::vector<std::filesystem::path> inputs;
-  for (const Run& run : runs) {
-    inputs.push_back(run.metrics);
-    if (const std::string trace = text_at(run.starts.back().line, "trace"); !trace.empty()) inputs.emplace_back(trace);
-  }
-  return inputs;
 }
 
 void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
@@ -172,8 +156,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
 
 int run(const Command& command) {
   if (!command.figure.figure.empty()) {
-    const std::string drawing = draw_figure(command.figure, command.runs);
-    if (!command.out.empty()) require_no_input(command.out, {command.runs.begin(), command.runs.end()});
+    const std::string drawing = draw_figure(command.figure, command.runs, command.out);
     if (command.out.empty())
       print_to(stdout, "{}", drawing);
     else

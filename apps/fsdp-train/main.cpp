@@ -15,11 +15,11 @@ namespace {
 
 using namespace fsdp;
 
-/// Larger metrics take longer to read than a run has that is told to stop.
+/// A run that must stop has too little time to read larger metrics.
 constexpr std::uintmax_t most_before_stop = std::uintmax_t{256} << 20;
 
 /// Writes the page of the run into its save folder. A run that trained is not a failure because its page is missing. Metrics
-/// that go into a pipe or to a terminal are gone.
+/// that went into a pipe or to a terminal cannot be read again.
 void write_report(const TrainOptions& options, int code) {
   if (options.no_report || options.log_file.empty() || options.save.none || options.dry_run) return;
   const std::filesystem::path page = options.save.folder / "report.html";

@@ -221,6 +221,17 @@ class Page {
     return known(number_at(start.line, "world_size"), [](double x) { return plural(whole_number(x), "rank"); }) +
            (shares_cores(start) ? " that share cores" : "");
   }
+  /// "2 → 3 ranks": of all starts, in their order; at most the newest five.
+  static std::string ranks_of_starts(const Run& run) {
+    std::vector<std::string> numbers;
+    for (const RunStart& start : run.starts) {
+      const std::string number = known(number_at(start.line, "world_size"), [](double x) { return format("{:.0f}", x); });
+      if (numbers.empty() || numbers.back() != number) numbers.push_back(number);
+    }
+    if (numbers.size() == 1) return ranks_of(run.starts.back());
+    if (numbers.size() > 5) numbers.erase(numbers.begin(), numbers.end() - 5);
+    return format("{} ranks", fmt::join(numbers, " → "));
+  }
   static bool shares_cores(const RunStart& start) {
     return number_at(start.line, "cores") < 0.95 * number_at(start.line, "threads");
   }
@@ -236,7 +247,7 @@ class Page {
       for (const std::string& part :
            {text_at(shown, "arch"),
             known(number_at(newest.line, "parameters"), [](double x) { return format_count(x) + " parameters"; }),
-            text_at(shown, "precision"), "strategy " + text_at(newest.line, "strategy"), ranks_of(newest),
+            text_at(shown, "precision"), "strategy " + text_at(newest.line, "strategy"), ranks_of_starts(run),
             "last written " + date_text(run.last_time)})
         about += (about.empty() || part.empty() ? "" : ", ") + part;
     }
@@ -329,6 +340,13 @@ class Page {
         if (ms > 0) all += ms, slow += ms > limit ? ms : 0, n += ms > limit ? 1 : 0;
       return n > 0 ? format("{:.0f}, which took {} of the time of all updates", n, percent(slow / all)) : std::string("–");
     });
+    row("of it waiting for communication or other ranks", [](const Run& run) {
+      const Updates& u = run.updates;
+      double waiting = 0, all = 0;  // on a GPU only of traced updates
+      for (std::size_t i = 0; i < u.size(); ++i)
+        if (u.exposed_ms[i] >= 0 && u.ms[i] > 0) waiting += u.exposed_ms[i], all += u.ms[i];
+      return all > 0 ? percent(waiting / all) : "–";
+    });
     row("goodput", [](const Run& run) {
       const TimeSpent spent = spent_of(run);
       return spent.running_s > 0 ? format("{} of {}{}", percent(spent.goodput()), format_duration(spent.running_s),
@@ -336,7 +354,7 @@ class Page {
                                  : std::string("–");
     });
     row("starts", [](const Run& run) { return format("{}", run.starts.size()); });
-    row("attempts that were left out", [](const Run& run) {
+    row("skipped attempts", [](const Run& run) {
       std::map<std::string, int> reasons;
       for (const SkippedUpdate& skip : run.skipped) ++reasons[skip.reason];
       std::string text;
@@ -358,17 +376,17 @@ class Page {
     std::string out;
     for (const Run& run : runs_) {
       out += heading(run);
-      std::vector<Cells> rows = {{"start", "began", "ranks", "updates", "repeated later", "lasted", "ended", "changes"}};
+      std::vector<Cells> rows = {{"start", "ended", "updates", "repeated later", "ranks", "lasted", "began", "changes"}};
       constexpr std::size_t most = 100;
       const std::size_t first = run.starts.size() > most ? run.starts.size() - most : 0;
       if (first > 0) out += format("<p>The newest {} of {} starts.</p>\n", most, run.starts.size());
       for (std::size_t s = first; s < run.starts.size(); ++s) {
         const RunStart& start = run.starts[s];
         const double age = number_at(start.line, "process_s");
-        rows.push_back({format("{}", s + 1), date_text(start.began), ranks_of(start),
+        rows.push_back({format("{}", s + 1), start.why,
                         start.last > start.step ? format("{} to {}", start.step + 1, start.last) : "none",
-                        start.lost_updates > 0 ? plural(whole_number(start.lost_updates), "update") : "–",
-                        format_duration(std::max(0.0, start.ended - start.began + (age > 0 ? age : 0))), start.why,
+                        start.lost_updates > 0 ? plural(whole_number(start.lost_updates), "update") : "–", ranks_of(start),
+                        format_duration(std::max(0.0, start.ended - start.began + (age > 0 ? age : 0))), date_text(start.began),
                         s == 0 ? "" : changes_between(run.starts[s - 1], start)});
       }
       out += table(rows);
@@ -376,16 +394,18 @@ class Page {
       const double parts =
           spent.useful_s + spent.lost_s + spent.skipped_s + spent.startup_s + spent.saves_s + spent.validation_s;
       if (spent.running_s > 0)
-        out += draw_bars({{format("{} of running time{}: goodput {}", format_duration(spent.running_s),
-                                  run.starts.back().has_end() ? "" : ", without the newest start", percent(spent.goodput())),
-                           {{"updates that count", spent.useful_s, computing_colour},
-                            {"updates done again", spent.lost_s, lost_colour},
-                            {"attempts left out", spent.skipped_s, waiting_colour},
-                            {"starting", spent.startup_s, start_colour},
-                            {"waiting for saves", spent.saves_s, save_colour},
-                            {"validation", spent.validation_s, validation_colour},
-                            {"between updates", spent.running_s - parts, other_colour}}}},
-                         format_duration);
+        out +=
+            draw_bars({{format("{} of running time{}{}: goodput {}", format_duration(spent.running_s),
+                               spent.between_s > 0.1 ? format(" and {} between starts", format_duration(spent.between_s)) : "",
+                               run.starts.back().has_end() ? "" : ", without the newest start", percent(spent.goodput())),
+                        {{"updates that count", spent.useful_s, computing_colour},
+                         {"updates done again", spent.lost_s, lost_colour},
+                         {"skipped attempts", spent.skipped_s, waiting_colour},
+                         {"starting", spent.startup_s, start_colour},
+                         {"waiting for saves", spent.saves_s, save_colour},
+                         {"validation", spent.validation_s, validation_colour},
+                         {"between updates", spent.running_s - parts, other_colour}}}},
+                      format_duration);
       const json& end = run.starts.back().end;
       const double joules = number_at(end, "processors_j"), gpus = number_at(end, "gpus_j"),
                    per_token = number_at(end, "joules_per_token");
@@ -460,10 +480,11 @@ class Page {
   }
 
   void curves() {
-    section("loss", "Loss",
-            plots_of(loss_plot("Loss over updates", "update", &Updates::step, &Run::valid_step) +
-                     loss_plot("Loss over tokens", "tokens", &Updates::tokens, &Run::valid_tokens) +
-                     loss_plot("Loss over time", "seconds since the first update", &Updates::time, &Run::valid_time)));
+    section(
+        "loss", "Loss",
+        plots_of(loss_plot("Loss over updates", "update", &Updates::step, &Run::valid_step) +
+                 loss_plot("Loss over tokens", "tokens", &Updates::tokens, &Run::valid_tokens) +
+                 loss_plot("Loss over time", "running time in seconds, without starting", &Updates::time, &Run::valid_time)));
     const auto with_phases = [&](Plot& plot) {
       if (several()) return;
       const Updates& u = runs_[0].updates;
@@ -488,8 +509,8 @@ class Page {
       if (limits.size() == 1) plot.limit = *limits.begin(), plot.limit_name = format("--clip-norm {:.6g}", *limits.begin());
       plot.logarithmic = true;
       if (several() || runs_[0].skipped.empty()) return;
-      // An attempt that was left out has no norm that counts: its points lie at the bottom.
-      Curve points = curve_of(runs_, 0, format("attempts left out ({})", runs_[0].skipped.size()), 1, PlotPlace::page);
+      // A skipped attempt has no norm that counts: its point is drawn at the bottom.
+      Curve points = curve_of(runs_, 0, format("skipped attempts ({})", runs_[0].skipped.size()), 1, PlotPlace::page);
       points.look = Curve::Look::points;
       const double lowest = quantile(runs_[0].updates.gradient_norm, 0);
       for (const SkippedUpdate& skip : runs_[0].skipped) {
@@ -507,7 +528,7 @@ class Page {
                      column_plot("Model FLOPs utilization", "share of the peak", &Updates::mfu, true) + duration_plot()));
   }
 
-  /// The loss scale of each attempt, in steps, with those that were left out.
+  /// The loss scale of each attempt, in steps, with those that were skipped.
   std::string loss_scale_plot() const {
     Plot plot{.title = "Loss scale", .x_name = "update", .y_name = "", .curves = {}};
     for (std::size_t i = 0; i < runs_.size(); ++i) {
@@ -558,7 +579,8 @@ class Page {
     const double total = value(&Updates::ms), data = value(&Updates::data_wait_ms);
     if (!std::isfinite(total)) return {};
     double rest = total;
-    Bar bar{format("{}{}", title, ms_text(total + (data > 0 ? data : 0))), {}};
+    const bool some = is_split && std::any_of(u.exposed_ms.begin(), u.exposed_ms.end(), [](double x) { return std::isnan(x); });
+    Bar bar{format("{}{}{}", title, ms_text(total + (data > 0 ? data : 0)), some ? " (only of traced updates)" : ""), {}};
     const auto add = [&](const std::string& name, double ms, std::size_t colour) {
       if (!(ms > 0)) return;
       bar.parts.push_back({name, ms, colour});
@@ -609,12 +631,12 @@ class Page {
     std::string advice;
     for (const Run& run : runs_)
       if (const RunStart& newest = run.starts.back(); shares_cores(newest))
-        advice +=
-            format("<p>{}</p>\n",
-                   escaped(format("{}rank 0 has {} on {:.2g} of a core's time, because ranks share cores; so kernels take "
-                                  "longer, and ranks wait for those that have no core. Start fewer ranks or threads.",
-                                  prefix(run), plural(whole_number(number_at(newest.line, "threads")), "thread"),
-                                  number_at(newest.line, "cores"))));
+        advice += format(
+            "<p>{}</p>\n",
+            escaped(format("{}rank 0 has {}, but its share of the cores is {:.4g}, because ranks share cores. So kernels take "
+                           "longer, and ranks wait for each other. Start fewer ranks or threads.",
+                           prefix(run), plural(whole_number(number_at(newest.line, "threads")), "thread"),
+                           number_at(newest.line, "cores"))));
     section("update", "Where the time of an update goes", draw_bars(bars, ms_text) + advice);
   }
 
@@ -625,11 +647,13 @@ class Page {
       const Trace& trace = *parts_.traces[i];
       const std::uint64_t update = trace.updates.front();
       const RanksOfUpdate ranks = slowest_and_median_rank(trace, update);
+      const double median = quantile(runs_[i].updates.ms, 0.5);
       const Figure figure = draw_trace_timeline(trace, {.update = update, .ranks = ranks.list()});
       out += format(
           "<figure class=\"broad\">{}<figcaption>{}of {}, rank {} computed longest{}. Numbers are those of "
           "blocks.</figcaption></figure>\n",
-          figure.svg.element(figure.height, "timeline of an update"), escaped(prefix(runs_[i])),
+          figure.svg.element(figure.height, "timeline of an update"),
+          escaped(prefix(runs_[i]) + (std::isfinite(median) ? "the median update took " + ms_text(median) + "; " : "")),
           plural(trace.ranks.size(), "rank"), ranks.slowest,
           ranks.median == ranks.slowest ? "" : format(", and rank {} is the median", ranks.median));
       std::vector<Bar> bars;
@@ -688,7 +712,7 @@ class Page {
       if (run.saves.empty()) continue;
       std::vector<double> bytes, ms, stall;
       for (const Save& save : run.saves) {
-        if (save.bytes > 0) bytes.push_back(save.bytes);  // a version before did not write it
+        if (save.bytes > 0) bytes.push_back(save.bytes);  // earlier versions did not write it
         ms.push_back(save.ms), stall.push_back(save.stall_ms);
       }
       double waited = 0;
@@ -719,10 +743,11 @@ class Page {
       }
       if (all.empty()) continue;
       std::vector<Cells> rows = {{one_node ? "rank" : "node",
-                                  one_node ? "computed longest" : "had the rank that computed longest",
-                                  "longer than the median rank by"}};
+                                  one_node ? "computed longest in" : "had the rank that computed longest in",
+                                  "then longer than the median rank by (mean)"}};
       for (const auto& [name, slow] : all)
-        rows.push_back({name, format("{:.0f} of {} times", slow.times, slow_ranks.size()), percent(slow.excess / slow.times)});
+        rows.push_back(
+            {name, format("{:.0f} of {} updates", slow.times, slow_ranks.size()), percent(slow.excess / slow.times)});
       out += heading(run) + (run.starts.size() > 1 ? "<p>In the newest start:</p>" : "") + table(rows);
     }
     section("stragglers", "Slow nodes and ranks", out);

@@ -84,7 +84,7 @@ const std::string_view page_script = R"js(
         }
         if (low > 0 && px - shown[low - 1][0] < shown[low][0] - px) --low;
         const distance = Math.abs(shown[low][0] - px), known = nearest.get(name);
-        if (!known || distance < known.distance) nearest.set(name, {distance, x: shown[low][0], y: shown[low][1], colour});
+        if (!known || distance < known.distance) nearest.set(name, {distance, x: shown[low][0], y: shown[low][1], colour, hint: element.dataset.points ? element.children[low].textContent.trim() : ''});
       }
       if (nearest.size === 0) return leave();
       const row = (words, colour) => {
@@ -99,7 +99,7 @@ const std::string_view page_script = R"js(
       row(place(at_x) + (smoothed ? ', smoothed' : ''), '');
       for (const [name, found] of nearest)
         if (Math.abs(found.x - at_x) < 8)
-          row(`${name}: ${text(plot.toY(found.y))}${Math.abs(found.x - at_x) > 0.2 ? ` (${place(found.x)})` : ''}`, found.colour);
+          row(`${found.hint || `${name}: ${text(plot.toY(found.y))}`}${Math.abs(found.x - at_x) > 0.2 ? ` (${place(found.x)})` : ''}`, found.colour);
       cross.setAttribute('x1', px);
       cross.setAttribute('x2', px);
       plot.svg.append(cross);

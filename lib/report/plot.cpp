@@ -23,9 +23,6 @@ struct Paints {
 constexpr Paints page_paints = {"var(--soft)", "var(--quiet)", "var(--ground)", "currentColor"},
                  file_paints = {"#ddd", "#5c5c5c", "#fff", "#222"};
 
-/// Larger values are gaps, because the axis could not hold them: the difference of two could be infinite.
-bool can_be_drawn(double x) { return std::abs(x) <= 1e100; }
-
 struct ValueRange {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void see(double x) {
@@ -127,6 +124,8 @@ double decade(double x) { return std::pow(10, std::floor(std::log10(x))); }
 
 }  // namespace
 
+bool can_be_drawn(double x) { return std::abs(x) <= 1e100; }
+
 std::string curve_colour(std::size_t i, PlotPlace place) {
   return place == PlotPlace::page ? format("var(--c{})", i % colours.size()) : std::string(colours[i % colours.size()]);
 }
@@ -221,7 +220,9 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
   y += 18;
   std::vector<std::string> named;
   for (const Curve& curve : plot.curves) {
-    if (!names || curve.name.empty() || std::find(named.begin(), named.end(), curve.name + curve.colour) != named.end())
+    const bool has_value = std::any_of(curve.y.begin(), curve.y.end(), can_be_drawn);
+    if (!names || curve.name.empty() || !has_value ||
+        std::find(named.begin(), named.end(), curve.name + curve.colour) != named.end())
       continue;
     named.push_back(curve.name + curve.colour);
     const std::string text = fitted(curve.name, width - frame.left - 40, size);
@@ -251,7 +252,7 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
     svg.line({frame.left, at}, {frame.left + frame.width, at}, {.colour = soft});
     svg.text(frame.left - 6, at + 4, text, {.size = size, .anchor = Anchor::end, .fill = quiet});
   }
-  // Ticks of the x axis, as many as fit beside each other.
+  // Ticks of the x axis, as many as fit next to each other.
   for (int wanted = 8; wanted >= 1; --wanted) {
     const std::vector<double> columns = ticks(frame.x.low, frame.x.high, wanted);
     const double step = columns.size() > 1 ? columns[1] - columns[0] : 1;

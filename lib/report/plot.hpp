@@ -53,9 +53,11 @@ struct DrawnPlot {
 };
 std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, PlotPlace place = PlotPlace::page);
 
+/// False for NaN and for numbers beyond 1e100, which an axis cannot hold: the difference of two could be infinite.
+bool can_be_drawn(double x);
 /// Numbers at even distances from `low` to `high`, which cover the range with about `wanted` steps: 0, 2.5, 5, 7.5.
 std::vector<double> ticks(double low, double high, int wanted);
-/// "1,500", "2.5", "1.2 M", "3e-05".
+/// "1500", "2.5", "1.2 M", "3e-05".
 std::string tick_text(double value, double step);
 
 }  // namespace fsdp

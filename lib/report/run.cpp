@@ -54,7 +54,7 @@ class Reader {
     RunStart& start = now_->run.starts.back();
     if (std::isfinite(time)) start.ended = now_->run.last_time = std::max(time, now_->run.last_time);
     if (type == "stop") start.why = "stopped: " + text_at(line, "reason");
-    if (type == "scheduler" && !now_->run.is_done())
+    if (type == "scheduler" && !now_->run.is_done() && start.why.find("Slurm: ") == std::string::npos)
       start.why += (start.why.empty() ? "Slurm: " : "; Slurm: ") + text_at(line, "reason");
     if (type == "end") {
       start.end = line;

@@ -35,7 +35,7 @@ struct RunStart {
   nlohmann::json line;               // the start line
   std::uint64_t step = 0, last = 0;  // the update after which it began, and the last one that it came to
   double began = 0, ended = 0;       // seconds since 1970, of its first and last line
-  std::string why;                   // why it ended: "done", "stopped: SIGTERM", "killed or crashed"
+  std::string why;                   // "done", "stopped: SIGTERM; Slurm: ...", "killed or crashed", "running"
   nlohmann::json end;                // the end line; null: none
   double lost_updates = 0;           // of those up to `last`, the ones that a later start repeated
   bool has_end() const { return end.is_object(); }
@@ -61,7 +61,7 @@ struct Sample {
 };
 
 struct Run {
-  std::string name;               // for titles and legends; printable
+  std::string name;               // for titles and legends
   std::filesystem::path metrics;  // the file
   std::filesystem::path folder;   // where its page and flight records are
   std::string save_folder;        // as the start lines have it; may be empty

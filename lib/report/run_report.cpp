@@ -1,6 +1,8 @@
 #include "report/run_report.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -110,21 +112,51 @@ FoundRuns with_parts(std::vector<Run> runs) {
   return found;
 }
 
+std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs) {
+  std::vector<std::filesystem::path> inputs;
+  for (const Run& run : runs) {
+    inputs.push_back(run.metrics);
+    try {
+      if (std::filesystem::path trace = find_trace_file(run); !trace.empty()) inputs.push_back(std::move(trace));
+    } catch (const std::exception&) {  // a folder that cannot be entered; the page notes it
+    }
+  }
+  return inputs;
+}
+
+void require_no_input(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs) {
+  std::error_code missing;
+  for (const std::filesystem::path& input : inputs)
+    if (!out.empty() && std::filesystem::equivalent(out, input, missing))
+      throw UserError(format("'{}' would be written over (it is read, too); name another file", out.string()));
+}
+
 void write_text(const std::filesystem::path& path, std::string_view text) {
   try {
+    const auto put = [&](std::FILE* file) {
+      return std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+    };
     const PathKind kind = kind_of(path);
+    require_no_foreign_link(path);
     const bool is_link = std::filesystem::is_symlink(path);  // such as /dev/stdout, which must not be replaced
     if (!is_link && (kind == PathKind::missing || kind == PathKind::file)) return write_text_file_durably(path, text);
-    // A pipe that nobody reads would wait for ever.
+    struct stat there {
+    }, out{};
+    if (::stat(path.c_str(), &there) == 0 && ::fstat(STDOUT_FILENO, &out) == 0 && there.st_dev == out.st_dev &&
+        there.st_ino == out.st_ino)
+      return check_errno(put(stdout), "write " + path.string());
+    // Without O_NONBLOCK, a pipe that nobody reads would wait for ever.
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
     check_errno(fd >= 0, "open " + path.string());
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     std::FILE* const file = ::fdopen(fd, "w");
-    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+    if (!file) ::close(fd);
+    check_errno(file != nullptr, "open " + path.string());
+    const bool written = put(file);
     const int error = errno;
-    std::fclose(file);
-    errno = error;
-    check_errno(written, "write " + path.string());
+    const bool closed = std::fclose(file) == 0;
+    if (!written) errno = error;
+    check_errno(written && closed, "write " + path.string());
   } catch (const CallError& error) {
     std::string why = error.what();
     if (const std::size_t place = why.rfind(" ["); why.ends_with(']') && place != why.npos) why.resize(place);  // in the source

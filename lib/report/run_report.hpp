@@ -20,8 +20,14 @@ std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths
 /// Also reads the trace and the flight records of each run, if they exist; what cannot be read becomes a note of its run.
 FoundRuns with_parts(std::vector<Run> runs);
 
-/// Writes a file durably, under a temporary name until it is complete. What is no plain file (a link, a terminal, a pipe) is
-/// written directly. Throws UserError if it cannot be written, and RunError if the disk is full or fails.
+/// The files that were read for the runs: metrics and traces.
+std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs);
+/// Throws UserError if `out` is one of the files that are read.
+void require_no_input(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
+
+/// Writes a file durably, under a temporary name until it is complete. A link, a terminal or a pipe is written directly, unless
+/// the link was made by another user; /dev/stdout continues what was printed before. Throws UserError if it cannot be written,
+/// and RunError if the disk is full or fails.
 void write_text(const std::filesystem::path& path, std::string_view text);
 /// Writes the page of the runs by write_text().
 void write_page(const FoundRuns& found, const std::filesystem::path& path);

@@ -31,7 +31,7 @@ std::string text_plot(const std::string& title, const std::vector<double>& x, co
   columns = std::max<std::size_t>(columns, 30);
   double low = INFINITY, high = -INFINITY, begin = INFINITY, end = -INFINITY;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (!std::isfinite(y[i]) || !std::isfinite(x[i])) continue;
+    if (!can_be_drawn(x[i]) || !can_be_drawn(y[i])) continue;
     low = std::min(low, y[i]), high = std::max(high, y[i]);
     begin = std::min(begin, x[i]), end = std::max(end, x[i]);
   }
@@ -47,7 +47,7 @@ std::string text_plot(const std::string& title, const std::vector<double>& x, co
   std::vector<double> least(dots, INFINITY), most(dots, -INFINITY);
   std::vector<std::pair<double, double>> ends(dots);  // the first and the last value of each column
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (!std::isfinite(y[i]) || !std::isfinite(x[i])) continue;
+    if (!can_be_drawn(x[i]) || !can_be_drawn(y[i])) continue;
     const double share = end > begin ? (x[i] - begin) / (end - begin) : 0;
     const auto column = std::min(dots - 1, static_cast<std::size_t>(share * static_cast<double>(dots)));
     if (least[column] > most[column]) ends[column].first = y[i];

@@ -23,7 +23,7 @@ struct Trace {
   std::vector<Event> events;
   std::vector<int> ranks;              // ascending
   std::vector<std::uint64_t> updates;  // ascending
-  std::string save_folder;             // of the run; empty: the trace does not say
+  std::string save_folder;             // of the run; empty: unknown
 };
 
 /// Returns true if the file begins as a trace does. Throws the errors of InputFile.

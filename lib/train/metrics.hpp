@@ -93,7 +93,7 @@ struct ValidMetrics {
 struct SaveMetrics {
   std::uint64_t step = 0;
   std::filesystem::path folder;
-  std::uint64_t bytes = 0;      // of all files of the checkpoint
+  std::uint64_t bytes = 0;      // of the ranks' files and the index
   double ms = 0, stall_ms = 0;  // duration of the save; the part of it during which training waited
 };
 
@@ -146,7 +146,7 @@ class Metrics {
   /// Prints a line on stderr; the metrics file does not get it.
   void say(const std::string& text);
   /// Prints a warning, in which option names replace the quantities in backquotes (see OptionTable::name_options()). A warning
-  /// that was printed before is not printed again. The closing lines repeat all warnings, shortened to a line each.
+  /// that was printed before is not printed again. The closing lines repeat all warnings.
   void warn(const std::string& text);
 
  private:

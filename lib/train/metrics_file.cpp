@@ -52,7 +52,7 @@ bool write_all(int fd, std::string_view text) {
 
 std::string whole_path(const std::filesystem::path& path) {
   std::error_code unknown;
-  const auto absolute = std::filesystem::absolute(path, unknown);  // the next function leaves a path relative that is missing
+  const auto absolute = std::filesystem::absolute(path, unknown);  // weakly_canonical() keeps a missing path relative
   const auto whole = std::filesystem::weakly_canonical(absolute, unknown);
   std::string text = (unknown ? absolute : whole).string();
   while (text.size() > 1 && text.ends_with('/')) text.pop_back();

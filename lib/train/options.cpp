@@ -789,7 +789,7 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   add_threads_option(table, o.threads);
 }
 
-/// Files of the run must not take each other's place, nor that of what a save folder has.
+/// Throws UserError if two files of the run have the same path, or if one has the path of a file that the save folder needs.
 void require_apart(const TrainOptions& o) {
   const std::filesystem::path page = o.save.folder / "report.html";
   const auto same = [](const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -798,15 +798,17 @@ void require_apart(const TrainOptions& o) {
   const auto refuse = [](const char* option, const std::filesystem::path& path, std::string_view what) {
     throw UserError(format("--{} is '{}' ({}); give another name", option, path.string(), what));
   };
-  if (same(o.log_file, page)) refuse("log-file", o.log_file, "the run writes its page there");
-  if (same(o.trace.file, page)) refuse("trace", o.trace.file, "the run writes its page there");
+  const bool has_page = !o.no_report && !o.save.none;
+  if (has_page && same(o.log_file, page)) refuse("log-file", o.log_file, "the run writes its page there");
+  if (has_page && same(o.trace.file, page)) refuse("trace", o.trace.file, "the run writes its page there");
   if (same(o.trace.file, o.log_file)) refuse("trace", o.trace.file, "the run writes its metrics there");
   for (const auto& [option, path] : {std::pair("log-file", o.log_file), std::pair("trace", o.trace.file),
                                      std::pair("tensorboard", std::filesystem::path(o.tensorboard))}) {
     const auto below = std::filesystem::path(whole_path(path)).lexically_relative(whole_path(o.save.folder));
     if (path.empty() || below.empty() || *below.begin() == "..") continue;
     const std::string first = below.begin()->string();
-    if (first.starts_with("step-") || first == "lock" || first == "save" || first == "stop" || first.starts_with("flight"))
+    if (first.starts_with("step-") || first == "best" || first == "lock" || first == "save" || first == "stop" ||
+        first.starts_with("flight"))
       refuse(option, path, format("'{}' of the save folder is for other files", first));
   }
 }

@@ -188,6 +188,16 @@ CheckpointHeader make_header(const LoopContext& loop, const Machine& machine, co
           .version = version_string()};
 }
 
+/// Returns true if the path is below the save folder, as far as the words tell, so that all ranks agree.
+bool is_in_save_folder(const TrainOptions& options, const std::filesystem::path& path) {
+  const auto plain = [](const std::filesystem::path& given) {
+    const std::filesystem::path normal = given.lexically_normal();
+    return normal.has_filename() ? normal : normal.parent_path();
+  };
+  const std::filesystem::path below = plain(path).lexically_relative(plain(options.save.folder));
+  return !path.empty() && !below.empty() && *below.begin() != "..";
+}
+
 }  // namespace
 
 int train(const TrainOptions& options, Communicator& world) {
@@ -196,7 +206,7 @@ int train(const TrainOptions& options, Communicator& world) {
   Machine machine = find_machine(options, world);
   Metrics log({}, options.log_interval, world.rank() == 0, stderr, options.log_format);
   const RunContext run = {options, world, log};
-  const bool logs_in_saves = options.log_file.parent_path() == options.save.folder;
+  const bool logs_in_saves = is_in_save_folder(options, options.log_file) || is_in_save_folder(options, options.tensorboard);
   if (!logs_in_saves && !options.dry_run) open_metrics(run);
   const std::unique_ptr<SaveLock> lock = take_save_folder(run, watch);
   const std::unique_ptr<TraceFile> trace = open_trace(run);

@@ -23,7 +23,7 @@ std::string draw(std::vector<std::string> words) {
   for (const std::string& word : words) arguments.push_back(word.c_str());
   table.parse(static_cast<int>(arguments.size()), arguments.data());
   try {
-    return draw_figure(options, files);
+    return draw_figure(options, files, {});
   } catch (const UserError& error) {
     throw UserError(table.name_options(error.what()));
   }
@@ -91,6 +91,12 @@ BOOST_AUTO_TEST_CASE(files_have_titles_and_modes) {
                  }),
                  "'two@onne' has an unknown mode (a title with '@' is TITLE@streams, TITLE@thread or TITLE@one)");
   CHECK_CONTAINS(message_of([&] { draw({"--figure", "timeline", "title="}); }), "names no file");
+  CHECK_CONTAINS(message_of([&] {
+                   FigureOptions options;
+                   options.figure = "timeline";
+                   draw_figure(options, {"title=" + one}, one);
+                 }),
+                 "would be written over");
 }
 
 BOOST_AUTO_TEST_CASE(the_first_ranks_of_a_trace_are_drawn) {

@@ -36,7 +36,7 @@ Outcome tool(const fs::path& folder, const std::string& words, const std::vector
   return run(folder, command);
 }
 
-/// What is in a save folder beside the metrics and the page.
+/// What is in a save folder besides the metrics and the page.
 std::set<std::string> names(const fs::path& folder) {
   std::set<std::string> all;
   for (const auto& entry : fs::directory_iterator(folder)) all.insert(entry.path().filename().string());

@@ -326,6 +326,8 @@ BOOST_AUTO_TEST_CASE(save_folders_that_cannot_be_used) {
   for (const char* words : {"--log-file new/report.html", "--trace new/metrics.jsonl", "--trace new/report.html",
                             "--log-file x --trace ./x", "--tensorboard new/step-00000002", "--log-file new/stop"})
     expect_mistake(folder, plus(plus({tokens, "--save-dir", "new"}, split(words)), model), {"give another name"});
+  expect_mistake(folder, plus({"missing.bin", "--save-dir", "new/"}, model), {"missing.bin"});
+  BOOST_TEST(!fs::exists(folder / "new"));
   // Files that would make a save fail are found before the first update.
   const auto in_the_way = [&](const std::string& name, const fs::path& what, bool refused) {
     fs::create_directories((folder / name / what).parent_path());

@@ -155,7 +155,6 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_what_was_asked_for) {
   outcome = run(folder, {"sh", "-c", FSDP_BIN "/fsdp-report run --csv /dev/stdout | cat"});
   BOOST_TEST(outcome.code == 0, outcome.output);
   BOOST_TEST(outcome.says("run,train,2,"), outcome.output);
-  BOOST_TEST(fs::is_symlink("/dev/stdout"));  // a link is written through, not replaced
   outcome = report(folder, "run --out run/metrics.jsonl");
   BOOST_TEST(outcome.code == 2, outcome.output);
   BOOST_TEST(updates_in(folder / "run/metrics.jsonl") == 2u);

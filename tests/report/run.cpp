@@ -2,6 +2,10 @@
 // are.
 #include "report/run.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -141,7 +145,7 @@ BOOST_AUTO_TEST_CASE(starts_are_joined) {
 
   const std::string page = page_of(path);
   check_page(page);
-  for (const char* words : {"stopped: SIGTERM", "attempts left out (1)", "update 4: spike",
+  for (const char* words : {"stopped: SIGTERM", "skipped attempts (1)", "update 4: spike",
                             "start 2 after update 2, 4 ranks; before it: killed or crashed", "parameters 1.00 KiB",
                             "<td>1 to 4</td><td>2 updates</td>", "the run has no end in its metrics"})
     BOOST_TEST((page.find(words) != std::string::npos), words);
@@ -274,6 +278,7 @@ BOOST_AUTO_TEST_CASE(time_is_split_and_the_scheduler_is_named) {
   train(3, 100, {{"products", 40}, {"optimizer", 10}}, 30);
   written.line({{"type", "stop"}, {"step", 3}, {"reason", "SIGTERM"}});
   written.line({{"type", "scheduler"}, {"reason", "another job takes its place"}});
+  written.line({{"type", "scheduler"}, {"reason", "a start that never came to a line"}});
   written.start(3, {{"lr", 0.2}, {"max-update", 9}});
   written.line({{"type", "end"}, {"step", 3}, {"time_spent", {{"running_s", 20}, {"useful_s", 10}}}});
   const std::string page = page_of(path);
@@ -312,6 +317,19 @@ BOOST_AUTO_TEST_CASE(a_folder_shows_its_own_run) {
     BOOST_TEST(found.parts.traces[0].has_value() == (of == std::string("a")));
     BOOST_TEST(found.runs[0].notes.size() == (of == std::string("a") ? 1u : 2u));  // there is no end
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_run_with_a_lock_is_running) {
+  const TemporaryFolder folder;
+  Written(folder / "metrics.jsonl").start(0).train(1, 5);
+  write_file(folder / "lock", "");
+  BOOST_TEST(read_runs(folder.path()).at(0).starts[0].why == "killed or crashed");
+  const int lock = ::open((folder / "lock").c_str(), O_RDWR);
+  BOOST_TEST_REQUIRE(::flock(lock, LOCK_EX | LOCK_NB) == 0);
+  const Run run = read_runs(folder.path()).at(0);
+  BOOST_TEST(run.starts[0].why == "running");
+  BOOST_TEST(run.notes == std::vector<std::string>{"the run is running"}, boost::test_tools::per_element());
+  ::close(lock);
 }
 
 BOOST_AUTO_TEST_CASE(files_are_replaced_and_links_are_written_through) {

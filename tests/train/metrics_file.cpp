@@ -52,6 +52,22 @@ std::string types_of(const std::string& text) {
 
 }  // namespace
 
+BOOST_AUTO_TEST_CASE(the_reason_of_the_scheduler_is_no_time_of_the_run) {
+  const TemporaryFolder folder;
+  Lines lines;
+  lines.start(100, "a");
+  lines.time = 102;
+  lines.train(1, 3);
+  lines.time = 115;  // slurm/job.sh writes it later, without an age
+  lines.add({{"type", "scheduler"}, {"reason", "another job takes its place"}});
+  write_file(folder / "m", lines.text);
+  const TakenUp taken = take_up_metrics(folder / "m", {"a", 3, 0, 120});
+  BOOST_TEST(taken.before.running_s == 105 - 98);
+  BOOST_TEST(taken.before.between_s == 120 - 105);
+  BOOST_TEST(taken.lost == 0u);
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|ttts");
+}
+
 BOOST_AUTO_TEST_CASE(what_is_done_again_becomes_lost_in_place) {
   const TemporaryFolder folder;
   Lines lines;
