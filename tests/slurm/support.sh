@@ -27,7 +27,7 @@ cluster_up() {
 fsdp_slurm_programs() {
   cp "$1"/slurm/*.sbatch "$1/slurm/job.sh" .
   mkdir bin lib
-  cp "$2"/fsdp-{train,tokenize,consolidate,inspect,plan} bin
+  cp "$2"/fsdp-{train,tokenize,consolidate,inspect,plan,report} bin
   cp -a "$2"/../lib/libfsdp.so* lib
 }
 # small_run: writes data and a configuration to home/. An update of the model takes some milliseconds on one or two

@@ -44,6 +44,11 @@ says limited "^stopping after step $stopped [(]the job ends in 2[0-9]"
 says limited "its time is nearly over; it goes back into the queue"
 says limited "^done; next: fsdp-evaluate"
 
+step "the pages have Slurm's reasons"
+has_reason() { grep -q "stopped: [^<]*; Slurm: $2<" "home/$1/report.html" || fail "the page of $1 has not the reason: $2"; }
+has_reason preempted "another job takes its place"
+has_reason limited "its time is nearly over"
+
 step "one is cancelled"
 wait_for 60 "the undisturbed job is as far as the others" test -e home/undisturbed/"$(printf 'step-%08d' "$again")"/complete.json
 at_head scancel --name=undisturbed
