@@ -293,6 +293,21 @@ BOOST_AUTO_TEST_CASE(time_is_split_and_the_scheduler_is_named) {
   BOOST_TEST((page.find("<h2>Saves") == std::string::npos));  // a part without data is left out
 }
 
+BOOST_AUTO_TEST_CASE(the_prediction_is_next_to_the_measurement) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "m.jsonl";
+  Written written(path);
+  json fields = {{"type", "start"}, {"step", 0}, {"world_size", 8}, {"save_folder", "/scratch/run"}};
+  fields["predicted"] = {{"total", 0.05},        {"products", 0.03},   {"attention", 0.005},
+                         {"memory_bound", 0.01}, {"optimizer", 0.002}, {"exposed", 0.003}};
+  written.line(fields).train(1, 5);  // 100 ms
+  const std::string page = page_of(path);
+  check_page(page);
+  for (const char* words :
+       {"predicted from the plan and the GPU&#39;s datasheet: 50 ms", "matrix products 30 ms (60.0 %)", "width:49.505%"})
+    BOOST_TEST((page.find(words) != std::string::npos), words);  // the measured bar is 101 ms: the wait for data is 1 ms
+}
+
 BOOST_AUTO_TEST_CASE(a_folder_shows_its_own_run) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "all.jsonl";
