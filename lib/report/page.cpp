@@ -112,16 +112,14 @@ std::string ms_text(double ms) { return ms < 1000 ? format("{:.3g} ms", ms) : fo
 enum : std::size_t { computing_colour, waiting_colour, validation_colour, data_colour, start_colour, save_colour, lost_colour };
 constexpr std::size_t other_colour = 7;
 
-std::string plot_element(const Plot& plot, double width = plot_width, double height = plot_height) {
-  const auto drawn = draw(plot, width, height);
+std::string plot_element(const Plot& plot) {
+  const auto drawn = draw(plot, plot_width, plot_height);
   if (!drawn) return {};
   return format("<figure>{}</figure>\n", drawn->svg.element(drawn->height, plot.title, drawn->attributes));
 }
 std::string plots_of(const std::string& elements) {
   return elements.empty() ? "" : "<div class=\"plots\">" + elements + "</div>\n";
 }
-
-using UpdateColumn = std::vector<double> Updates::*;
 
 /// The curve of run `i` of several, or curve number `of_one` of one run.
 Curve curve_of(const std::vector<Run>& runs, std::size_t i, const std::string& what, std::size_t of_one, PlotPlace place) {
@@ -307,7 +305,8 @@ class Page {
     const auto spread = [&](const std::string& name, UpdateColumn column, const std::function<std::string(double)>& text) {
       row(name, [&](const Run& run) {
         const auto at = [&](double share) { return quantile(run.updates.*column, share); };
-        return std::isfinite(at(0.5)) ? format("{} ({} to {})", text(at(0.5)), text(at(0.05)), text(at(0.95))) : "–";
+        const double median = at(0.5);
+        return std::isfinite(median) ? format("{} ({} to {})", text(median), text(at(0.05)), text(at(0.95))) : "–";
       });
     };
     row("updates", how_it_ended);
@@ -433,7 +432,7 @@ class Page {
       return of_both;
     };
     compare(parts(before), parts(after), "");
-    compare(before.line.value("options", json()), after.line.value("options", json()), "--");
+    compare(before.options(), after.options(), "--");
     std::stable_partition(changes.begin(), changes.end(), [](const std::string& change) {
       return !change.starts_with("--") || !is_minor(change.substr(2, change.find(':') - 2));
     });

@@ -136,24 +136,9 @@ class Reader {
     }
     u.step.push_back(step);
     u.time.push_back(now_->now);
-    u.tokens.push_back(number_at(line, "tokens"));
-    u.loss.push_back(number_at(line, "loss"));
-    u.largest_loss.push_back(number_at(line, "max_loss"));
-    u.learning_rate.push_back(number_at(line, "lr"));
-    u.gradient_norm.push_back(number_at(line, "gnorm"));
-    u.loss_scale.push_back(number_at(line, "loss_scale"));
-    u.positions_per_second.push_back(number_at(line, "positions_per_second"));
-    u.tokens_per_second.push_back(number_at(line, "wps"));
-    u.ms.push_back(number_at(line, "ms"));
-    u.mfu.push_back(number_at(line, "mfu"));
-    u.exposed_ms.push_back(number_at(line, "comm_exposed_ms"));
-    u.data_wait_ms.push_back(number_at(line, "data_wait_ms"));
+    for (const auto& [name, column] : update_fields) (u.*column).push_back(number_at(line, name));
     const json work = line.contains("work_ms") ? line["work_ms"] : json();
-    u.products_ms.push_back(number_at(work, "products"));
-    u.attention_ms.push_back(number_at(work, "attention"));
-    u.other_kernels_ms.push_back(number_at(work, "other_kernels"));
-    u.optimizer_ms.push_back(number_at(work, "optimizer"));
-    u.memory.push_back(number_at(line, "mem_peak_bytes"));
+    for (const auto& [name, column] : work_fields) (u.*column).push_back(number_at(work, name));
     run.starts.back().last = whole_number(step);
     if (const auto slow = line.find("straggler"); slow != line.end() && slow->is_object())
       run.slow_ranks.push_back(
@@ -223,7 +208,7 @@ std::vector<Run> read_runs(const std::filesystem::path& given, const std::filesy
     const json line = parse_json(words);
     if (line.is_object() && line.contains("type")) {
       reader.add(line);
-    } else if (!file.eof()) {  // the last line of a run that goes on may be incomplete
+    } else if (!file.eof()) {  // the last line of a run that is running may be incomplete
       if (++unreadable == 1) first_unreadable = number;
     }
   }

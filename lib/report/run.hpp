@@ -1,6 +1,7 @@
 // A run as its metrics file shows it: all starts of one save folder joined, each update once.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -30,6 +31,32 @@ struct Updates {
   std::size_t size() const { return step.size(); }
 };
 
+using UpdateColumn = std::vector<double> Updates::*;
+/// A number of a line of type `train`: its field in the metrics file, and its column.
+struct UpdateField {
+  const char* name;
+  UpdateColumn column;
+};
+/// In the order of the table of --csv, which begins with tokens and loss.
+inline constexpr std::array<UpdateField, 13> update_fields = {{{"tokens", &Updates::tokens},
+                                                               {"loss", &Updates::loss},
+                                                               {"max_loss", &Updates::largest_loss},
+                                                               {"lr", &Updates::learning_rate},
+                                                               {"gnorm", &Updates::gradient_norm},
+                                                               {"loss_scale", &Updates::loss_scale},
+                                                               {"wps", &Updates::tokens_per_second},
+                                                               {"positions_per_second", &Updates::positions_per_second},
+                                                               {"ms", &Updates::ms},
+                                                               {"mfu", &Updates::mfu},
+                                                               {"comm_exposed_ms", &Updates::exposed_ms},
+                                                               {"data_wait_ms", &Updates::data_wait_ms},
+                                                               {"mem_peak_bytes", &Updates::memory}}};
+/// The parts of the field `work_ms`.
+inline constexpr std::array<UpdateField, 4> work_fields = {{{"products", &Updates::products_ms},
+                                                            {"attention", &Updates::attention_ms},
+                                                            {"other_kernels", &Updates::other_kernels_ms},
+                                                            {"optimizer", &Updates::optimizer_ms}}};
+
 /// One process from its start line to its last line.
 struct RunStart {
   nlohmann::json line;               // the start line
@@ -39,6 +66,10 @@ struct RunStart {
   nlohmann::json end;                // the end line; null: none
   double lost_updates = 0;           // of those up to `last`, the ones that a later start repeated
   bool has_end() const { return end.is_object(); }
+  /// An object, or null.
+  nlohmann::json options() const {
+    return line.contains("options") && line["options"].is_object() ? line["options"] : nlohmann::json();
+  }
 };
 
 /// A save, a skipped update, a rank that computed longest in an update, and a text that the model made. All have the number of
@@ -76,11 +107,8 @@ struct Run {
   double last_time = 0;            // of the newest line, seconds since 1970
   bool is_running = false;         // a process on this host, or with the same file system, holds the lock of the save folder
 
-  /// The options of the newest start; an object, or null.
-  nlohmann::json options() const {
-    const nlohmann::json& line = starts.back().line;
-    return line.contains("options") && line["options"].is_object() ? line["options"] : nlohmann::json();
-  }
+  /// The options of the newest start.
+  nlohmann::json options() const { return starts.back().options(); }
   bool is_done() const { return starts.back().why == "done"; }
 };
 

@@ -172,23 +172,22 @@ void write_page(const FoundRuns& found, const std::filesystem::path& path) {
 }
 
 std::string to_csv(const std::vector<Run>& runs) {
-  std::string out =
-      "run,type,step,tokens,loss,max_loss,lr,gnorm,loss_scale,wps,positions_per_second,ms,mfu,comm_exposed_ms,data_wait_ms,"
-      "mem_peak_bytes\n";
+  std::string out = "run,type,step";
+  for (const UpdateField& field : update_fields) out += format(",{}", field.name);
+  out += "\n";
   for (const Run& run : runs) {
     const Updates& u = run.updates;
     std::size_t valid = 0;
     const auto validations = [&](double until) {
       for (; valid < run.valid_step.size() && run.valid_step[valid] <= until; ++valid)
-        out += format("{},valid,{},{},{},,,,,,,,,,,\n", cell(run.name), cell(run.valid_step[valid]),
-                      cell(run.valid_tokens[valid]), cell(run.valid_loss[valid]));
+        out += format("{},valid,{},{},{}{}\n", cell(run.name), cell(run.valid_step[valid]), cell(run.valid_tokens[valid]),
+                      cell(run.valid_loss[valid]), std::string(update_fields.size() - 2, ','));
     };
     for (std::size_t i = 0; i < u.size(); ++i) {
       validations(u.step[i] - 1);
-      out += format("{},train,{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", cell(run.name), cell(u.step[i]), cell(u.tokens[i]),
-                    cell(u.loss[i]), cell(u.largest_loss[i]), cell(u.learning_rate[i]), cell(u.gradient_norm[i]),
-                    cell(u.loss_scale[i]), cell(u.tokens_per_second[i]), cell(u.positions_per_second[i]), cell(u.ms[i]),
-                    cell(u.mfu[i]), cell(u.exposed_ms[i]), cell(u.data_wait_ms[i]), cell(u.memory[i]));
+      out += format("{},train,{}", cell(run.name), cell(u.step[i]));
+      for (const UpdateField& field : update_fields) out += "," + cell((u.*field.column)[i]);
+      out += "\n";
     }
     validations(INFINITY);
   }

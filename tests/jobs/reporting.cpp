@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(the_page_shows_a_crash_a_preemption_and_a_resize) {
   });
   std::this_thread::sleep_for(std::chrono::seconds(2));  // mpirun's daemonless ranks end when they notice
   BOOST_TEST(!fs::exists(page));
-  // 2. It goes on with three ranks, until it is told to stop.
+  // 2. It resumes on three ranks, until it is told to stop.
   const std::size_t before = updates_in(metrics_file);
   const Outcome stopped = train(folder, 3, 1'000'000, saves, [&](pid_t child) {
     wait_for_updates(metrics_file, before + 10);
