@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -119,7 +120,8 @@ void look_backwards(const InputFile& file, const std::function<bool(std::uint64_
 }
 
 double number(const nlohmann::json& line, const char* key) {
-  return line.contains(key) && line[key].is_number() ? line[key].get<double>() : 0;
+  const double found = number_at(line, key);
+  return std::isnan(found) ? 0 : found;
 }
 
 constexpr double clock_step_s = 1;  // smaller steps of the wall clock are ignored

@@ -16,6 +16,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/system.hpp"
+#include "files/json.hpp"
 
 namespace fsdp {
 
@@ -66,13 +67,12 @@ constexpr std::uint64_t session_starts = 1;
 
 std::vector<Scalar> tensorboard_scalars(const nlohmann::json& line, int ranks) {
   std::vector<Scalar> out;
-  const auto type = line.find("type");
-  if (type == line.end()) return out;
+  const std::string type = text_at(line, "type");
   const auto add = [&](const char* key, const char* tag, double factor = 1) {
-    const auto found = line.find(key);
-    if (found != line.end() && found->is_number()) out.push_back({tag, factor * found->get<double>()});
+    const double number = number_at(line, key);
+    if (std::isfinite(number)) out.push_back({tag, factor * number});  // the file has null for other numbers
   };
-  if (*type == "train") {
+  if (type == "train") {
     add("loss", "loss_metrics/global_avg_loss");
     add("max_loss", "loss_metrics/global_max_loss");
     add("gnorm", "grad_norm");
@@ -85,7 +85,7 @@ std::vector<Scalar> tensorboard_scalars(const nlohmann::json& line, int ranks) {
     add("comm_exposed_ms", "time_metrics/exposed_communication(s)", 1e-3);
     add("mem_peak_bytes", "memory/max_active(GiB)", std::ldexp(1.0, -30));
     add("loss_scale", "loss_scale");
-  } else if (*type == "valid") {
+  } else if (type == "valid") {
     add("loss", "validation_metrics/loss");
   }
   return out;

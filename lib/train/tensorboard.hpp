@@ -18,8 +18,8 @@ struct Scalar {
   std::string tag;
   double value;
 };
-/// The scalars of a line of the metrics file; none if the line is neither of type `train` nor `valid`. Fields that are null are
-/// left out. `ranks` divides the tokens per second, which torchtitan gives per device.
+/// The scalars of a line of the metrics file; none if the line is neither of type `train` nor `valid`. Fields that are null, or
+/// not finite, are left out. `ranks` divides the tokens per second, which torchtitan gives per device.
 std::vector<Scalar> tensorboard_scalars(const nlohmann::json& line, int ranks);
 
 /// A new event file in a folder. TensorBoard shows the files of a folder as one run; a later file's begin() removes the steps
