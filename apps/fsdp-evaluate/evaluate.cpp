@@ -336,11 +336,13 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
     source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes,
                         options.use_ema ? Weights::average : Weights::trained);
     if (world.rank() == 0) print_warnings(warnings), note_precision(*source, options.precision);
+    const std::filesystem::path folder = folder_beside(*source, options.model);
     if (world.rank() == 0 || options.data.empty())  // only rank 0 reports bits per byte
-      tokenizer = find_model_tokenizer(options.tokenizer, folder_beside(*source, options.model), source->config().vocab_size);
+      tokenizer = find_model_tokenizer(options.tokenizer, folder, source->config().vocab_size);
     if (!tokenizer || world.rank() != 0) return;
     print_warnings(tokenizer->warnings());
-    if (const auto doubt = doubt_tokenizer(*tokenizer, source->config().vocab_size)) print_warnings({*doubt});
+    if (const auto doubt = doubt_tokenizer(*tokenizer, options.tokenizer, source->config().vocab_size, folder))
+      print_warnings({*doubt});
   });
   const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, rank, world); };
   return options.data.empty() ? report(ChoiceReport(options, *source, tokenizer.get(), world))

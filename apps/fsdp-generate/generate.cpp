@@ -129,7 +129,8 @@ struct Inputs {
     if (speaks) print_warnings(tokenizer->warnings());
     take_generation_config(options, folder, speaks);
     if (speaks && !texts.end.contradiction.empty()) print_warnings({texts.end.contradiction});
-    if (const auto doubt = doubt_tokenizer(*tokenizer, vocab_size); doubt && speaks) print_warnings({*doubt});
+    if (const auto doubt = doubt_tokenizer(*tokenizer, options.tokenizer, vocab_size, folder); doubt && speaks)
+      print_warnings({*doubt});
     if (options.chat) {
       chat = read_chat_template(folder, *tokenizer);
       return;

@@ -18,9 +18,11 @@ namespace fsdp {
 
 namespace {
 
-/// Reads a text of state(). Throws UserError unless it has the keys and types of `now`.
+/// Reads a text of state(). Throws UserError unless it has the keys and types of `now`. Texts of version 0.1.0 have no
+/// token_sum.
 nlohmann::json parse_state(const std::string& state, const nlohmann::json& now) {
-  const nlohmann::json parsed = parse_json(state);
+  nlohmann::json parsed = parse_json(state);
+  if (parsed.is_object() && now.contains("token_sum")) parsed.emplace("token_sum", std::uint64_t{0});
   bool fits = parsed.is_object() && parsed.size() == now.size();
   for (const auto& [key, value] : now.items()) fits = fits && parsed.contains(key) && parsed[key].type() == value.type();
   if (!fits)
@@ -38,7 +40,8 @@ nlohmann::json json_of(const DataPosition& p) {
           {"order", p.order},
           {"sample_sum", p.sample_sum},
           {"documents_sum", p.documents_sum},
-          {"mask_sum", p.mask_sum}};
+          {"mask_sum", p.mask_sum},
+          {"token_sum", p.token_sum}};
 }
 
 }  // namespace
@@ -92,14 +95,10 @@ struct TokenData::Parts {
         batches(mixture, cut, vocabulary,
                 {.shuffle_seed = options.shuffle ? std::optional<std::uint64_t>(options.seed) : std::nullopt,
                  .passes = options.max_epoch}),
-        position(begin()) {
-    for (const Ingredient& each : mixture.ingredients())
-      check_vocabulary(each.samples.tokens(), vocabulary, static_cast<std::size_t>(cut.rank),
-                       static_cast<std::size_t>(cut.ranks));
-  }
+        position(begin()) {}
   DataPosition begin() const {
-    return {0, mixture.T(),          mixture.tokens(),        options.shuffle,   options.seed, mixture.order(),
-            0, mixture.sample_sum(), mixture.documents_sum(), mixture.mask_sum()};
+    return {0, mixture.T(),          mixture.tokens(),        options.shuffle,    options.seed, mixture.order(),
+            0, mixture.sample_sum(), mixture.documents_sum(), mixture.mask_sum(), token_sum};
   }
 
   const TrainOptions options;
@@ -107,6 +106,7 @@ struct TokenData::Parts {
   const std::size_t vocabulary;
   const Mixture mixture;
   const TrainBatches batches;
+  std::uint64_t token_sum = 0;
   DataPosition position;
 };
 
@@ -132,6 +132,8 @@ TokenData::TokenData(FullyShardedDataParallel& model, const std::string& name, c
       set_fields(table, fields);
       parts_ = std::make_unique<Parts>(inside, name, std::move(with));
     });
+    parts_->token_sum = check_tokens(*inside.job.world, parts_->mixture, parts_->vocabulary).sum;
+    parts_->position.token_sum = parts_->token_sum;
   });
 }
 TokenData::~TokenData() = default;
@@ -162,8 +164,8 @@ std::string TokenData::restore(const std::string& state) {
   const DataPosition now = parts_->begin();
   const nlohmann::json text = parse_state(state, json_of(now));
   const DataPosition before = {
-      text["sequences"],  text["tokens_per_sample"], text["tokens"],  text["shuffled"], text["seed"], text["order"], 0,
-      text["sample_sum"], text["documents_sum"],     text["mask_sum"]};
+      text["sequences"],  text["tokens_per_sample"], text["tokens"],   text["shuffled"], text["seed"], text["order"], 0,
+      text["sample_sum"], text["documents_sum"],     text["mask_sum"], text["token_sum"]};
   std::string notice;
   parts_->position = continue_data(before, now, &notice);
   return notice;

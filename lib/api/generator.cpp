@@ -136,7 +136,7 @@ void TextGenerator::Parts::find_texts(const std::filesystem::path& origin, const
   add(texts.end.contradiction);
   if (!texts.tokenizer) return;
   for (const std::string& warning : texts.tokenizer->warnings()) add(warning);
-  add(doubt_tokenizer(*texts.tokenizer, config.vocab_size).value_or(""));
+  add(doubt_tokenizer(*texts.tokenizer, tokenizer, config.vocab_size, folder).value_or(""));
 }
 
 /// Throws UserError if a prompt does not fit the model.

@@ -52,6 +52,7 @@ struct Progress {
   /// For parameters that were frozen at first: the update after which their optimizer states were zero. The states of all other
   /// trained parameters were zero after `optimizer_began`.
   std::map<std::string, std::uint64_t> states_began = {};
+  std::uint64_t valid_sum = 0;  // what `validations` measured (ValidData::sum); 0: not known
 };
 /// For each parameter: how many updates of the optimizer came before its first one (Executor::count_from()).
 std::vector<std::uint64_t> missed_updates(const Progress& progress, const std::vector<Parameter>& parameters);

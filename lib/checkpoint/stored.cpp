@@ -164,6 +164,8 @@ void write_progress(h5::Node& node, const Progress& progress) {
   if (progress.data.sample_sum != 0) node.write_integer("data_sample_sum", progress.data.sample_sum);
   if (progress.data.documents_sum != 0) node.write_integer("data_documents_sum", progress.data.documents_sum);
   if (progress.data.mask_sum != 0) node.write_integer("data_mask_sum", progress.data.mask_sum);
+  if (progress.data.token_sum != 0) node.write_integer("data_token_sum", progress.data.token_sum);
+  if (progress.valid_sum != 0) node.write_integer("valid_data_sum", progress.valid_sum);
   if (const auto& valid = progress.validations)
     node.write_text("validations", json_text(json{{"update", valid->update},
                                                   {"loss", valid->loss},
@@ -228,12 +230,13 @@ Progress read_progress(const h5::Node& node) {
           {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
            node.read_integer("shuffled") != 0, node.read_integer("seed"),
            node.has_attribute("data_order") ? node.read_text("data_order") : "", sum("data_text_sum"), sum("data_sample_sum"),
-           sum("data_documents_sum"), sum("data_mask_sum")},
+           sum("data_documents_sum"), sum("data_mask_sum"), sum("data_token_sum")},
           node.read_integer("optimizer_began"),
           read_loss_scaler(node),
           read_spikes(node),
           read_validations(node),
-          read_states_began(node)};
+          read_states_began(node),
+          sum("valid_data_sum")};
 }
 
 namespace {

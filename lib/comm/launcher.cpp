@@ -82,4 +82,15 @@ void require_own_launcher(const LaunchedRanks& launched, int world_size, const s
       /*speaker_rank=*/0, /*everywhere=*/true, /*code=*/2);
 }
 
+void require_one_program(const std::vector<std::string>& hosts, const std::vector<std::string>& versions) {
+  for (std::size_t r = 1; r < versions.size(); ++r)
+    if (versions[r] != versions[0])
+      throw CollectiveError(
+          format(
+              "rank {} on {} runs fsdp {}, and rank 0 on {} runs fsdp {} (all ranks need the same program); check PATH and the "
+              "installation on each node",
+              r, hosts[r], versions[r], hosts[0], versions[0]),
+          /*speaker_rank=*/0, /*everywhere=*/true, /*code=*/2);
+}
+
 }  // namespace fsdp

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -42,5 +43,9 @@ bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library,
 /// Throws CollectiveError if the launcher has started several ranks, but MPI (version `library`) has connected only one. Its
 /// speaker is a rank of the launcher.
 void require_own_launcher(const LaunchedRanks& launched, int world_size, const std::string& library, const Environment& get);
+
+/// Throws CollectiveError if not all ranks run the same version of the program. Both vectors have an entry for each rank, and
+/// are the same on all ranks: the name of its host, and version_string().
+void require_one_program(const std::vector<std::string>& hosts, const std::vector<std::string>& versions);
 
 }  // namespace fsdp

@@ -19,7 +19,8 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
   const std::uint64_t T = before.tokens_per_sample, U = now.tokens_per_sample;
   // A token file may replace the text from which it was made, so an unknown checksum (0) counts as equal to any checksum.
   const auto same = [](std::uint64_t a, std::uint64_t b) { return a == b || a == 0 || b == 0; };
-  const bool same_text = same(before.text_sum, now.text_sum), same_sample = same(before.sample_sum, now.sample_sum),
+  const bool same_text = same(before.text_sum, now.text_sum),
+             same_sample = same(before.sample_sum, now.sample_sum) && same(before.token_sum, now.token_sum),
              same_documents = same(before.documents_sum, now.documents_sum), same_mask = same(before.mask_sum, now.mask_sum);
   const bool same_data = before.data_tokens == now.data_tokens && same_text && same_sample && same_documents && same_mask,
              same_shuffle = before.shuffled == now.shuffled, same_order = same_shuffle && before.order == now.order;
@@ -29,6 +30,7 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
     position.sample_sum = now.sample_sum;
     position.documents_sum = now.documents_sum;
     position.mask_sum = now.mask_sum;
+    position.token_sum = now.token_sum;
     return position;
   }
   const auto per_pass = [](const DataPosition& data) {  // Samples::count()

@@ -25,21 +25,35 @@ void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t to
       token, tokens.place(position), vocab_size));
 }
 
-std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts) {
+namespace {
+
+/// A hash of the token at `position`: the last step of the generator splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+std::uint64_t hash_of(std::uint64_t position, std::uint32_t token) {
+  std::uint64_t x = (position + 1) * 0x9e3779b97f4a7c15 + token;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+TokenCheck check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts) {
   tokens.check(part, parts);
   const Range mine = share(tokens.size(), parts, part);
   std::vector<std::uint32_t> piece(std::min(mine.size(), std::size_t{1} << 19));
-  std::uint32_t largest = 0;
+  TokenCheck check;
   // If there are very many tokens, read only some pieces, spread over all tokens. The rest is checked when training reads it.
-  const std::size_t pieces_left_out = mine.size() >> 30, step = piece.size() * (1 + pieces_left_out);
+  const std::size_t pieces_left_out = ((tokens.size() + parts - 1) / parts) >> 30, step = piece.size() * (1 + pieces_left_out);
   for (std::size_t begin = mine.begin; begin < mine.end; begin += step) {
     const auto here = std::span(piece).first(std::min(piece.size(), mine.end - begin));
     tokens.read(begin, here);
     const auto most = std::max_element(here.begin(), here.end());
     if (*most >= vocab_size) refuse_token(tokens, begin + static_cast<std::size_t>(most - here.begin()), *most, vocab_size);
-    largest = std::max(largest, *most);
+    check.largest = std::max(check.largest, *most);
+    for (std::size_t i = 0; i < here.size(); ++i) check.sum += hash_of(begin + i, here[i]);
   }
-  return largest;
+  if (pieces_left_out > 0) check.sum = 0;
+  return check;
 }
 
 std::uint64_t sample_sum(const Tokens& tokens) {

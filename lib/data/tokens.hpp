@@ -54,10 +54,16 @@ std::unique_ptr<Tokens> open_token_file(const std::filesystem::path& path);
 /// Joins the rows of `parts`, of which there must be at least one, into one row.
 std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts);
 
-/// Returns the largest token in part `part` of `parts`. In a part of more than 2^30 tokens only about 2^30 of them are read,
-/// spread over the part. Throws UserError if a token that is read is not below vocab_size. The ranks share this
-/// work before training starts.
-std::uint32_t check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts);
+/// The result of check_vocabulary() for a part of the tokens.
+struct TokenCheck {
+  std::uint32_t largest = 0;
+  /// A checksum: the sum over all parts, modulo 2^64, does not depend on their number, and almost always changes if any token
+  /// changes. 0 if not all tokens were read.
+  std::uint64_t sum = 0;
+};
+/// Reads part `part` of `parts`. If the parts have more than 2^30 tokens, only about 2^30 of each are read, spread over the
+/// part. Throws UserError if a token that is read is not below vocab_size. The ranks share this work before training starts.
+TokenCheck check_vocabulary(const Tokens& tokens, std::size_t vocab_size, std::size_t part, std::size_t parts);
 /// A warning if the stored type of the tokens is too small for the vocabulary; otherwise nullopt.
 std::optional<std::string> doubt_type(const Tokens& tokens, std::size_t vocab_size);
 /// A checksum of tokens at 64 places. Other data of the same size almost always have another checksum, unless only few tokens

@@ -1,7 +1,10 @@
 #include "train/model_tokenizer.hpp"
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
@@ -45,12 +48,25 @@ std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const s
   return open_tokenizer(found);
 }
 
-std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size_t vocab_size) {
-  if (tokenizer.vocab_size() <= vocab_size) return std::nullopt;
-  return format(
-      "the tokenizer has {} tokens, but the model has only {}: texts with a token that the model does not have are refused (if "
-      "there are many such texts, this is the tokenizer of another model)",
-      tokenizer.vocab_size(), vocab_size);
+std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, const std::string& name, std::size_t vocab_size,
+                                           const std::filesystem::path& model) {
+  if (tokenizer.vocab_size() > vocab_size)
+    return format(
+        "the tokenizer has {} tokens, but the model has only {}: texts with a token that the model does not have are refused "
+        "(if there are many such texts, this is the tokenizer of another model)",
+        tokenizer.vocab_size(), vocab_size);
+  if (name.empty() || model.empty() || !has_tokenizer(model) || find_tokenizer(name) == find_tokenizer(model.string()))
+    return std::nullopt;
+  const auto own = open_tokenizer(model.string());
+  for (std::size_t id = 0; id < std::min(tokenizer.vocab_size(), own->vocab_size()); ++id) {
+    const std::string here = tokenizer.spelling(narrow<TokenId>(id)), there = own->spelling(narrow<TokenId>(id));
+    if (here != there)
+      return format(
+          "the tokenizer {} is not the model's: token {} is '{}', and '{}' in {} (the model may have learned the latter); "
+          "use the model's own tokenizer, unless the model is to learn another one",
+          name, id, excerpt(here), excerpt(there), model.string());
+  }
+  return std::nullopt;
 }
 
 ModelTexts find_model_texts(const std::filesystem::path& folder, const std::filesystem::path& origin, const std::string& name,

@@ -33,8 +33,10 @@ std::string name_of_model_tokenizer(const std::string& name, const std::filesyst
 std::unique_ptr<Tokenizer> find_model_tokenizer(const std::string& name, const std::filesystem::path& model,
                                                 std::size_t vocab_size);
 
-/// Returns a warning if the tokenizer has more tokens than the model. Texts with a token that the model lacks are refused.
-std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, std::size_t vocab_size);
+/// Returns a warning if the tokenizer has more tokens than the model (texts with a token that the model lacks are refused), or
+/// if the user has named it by `name` and it differs from the tokenizer in the folder `model`, which may be empty.
+std::optional<std::string> doubt_tokenizer(const Tokenizer& tokenizer, const std::string& name, std::size_t vocab_size,
+                                           const std::filesystem::path& model);
 
 struct ModelTexts {
   std::unique_ptr<Tokenizer> tokenizer;  // null if there is none

@@ -95,11 +95,9 @@ bool has_text(const TrainOptions& options) {
   }
 }
 
-/// The name of the tokenizer: --tokenizer, else the tokenizer of the checkpoint or model that the run starts from; empty if
-/// there is none. If the tokenizer is that of a checkpoint or model, sets `vocab_size` to the vocabulary size of that
-/// checkpoint or model.
-std::string tokenizer_of(const TrainOptions& options, const Origin& origin, std::size_t& vocab_size) {
-  if (!options.tokenizer.empty()) return options.tokenizer;
+/// The folder with the tokenizer of the checkpoint or model that the run starts from; empty if there is none. Sets `vocab_size`
+/// to the vocabulary size of that checkpoint or model.
+std::string own_tokenizer_of(const TrainOptions& options, const Origin& origin, std::size_t& vocab_size) {
   const CheckpointReader *const resumed = origin.checkpoint.get(), *const tuned = dynamic_cast<const CheckpointReader*>(
                                                                        origin.pretrained.get());
   for (const CheckpointReader* checkpoint : {resumed, tuned}) {
@@ -195,12 +193,14 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   std::optional<TransformerConfig> source;
   if (origin.checkpoint) source = origin.checkpoint->config();
   if (!origin.checkpoint && tuned) source = origin.pretrained->config();
-  origin.tokenizer = tokenizer_of(options, origin, vocabulary);
+  origin.own_tokenizer = own_tokenizer_of(options, origin, vocabulary);
+  origin.tokenizer = options.tokenizer.empty() ? origin.own_tokenizer : options.tokenizer;
   origin.config = named_config(options, source ? &*source : nullptr, origin.tokenizer);
   note_dropout(options, origin.warnings);
   if (!options.model.empty())
     if (auto doubt = keys::doubt_config(options.model)) origin.warnings.push_back(std::move(*doubt));
-  if (vocabulary > origin.config.vocab_size) origin.tokenizer.clear();  // the tokenizer is another model's
+  if (options.tokenizer.empty() && vocabulary > origin.config.vocab_size)
+    origin.tokenizer.clear();  // the tokenizer is another model's
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
     origin.tokenizer = "bytes";

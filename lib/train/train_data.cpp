@@ -1,7 +1,11 @@
 #include "train/train_data.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "base/format.hpp"
 #include "base/program.hpp"
@@ -9,6 +13,7 @@
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
 #include "data/tokenize_job.hpp"
+#include "files/checksum.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/model_tokenizer.hpp"
 
@@ -22,17 +27,9 @@ Cut data_cut(const TrainOptions& options) {
   return {options.sharding.batch.T, options.break_mode, options.end_of_document, options.sharding.plan.documents};
 }
 
-std::uint32_t largest_token_of(const RunContext& run, const Mixture& mixture, std::size_t vocab_size) {
-  const auto me = static_cast<std::size_t>(run.world.rank()), ranks = static_cast<std::size_t>(run.world.size());
-  std::uint32_t largest = 0;
-  for (const Ingredient& each : mixture.ingredients())
-    largest = std::max(largest, check_vocabulary(each.samples.tokens(), vocab_size, me, ranks));
-  return largest;
-}
-
 /// Sets the position of the run in the data, and returns the order in which the run reads the data.
 DataOrder find_position(const RunContext& run, const Origin& origin, const Mixture& mixture, const std::vector<TextSet>& texts,
-                        Progress& progress) {
+                        std::uint64_t token_sum, Progress& progress) {
   const TrainOptions& options = run.options;
   const DataPosition start{0,
                            mixture.T(),
@@ -43,7 +40,8 @@ DataOrder find_position(const RunContext& run, const Origin& origin, const Mixtu
                            checksum_of_texts(texts, text_tokens(options)),
                            mixture.sample_sum(),
                            mixture.documents_sum(),
-                           mixture.mask_sum()};
+                           mixture.mask_sum(),
+                           token_sum};
   std::string notice;
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
@@ -57,9 +55,27 @@ std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::siz
   const TrainOptions& options = run.options;
   const std::string valid = !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
   if (valid.empty()) return nullptr;
-  std::unique_ptr<Tokens> tokens = open_tokens(valid, Split::valid, text_tokens(options));
-  check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(run.world.rank()), static_cast<std::size_t>(run.world.size()));
-  return std::make_unique<const ValidData>(std::move(tokens), options, batch_cut(options, run.world), vocab_size);
+  return std::make_unique<const ValidData>(open_tokens(valid, Split::valid, text_tokens(options)), options,
+                                           batch_cut(options, run.world), vocab_size);
+}
+
+/// The checksum of data sets with these checksums; 0 if one is not known.
+std::uint64_t sum_of_sets(const std::vector<std::uint64_t>& sums) {
+  const bool known = std::find(sums.begin(), sums.end(), 0) == sums.end();
+  return known ? checksum(sums.data(), sums.size() * sizeof sums[0]) | 1 : 0;
+}
+
+/// Compares what validations measure with what those before the checkpoint measured. If it differs, no validation before counts
+/// as the best.
+void compare_validations(const RunContext& run, std::uint64_t now, Progress& progress) {
+  const std::uint64_t before = std::exchange(progress.valid_sum, now);
+  auto& all = progress.validations;
+  if (before == 0 || now == 0 || before == now || !all) return;
+  run.log.warn(format(
+      "validations measure something else than before (the data of --valid, their mask, the way they are cut, or --use-ema "
+      "have changed), so their losses are not compared with those up to update {}{}",
+      all->update, run.options.judges() ? ", and the next validation is the best one so far" : ""));
+  all->best_update = 0, all->best_loss = std::numeric_limits<double>::max(), all->since_best = 0;
 }
 
 /// Tokenizes all texts on rank 0 while the other ranks wait. Returns the texts of the training data. Collective.
@@ -78,7 +94,8 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
     if (run.world.rank() == 0 && (!run.options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) {
       const auto opened = open_tokenizer(origin.tokenizer);
       for (const std::string& warning : opened->warnings()) run.log.warn(warning);
-      if (const auto doubt = doubt_tokenizer(*opened, origin.config.vocab_size)) run.log.warn(*doubt);
+      if (const auto doubt = doubt_tokenizer(*opened, run.options.tokenizer, origin.config.vocab_size, origin.own_tokenizer))
+        run.log.warn(*doubt);
     }
     if (all.empty() && run.options.chat)
       throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
@@ -126,8 +143,8 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
   throw CollectiveError(stopped, 0, true, exit_code::stopped);
 }
 
-/// Warns of unused masks next to the data, and of a file that is used for both training and validation.
-void warn_of_files(const RunContext& run) {
+/// Warns of unused masks next to the data, and of data that are used for both training and validation.
+void warn_of_files(const RunContext& run, bool same_tokens) {
   const bool has_valid = !run.options.valid.empty();
   for (const std::string& doubt :
        {run.options.mask.empty() ? unused_masks(run.options.data, Split::train, "--mask") : "",
@@ -139,11 +156,16 @@ void warn_of_files(const RunContext& run) {
         format("'{}' is in the training data and in --valid (the model is validated on what it was trained on); leave it out "
                "of one of them",
                both->string()));
+  else if (same_tokens)
+    run.log.warn(
+        "the data of --valid have the same tokens as the training data (the model is validated on what it was trained on); "
+        "give other data");
 }
 
 /// Warns of suspicious data. Each rank checks its own part of the data. Collective.
-void doubt_data(const RunContext& run, const Origin& origin, const TrainData& data, const Progress& progress) {
-  const std::size_t most = run.world.max(std::size_t{data.largest_token}), vocabulary = origin.config.vocab_size;
+void doubt_data(const RunContext& run, const Origin& origin, const TrainData& data, std::size_t most, bool same_tokens,
+                const Progress& progress) {
+  const std::size_t vocabulary = origin.config.vocab_size;
   bool doubted = false;
   const auto warn_of_type = [&](const Tokens& tokens) {
     const std::optional<std::string> doubt = doubt_type(tokens, vocabulary);
@@ -169,7 +191,7 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
                whole->samples.tokens().name()));
   if (data.valid) warn_of_type(data.valid->samples.tokens());
   agree(run.world, [&] {
-    if (run.world.rank() == 0) warn_of_files(run);
+    if (run.world.rank() == 0) warn_of_files(run, same_tokens);
   });
   if (!doubted && most < vocabulary / 4)
     run.log.warn(format(
@@ -192,15 +214,48 @@ BatchCut batch_cut(const TrainOptions& options, const Group& world) {
   return {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
 }
 
+TokenCheck check_tokens(Group& world, const Tokens& tokens, std::size_t vocab_size) {
+  const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
+  const TokenCheck mine = agree(world, [&] { return check_vocabulary(tokens, vocab_size, me, ranks); });
+  const std::array<std::int64_t, 2> told = {std::int64_t{mine.largest}, std::bit_cast<std::int64_t>(mine.sum)};
+  const std::vector<std::int64_t> all = world.gather(told);
+  TokenCheck whole;
+  for (std::size_t i = 0; i < all.size(); i += told.size()) {
+    whole.largest = std::max(whole.largest, static_cast<std::uint32_t>(all[i]));
+    whole.sum += std::bit_cast<std::uint64_t>(all[i + 1]);
+  }
+  return whole;
+}
+
+TokenCheck check_tokens(Group& world, const Mixture& mixture, std::size_t vocab_size) {
+  TokenCheck whole;
+  std::vector<std::uint64_t> sums;
+  for (const Ingredient& each : mixture.ingredients()) {
+    const TokenCheck check = check_tokens(world, each.samples.tokens(), vocab_size);
+    whole.largest = std::max(whole.largest, check.largest);
+    sums.push_back(check.sum);
+  }
+  whole.sum = sum_of_sets(sums);
+  return whole;
+}
+
 ValidData::ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size)
     : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)), batches(samples, cut, vocab_size) {}
 
-TrainData::TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Progress& progress)
-    : mixture(open_mixture(run.options.data, data_cut(run.options), run.options.mask, text_tokens(run.options))),
-      largest_token(largest_token_of(run, mixture, origin.config.vocab_size)),
+std::uint64_t ValidData::sum(std::uint64_t token_sum, const TrainOptions& options) const {
+  if (token_sum == 0) return 0;
+  const Cut& cut = samples.cut();
+  const std::string told = format("{} {} {} {} {} {} {} {}", token_sum, samples.documents_sum(), samples.mask_sum(), cut.T,
+                                  static_cast<int>(cut.mode), cut.positions, cut.end_of_document.value_or(0), options.use_ema);
+  return checksum(told.data(), told.size()) | 1;
+}
+
+TrainData::TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Mixture opened,
+                     std::unique_ptr<const ValidData> valid_data, std::uint64_t token_sum, Progress& progress)
+    : mixture(std::move(opened)),
       batches(mixture, batch_cut(run.options, run.world), origin.config.vocab_size,
-              find_position(run, origin, mixture, texts, progress)),
-      valid(open_valid_data(run, origin.config.vocab_size)) {
+              find_position(run, origin, mixture, texts, token_sum, progress)),
+      valid(std::move(valid_data)) {
   check_schedule(schedule_of(run.options, progress, batches));
 }
 
@@ -208,8 +263,22 @@ std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Or
                                                  Progress& progress, SignalWatch& watch) {
   if (is_done(run.options, progress, nullptr)) return nullptr;
   const std::vector<TextSet> texts = make_tokens(run, origin, machine, watch);
-  auto data = agree(run.world, [&] { return std::make_unique<const TrainData>(run, origin, texts, progress); });
-  doubt_data(run, origin, *data, progress);
+  const std::size_t vocab_size = origin.config.vocab_size;
+  Mixture mixture = agree(run.world, [&] {
+    return open_mixture(run.options.data, data_cut(run.options), run.options.mask, text_tokens(run.options));
+  });
+  const TokenCheck check = check_tokens(run.world, mixture, vocab_size);
+  auto valid = agree(run.world, [&] { return open_valid_data(run, vocab_size); });
+  bool same_tokens = false;
+  if (valid) {
+    const TokenCheck of_valid = check_tokens(run.world, valid->samples.tokens(), vocab_size);
+    compare_validations(run, valid->sum(of_valid.sum, run.options), progress);
+    same_tokens = check.sum != 0 && check.sum == sum_of_sets({of_valid.sum});
+  }
+  auto data = agree(run.world, [&] {
+    return std::make_unique<const TrainData>(run, origin, texts, std::move(mixture), std::move(valid), check.sum, progress);
+  });
+  doubt_data(run, origin, *data, check.largest, same_tokens, progress);
   return data;
 }
 

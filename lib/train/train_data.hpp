@@ -19,18 +19,26 @@ BatchCut batch_cut(const TrainOptions& options, const Group& world);
 
 struct ValidData {
   ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size);
+  /// A checksum of what a validation measures: the targets, which depend on the tokens (with the checksum `token_sum`),
+  /// documents, mask and cut, and the weights.
+  std::uint64_t sum(std::uint64_t token_sum, const TrainOptions& options) const;
   const Samples samples;
   const ValidBatches batches;
 };
 
+/// Checks tokens as check_vocabulary() does; the ranks share the work. Returns the result for all tokens, on all ranks; that of
+/// a mixture has a checksum over all data sets. Collective; throws CollectiveError.
+TokenCheck check_tokens(Group& world, const Tokens& tokens, std::size_t vocab_size);
+TokenCheck check_tokens(Group& world, const Mixture& mixture, std::size_t vocab_size);
+
 struct TrainData {
-  /// Opens all files; `texts` must be tokenized already. Sets the position in the data in `progress`: a resumed run keeps it,
-  /// any other run starts at the beginning of the data. May throw on one rank and not on others.
-  TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Progress& progress);
+  /// Sets the position in the data in `progress`: a resumed run keeps it, any other run starts at the beginning of the data.
+  /// `token_sum` is the checksum of the tokens of `mixture`, or 0. May throw on one rank and not on others.
+  TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Mixture mixture,
+            std::unique_ptr<const ValidData> valid, std::uint64_t token_sum, Progress& progress);
   TrainData(const TrainData&) = delete;
 
   const Mixture mixture;
-  const std::uint32_t largest_token;  // the largest token in the part of the data that this rank checked
   const TrainBatches batches;
   const std::unique_ptr<const ValidData> valid;  // null: no validation
 };

@@ -64,3 +64,13 @@ BOOST_AUTO_TEST_CASE(another_mixture_or_cut_starts_anew) {
 }
 
 BOOST_AUTO_TEST_CASE(samples_longer_than_the_data) { BOOST_TEST(after({25, 10, 1001}, {0, 5000, 1001}).sequences == 0u); }
+
+BOOST_AUTO_TEST_CASE(one_other_token_is_other_data) {
+  DataPosition before{25, 10, 1001}, now{0, 10, 1001};
+  before.sample_sum = now.sample_sum = 5, before.token_sum = 7, now.token_sum = 8;
+  BOOST_TEST(after(before, now).sequences == 0u);
+  BOOST_TEST(notice.find("the same number of tokens, but other tokens") != std::string::npos);
+  before.token_sum = 0;  // an older checkpoint
+  BOOST_TEST(after(before, now).sequences == 25u);
+  BOOST_TEST(after(before, now).token_sum == 8u);
+}

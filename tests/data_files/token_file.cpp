@@ -102,8 +102,19 @@ BOOST_AUTO_TEST_CASE(tokens_of_32_bits) {
     if (inputs[t] != (i + 1 < tokens.size() ? static_cast<int>(13 * i) : 0)) BOOST_ERROR("input " << t);
     if (targets[t] != (i + 1 < tokens.size() ? static_cast<int>(13 * (i + 1)) : -1)) BOOST_ERROR("target " << t);
   }
-  BOOST_TEST(check_vocabulary(file.tokens(), 129'988, 0, 1) == 129'987u);
+  BOOST_TEST(check_vocabulary(file.tokens(), 129'988, 0, 1).largest == 129'987u);
   CHECK_CONTAINS(message_of([&] { check_vocabulary(file.tokens(), 128'000, 2, 3); }), "token 129987 at position 9999 of '");
+  // The checksum does not depend on the number of parts, and changes with any token or its place.
+  const auto sum = [&](std::size_t parts) {
+    std::uint64_t all = 0;
+    for (std::size_t part = 0; part < parts; ++part) all += check_vocabulary(*open_token_file(path), 130'000, part, parts).sum;
+    return all;
+  };
+  const std::uint64_t before = sum(1);
+  BOOST_TEST(sum(3) == before);
+  std::swap(tokens[4'321], tokens[4'322]);
+  write_token_file(path, tokens);
+  BOOST_TEST(sum(2) != before);
   // A large token is not read as a negative number.
   write_file(path, bytes.substr(0, 1024 + 4 * 9'999) + "\xff\xff\xff\xff");
   CHECK_CONTAINS(message_of([&] { check_vocabulary(*open_token_file(path), 130'000, 0, 1); }),

@@ -18,6 +18,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/version.hpp"
 #include "comm/launcher.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
@@ -116,7 +117,17 @@ MpiSession::~MpiSession() {
 
 namespace {
 
-constexpr int host_length = 64;
+/// Returns the texts of all ranks, each cut to 63 bytes.
+std::vector<std::string> gather_texts(std::string mine, std::size_t ranks) {
+  constexpr int length = 64;
+  std::string all(ranks * length, '\0');
+  mine.resize(length - 1);
+  mine.resize(length);
+  FSDP_CHECK_MPI(MPI_Allgather(mine.data(), length, MPI_CHAR, all.data(), length, MPI_CHAR, MPI_COMM_WORLD));
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < ranks; ++r) texts.emplace_back(all.c_str() + r * length);
+  return texts;
+}
 
 // Sets job.nodes (which ranks share a node) and job.hosts (the names of the hosts), with the same values on all ranks.
 void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
@@ -132,12 +143,7 @@ void find_nodes(MpiJob& job, const std::string& host, int rank, int size) {
   }
   job.nodes.resize(ranks);
   FSDP_CHECK_MPI(MPI_Allgather(&node, 1, MPI_INT, job.nodes.data(), 1, MPI_INT, MPI_COMM_WORLD));
-
-  std::string mine = host, all(ranks * host_length, '\0');
-  mine.resize(host_length - 1);
-  mine.resize(host_length);
-  FSDP_CHECK_MPI(MPI_Allgather(mine.data(), host_length, MPI_CHAR, all.data(), host_length, MPI_CHAR, MPI_COMM_WORLD));
-  for (std::size_t r = 0; r < ranks; ++r) job.hosts.emplace_back(all.c_str() + r * host_length);
+  job.hosts = gather_texts(host, ranks);
 }
 
 }  // namespace
@@ -155,6 +161,7 @@ std::unique_ptr<Communicator> MpiSession::world(const CommOptions& options) {
   const auto job = std::make_shared<MpiJob>();
   job->options = options;
   find_nodes(*job, host(), rank_, size_);
+  require_one_program(job->hosts, gather_texts(version_string(), job->hosts.size()));
   MPI_Comm world = MPI_COMM_NULL;
   FSDP_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &world));
   FSDP_CHECK_MPI(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN));  // communicators that are split from `world` inherit it
