@@ -38,32 +38,11 @@ ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions opt
 
 namespace {
 
-/// Returns the size of the staging buffers of a rank's communicators: world, node, shard axis and replicate axis. The groups of
-/// an axis may be distributed over nodes in different ways; the group with the most staging counts.
-std::size_t staging_bytes(MeshShape mesh, Cluster cluster, const Backend& backend) {
-  const auto most_of = [&](int groups, int size, auto rank_of) {
-    std::size_t most = 0;
-    std::vector<int> nodes(static_cast<std::size_t>(size));
-    for (int group = 0; group < groups; ++group) {
-      for (int k = 0; k < size; ++k) nodes[static_cast<std::size_t>(k)] = rank_of(group, k) / cluster.ranks_per_node;
-      most = std::max(most, backend.staging_bytes(nodes));
-    }
-    return most;
-  };
-  const auto in_order = [](int, int k) { return k; };
-  return most_of(1, cluster.ranks(), in_order) + most_of(1, cluster.ranks_per_node, in_order) +
-         most_of(mesh.replicate, mesh.shard, [&](int group, int k) { return group * mesh.shard + k; }) +
-         most_of(mesh.shard, mesh.replicate, [&](int group, int k) { return k * mesh.shard + group; });
-}
-
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
                          const TrainOptions& train, const GpuFigures* gpu, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
-  const bool on_gpu = !is_host(model.device().kind);
-  const std::size_t staging =
-      on_gpu ? staging_on_gpu(train.comm, planned.plan, mesh) : staging_bytes(mesh, cluster, find_backend(train.comm.kind));
   PlanVariant variant;
-  variant.memory = memory_account(train, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
+  variant.memory = memory_account(train, model, planned, mesh, cluster);
   variant.memory.trace = 0;  // its size depends on the number of operations, of which this plan has fewer than the run
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;

@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
     line("the same on GPUs", less, 4, "cuda");
     line("the same on GPUs, offloaded", offloaded, 4, "cuda");
 
-    // 2. Measured: what was in use at most is what was planned, to the byte.
+    // 2. Measured: what was in use at most is what was planned, to the byte. What libraries allocate is estimated in both.
     fsdp::FullyShardedDataParallel sharded(job, gpt, less);
     for (int step = 1; step <= 3; ++step)
       sharded.step(1e-3, [&](const fsdp::Batch& batch) {

@@ -36,6 +36,7 @@
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
 #include "train/mean_loss.hpp"
+#include "train/memory.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
 #include "train/train_data.hpp"
@@ -136,9 +137,9 @@ std::string text_of(const std::vector<ParameterGroup>& groups) {
   return all;
 }
 
-TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, const CommOptions& comm = {}) {
+TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, const CommOptions& comm = TrainOptions().comm) {
   TrainOptions options;
-  options.comm.sum_order = comm.sum_order;
+  options.comm = comm;
   OptionTable table = train_option_table(options, std::max(ranks, 1));
   set_fields(table, fields_of(o));
   // fsdp-train ignores betas and eps that the optimizer does not use, because one configuration file may serve several
@@ -190,15 +191,24 @@ std::size_t snapshot_of(bool saves_in_background, const Plan& plan, const Layout
   return saves_in_background ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, ranks, !plan.averages.empty()) : 0;
 }
 
-MemoryUse memory_of(const Plan& plan, const RowSizes& rows, const ShardingOptions& sharding, std::size_t snapshot) {
+/// Adds to `account` the memory into which the program writes batches, and `snapshot`.
+MemoryUse memory_of(MemoryAccount account, const RowSizes& rows, const ShardingOptions& sharding, std::size_t snapshot) {
+  account.batch += sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
+  account.snapshot = snapshot;
   MemoryUse use;
-  const auto bytes = memory_by_role(plan);
-  for (std::size_t role = 0; role < role_count; ++role)
-    if (bytes[role] > 0) use.parts.emplace_back(name_of(static_cast<BufferRole>(role)), bytes[role]);
-  const std::size_t batches = sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
-  use.parts.emplace_back("batches of an update", batches);
-  if (snapshot > 0) use.parts.emplace_back("copy that a save writes", snapshot);
-  use.total = plan.peak_bytes + batches + snapshot;
+  const auto add = [&](std::string_view name, std::size_t bytes, bool on_host = false) {
+    if (bytes > 0)
+      use.parts.emplace_back(format("{}{}", name, on_host && !is_host(account.device) ? ", on the host" : ""), bytes);
+  };
+  for (std::size_t role = 0; role < role_count; ++role) add(name_of(static_cast<BufferRole>(role)), account.by_role[role]);
+  add("staging of collectives", account.staging);
+  add("workspace of matrix products", account.gemm);
+  add("driver and libraries", account.context);
+  add("offloaded state", account.offloaded, true);
+  add("staging of collectives", account.through_host, true);
+  add("batches of an update", account.batch, true);
+  add("copy that a save writes", account.snapshot, true);
+  use.total = account.total();
   return use;
 }
 
@@ -342,9 +352,10 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
           format("the shard groups of {} are the ranks of a node (shard_group_size is 0), which are known only in a job; give "
                  "shard_group_size",
                  options.sharding_strategy));
-    const auto [layout, plan] = plan_sharding(*built, sharding, mesh_shape(placement, ranks, options.shard_group_size));
-    return memory_of(plan, built->row_sizes(), sharding,
-                     snapshot_of(options.background_saves, plan, layout, sharding, 0, ranks));
+    const MeshShape mesh = mesh_shape(placement, ranks, options.shard_group_size);
+    const ShardedPlan planned = plan_sharding(*built, sharding, mesh);
+    return memory_of(memory_account(trained, *built, planned, mesh, {.nodes = 1, .ranks_per_node = ranks}), built->row_sizes(),
+                     sharding, snapshot_of(options.background_saves, planned.plan, planned.layout, sharding, 0, ranks));
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
@@ -1201,10 +1212,11 @@ void FullyShardedDataParallel::unfreeze(const std::vector<std::string>& patterns
 }
 
 MemoryUse FullyShardedDataParallel::memory() const {
-  return memory_of(parts_->sharded->plan(), parts_->rows, parts_->sharding, parts_->snapshot_bytes);
+  const Parts& p = *parts_;
+  return memory_of(memory_account(p.options, *p.sharded, p.world, *p.job->rank.node), p.rows, p.sharding, p.snapshot_bytes);
 }
 std::size_t FullyShardedDataParallel::peak_bytes() const {
-  return parts_->executor().peak_bytes() + parts_->batch.size() * sizeof(std::int32_t) + parts_->snapshot_bytes;
+  return parts_->executor().peak_bytes() + memory().total - parts_->sharded->plan().peak_bytes;
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;

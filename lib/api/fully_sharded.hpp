@@ -177,16 +177,17 @@ struct StepResult {
   bool skipped = false;      // true: parameters did not change, because fp16 overflowed or because of skip_spikes
 };
 
-/// The memory of one rank in bytes, by purpose. It includes device memory, and host memory for offloaded data, for the batches
-/// of an update and for the copy from which a background save writes. All memory is planned before the first step.
+/// The memory of one rank in bytes, by purpose, as fsdp-plan counts it. It is planned before the first step, except what
+/// libraries allocate: the workspace of matrix products and, on a GPU, the driver's memory are estimates. If the device is a
+/// GPU, the last parts are host memory. Their names end in ", on the host", and `total` does not include them.
 struct MemoryUse {
   std::vector<std::pair<std::string, std::size_t>> parts;  // "parameters", "gradients", "optimizer state", ...
-  std::size_t total = 0;                                   // the planned peak
+  std::size_t total = 0;                                   // the peak of the device's memory
 };
 
-/// Returns the planned memory of each rank in a job of `ranks` ranks, without running the job. On CPUs it depends on the number
-/// of threads of a rank, because each thread has its own scratch memory. With a hybrid strategy, options.shard_group_size must
-/// not be 0. Throws UserError.
+/// Returns the memory of each rank in a job of `ranks` ranks on one node, without running the job. On CPUs it depends on the
+/// number of threads of a rank, because each thread has its own scratch memory. With a hybrid strategy,
+/// options.shard_group_size must not be 0. Throws UserError.
 MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& options, int ranks,
                           const std::string& device = "cpu", int threads = 1);
 
@@ -282,7 +283,7 @@ class FullyShardedDataParallel {
 
   /// The planned memory. Not collective.
   MemoryUse memory() const;
-  /// The measured peak of memory, in bytes. Not collective.
+  /// The measured peak of the memory that is planned, and what memory() counts besides, in bytes. Not collective.
   std::size_t peak_bytes() const;
   /// The operations of an update in order (all-gathers, computation, reductions, releases of memory), as a dry run of
   /// fsdp-train prints them. Not collective.

@@ -216,7 +216,7 @@ struct PlanOptions {
   // micro-batch k of rank r is number k * ranks + r. So a batch gives the same bits on 1, 2, 4, 8, ... ranks. Gradients are
   // then reduced in every micro-batch.
   bool invariant = false;
-  std::size_t sums_for = 0;  // if invariant: allocate partial sums for this number of micro-batches; 0: `micro_batches`
+  std::size_t sums_for = 0;  // allocate batches and, if invariant, partial sums for this many; 0: `micro_batches`
   // Offloading to host memory. offload_optimizer: the optimizer's states, the gradients and, in mixed precision, the fp32
   // master parameters. offload_parameters: all of these and the parameters at rest.
   bool offload_optimizer = false, offload_parameters = false;

@@ -1,18 +1,49 @@
 #include "train/memory.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/format.hpp"
-#include "fsdp/traffic.hpp"
 #include "kernels/threads.hpp"
+#include "nn/transformer.hpp"
 
 namespace fsdp {
 
-std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type) {
-  const TransformerConfig& config = model.config();
-  const std::size_t R = batch.rows(), C = config.width, F = std::max(config.ffn_width, 3 * C);
-  const std::size_t chunk = model.head_rows(batch), piece = model.head_columns();
-  const kernels::ProductShape products[] = {{R, C, F}, {R, F, C}, {C, R, F}, {chunk, C, piece}, {piece, chunk, C}};
+namespace {
+
+/// Returns the size of the staging buffers of a rank's communicators: world, node, shard axis and replicate axis. The groups of
+/// an axis may be distributed over nodes in different ways; the group with the most staging counts.
+std::size_t staging_of_communicators(MeshShape mesh, Cluster cluster, const Backend& backend) {
+  const auto most_of = [&](int groups, int size, auto rank_of) {
+    std::size_t most = 0;
+    std::vector<int> nodes(static_cast<std::size_t>(size));
+    for (int group = 0; group < groups; ++group) {
+      for (int k = 0; k < size; ++k) nodes[static_cast<std::size_t>(k)] = rank_of(group, k) / cluster.ranks_per_node;
+      most = std::max(most, backend.staging_bytes(nodes));
+    }
+    return most;
+  };
+  const auto in_order = [](int, int k) { return k; };
+  return most_of(1, cluster.ranks(), in_order) + most_of(1, cluster.ranks_per_node, in_order) +
+         most_of(mesh.replicate, mesh.shard, [&](int group, int k) { return group * mesh.shard + k; }) +
+         most_of(mesh.shard, mesh.replicate, [&](int group, int k) { return k * mesh.shard + group; });
+}
+
+}  // namespace
+
+std::size_t gemm_bytes(const Model& model, BatchShape batch, DType type) {
+  const std::size_t R = batch.rows();
+  std::vector<kernels::ProductShape> products;
+  if (const auto* const transformer = dynamic_cast<const Transformer*>(&model)) {
+    const TransformerConfig& config = transformer->config();
+    const std::size_t C = config.width, F = std::max(config.ffn_width, 3 * C);
+    const std::size_t chunk = transformer->head_rows(batch), piece = transformer->head_columns();
+    products = {{R, C, F}, {R, F, C}, {C, R, F}, {chunk, C, piece}, {piece, chunk, C}};
+  } else {
+    for (const Parameter& p : model.parameters())
+      if (const std::size_t n = p.shape.front(), m = numel(p.shape) / n; p.shape.size() > 1)
+        products.insert(products.end(), {{R, m, n}, {R, n, m}, {n, R, m}});
+  }
   return kernels::gemm_workspace_bytes(type, products, model.device());
 }
 
@@ -41,8 +72,8 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
   return most[0] + most[1] + most[2] + most[3];
 }
 
-MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
-                             int rank, int world_size, std::size_t staging) {
+MemoryAccount memory_account(const TrainOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
+                             int world_size, std::size_t staging) {
   const ShardingOptions& sharding = options.sharding;
   const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
   return {.by_role = memory_by_role(plan),
@@ -63,14 +94,22 @@ MemoryAccount memory_account(const TrainOptions& options, const Transformer& mod
           .backend = backend};
 }
 
+MemoryAccount memory_account(const TrainOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
+                             Cluster cluster) {
+  const std::size_t staging = is_host(model.device().kind)
+                                  ? staging_of_communicators(mesh, cluster, find_backend(options.comm.kind))
+                                  : staging_on_gpu(options.comm, planned.plan, mesh);
+  return memory_account(options, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
+}
+
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node) {
   const Mesh& mesh = sharded.mesh();
-  const bool on_gpu = !is_host(sharded.transformer().device().kind);
+  const bool on_gpu = !is_host(sharded.model().device().kind);
   const std::size_t staging =
       on_gpu ? staging_on_gpu(options.comm, sharded.plan(), {mesh.shard->size(), mesh.replicate->size()})
              : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
-  return memory_account(options, sharded.transformer(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging);
+  return memory_account(options, sharded.model(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging);
 }
 
 std::string describe_beside_plan(const MemoryAccount& m) {

@@ -6,7 +6,8 @@
 #include <string>
 
 #include "fsdp/sharded_model.hpp"
-#include "nn/transformer.hpp"
+#include "fsdp/traffic.hpp"
+#include "nn/model.hpp"
 #include "train/options.hpp"
 
 namespace fsdp {
@@ -42,15 +43,19 @@ std::size_t staging_on_gpu(const CommOptions& comm, const Plan& plan, MeshShape 
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh);
 /// The account of rank `rank`. `staging` is the sum of the communicators' staging_bytes(), or staging_on_gpu() on a GPU. The
 /// kind of device is that of `model`.
-MemoryAccount memory_account(const TrainOptions& options, const Transformer& model, const Layout& layout, const Plan& plan,
-                             int rank, int world_size, std::size_t staging);
+MemoryAccount memory_account(const TrainOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
+                             int world_size, std::size_t staging);
+/// The account of rank 0, which has the largest snapshot, on a cluster that need not exist.
+MemoryAccount memory_account(const TrainOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
+                             Cluster cluster);
 /// The account of this rank of `sharded`; `node` is the communicator of this rank's node.
 MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node);
 /// Describes the memory outside the plan, in lines like "    16.0 KiB of staging for communication".
 std::string describe_beside_plan(const MemoryAccount& memory);
 
-/// The estimated workspace of matrix products of this type, outside the plan.
-std::size_t gemm_bytes(const Transformer& model, BatchShape batch, DType type);
+/// The estimated workspace of matrix products of this type, outside the plan. Of user-defined layers, products of the batch's
+/// rows with each matrix of parameters count.
+std::size_t gemm_bytes(const Model& model, BatchShape batch, DType type);
 
 }  // namespace fsdp

@@ -303,8 +303,8 @@ class Builder {
             add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache[static_cast<std::size_t>(b)]));
     }
     const std::size_t positions_bytes = options_.documents ? sizes_.inputs : 0;
-    plan_.tokens = add_on_host(
-        "tokens", (options_.training ? 2 * options_.micro_batches : 1) * (sizes_.inputs + sizes_.targets + positions_bytes));
+    plan_.tokens = add_on_host("tokens", (options_.training ? 2 * std::max(options_.sums_for, options_.micro_batches) : 1) *
+                                             (sizes_.inputs + sizes_.targets + positions_bytes));
     plan_.losses = add_on_host("losses", sizes_.losses);
     plan_.report = add_on_host("report", sizeof(UpdateSums) + sizeof(LossSum));
     const auto activation = [&](std::string name, std::size_t bytes) {
