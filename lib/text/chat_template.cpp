@@ -36,7 +36,7 @@ Value messages_of(const ChatJson& messages) {
     if (!reasoning.is_null()) kept["reasoning_content"] = reasoning;
     all.push_back(Value::of_json(kept));
   }
-  return Value::list(std::move(all));
+  return Value::given(std::move(all));
 }
 
 /// Runs a template on the first messages of a conversation.
@@ -45,7 +45,7 @@ class Renderer {
   Renderer(const JinjaTemplate& by, const Conversation& conversation, const std::map<std::string, std::string>& tokens)
       : by_(by) {
     try {
-      for (const auto& [name, text] : tokens) variables_.emplace_back(name, Value(text));
+      for (const auto& [name, text] : tokens) variables_.emplace_back(name, Value::given(text));
       for (const auto& [name, value] : conversation.more.items()) set(name, Value::of_json(value));
       set("tools", Value::of_json(conversation.tools));
       set("documents", jinja::None());
@@ -59,7 +59,7 @@ class Renderer {
   JinjaOutput render(std::size_t first, bool asks) {
     std::vector<Value> part = *messages_.items();
     part.resize(first);
-    set("messages", Value::list(std::move(part)));
+    set("messages", Value::given(std::move(part)));
     set("add_generation_prompt", asks);
     return by_.render(variables_);
   }

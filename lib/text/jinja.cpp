@@ -25,18 +25,19 @@ struct Located : std::runtime_error {
 
 /// The names of a block. Blocks of `if` have none of their own.
 struct Scope {
+  Scope(std::shared_ptr<Scope> around, Budget& budget) : outer(std::move(around)), held(&budget, 128) {}
   std::shared_ptr<Scope> outer;
-  std::vector<std::pair<std::string_view, Value>> names;
+  Held held;
+  std::vector<std::pair<std::string_view, Value>> names = {};
 
-  const Value* find(std::string_view name) const {
+  const Value* find(std::string_view name, Budget& budget) const {
     for (const Scope* scope = this; scope; scope = scope->outer.get())
-      for (const auto& [known, value] : scope->names)
-        if (known == name) return &value;
+      if (const auto* const entry = entry_of(scope->names, name, budget)) return &entry->second;
     return nullptr;
   }
-  void set(std::string_view name, Value value) {
-    for (auto& [known, old] : names)
-      if (known == name) return void(old = std::move(value));
+  void set(std::string_view name, Value value, Budget& budget) {
+    if (auto* const entry = entry_of(names, name, budget)) return void(entry->second = std::move(value));
+    held.add(3 * sizeof(names[0]));  // the names may just have been moved
     names.emplace_back(name, std::move(value));
   }
 };
@@ -45,13 +46,13 @@ struct Scope {
 class Run {
  public:
   Run(const JinjaTemplate::Variables& variables, std::size_t steps, std::size_t bytes) : budget_(steps, bytes) {
-    scope_ = std::make_shared<Scope>();
+    scope_ = std::make_shared<Scope>(nullptr, budget_);
     for (const auto& [name, value] : variables) {
-      scope_->set(name, value);
+      scope_->set(name, value, budget_);
       if (name == "messages" && value.items())
         for (const Value& message : *value.items()) messages_.emplace(message.dict(), messages_.size());
     }
-    scope_ = std::make_shared<Scope>(Scope{scope_, {}});
+    scope_ = std::make_shared<Scope>(scope_, budget_);
     output_.messages.resize(messages_.size());
   }
   ~Run() {
@@ -61,8 +62,8 @@ class Run {
   }
 
   JinjaOutput render(const Node& tree) {
-    out_ = &output_.text;
     execute(tree);
+    output_.text = std::move(text_.text());
     return std::move(output_);
   }
 
@@ -82,7 +83,7 @@ class Run {
   /// A scope, until the end of the block.
   struct Inner {
     explicit Inner(Run& of, std::shared_ptr<Scope> outer = nullptr) : run(of), before(of.scope_) {
-      run.scope_ = std::make_shared<Scope>(Scope{outer ? std::move(outer) : before, {}});
+      run.scope_ = std::make_shared<Scope>(outer ? std::move(outer) : before, run.budget_);
     }
     ~Inner() { run.scope_ = before; }
     Run& run;
@@ -93,7 +94,7 @@ class Run {
   auto at(const Node& node, const Do& act) {
     try {
       const Level level(*this);
-      budget_.step();
+      budget_.work(Budget::bytes_per_step);
       return act();
     } catch (const Raised& problem) {
       throw Located(problem.what(), node.at, true);
@@ -110,13 +111,13 @@ class Run {
   }
   Value part(const Node& node, std::size_t i) { return node.parts[i] ? evaluate(*node.parts[i]) : Value(); }
 
-  std::vector<Value> parts_from(const Node& node, std::size_t i) {
-    std::vector<Value> all;
-    for (; i < node.parts.size(); ++i) all.push_back(evaluate(*node.parts[i]));
+  Items parts_from(const Node& node, std::size_t i) {
+    Items all(&budget_);
+    for (; i < node.parts.size(); ++i) all.add(evaluate(*node.parts[i]));
     return all;
   }
   Arguments arguments(const Node& node) {
-    Arguments all{parts_from(node, 1), {}};
+    Arguments all{parts_from(node, 1)};
     for (const auto& [name, value] : node.named) all.named.emplace_back(name, evaluate(*value));
     return all;
   }
@@ -129,8 +130,7 @@ class Run {
         return look_up(node.name);
       case Node::list:
       case Node::tuple:
-        budget_.make(node.parts.size() * sizeof(Value));
-        return Value::list(parts_from(node, 0), node.kind == Node::list ? Shape::list : Shape::tuple);
+        return parts_from(node, 0).done(node.kind == Node::list ? Shape::list : Shape::tuple);
       case Node::dict:
         return dict(node);
       case Node::attribute:
@@ -167,23 +167,26 @@ class Run {
         return compare(node);
       case Node::choice:
         if (truth(evaluate(*node.parts[0]))) return evaluate(*node.parts[1]);
-        return node.parts[2] ? evaluate(*node.parts[2]) : Value(Undefined{"the value of an 'if' without 'else'"});
+        return node.parts[2] ? evaluate(*node.parts[2]) : undefined("the value of an 'if' without 'else'", budget_);
       default:
         throw Problem("a statement has no value");
     }
   }
 
   Value look_up(const std::string& name) {
-    if (const Value* const found = scope_->find(name)) return *found;
+    if (const Value* const found = scope_->find(name, budget_)) return *found;
     if (name == "namespace")
-      return std::make_shared<const Function>(Function{name, [this](const Arguments& given) -> Value {
-                                                         auto space = std::make_shared<Dict>(dict_of(given));
-                                                         for (const auto& [key, value] : space->entries) require_visible(key);
-                                                         spaces_.push_back(space);
-                                                         return space;
-                                                       }});
+      return function([this](const Arguments& given) -> Value {
+        auto space = std::make_shared<Dict>(dict_of(given, budget_));
+        for (const auto& [key, value] : space->entries) require_visible(key);
+        spaces_.push_back(space);
+        return space;
+      });
     if (auto function = global_function(name, budget_)) return *function;
-    return Undefined{format("'{}'", excerpt(name))};
+    return undefined(format("'{}'", excerpt(name)), budget_);
+  }
+  Value function(std::function<Value(const Arguments&)> call) {
+    return std::make_shared<const Function>(Function{std::move(call), 1, Held(&budget_, 256)});
   }
 
   static void require_visible(std::string_view name) {
@@ -191,13 +194,12 @@ class Run {
   }
 
   Value dict(const Node& node) {
-    Dict all;
+    Dict all(&budget_);
     for (std::size_t i = 0; i < node.parts.size(); i += 2) {
       const Value key = evaluate(*node.parts[i]);
       if (!key.text()) throw Problem(format("a key of a dictionary is no text, but {}", type_of(key)));
-      all.set(*key.text(), evaluate(*node.parts[i + 1]));
+      all.set(*key.text(), evaluate(*node.parts[i + 1]), budget_);
     }
-    budget_.make(all.entries.size() * sizeof(all.entries[0]));
     return Value::dict(std::move(all));
   }
 
@@ -206,14 +208,14 @@ class Run {
     for (std::size_t i = 0; i < node.names.size(); ++i) {
       Value right = evaluate(*node.parts[i + 1]);
       const std::string& sign = node.names[i];
-      const bool is = sign == "=="       ? equal(left, right)
-                      : sign == "!="     ? !equal(left, right)
-                      : sign == "<"      ? less(left, right)
-                      : sign == ">"      ? less(right, left)
-                      : sign == "<="     ? less(left, right) || equal(left, right)
-                      : sign == ">="     ? less(right, left) || equal(left, right)
-                      : sign == "not in" ? !contains(right, left)
-                                         : contains(right, left);
+      const bool is = sign == "=="       ? equal(left, right, budget_)
+                      : sign == "!="     ? !equal(left, right, budget_)
+                      : sign == "<"      ? less(left, right, budget_)
+                      : sign == ">"      ? less(right, left, budget_)
+                      : sign == "<="     ? less(left, right, budget_) || equal(left, right, budget_)
+                      : sign == ">="     ? less(right, left, budget_) || equal(left, right, budget_)
+                      : sign == "not in" ? !contains(right, left, budget_)
+                                         : contains(right, left, budget_);
       if (!is) return false;
       left = std::move(right);
     }
@@ -223,19 +225,14 @@ class Run {
   Value call(const Node& node) {
     const Value function = evaluate(*node.parts[0]);
     if (const auto* const known = function.as<std::shared_ptr<const Function>>()) return (*known)->call(arguments(node));
-    if (function.is_undefined()) throw Problem(format("{} is undefined", function.as<Undefined>()->what));
+    if (function.is_undefined()) throw Problem(format("{} is undefined", function.as<Undefined>()->named()));
     throw Problem(format("{} is called, which is no function", type_of(function)));
   }
 
-  void write(const std::string& text) {
-    budget_.make(text.size());
-    *out_ += text;
-  }
-
   /// What a block writes, as a text.
-  std::string captured(const Node& block) {
-    std::string text;
-    std::string* const before = std::exchange(out_, &text);
+  Value captured(const Node& block) {
+    Writer text(budget_);
+    Writer* const before = std::exchange(out_, &text);
     try {
       execute(block);
     } catch (...) {
@@ -243,7 +240,7 @@ class Run {
       throw;
     }
     out_ = before;
-    return text;
+    return text.done();
   }
 
   Flow flow_of(const Node& node) {
@@ -253,10 +250,10 @@ class Run {
           if (const Flow flow = execute(*one); flow != Flow::next) return flow;
         break;
       case Node::text:
-        write(*node.value.text());
+        out_->add(*node.value.text());
         break;
       case Node::print:
-        write(str(evaluate(*node.parts[0])));
+        write(*out_, evaluate(*node.parts[0]));
         break;
       case Node::if_block:
         for (std::size_t i = 0; i + 1 < node.parts.size(); i += 2)
@@ -272,7 +269,7 @@ class Run {
       case Node::set_block: {
         Value text = [&] {
           const Inner inner(*this);
-          return Value(captured(*node.parts[2]));
+          return captured(*node.parts[2]);
         }();
         if (node.parts[1]) {
           filtered_ = std::move(text);
@@ -286,24 +283,23 @@ class Run {
         break;
       case Node::filter_block: {
         const Inner inner(*this);
-        filtered_ = Value(captured(*node.parts[1]));
-        write(str(evaluate(*node.parts[0])));
+        filtered_ = captured(*node.parts[1]);
+        write(*out_, evaluate(*node.parts[0]));
         break;
       }
       case Node::with_block: {
-        std::vector<Value> values;
-        for (std::size_t i = 1; i < node.parts.size(); i += 2) values.push_back(evaluate(*node.parts[i + 1]));
+        Items values(&budget_);
+        for (std::size_t i = 1; i < node.parts.size(); i += 2) values.add(evaluate(*node.parts[i + 1]));
         const Inner inner(*this);
-        for (std::size_t i = 0; i < values.size(); ++i) assign(*node.parts[2 * i + 1], values[i]);
+        for (std::size_t i = 0; i < values.all().size(); ++i) assign(*node.parts[2 * i + 1], values.all()[i]);
         return execute(*node.parts[0]);
       }
       case Node::generation: {
-        if (out_ != &output_.text)
-          throw Problem("'generation' in a macro or in a block of 'set' or 'filter' is not known here");
+        if (out_ != &text_) throw Problem("'generation' in a macro or in a block of 'set' or 'filter' is not known here");
         const Inner inner(*this);
-        const std::size_t begin = output_.text.size();
+        const std::size_t begin = text_.text().size();
         execute(*node.parts[0]);
-        output_.generated.push_back({begin, output_.text.size()});
+        output_.generated.push_back({begin, text_.text().size()});
         break;
       }
       case Node::break_loop:
@@ -317,47 +313,49 @@ class Run {
   }
 
   void assign(const Node& to, const Value& value) {
-    if (to.kind == Node::variable) return scope_->set(to.name, value);
+    if (to.kind == Node::variable) return scope_->set(to.name, value, budget_);
     if (to.kind == Node::attribute) {
       const Value object = evaluate(*to.parts[0]);
       const auto* const space = object.as<std::shared_ptr<Dict>>();
       if (!space) throw Problem(format("'{}' of {} is set, but only a namespace can change", to.name, type_of(object)));
       require_visible(to.name);
-      return (*space)->set(to.name, value);
+      return (*space)->set(to.name, value, budget_);
     }
-    const std::vector<Value> values = elements(value);
-    if (values.size() != to.parts.size())
-      throw Problem(format("{} are assigned to {}", plural(values.size(), "value"), plural(to.parts.size(), "name")));
-    for (std::size_t i = 0; i < values.size(); ++i) assign(*to.parts[i], values[i]);
+    const List values = elements(value, budget_);
+    if (values.items->size() != to.parts.size())
+      throw Problem(format("{} are assigned to {}", plural(values.items->size(), "value"), plural(to.parts.size(), "name")));
+    for (std::size_t i = 0; i < to.parts.size(); ++i) assign(*to.parts[i], (*values.items)[i]);
   }
 
   void loop(const Node& node) {
     const Node &target = *node.parts[0], &body = *node.parts[3];
-    auto loop = std::make_shared<Loop>();
-    for (Value& one : elements(evaluate(*node.parts[1]))) {
-      budget_.step();
-      if (node.parts[2]) {
+    List items = elements(evaluate(*node.parts[1]), budget_);
+    if (node.parts[2]) {
+      Items kept(&budget_);
+      for (const Value& one : *items.items) {
         const Inner inner(*this);
         assign(target, one);
-        if (!truth(evaluate(*node.parts[2]))) continue;
+        if (truth(evaluate(*node.parts[2]))) kept.add(one);
       }
-      loop->items.push_back(std::move(one));
+      items = *kept.done().as<List>();
     }
-    budget_.make(loop->items.size() * sizeof(Value));
-    for (; loop->index < loop->items.size(); ++loop->index) {
-      const Value& one = loop->items[loop->index];
-      const bool is_outside = out_ == &output_.text;
-      const std::size_t begin = output_.text.size();
+    const auto loop = std::make_shared<Loop>(Loop{items, Held(&budget_, 128)});
+    bool is_complete = false;  // Jinja runs `else` unless a pass has reached its end
+    for (; loop->index < items.items->size(); ++loop->index) {
+      const Value& one = (*items.items)[loop->index];
+      const bool is_outside = out_ == &text_;
+      const std::size_t begin = text_.text().size();
       const Inner inner(*this);
       assign(target, one);
-      scope_->set("loop", loop);
+      scope_->set("loop", loop, budget_);
       const Flow flow = execute(body);
       if (const auto message = messages_.find(one.dict());
-          is_outside && message != messages_.end() && output_.text.size() > begin)
-        output_.messages[message->second] = {begin, output_.text.size()};
+          is_outside && message != messages_.end() && text_.text().size() > begin)
+        output_.messages[message->second] = {begin, text_.text().size()};
       if (flow == Flow::stop) break;
+      is_complete = is_complete || flow == Flow::next;
     }
-    if (!loop->items.empty() || !node.parts[4]) return;
+    if (is_complete || !node.parts[4]) return;
     const Inner inner(*this);
     execute(*node.parts[4]);
   }
@@ -365,31 +363,29 @@ class Run {
   void define(const Node& node) {
     scopes_.push_back(scope_);
     scope_->set(node.name,
-                std::make_shared<const Function>(Function{node.name, [this, &node, scope = scope_](const Arguments& given) {
-                                                            return call_macro(node, scope, given);
-                                                          }}));
+                function([this, &node, scope = scope_](const Arguments& given) { return call_macro(node, scope, given); }),
+                budget_);
   }
 
   Value call_macro(const Node& node, const std::shared_ptr<Scope>& scope, const Arguments& given) {
-    if (given.values.size() > node.names.size())
-      throw Problem(
-          format("the macro '{}' takes {}, not {}", node.name, plural(node.names.size(), "argument"), given.values.size()));
+    const std::vector<Value>& values = given.values.all();
+    if (values.size() > node.names.size())
+      throw Problem(format("the macro '{}' takes {}, not {}", node.name, plural(node.names.size(), "argument"), values.size()));
     const Inner inner(*this, scope);
     const std::size_t first_default = node.names.size() - (node.parts.size() - 1);
+    budget_.work(4 * node.names.size() * given.named.size());
     for (const auto& [name, value] : given.named)
       if (std::find(node.names.begin(), node.names.end(), name) == node.names.end())
         throw Problem(format("the macro '{}' has no argument '{}'", node.name, excerpt(name)));
     for (std::size_t i = 0; i < node.names.size(); ++i) {
-      Value value = Undefined{format("the argument '{}' of the macro '{}'", excerpt(node.names[i]), node.name)};
-      const auto named =
-          std::find_if(given.named.begin(), given.named.end(), [&](const auto& one) { return one.first == node.names[i]; });
-      if (i < given.values.size())
-        value = given.values[i];
-      else if (named != given.named.end())
-        value = named->second;
-      else if (i >= first_default)
-        value = evaluate(*node.parts[1 + i - first_default]);
-      scope_->set(node.names[i], std::move(value));
+      const auto* const named = entry_of(given.named, node.names[i], budget_);
+      const Value value =
+          i < values.size() ? values[i]
+          : named           ? named->second
+          : i >= first_default
+              ? evaluate(*node.parts[1 + i - first_default])
+              : undefined(format("the argument '{}' of the macro '{}'", excerpt(node.names[i]), node.name), budget_);
+      scope_->set(node.names[i], value, budget_);
     }
     return captured(*node.parts[0]);
   }
@@ -400,7 +396,8 @@ class Run {
   std::vector<std::shared_ptr<Dict>> spaces_;
   std::unordered_map<const Dict*, std::size_t> messages_;
   JinjaOutput output_;
-  std::string* out_ = nullptr;
+  Writer text_{budget_};  // the text of the output
+  Writer* out_ = &text_;
   Value filtered_;  // what the filter without a value gets
   std::size_t level_ = 0;
 };
@@ -423,9 +420,9 @@ JinjaTemplate::JinjaTemplate(std::string name, std::string_view source) : name_(
   }
 }
 
-JinjaOutput JinjaTemplate::render(const Variables& variables) const {
+JinjaOutput JinjaTemplate::render(const Variables& variables, std::size_t steps, std::size_t bytes) const {
   try {
-    return jinja::Run(variables, most_steps, most_bytes).render(*tree_);
+    return jinja::Run(variables, steps, bytes).render(*tree_);
   } catch (const jinja::Located& problem) {
     const std::string where = format("{}, line {}, column {}", name_, problem.at.line, problem.at.column);
     if (problem.is_raised)

@@ -1,6 +1,7 @@
 // Runs Jinja templates, as transformers runs chat templates: Jinja 3.1 in its immutable sandbox, with the options and functions
 // of transformers' apply_chat_template(). Values are Python's. Not known are imports, inheritance, `call` blocks, recursive
-// loops, `varargs`, escapes of HTML by themselves, and filters and methods that chat templates do not use.
+// loops, `varargs`, escapes of HTML by themselves, and what docs/running.md does not list: filters, tests, methods and
+// operators that no template of a model uses.
 //   JinjaTemplate   a template                               jinja.cpp
 //   jinja::Node     its tree, read from the source           jinja_parser.cpp
 //   jinja::Value    values, their operators and texts        jinja_value.cpp
@@ -39,7 +40,7 @@ struct TemplateRefusal : std::runtime_error {
 
 class JinjaTemplate {
  public:
-  /// What one rendering may use. These limits are far above what conversations need.
+  /// What one rendering may use. Memory counts until it is freed. These limits are far above what conversations need.
   static constexpr std::size_t most_steps = 10'000'000, most_bytes = std::size_t{512} << 20;
 
   /// `name` is the name in messages, that of the file. Throws UserError with line and column for what is not Jinja or not
@@ -48,8 +49,8 @@ class JinjaTemplate {
 
   using Variables = std::vector<std::pair<std::string, jinja::Value>>;
   /// Runs the template. Throws UserError, with line and column, for errors in the template and for what exceeds the limits, and
-  /// TemplateRefusal.
-  JinjaOutput render(const Variables& variables) const;
+  /// TemplateRefusal. Steps and bytes are those of jinja::Budget.
+  JinjaOutput render(const Variables& variables, std::size_t steps = most_steps, std::size_t bytes = most_bytes) const;
 
   const std::string& name() const { return name_; }
   bool has_generation() const { return has_generation_; }

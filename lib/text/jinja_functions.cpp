@@ -5,7 +5,9 @@
 #include <cmath>
 #include <ctime>
 
+#include <unicode/locid.h>
 #include <unicode/uchar.h>
+#include <unicode/unistr.h>
 
 #include "base/format.hpp"
 #include "text/utf8.hpp"
@@ -29,6 +31,7 @@ struct Call {
     if (!(*this)[i]->text()) throw Problem(format("argument {} must be a text, not {}", i + 1, type_of(*(*this)[i])));
     return *(*this)[i]->text();
   }
+  List elements() const { return jinja::elements(self, budget); }
 };
 
 /// A filter, test, method or function. `parameters` are names with spaces between them; `*` stands for any arguments.
@@ -49,6 +52,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
 }
 
 bool is_word_in(std::string_view word, std::string_view words) {
+  if (word.empty() || word.find(' ') != word.npos) return false;
   for (std::size_t at = words.find(word); at != words.npos; at = words.find(word, at + 1))
     if ((at == 0 || words[at - 1] == ' ') && (at + word.size() == words.size() || words[at + word.size()] == ' ')) return true;
   return false;
@@ -57,18 +61,28 @@ bool is_word_in(std::string_view word, std::string_view words) {
 template <std::size_t n>
 const Row* find_row(const Row (&rows)[n], std::string_view name) {
   const Row* const end = rows + n;
-  const Row* const row = std::find_if(rows, end, [&](const Row& one) { return !name.empty() && is_word_in(name, one.names); });
+  const Row* const row = std::find_if(rows, end, [&](const Row& one) { return is_word_in(name, one.names); });
   return row == end ? nullptr : row;
 }
 
+/// What a function does at least: it may look at the whole of its texts. Elements are charged where they are looked at.
+void charge(const Value& value, Budget& budget) {
+  budget.work(Budget::bytes_per_element + (value.text() ? value.text()->size() : 0));
+}
+
 Value run(const Row& row, std::string_view name, const Value& self, const Arguments& arguments, Budget& budget) {
+  budget.work(4 * Budget::bytes_per_step);
+  charge(self, budget);
+  for (const Value& one : arguments.values.all()) charge(one, budget);
+  for (const auto& [key, value] : arguments.named) charge(value, budget);
   Call call{self, arguments, budget};
   if (row.parameters != "*") {
     const std::vector<std::string_view> parameters = words_of(row.parameters);
+    const std::vector<Value>& values = arguments.values.all();
     call.args.assign(parameters.size(), nullptr);
-    if (arguments.values.size() > parameters.size())
-      throw Problem(format("'{}' takes {}, not {}", name, plural(parameters.size(), "argument"), arguments.values.size()));
-    for (std::size_t i = 0; i < arguments.values.size(); ++i) call.args[i] = &arguments.values[i];
+    if (values.size() > parameters.size())
+      throw Problem(format("'{}' takes {}, not {}", name, plural(parameters.size(), "argument"), values.size()));
+    for (std::size_t i = 0; i < values.size(); ++i) call.args[i] = &values[i];
     for (const auto& [key, value] : arguments.named) {
       const auto place = std::find(parameters.begin(), parameters.end(), key);
       if (place == parameters.end()) throw Problem(format("'{}' has no argument '{}'", name, excerpt(key)));
@@ -77,304 +91,180 @@ Value run(const Row& row, std::string_view name, const Value& self, const Argume
     for (std::size_t i = 0; i < row.required; ++i)
       if (!call.args[i]) throw Problem(format("'{}' needs the argument '{}'", name, parameters[i]));
   }
-  Value result = row.run(call);
-  if (const std::string* const text = result.text()) budget.make(text->size());
-  if (result.items()) budget.make(result.items()->size() * sizeof(Value));
-  return result;
+  return row.run(call);
 }
 
 // Texts
 
 /// Removes characters from the ends: those of `set`, or spaces.
-std::string stripped(const std::string& text, const Value* set, bool left, bool right) {
-  if (!set || set->is_none()) return strip(text, left, right, is_python_space);
-  if (!set->text()) throw Problem("the characters to be removed must be a text");
-  const std::u32string letters = characters(text), removed = characters(*set->text());
-  std::size_t begin = 0, end = letters.size();
-  while (left && begin < end && removed.find(letters[begin]) != removed.npos) ++begin;
-  while (right && end > begin && removed.find(letters[end - 1]) != removed.npos) --end;
-  return utf8(std::u32string_view(letters).substr(begin, end - begin));
+Value stripped(const Value& self, const Value* set, bool left, bool right, Budget& budget) {
+  const std::string_view text = *self.text();
+  if (set && !set->is_none() && !set->text()) throw Problem("the characters to be removed must be a text");
+  const std::string* const removed = set ? set->text() : nullptr;
+  const auto is_removed = [&](std::size_t begin, std::size_t end) {
+    budget.work(Budget::bytes_per_character + (removed ? removed->size() : 0));
+    return removed ? removed->find(text.substr(begin, end - begin)) != removed->npos
+                   : is_python_space(next_character(text, begin));
+  };
+  std::size_t begin = 0, end = text.size();
+  for (std::size_t next; left && begin < end && is_removed(begin, next = moved(text, begin, 1)); begin = next) {
+  }
+  for (std::size_t next; right && end > begin && is_removed(next = moved(text, end, -1), end); end = next) {
+  }
+  return begin == 0 && end == text.size() ? self : text_of(text.substr(begin, end - begin), budget, self.is_safe());
 }
 
-std::string replaced(const std::string& text, const std::string& old, const std::string& by, std::int64_t most,
-                     Budget& budget) {
-  std::string all;
+Value replaced(const std::string& text, const std::string& old, const std::string& by, std::int64_t most, Budget& budget) {
+  Writer all(budget);
   std::size_t at = 0;
   for (std::int64_t done = 0; done != most; ++done) {
-    if (old.empty()) {
-      if (at > text.size()) break;
-      all += by;
-      const std::size_t begin = at;
-      if (at < text.size())
-        next_character(text, at);
-      else
-        ++at;
-      all += text.substr(std::min(begin, text.size()), at - begin);
-      budget.make(by.size() + 4);
-      continue;
-    }
-    const std::size_t found = text.find(old, at);
-    if (found == text.npos) break;
-    budget.make(found - at + by.size());
-    all.append(text, at, found - at);
-    all += by;
+    const std::size_t found = old.empty() && done > 0 ? moved(text, at, 1) : find_text(text, old, at, budget);
+    if (found == text.npos || (found == at && old.empty() && done > 0)) break;
+    all.add(std::string_view(text).substr(at, found - at));
+    all.add(by);
     at = found + old.size();
   }
-  if (at < text.size()) all.append(text, at);
-  return all;
+  all.add(std::string_view(text).substr(at));
+  return all.done();
 }
 
-std::string capitalized(const std::string& text) {
-  if (text.empty()) return text;
+Value cased(std::string_view text, bool up, Budget& budget) {
+  budget.work(Budget::bytes_per_character * text.size());
+  const Held copies(&budget, 10 * text.size());  // a character may become three
+  icu::UnicodeString all = icu::UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())));
+  std::string result;
+  (up ? all.toUpper(icu::Locale::getRoot()) : all.toLower(icu::Locale::getRoot())).toUTF8String(result);
+  return text_of(result, budget);
+}
+
+Value capitalized(const std::string& text, Budget& budget) {
+  if (text.empty()) return text_of("", budget);
   std::size_t at = 0;
-  const char32_t first = next_character(text, at);
-  std::string all;
-  append_utf8(all, static_cast<char32_t>(u_totitle(static_cast<UChar32>(first))));
-  return all + lower(text.substr(at));
+  std::string first;
+  append_utf8(first, static_cast<char32_t>(u_totitle(static_cast<UChar32>(next_character(text, at)))));
+  return operate("~", text_of(first, budget), cased(std::string_view(text).substr(at), false, budget), budget);
 }
 
-/// The filter `title`: words begin after spaces, hyphens and opening brackets.
-std::string with_titles(const std::string& text) {
-  std::string all, word;
-  const auto end_word = [&] {
-    if (word.empty()) return;
-    std::size_t at = 0;
-    next_character(word, at);
-    all += upper(word.substr(0, at)) + lower(word.substr(at));
-    word.clear();
-  };
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t begin = at;
-    const char32_t c = next_character(text, at);
-    if (is_python_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<') {
-      end_word();
-      all += text.substr(begin, at - begin);
-    } else {
-      word += text.substr(begin, at - begin);
-    }
-  }
-  end_word();
-  return all;
-}
-
-/// str.title(): a word begins with each letter that follows something else.
-std::string python_title(const std::string& text) {
-  std::string all;
+/// str.title(): a word begins with each letter that follows something else. In the filter `title`, words begin after spaces,
+/// hyphens and opening brackets.
+Value with_titles(const std::string& text, bool is_filter, Budget& budget) {
+  Writer all(budget);
   bool in_word = false;
   for (std::size_t at = 0; at < text.size();) {
     const auto c = static_cast<UChar32>(next_character(text, at));
-    append_utf8(all, static_cast<char32_t>(in_word ? u_tolower(c) : u_totitle(c)));
-    in_word = u_hasBinaryProperty(c, UCHAR_CASED);
+    std::string one;
+    append_utf8(one, static_cast<char32_t>(in_word ? u_tolower(c) : is_filter ? u_toupper(c) : u_totitle(c)));
+    all.add(one);
+    in_word = is_filter ? !is_python_space(static_cast<char32_t>(c)) &&
+                              (c >= 0x80 || std::string_view("-({[<").find(static_cast<char>(c)) == std::string_view::npos)
+                        : u_hasBinaryProperty(c, UCHAR_CASED) != 0;
   }
-  return all;
+  return all.done();
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = at;
-    const char32_t c = next_character(text, at);
-    const bool is_end = (c >= 0xa && c <= 0xd) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
-    if (!is_end) continue;
-    lines.push_back(text.substr(begin, end - begin));
-    if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
-    begin = at;
-  }
-  if (begin < text.size()) lines.push_back(text.substr(begin));
-  return lines;
-}
-
-Value list_of_texts(const std::vector<std::string>& texts, Shape shape = Shape::list) {
-  std::vector<Value> all;
-  for (const std::string& one : texts) all.emplace_back(one);
-  return Value::list(std::move(all), shape);
-}
-
-/// str.split() and str.rsplit(): at `separator`, or at spaces.
-std::vector<std::string> split_text(const std::string& text, const Value* separator, std::int64_t most, bool from_right) {
-  std::vector<std::string> parts;
-  const auto is_full = [&] { return most >= 0 && static_cast<std::int64_t>(parts.size()) == most; };
+/// str.split() at `separator`, or at spaces.
+Value split_text(const std::string& text, const Value* separator, std::int64_t most, Budget& budget) {
+  Items parts(&budget);
+  const std::string_view all = text;
+  const auto add = [&](std::size_t begin, std::size_t end) { parts.add(text_of(all.substr(begin, end - begin), budget)); };
+  const auto is_full = [&] { return most >= 0 && static_cast<std::int64_t>(parts.all().size()) == most; };
+  std::size_t at = 0;
   if (separator && !separator->is_none()) {
     if (!separator->text() || separator->text()->empty()) throw Problem("a text is split at a text that is not empty");
     const std::string& by = *separator->text();
-    std::size_t begin = 0, end = text.size();
-    while (!is_full()) {
-      const std::size_t found =
-          from_right ? (end < by.size() ? text.npos : text.rfind(by, end - by.size())) : text.find(by, begin);
-      if (found == text.npos) break;
-      if (from_right) {
-        parts.push_back(text.substr(found + by.size(), end - found - by.size()));
-        end = found;
-      } else {
-        parts.push_back(text.substr(begin, found - begin));
-        begin = found + by.size();
-      }
-    }
-    parts.push_back(text.substr(begin, end - begin));
-  } else {
-    const std::u32string letters = characters(text);
-    std::vector<std::pair<std::size_t, std::size_t>> words;
-    for (std::size_t at = 0; at < letters.size();) {
-      while (at < letters.size() && is_python_space(letters[at])) ++at;
-      const std::size_t begin = at;
-      while (at < letters.size() && !is_python_space(letters[at])) ++at;
-      if (at > begin) words.emplace_back(begin, at);
-    }
-    const std::u32string_view all = letters;
-    if (from_right) std::reverse(words.begin(), words.end());
-    for (const auto& [begin, end] : words) {
-      if (is_full()) {
-        parts.push_back(from_right ? strip(utf8(all.substr(0, end)), true, true, is_python_space)
-                                   : strip(utf8(all.substr(begin)), true, false, is_python_space));
-        break;
-      }
-      parts.push_back(utf8(all.substr(begin, end - begin)));
-    }
+    for (std::size_t found; !is_full() && (found = find_text(text, by, at, budget)) != text.npos; at = found + by.size())
+      add(at, found);
+    add(at, text.size());
+    return parts.done();
   }
-  if (from_right) std::reverse(parts.begin(), parts.end());
-  return parts;
+  budget.work(Budget::bytes_per_character * text.size());
+  const auto skip = [&](bool spaces) {
+    for (std::size_t next = at; at < text.size(); at = next)
+      if (is_python_space(next_character(text, next)) != spaces) break;
+    return at;
+  };
+  while (skip(true) < text.size()) {
+    const std::size_t begin = at;
+    add(begin, is_full() ? at = text.size() : skip(false));
+  }
+  return parts.done();
 }
 
-/// str.format(), for fields that are empty, a number or a name.
-std::string formatted(const std::string& pattern, const Arguments& arguments) {
-  std::string all;
-  std::size_t next = 0;
-  for (std::size_t at = 0; at < pattern.size(); ++at) {
-    const char c = pattern[at];
-    if ((c == '{' || c == '}') && at + 1 < pattern.size() && pattern[at + 1] == c) {
-      all += c;
-      ++at;
-    } else if (c == '{') {
-      const std::size_t end = pattern.find('}', at);
-      if (end == pattern.npos) throw Problem("format() has a '{' without '}'");
-      const std::string field = pattern.substr(at + 1, end - at - 1);
-      const bool is_number = field.find_first_not_of("0123456789") == field.npos && field.size() < 4;
-      const Value* value = nullptr;
-      if (is_number) {
-        const std::size_t i = field.empty() ? next++ : std::stoul(field);
-        if (i < arguments.values.size()) value = &arguments.values[i];
-      }
-      for (const auto& [name, one] : arguments.named)
-        if (name == field) value = &one;
-      if (!value)
-        throw Problem(
-            format("format() has no value for '{{{}}}' (fields with ':', '!' or '.' are not known here)", excerpt(field)));
-      all += str(*value);
-      at = end;
-    } else {
-      if (c == '}') throw Problem("format() has a '}' without '{'");
-      all += c;
-    }
-  }
-  return all;
+/// Argument `i`: a text, or a number of spaces.
+Value spaces(const Call& c, std::size_t i, std::int64_t otherwise) {
+  return c[i] && c[i]->text() ? *c[i] : operate("*", text_of(" ", c.budget), c.whole(i, otherwise), c.budget);
 }
 
-std::string indented(const Call& call) {
-  const std::string by = call[0] && call[0]->text()
-                             ? *call[0]->text()
-                             : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(call.whole(0, 4), 0, 1000)), ' ');
-  std::string all;
-  bool first = true;
-  for (const std::string& line : lines_of(str(call.self) + "\n")) {
-    call.budget.make(by.size() + line.size() + 1);
-    if (!first) all += '\n';
-    if (first ? call.is(1) : (!line.empty() || call.is(2))) all += by;
-    all += line;
-    first = false;
-  }
-  return all;
-}
-
-/// True if there is a letter with case, and all of these satisfy `is`.
-bool is_all_cased(const std::string& text, UBool (*is)(UChar32)) {
-  bool found = false;
+Value indented(const Call& call, const std::string& text) {
+  const Value by = spaces(call, 0, 4);
+  call.budget.work(Budget::bytes_per_character * text.size());
+  Writer all(call.budget);
+  bool is_first = true;
+  std::size_t begin = 0;
+  const auto add_line = [&](std::size_t end) {
+    if (!is_first) all.add("\n");
+    if (is_first ? call.is(1) : end > begin || call.is(2)) all.add(*by.text());
+    all.add(std::string_view(text).substr(begin, end - begin));
+    is_first = false;
+  };
   for (std::size_t at = 0; at < text.size();) {
-    const auto c = static_cast<UChar32>(next_character(text, at));
-    if (!u_hasBinaryProperty(c, UCHAR_CASED)) continue;
-    if (!is(c)) return false;
-    found = true;
+    const std::size_t end = at;
+    const char32_t c = next_character(text, at);
+    if (!((c >= 0xa && c <= 0xd) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029)) continue;
+    add_line(end);
+    if (c == '\r' && at == text.size()) return all.done();
+    if (c == '\r' && text[at] == '\n') ++at;
+    begin = at;
   }
-  return found;
-}
-
-template <class Is>
-bool is_all(const std::string& text, const Is& is) {
-  for (std::size_t at = 0; at < text.size();)
-    if (!is(static_cast<UChar32>(next_character(text, at)))) return false;
-  return !text.empty();
+  add_line(text.size());
+  return all.done();
 }
 
 const std::string& self_text(const Call& call) { return *call.self.text(); }
 
-std::string padded(const Call& call, bool left, bool right) {
-  const std::string fill = call.has(1) ? call.text(1) : " ";
-  const std::int64_t missing = std::max<std::int64_t>(0, integer(*call[0]) - static_cast<std::int64_t>(length(call.self)));
-  call.budget.make(static_cast<std::size_t>(missing) * fill.size());
-  const auto fills = [&](std::int64_t n) {
-    std::string all;
-    for (; n > 0; --n) all += fill;
-    return all;
-  };
-  const std::int64_t width = integer(*call[0]), before = left && right ? missing / 2 + (missing & width & 1)
-                                                         : left        ? missing
-                                                                       : 0;
-  return fills(before) + self_text(call) + fills(missing - before);
-}
-
-/// str.find() and str.rfind(): the place counted in characters, or -1.
-std::int64_t place_in(const std::string& text, const std::string& part, bool last) {
-  const std::size_t at = last ? text.rfind(part) : text.find(part);
-  return at == text.npos ? -1 : static_cast<std::int64_t>(length(text.substr(0, at)));
-}
-
 bool has_end(const Call& call, bool (*is)(const std::string&, const std::string&)) {
-  if (const std::vector<Value>* const several = call[0]->items())
-    return std::any_of(several->begin(), several->end(),
-                       [&](const Value& one) { return one.text() && is(self_text(call), *one.text()); });
-  return is(self_text(call), call.text(0));
+  if (!call[0]->items()) return is(self_text(call), call.text(0));
+  return std::any_of(call[0]->items()->begin(), call[0]->items()->end(), [&](const Value& one) {
+    charge(one, call.budget);
+    return one.text() && is(self_text(call), *one.text());
+  });
 }
 
-Value partitioned(const Call& call, bool last) {
-  const std::string &text = self_text(call), by = call.text(0);
-  if (by.empty()) throw Problem("a text is split at a text that is not empty");
-  const std::size_t at = last ? text.rfind(by) : text.find(by);
-  if (at == text.npos)
-    return list_of_texts(last ? std::vector<std::string>{"", "", text} : std::vector<std::string>{text, "", ""}, Shape::tuple);
-  return list_of_texts({text.substr(0, at), by, text.substr(at + by.size())}, Shape::tuple);
-}
-
-std::string joined_texts(const std::vector<Value>& items, const std::string& by, bool strict, Budget& budget) {
-  std::string all;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (strict && !items[i].text()) throw Problem(format("join() takes texts, not {}", type_of(items[i])));
-    const std::string one = str(items[i]);
-    budget.make(by.size() + one.size());
-    all += (i == 0 ? "" : by) + one;
+/// The attribute with this name of each dictionary, as by the filters with `attribute`: "a.b".
+Value at_path(Value value, const Value* path, Budget& budget) {
+  if (!path || path->is_none()) return value;
+  if (!path->text()) return subscript(value, *path, budget);
+  const std::string& text = *path->text();
+  budget.work(text.size());
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('.', at), text.size());
+    const char *const first = text.data() + at, *const last = text.data() + end;
+    std::int64_t index = 0;
+    const bool is_index = end > at && *first != '-' && std::from_chars(first, last, index).ptr == last;
+    value = subscript(value, is_index ? Value(index) : text_of({first, last}, budget), budget);
+    at = end + 1;
   }
-  return all;
+  return value;
+}
+
+Value joined_texts(const Call& call, const Value& list, const Value* path, std::string_view by, bool strict) {
+  Writer all(call.budget);
+  bool first = true;
+  for (const Value& item : elements(list, call.budget)) {
+    const Value one = at_path(item, path, call.budget);
+    if (strict && !one.text()) throw Problem(format("join() takes texts, not {}", type_of(one)));
+    if (!std::exchange(first, false)) all.add(by);
+    write(all, one);
+  }
+  return all.done();
 }
 
 const Row text_methods[] = {
-    {"strip", "chars", 0,
-     [](const Call& c) -> Value {
-       return {stripped(self_text(c), c[0], true, true), c.self.is_safe()};
-     }},
-    {"lstrip", "chars", 0,
-     [](const Call& c) -> Value {
-       return {stripped(self_text(c), c[0], true, false), c.self.is_safe()};
-     }},
-    {"rstrip", "chars", 0,
-     [](const Call& c) -> Value {
-       return {stripped(self_text(c), c[0], false, true), c.self.is_safe()};
-     }},
+    {"strip", "chars", 0, [](const Call& c) -> Value { return stripped(c.self, c[0], true, true, c.budget); }},
+    {"lstrip", "chars", 0, [](const Call& c) -> Value { return stripped(c.self, c[0], true, false, c.budget); }},
+    {"rstrip", "chars", 0, [](const Call& c) -> Value { return stripped(c.self, c[0], false, true, c.budget); }},
     {"split", "sep maxsplit", 0,
-     [](const Call& c) -> Value { return list_of_texts(split_text(self_text(c), c[0], c.whole(1, -1), false)); }},
-    {"rsplit", "sep maxsplit", 0,
-     [](const Call& c) -> Value { return list_of_texts(split_text(self_text(c), c[0], c.whole(1, -1), true)); }},
-    {"splitlines", "", 0, [](const Call& c) -> Value { return list_of_texts(lines_of(self_text(c))); }},
-    {"partition", "sep", 1, [](const Call& c) -> Value { return partitioned(c, false); }},
-    {"rpartition", "sep", 1, [](const Call& c) -> Value { return partitioned(c, true); }},
+     [](const Call& c) -> Value { return split_text(self_text(c), c[0], c.whole(1, -1), c.budget); }},
     {"startswith", "prefix", 1,
      [](const Call& c) -> Value {
        return has_end(c, [](const std::string& a, const std::string& b) { return a.starts_with(b); });
@@ -383,411 +273,279 @@ const Row text_methods[] = {
      [](const Call& c) -> Value {
        return has_end(c, [](const std::string& a, const std::string& b) { return a.ends_with(b); });
      }},
-    {"removeprefix", "prefix", 1,
-     [](const Call& c) -> Value {
-       return self_text(c).starts_with(c.text(0)) ? self_text(c).substr(c.text(0).size()) : self_text(c);
-     }},
-    {"removesuffix", "suffix", 1,
-     [](const Call& c) -> Value {
-       return self_text(c).ends_with(c.text(0)) ? self_text(c).substr(0, self_text(c).size() - c.text(0).size()) : self_text(c);
-     }},
     {"replace", "old new count", 2,
      [](const Call& c) -> Value { return replaced(self_text(c), c.text(0), c.text(1), c.whole(2, -1), c.budget); }},
-    {"upper", "", 0, [](const Call& c) -> Value { return upper(self_text(c)); }},
-    {"lower", "", 0, [](const Call& c) -> Value { return lower(self_text(c)); }},
-    {"capitalize", "", 0, [](const Call& c) -> Value { return capitalized(self_text(c)); }},
-    {"title", "", 0, [](const Call& c) -> Value { return python_title(self_text(c)); }},
-    {"find", "sub", 1, [](const Call& c) -> Value { return place_in(self_text(c), c.text(0), false); }},
-    {"rfind", "sub", 1, [](const Call& c) -> Value { return place_in(self_text(c), c.text(0), true); }},
-    {"index", "sub", 1,
+    {"upper", "", 0, [](const Call& c) -> Value { return cased(self_text(c), true, c.budget); }},
+    {"lower", "", 0, [](const Call& c) -> Value { return cased(self_text(c), false, c.budget); }},
+    {"capitalize", "", 0, [](const Call& c) -> Value { return capitalized(self_text(c), c.budget); }},
+    {"title", "", 0, [](const Call& c) -> Value { return with_titles(self_text(c), false, c.budget); }},
+    {"find", "sub", 1,
      [](const Call& c) -> Value {
-       const std::int64_t at = place_in(self_text(c), c.text(0), false);
-       if (at < 0) throw Problem(format("index() does not find '{}'", excerpt(c.text(0))));
-       return at;
+       const std::size_t at = find_text(self_text(c), c.text(0), 0, c.budget);
+       return at == std::string::npos ? Value(-1) : Value(length(std::string_view(self_text(c)).substr(0, at), c.budget));
      }},
     {"count", "sub", 1,
      [](const Call& c) -> Value {
-       const std::string &text = self_text(c), part = c.text(0);
-       if (part.empty()) return static_cast<std::int64_t>(length(c.self) + 1);
-       std::int64_t n = 0;
-       for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++n;
+       const std::string &text = self_text(c), &part = c.text(0);
+       if (part.empty()) return length(c.self, c.budget) + 1;
+       std::size_t n = 0;
+       for (std::size_t at = 0; (at = find_text(text, part, at, c.budget)) != text.npos; at += part.size()) ++n;
        return n;
      }},
-    {"join", "iterable", 1, [](const Call& c) -> Value { return joined_texts(elements(*c[0]), self_text(c), true, c.budget); }},
-    {"format", "*", 0, [](const Call& c) -> Value { return formatted(self_text(c), c.all); }},
-    {"isdigit", "", 0,
-     [](const Call& c) -> Value {
-       return is_all(self_text(c), [](UChar32 a) {
-         return u_charDigitValue(a) >= 0 || u_getIntPropertyValue(a, UCHAR_NUMERIC_TYPE) == U_NT_DIGIT;
-       });
-     }},
-    {"isdecimal", "", 0,
-     [](const Call& c) -> Value {
-       return is_all(self_text(c), [](UChar32 a) { return u_charType(a) == U_DECIMAL_DIGIT_NUMBER; });
-     }},
-    {"isalpha", "", 0,
-     [](const Call& c) -> Value {
-       return is_all(self_text(c), [](UChar32 a) { return (U_MASK(u_charType(a)) & U_GC_L_MASK) != 0; });
-     }},
-    {"isspace", "", 0,
-     [](const Call& c) -> Value {
-       return is_all(self_text(c), [](UChar32 a) { return is_python_space(static_cast<char32_t>(a)); });
-     }},
-    {"isupper", "", 0, [](const Call& c) -> Value { return is_all_cased(self_text(c), u_isUUppercase); }},
-    {"islower", "", 0, [](const Call& c) -> Value { return is_all_cased(self_text(c), u_isULowercase); }},
-    {"zfill", "width", 1,
-     [](const Call& c) -> Value {
-       const std::string& text = self_text(c);
-       const std::size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
-       const std::int64_t missing = std::max<std::int64_t>(0, integer(*c[0]) - static_cast<std::int64_t>(length(c.self)));
-       c.budget.make(static_cast<std::size_t>(missing));
-       return text.substr(0, sign) + std::string(static_cast<std::size_t>(missing), '0') + text.substr(sign);
-     }},
-    {"ljust", "width fillchar", 1, [](const Call& c) -> Value { return padded(c, false, true); }},
-    {"rjust", "width fillchar", 1, [](const Call& c) -> Value { return padded(c, true, false); }},
-    {"center", "width fillchar", 1, [](const Call& c) -> Value { return padded(c, true, true); }},
+    {"join", "iterable", 1, [](const Call& c) -> Value { return joined_texts(c, *c[0], nullptr, self_text(c), true); }},
 };
 constexpr std::string_view other_text_methods =
-    "casefold encode expandtabs format_map isalnum isascii isidentifier isnumeric isprintable istitle maketrans rindex "
-    "swapcase translate";
+    "casefold center encode endswith expandtabs format format_map index isalnum isalpha isascii isdecimal isdigit isidentifier "
+    "islower isnumeric isprintable isspace istitle isupper ljust maketrans partition removeprefix removesuffix rfind rindex "
+    "rjust rpartition rsplit splitlines swapcase translate zfill";
 
 // Lists and dictionaries
 
-Value pair_of(const std::string& key, const Value& value) { return Value::list({key, value}, Shape::tuple); }
-
-Value pairs_of(const Dict& dict, Shape shape) {
-  std::vector<Value> pairs;
-  for (const auto& [key, value] : dict.entries) pairs.push_back(pair_of(key, value));
-  return Value::list(std::move(pairs), shape);
+Value pairs_of(const Dict& dict, Shape shape, Budget& budget) {
+  Items pairs(&budget);
+  for (const auto& [key, value] : dict.entries) {
+    Items pair(&budget);
+    pair.add(text_of(key, budget));
+    pair.add(value);
+    pairs.add(pair.done(Shape::tuple));
+  }
+  return pairs.done(shape);
 }
 
 const Row dict_methods[] = {
     {"get", "key default", 1,
      [](const Call& c) -> Value {
-       const Value* const found = c[0]->text() ? c.self.dict()->find(*c[0]->text()) : nullptr;
+       const Value* const found = c[0]->text() ? c.self.dict()->find(*c[0]->text(), c.budget) : nullptr;
        return found ? *found : c[1] ? *c[1] : Value(None());
      }},
-    {"items", "", 0, [](const Call& c) -> Value { return pairs_of(*c.self.dict(), Shape::view); }},
-    {"keys", "", 0, [](const Call& c) -> Value { return Value::list(elements(c.self), Shape::view); }},
+    {"items", "", 0, [](const Call& c) -> Value { return pairs_of(*c.self.dict(), Shape::view, c.budget); }},
+    {"keys", "", 0,
+     [](const Call& c) -> Value {
+       return List{c.elements().items, Shape::view};
+     }},
     {"values", "", 0,
      [](const Call& c) -> Value {
-       std::vector<Value> all;
-       for (const auto& entry : c.self.dict()->entries) all.push_back(entry.second);
-       return Value::list(std::move(all), Shape::view);
+       Items all(&c.budget);
+       for (const auto& entry : c.self.dict()->entries) all.add(entry.second);
+       return all.done(Shape::view);
      }},
-    {"copy", "", 0, [](const Call& c) -> Value { return c.self; }},
 };
 constexpr std::string_view dict_changes = "clear pop popitem setdefault update fromkeys";
-
-const Row list_methods[] = {
-    {"index", "value", 1,
-     [](const Call& c) -> Value {
-       const auto& all = *c.self.items();
-       const auto found = std::find_if(all.begin(), all.end(), [&](const Value& one) { return equal(one, *c[0]); });
-       if (found == all.end()) throw Problem("index() does not find the value");
-       return static_cast<std::int64_t>(found - all.begin());
-     }},
-    {"count", "value", 1,
-     [](const Call& c) -> Value {
-       return static_cast<std::int64_t>(
-           std::count_if(c.self.items()->begin(), c.self.items()->end(), [&](const Value& one) { return equal(one, *c[0]); }));
-     }},
-    {"copy", "", 0, [](const Call& c) -> Value { return c.self; }},
-};
 constexpr std::string_view list_changes = "append clear extend insert pop remove reverse sort";
 
-const Row loop_methods[] = {
-    {"cycle", "*", 0,
-     [](const Call& c) -> Value {
-       if (c.all.values.empty()) throw Problem("cycle() needs values");
-       return c.all.values[(*c.self.as<std::shared_ptr<Loop>>())->index % c.all.values.size()];
-     }},
-    {"changed", "*", 0,
-     [](const Call& c) -> Value {
-       Loop& loop = **c.self.as<std::shared_ptr<Loop>>();
-       const bool same = loop.has_changed && loop.changed_arguments.size() == c.all.values.size() &&
-                         std::equal(c.all.values.begin(), c.all.values.end(), loop.changed_arguments.begin(), equal);
-       loop.has_changed = true;
-       loop.changed_arguments = c.all.values;
-       return !same;
-     }},
-};
-
-Value loop_attribute(const Loop& loop, const std::string& name) {
-  const auto size = static_cast<std::int64_t>(loop.items.size()), index = static_cast<std::int64_t>(loop.index);
-  const std::pair<std::string_view, Value> numbers[] = {
-      {"index", index + 1},  {"index0", index},           {"revindex", size - index}, {"revindex0", size - index - 1},
-      {"first", index == 0}, {"last", index + 1 == size}, {"length", size},           {"depth", 1},
-      {"depth0", 0}};
+Value loop_attribute(const Loop& loop, const std::string& name, Budget& budget) {
+  const std::vector<Value>& items = *loop.items.items;
+  const auto size = static_cast<std::int64_t>(items.size()), index = static_cast<std::int64_t>(loop.index);
+  const std::pair<std::string_view, Value> numbers[] = {{"index", index + 1},
+                                                        {"index0", index},
+                                                        {"revindex", size - index},
+                                                        {"revindex0", size - index - 1},
+                                                        {"first", index == 0},
+                                                        {"last", index + 1 == size},
+                                                        {"length", size}};
   for (const auto& [known, value] : numbers)
     if (known == name) return value;
-  if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
-  if (name == "nextitem" && index + 1 < size) return loop.items[loop.index + 1];
-  return Undefined{format("'{}' of the loop", excerpt(name))};
+  if (is_word_in(name, "cycle changed depth depth0")) throw Problem(format("'{}' of a loop is not known here", name));
+  if (name == "previtem" && index > 0) return items[loop.index - 1];
+  if (name == "nextitem" && index + 1 < size) return items[loop.index + 1];
+  return undefined(format("'{}' of the loop", excerpt(name)), budget);
 }
 
 Value method(const Row& row, const Value& self, Budget& budget) {
-  return std::make_shared<const Function>(Function{std::string(row.names), [&row, self, &budget](const Arguments& arguments) {
-                                                     return run(row, row.names, self, arguments, budget);
-                                                   }});
-}
-
-/// The attribute with this name of each dictionary, as by the filters with `attribute`: "a.b".
-Value at_path(Value value, const std::string& path, Budget& budget) {
-  for (std::size_t at = 0; at <= path.size();) {
-    const std::size_t end = std::min(path.find('.', at), path.size());
-    const std::string part = path.substr(at, end - at);
-    std::int64_t index = 0;
-    const bool is_index = !part.empty() &&
-                          std::from_chars(part.data(), part.data() + part.size(), index).ptr == part.data() + part.size() &&
-                          part[0] != '-';
-    value = subscript(value, is_index ? Value(index) : Value(part), budget);
-    at = end + 1;
-  }
-  return value;
-}
-Value at_path(const Value& value, const Value* path, Budget& budget) {
-  if (!path || path->is_none()) return value;
-  if (path->text()) return at_path(value, *path->text(), budget);
-  return subscript(value, *path, budget);
+  return std::make_shared<const Function>(
+      Function{[&row, self, &budget](const Arguments& arguments) { return run(row, row.names, self, arguments, budget); },
+               self.depth() + 1, Held(&budget, 256)});
 }
 
 /// The arguments from the i-th on.
-Arguments rest_of(const Arguments& all, std::size_t i) {
-  return {{all.values.begin() + static_cast<std::ptrdiff_t>(std::min(i, all.values.size())), all.values.end()}, all.named};
+Arguments rest_of(const Arguments& all, std::size_t i, Budget& budget) {
+  Arguments rest{Items(&budget), all.named};
+  for (; i < all.values.all().size(); ++i) rest.values.add(all.values.all()[i]);
+  return rest;
 }
 
 Value mapped(const Call& c) {
-  std::vector<Value> all;
+  const std::vector<Value>& values = c.all.values.all();
   const Value *path = nullptr, *otherwise = nullptr;
   for (const auto& [name, value] : c.all.named) {
     if (name == "attribute") path = &value;
     if (name == "default") otherwise = &value;
   }
-  if (!path && (c.all.values.empty() || !c.all.values[0].text()))
-    throw Problem("'map' needs the name of a filter, or 'attribute'");
-  for (const Value& one : elements(c.self)) {
-    c.budget.step();
-    if (!path) {
-      all.push_back(call_filter(*c.all.values[0].text(), one, rest_of(c.all, 1), c.budget));
-      continue;
-    }
-    Value found = at_path(one, path, c.budget);
-    all.push_back(found.is_undefined() && otherwise ? *otherwise : found);
+  if (!path && (values.empty() || !values[0].text())) throw Problem("'map' needs the name of a filter, or 'attribute'");
+  const Arguments rest = rest_of(c.all, 1, c.budget);
+  Items all(&c.budget);
+  for (const Value& one : c.elements()) {
+    Value made = path ? at_path(one, path, c.budget) : call_filter(*values[0].text(), one, rest, c.budget);
+    all.add(path && otherwise && made.is_undefined() ? *otherwise : std::move(made));
   }
-  return Value::list(std::move(all), Shape::once);
+  return all.done(Shape::once);
 }
 
 /// The filters `select`, `reject`, `selectattr` and `rejectattr`.
 Value selected(const Call& c, bool by_attribute, bool keeps) {
   const std::size_t before = by_attribute ? 1 : 0;
-  const std::vector<Value>& values = c.all.values;
+  const std::vector<Value>& values = c.all.values.all();
   if (by_attribute && values.empty()) throw Problem("the name of an attribute is missing");
   if (values.size() > before && !values[before].text()) throw Problem("the name of a test must be a text");
-  std::vector<Value> all;
-  for (const Value& one : elements(c.self)) {
-    c.budget.step();
+  const Arguments rest = rest_of(c.all, before + 1, c.budget);
+  Items all(&c.budget);
+  for (const Value& one : c.elements()) {
     const Value tested = by_attribute ? at_path(one, &values[0], c.budget) : one;
-    const bool is = values.size() > before ? call_test(*values[before].text(), tested, rest_of(c.all, before + 1), c.budget)
-                                           : truth(tested);
-    if (is == keeps) all.push_back(one);
+    const bool is = values.size() > before ? call_test(*values[before].text(), tested, rest, c.budget) : truth(tested);
+    if (is == keeps) all.add(one);
   }
-  return Value::list(std::move(all), Shape::once);
+  return all.done(Shape::once);
 }
 
-/// What `sort`, `unique`, `min` and `max` compare: without regard to case unless `with_case`.
+/// What `sort` and `unique` compare: without regard to case unless `with_case`.
 Value sort_key(const Value& value, const Value* path, bool with_case, Budget& budget) {
   const Value found = at_path(value, path, budget);
-  return found.text() && !with_case ? Value(lower(*found.text())) : found;
+  return found.text() && !with_case ? cased(*found.text(), false, budget) : found;
 }
 
-std::vector<Value> sorted(const std::vector<Value>& items, const std::vector<Value>& keys, bool backwards) {
+Value sorted(const std::vector<Value>& items, const Items& keys, bool backwards, Budget& budget) {
+  const Held places(&budget, 2 * sizeof(std::size_t) * items.size());
   std::vector<std::size_t> order(items.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return backwards ? less(keys[b], keys[a]) : less(keys[a], keys[b]); });
-  std::vector<Value> all;
-  for (const std::size_t i : order) all.push_back(items[i]);
-  return all;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return backwards ? less(keys.all()[b], keys.all()[a], budget) : less(keys.all()[a], keys.all()[b], budget);
+  });
+  Items all(&budget);
+  for (const std::size_t i : order) all.add(items[i]);
+  return all.done();
 }
 
 Value sorted_by(const Call& c, const Value* path, bool with_case, bool backwards) {
-  const std::vector<Value> items = elements(c.self);
-  std::vector<Value> keys;
-  for (const Value& one : items) keys.push_back(sort_key(one, path, with_case, c.budget));
-  return Value::list(sorted(items, keys, backwards));
-}
-
-Value least(const Call& c, bool greatest) {
-  const std::vector<Value> items = elements(c.self);
-  if (items.empty()) return Undefined{"the least or greatest of no values"};
-  const Value* best = &items[0];
-  for (const Value& one : items) {
-    const Value key = sort_key(one, c[1], c.is(0), c.budget), other = sort_key(*best, c[1], c.is(0), c.budget);
-    if (greatest ? less(other, key) : less(key, other)) best = &one;
-  }
-  return *best;
+  const List items = c.elements();
+  Items keys(&c.budget);
+  for (const Value& one : *items.items) keys.add(sort_key(one, path, with_case, c.budget));
+  return sorted(*items.items, keys, backwards, c.budget);
 }
 
 Value dict_sorted(const Call& c) {
   if (!c.self.dict()) throw Problem(format("'dictsort' sorts a dict, not {}", type_of(c.self)));
-  const std::string by = c.has(1) ? c.text(1) : "key";
+  const std::string_view by = c.has(1) ? std::string_view(c.text(1)) : "key";
   if (by != "key" && by != "value") throw Problem("'dictsort' sorts by 'key' or 'value'");
-  const std::vector<Value> pairs = elements(pairs_of(*c.self.dict(), Shape::list));
-  std::vector<Value> keys;
-  for (const auto& [key, value] : c.self.dict()->entries)
-    keys.push_back(sort_key(by == "key" ? Value(key) : value, nullptr, c.is(0), c.budget));
-  return Value::list(sorted(pairs, keys, c.is(2)));
+  const Value pairs = pairs_of(*c.self.dict(), Shape::list, c.budget);
+  Items keys(&c.budget);
+  for (const Value& pair : *pairs.items()) keys.add(sort_key((*pair.items())[by == "key" ? 0 : 1], nullptr, c.is(0), c.budget));
+  return sorted(*pairs.items(), keys, c.is(2), c.budget);
 }
 
 Value unique(const Call& c) {
-  std::vector<Value> all, keys;
-  for (const Value& one : elements(c.self)) {
-    c.budget.step();
+  Items all(&c.budget), keys(&c.budget);
+  for (const Value& one : c.elements()) {
     Value key = sort_key(one, c[1], c.is(0), c.budget);
-    if (std::any_of(keys.begin(), keys.end(), [&](const Value& other) { return equal(key, other); })) continue;
-    keys.push_back(std::move(key));
-    all.push_back(one);
+    if (std::any_of(keys.all().begin(), keys.all().end(), [&](const Value& other) { return equal(key, other, c.budget); }))
+      continue;
+    keys.add(std::move(key));
+    all.add(one);
   }
-  return Value::list(std::move(all), Shape::once);
+  return all.done(Shape::once);
 }
 
 Value reversed(const Call& c) {
-  if (c.self.text()) {
-    std::u32string all = characters(*c.self.text());
-    std::reverse(all.begin(), all.end());
-    return utf8(all);
-  }
-  std::vector<Value> all = elements(c.self);
-  std::reverse(all.begin(), all.end());
-  return Value::list(std::move(all), Shape::once);
-}
-
-// Numbers
-
-/// The number in a text, which may have spaces around it.
-template <class Number>
-std::optional<Number> number_in(const std::string& given) {
-  std::string text = strip(given, true, true, is_python_space);
-  if (text.starts_with('+')) text.erase(0, 1);
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(number) : std::nullopt;
+  if (c.self.text()) return get_slice(c.self, None(), None(), -1, c.budget);
+  const List items = c.elements();
+  Items all(&c.budget);
+  for (auto one = items.items->rbegin(); one != items.items->rend(); ++one) all.add(*one);
+  return all.done(Shape::once);
 }
 
 Value as_integer(const Call& c) {
   const Value otherwise = c[0] ? *c[0] : Value(0);
   if (c.whole(1, 10) != 10) throw Problem("'int' knows the base 10");
-  if (const std::string* const text = c.self.text()) {
-    if (const auto is = number_in<std::int64_t>(*text)) return *is;
-    if (const auto is = number_in<double>(*text)) return integer(*is);
-    return otherwise;
-  }
-  return number(c.self) || c.self.is_undefined() ? Value(integer(c.self)) : otherwise;
-}
-
-Value as_real(const Call& c) {
-  if (const std::string* const text = c.self.text()) {
-    const auto is = number_in<double>(*text);
-    return is ? Value(*is) : c[0] ? *c[0] : Value(0.0);
-  }
-  if (c.self.is_undefined()) integer(c.self);  // throws
-  return number(c.self) ? Value(*number(c.self)) : c[0] ? *c[0] : Value(0.0);
-}
-
-Value rounded(const Call& c) {
-  const std::int64_t digits = std::clamp<std::int64_t>(c.whole(0, 0), -15, 15);
-  const std::string how = c.has(1) ? c.text(1) : "common";
-  const auto given = number(c.self);
-  if (!given) throw Problem(format("'round' takes a number, not {}", type_of(c.self)));
-  const double scale = std::pow(10.0, static_cast<double>(digits));
-  if (how == "ceil") return std::ceil(*given * scale) / scale;
-  if (how == "floor") return std::floor(*given * scale) / scale;
-  if (how != "common") throw Problem("'round' knows 'common', 'ceil' and 'floor'");
-  if (!c.self.as<double>() && digits >= 0) return c.self;
-  if (digits >= 0) return *number_in<double>(format("{:.{}f}", *given, digits));
-  const double result = std::nearbyint(*given * scale) / scale;
-  return c.self.as<double>() ? Value(result) : Value(static_cast<std::int64_t>(result));
-}
-
-Value absolute(const Call& c) {
-  if (!number(c.self)) throw Problem(format("'abs' takes a number, not {}", type_of(c.self)));
-  return less(c.self, 0) ? operate("-", 0, c.self, c.budget) : c.self;
+  if (!c.self.text()) return number(c.self) || c.self.is_undefined() ? Value(integer(c.self)) : otherwise;
+  const Value tight = stripped(c.self, nullptr, true, true, c.budget);
+  const std::string& text = *tight.text();
+  if (text.size() > 4300) return otherwise;  // as in Python
+  const char *const first = text.data() + (text.starts_with('+') ? 1 : 0), *const last = text.data() + text.size();
+  std::int64_t whole = 0;
+  if (const auto read = std::from_chars(first, last, whole); read.ec == std::errc() && read.ptr == last) return whole;
+  double real = 0;
+  if (const auto read = std::from_chars(first, last, real); read.ec == std::errc() && read.ptr == last) return integer(real);
+  return otherwise;
 }
 
 Value to_json(const Call& c) {
   JsonStyle style;
   style.ascii = c.is(0);
   style.sorted = c.is(3);
-  if (c.has(1))
-    style.indent = c[1]->text() ? *c[1]->text()
-                                : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(c.whole(1, 0), 0, 100)), ' ');
+  const Value indent = c.has(1) ? spaces(c, 1, 0) : Value();
+  if (indent.text()) style.indent = *indent.text();
   style.comma = style.indent ? "," : ", ";
   style.colon = ": ";
-  if (c.has(2)) {
-    const std::vector<Value> two = elements(*c[2]);
-    if (two.size() != 2 || !two[0].text() || !two[1].text()) throw Problem("'separators' must be two texts");
-    style.comma = *two[0].text();
-    style.colon = *two[1].text();
+  const List two = c.has(2) ? elements(*c[2], c.budget) : List();
+  if (two.items) {
+    if (two.items->size() != 2 || !(*two.items)[0].text() || !(*two.items)[1].text())
+      throw Problem("'separators' must be two texts");
+    style.comma = *(*two.items)[0].text();
+    style.colon = *(*two.items)[1].text();
   }
-  return json_dump(c.self, style);
+  Writer all(c.budget);
+  write_json(all, c.self, style);
+  return all.done();
 }
 
 Value first_of(const Call& c, bool last) {
-  const std::vector<Value> all = elements(c.self);
-  if (all.empty()) return Undefined{format("the {} of no elements", last ? "last" : "first")};
-  return last ? all.back() : all.front();
+  const List all = c.elements();
+  if (all.items->empty()) return undefined(format("the {} of no elements", last ? "last" : "first"), c.budget);
+  return last ? all.items->back() : all.items->front();
 }
 
-/// Filters on texts that Python would do with Markup. Here only printing and joining know safe texts.
-std::string plain_text(const Call& c) {
+/// The text for a filter. With Markup, Python would do other things; here only printing and joining know safe texts.
+Value plain_text(const Call& c) {
   if (c.self.is_safe()) throw Problem("this filter of a text that is 'safe' is not known here");
-  return str(c.self);
+  return str(c.self, c.budget);
 }
 
 const Row filter_rows[] = {
     {"default d", "default_value boolean", 0,
      [](const Call& c) -> Value {
-       return c.self.is_undefined() || (c.is(1) && !truth(c.self)) ? (c[0] ? *c[0] : Value("")) : c.self;
+       return c.self.is_undefined() || (c.is(1) && !truth(c.self)) ? (c[0] ? *c[0] : text_of("", c.budget)) : c.self;
      }},
-    {"trim", "chars", 0,
-     [](const Call& c) -> Value {
-       return {stripped(str(c.self), c[0], true, true), c.self.is_safe()};
-     }},
-    {"upper", "", 0, [](const Call& c) -> Value { return upper(plain_text(c)); }},
-    {"lower", "", 0, [](const Call& c) -> Value { return lower(plain_text(c)); }},
-    {"capitalize", "", 0, [](const Call& c) -> Value { return capitalized(plain_text(c)); }},
-    {"title", "", 0, [](const Call& c) -> Value { return with_titles(plain_text(c)); }},
+    {"trim", "chars", 0, [](const Call& c) -> Value { return stripped(str(c.self, c.budget), c[0], true, true, c.budget); }},
+    {"upper", "", 0, [](const Call& c) -> Value { return cased(*plain_text(c).text(), true, c.budget); }},
+    {"lower", "", 0, [](const Call& c) -> Value { return cased(*plain_text(c).text(), false, c.budget); }},
+    {"capitalize", "", 0, [](const Call& c) -> Value { return capitalized(*plain_text(c).text(), c.budget); }},
+    {"title", "", 0, [](const Call& c) -> Value { return with_titles(*plain_text(c).text(), true, c.budget); }},
     {"replace", "old new count", 2,
-     [](const Call& c) -> Value { return replaced(str(c.self), str(*c[0]), str(*c[1]), c.whole(2, -1), c.budget); }},
-    {"indent", "width first blank", 0, [](const Call& c) -> Value { return plain_text(c), indented(c); }},
-    {"string", "", 0, [](const Call& c) -> Value { return c.self.text() ? c.self : Value(str(c.self)); }},
+     [](const Call& c) -> Value {
+       const Value self = str(c.self, c.budget), old = str(*c[0], c.budget), by = str(*c[1], c.budget);
+       return replaced(*self.text(), *old.text(), *by.text(), c.whole(2, -1), c.budget);
+     }},
+    {"indent", "width first blank", 0, [](const Call& c) -> Value { return indented(c, *plain_text(c).text()); }},
+    {"string", "", 0, [](const Call& c) -> Value { return str(c.self, c.budget); }},
     {"safe", "", 0,
      [](const Call& c) -> Value {
-       return {str(c.self), true};
+       return Text{str(c.self, c.budget).as<Text>()->text, true};
      }},
     {"escape e", "", 0,
      [](const Call& c) -> Value {
-       return {c.self.is_safe() ? str(c.self) : escaped(str(c.self)), true};
+       if (c.self.is_safe()) return c.self;
+       Writer all(c.budget);
+       write_escaped(all, *str(c.self, c.budget).text());
+       return all.done(true);
      }},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, to_json},
-    {"format", "*", 0,
-     [](const Call& c) -> Value { return operate("%", plain_text(c), Value::list(c.all.values, Shape::tuple), c.budget); }},
-    {"length count", "", 0, [](const Call& c) -> Value { return static_cast<std::int64_t>(length(c.self)); }},
+    {"length count", "", 0, [](const Call& c) -> Value { return length(c.self, c.budget); }},
     {"join", "d attribute", 0,
      [](const Call& c) -> Value {
-       std::vector<Value> all = elements(c.self);
-       for (Value& one : all) one = at_path(one, c[1], c.budget);
-       return joined_texts(all, c[0] ? str(*c[0]) : "", false, c.budget);
+       const Value by = c[0] ? str(*c[0], c.budget) : text_of("", c.budget);
+       return joined_texts(c, c.self, c[1], *by.text(), false);
      }},
     {"first", "", 0, [](const Call& c) -> Value { return first_of(c, false); }},
     {"last", "", 0, [](const Call& c) -> Value { return first_of(c, true); }},
-    {"list", "", 0, [](const Call& c) -> Value { return Value::list(elements(c.self)); }},
+    {"list", "", 0,
+     [](const Call& c) -> Value {
+       const List all = c.elements();
+       return List{all.items, Shape::list, all.depth};
+     }},
     {"items", "", 0,
      [](const Call& c) -> Value {
-       if (c.self.is_undefined()) return Value::list({}, Shape::once);
+       if (c.self.is_undefined()) return Items(&c.budget).done(Shape::once);
        if (!c.self.dict()) throw Problem(format("'items' takes a dict, not {}", type_of(c.self)));
-       return pairs_of(*c.self.dict(), Shape::once);
+       return pairs_of(*c.self.dict(), Shape::once, c.budget);
      }},
     {"dictsort", "case_sensitive by reverse", 0, dict_sorted},
     {"map", "*", 0, mapped},
@@ -799,23 +557,8 @@ const Row filter_rows[] = {
      [](const Call& c) -> Value { return sorted_by(c, c[2], c.is(1), c.is(0)); }},
     {"unique", "case_sensitive attribute", 0, unique},
     {"reverse", "", 0, reversed},
-    {"min", "case_sensitive attribute", 0, [](const Call& c) -> Value { return least(c, false); }},
-    {"max", "case_sensitive attribute", 0, [](const Call& c) -> Value { return least(c, true); }},
-    {"sum", "attribute start", 0,
-     [](const Call& c) -> Value {
-       Value total = c[1] ? *c[1] : Value(0);
-       for (const Value& one : elements(c.self)) total = operate("+", total, at_path(one, c[0], c.budget), c.budget);
-       return total;
-     }},
     {"int", "default base", 0, as_integer},
-    {"float", "default", 0, as_real},
-    {"abs", "", 0, absolute},
-    {"round", "precision method", 0, rounded},
 };
-
-bool is_whole(const Value& value) { return value.as<std::int64_t>(); }
-
-Value rest_by(const Call& c, std::int64_t by) { return operate("%", c.self, by, c.budget); }
 
 const Row test_rows[] = {
     {"defined", "", 0, [](const Call& c) -> Value { return !c.self.is_undefined(); }},
@@ -834,37 +577,28 @@ const Row test_rows[] = {
        return c.self.is_undefined() || c.self.text() || c.self.dict() || c.self.items() || c.self.as<std::shared_ptr<Loop>>();
      }},
     {"number", "", 0, [](const Call& c) -> Value { return number(c.self).has_value(); }},
-    {"integer", "", 0, [](const Call& c) -> Value { return is_whole(c.self); }},
+    {"integer", "", 0, [](const Call& c) -> Value { return c.self.as<std::int64_t>() != nullptr; }},
     {"float", "", 0, [](const Call& c) -> Value { return c.self.as<double>() != nullptr; }},
     {"boolean", "", 0, [](const Call& c) -> Value { return c.self.as<bool>() != nullptr; }},
     {"true", "", 0, [](const Call& c) -> Value { return c.self.as<bool>() && *c.self.as<bool>(); }},
     {"false", "", 0, [](const Call& c) -> Value { return c.self.as<bool>() && !*c.self.as<bool>(); }},
-    {"callable", "", 0,
-     [](const Call& c) -> Value { return c.self.is_undefined() || c.self.as<std::shared_ptr<const Function>>(); }},
-    {"lower", "", 0, [](const Call& c) -> Value { return is_all_cased(str(c.self), u_isULowercase); }},
-    {"upper", "", 0, [](const Call& c) -> Value { return is_all_cased(str(c.self), u_isUUppercase); }},
-    {"odd", "", 0, [](const Call& c) -> Value { return equal(rest_by(c, 2), 1); }},
-    {"even", "", 0, [](const Call& c) -> Value { return equal(rest_by(c, 2), 0); }},
-    {"divisibleby", "num", 1, [](const Call& c) -> Value { return equal(rest_by(c, integer(*c[0])), 0); }},
-    {"eq equalto ==", "b", 1, [](const Call& c) -> Value { return equal(c.self, *c[0]); }},
-    {"ne !=", "b", 1, [](const Call& c) -> Value { return !equal(c.self, *c[0]); }},
-    {"lt lessthan <", "b", 1, [](const Call& c) -> Value { return less(c.self, *c[0]); }},
-    {"gt greaterthan >", "b", 1, [](const Call& c) -> Value { return less(*c[0], c.self); }},
-    {"le <=", "b", 1, [](const Call& c) -> Value { return less(c.self, *c[0]) || equal(c.self, *c[0]); }},
-    {"ge >=", "b", 1, [](const Call& c) -> Value { return less(*c[0], c.self) || equal(c.self, *c[0]); }},
-    {"in", "seq", 1, [](const Call& c) -> Value { return contains(*c[0], c.self); }},
+    {"odd", "", 0, [](const Call& c) -> Value { return equal(operate("%", c.self, 2, c.budget), 1, c.budget); }},
+    {"even", "", 0, [](const Call& c) -> Value { return equal(operate("%", c.self, 2, c.budget), 0, c.budget); }},
+    {"eq equalto ==", "b", 1, [](const Call& c) -> Value { return equal(c.self, *c[0], c.budget); }},
+    {"ne !=", "b", 1, [](const Call& c) -> Value { return !equal(c.self, *c[0], c.budget); }},
+    {"in", "seq", 1, [](const Call& c) -> Value { return contains(*c[0], c.self, c.budget); }},
 };
 
 Value range_of(const Call& c) {
   const std::int64_t first = c[1] ? integer(*c[0]) : 0, last = integer(c[1] ? *c[1] : *c[0]), by = c.whole(2, 1);
   if (by == 0) throw Problem("the step of range() is zero");
-  std::vector<Value> all;
+  Items all(&c.budget);
   for (std::int64_t i = first; by > 0 ? i < last : i > last;) {
-    if (all.size() == 100000) throw Problem("range() has more than 100000 numbers, which Jinja's sandbox forbids");
-    all.emplace_back(i);
+    if (all.all().size() == 100000) throw Problem("range() has more than 100000 numbers, which Jinja's sandbox forbids");
+    all.add(i);
     if (__builtin_add_overflow(i, by, &i)) break;
   }
-  return Value::list(std::move(all));
+  return all.done();
 }
 
 Value time_now(const Call& c) {
@@ -872,35 +606,35 @@ Value time_now(const Call& c) {
   std::tm parts{};
   localtime_r(&now, &parts);
   char text[1000];
+  if (c.text(0).size() > sizeof text) throw Problem("the format of strftime_now() is too long");
   const std::size_t size = c.text(0).empty() ? 0 : std::strftime(text, sizeof text, c.text(0).c_str(), &parts);
-  return std::string(text, size);
+  return text_of({text, size}, c.budget);
 }
 
 const Row global_rows[] = {
     {"range", "start stop step", 1, range_of},
-    {"dict", "*", 0, [](const Call& c) -> Value { return Value::dict(dict_of(c.all)); }},
-    {"raise_exception", "message", 1, [](const Call& c) -> Value { throw Raised(str(*c[0])); }},
+    {"dict", "*", 0, [](const Call& c) -> Value { return Value::dict(dict_of(c.all, c.budget)); }},
+    {"raise_exception", "message", 1, [](const Call& c) -> Value { throw Raised(excerpt(*str(*c[0], c.budget).text())); }},
     {"strftime_now", "format", 1, time_now},
 };
 
 }  // namespace
 
-Dict dict_of(const Arguments& arguments) {
-  if (arguments.values.size() > 1) throw Problem("dict() and namespace() take one dictionary, and names");
-  Dict all;
-  if (!arguments.values.empty()) {
-    const Value& given = arguments.values[0];
-    if (given.dict()) {
-      all = *given.dict();
-    } else {
-      for (const Value& one : elements(given)) {
-        const std::vector<Value> pair = elements(one);
-        if (pair.size() != 2 || !pair[0].text()) throw Problem("a dictionary is made of pairs that begin with a text");
-        all.set(*pair[0].text(), pair[1]);
-      }
+Dict dict_of(const Arguments& arguments, Budget& budget) {
+  const std::vector<Value>& values = arguments.values.all();
+  if (values.size() > 1) throw Problem("dict() and namespace() take one dictionary, and names");
+  Dict all(&budget);
+  if (!values.empty() && values[0].dict()) {
+    for (const auto& [key, value] : values[0].dict()->entries) all.add(key, value, budget);
+  } else if (!values.empty()) {
+    for (const Value& one : elements(values[0], budget)) {
+      const List pair = elements(one, budget);
+      if (pair.items->size() != 2 || !(*pair.items)[0].text())
+        throw Problem("a dictionary is made of pairs that begin with a text");
+      all.set(*(*pair.items)[0].text(), (*pair.items)[1], budget);
     }
   }
-  for (const auto& [name, value] : arguments.named) all.set(name, value);
+  for (const auto& [name, value] : arguments.named) all.set(name, value, budget);
   return all;
 }
 
@@ -922,28 +656,27 @@ std::optional<Value> global_function(std::string_view name, Budget& budget) {
 }
 
 Value attribute(const Value& value, const std::string& name, Budget& budget) {
-  if (value.is_undefined()) throw Problem(format("{} is undefined", value.as<Undefined>()->what));
-  const auto require_no_change = [&](std::string_view changes) {
+  if (value.is_undefined()) throw Problem(format("{} is undefined", value.as<Undefined>()->named()));
+  const auto refuse = [&](std::string_view changes, std::string_view unknown, std::string_view type) {
     if (is_word_in(name, changes)) throw Problem(format("'{}' changes a value, which Jinja's sandbox forbids", name));
+    if (is_word_in(name, unknown)) throw Problem(format("the method '{}' of a {} is not known here", name, type));
   };
   const Row* row = nullptr;
   if (value.text()) {
     row = find_row(text_methods, name);
-    if (!row && is_word_in(name, other_text_methods))
-      throw Problem(format("the method '{}' of a text is not known here", name));
+    if (!row) refuse("", other_text_methods, "text");
     if (row && value.is_safe() && !name.ends_with("strip"))
       throw Problem("this method of a text that is 'safe' is not known here");
   } else if (value.dict()) {
     row = find_row(dict_methods, name);
-    if (!row) require_no_change(dict_changes);
+    if (!row) refuse(dict_changes, "copy", "dict");
   } else if (const List* const list = value.as<List>()) {
-    if (list->shape == Shape::list || list->shape == Shape::tuple) row = find_row(list_methods, name);
-    if (!row && list->shape == Shape::list) require_no_change(list_changes);
+    if (list->shape == Shape::list) refuse(list_changes, "copy", "list");
+    if (list->shape == Shape::list || list->shape == Shape::tuple) refuse("", "count index", type_of(value));
   } else if (const auto* const loop = value.as<std::shared_ptr<Loop>>()) {
-    row = find_row(loop_methods, name);
-    if (!row) return loop_attribute(**loop, name);
+    return loop_attribute(**loop, name, budget);
   }
-  return row ? method(*row, value, budget) : get_item(value, Value(name), budget);
+  return row ? method(*row, value, budget) : get_item(value, name, budget);
 }
 
 Value subscript(const Value& value, const Value& key, Budget& budget) {

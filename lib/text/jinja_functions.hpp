@@ -23,7 +23,7 @@ Value subscript(const Value& value, const Value& key, Budget& budget);
 /// Global functions; `budget` must outlive the values that are returned. namespace() is made by the interpreter.
 std::optional<Value> global_function(std::string_view name, Budget& budget);
 /// The dictionary that the arguments of dict() and namespace() describe.
-Dict dict_of(const Arguments& arguments);
+Dict dict_of(const Arguments& arguments, Budget& budget);
 
 /// raise_exception() was called.
 struct Raised : Problem {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include <unicode/uchar.h>
+
 #include "base/format.hpp"
 #include "text/utf8.hpp"
 
@@ -42,8 +44,9 @@ Place place_of(std::string_view source, std::size_t at) {
                                                      [](char c) { return (c & 0xc0) != 0x80; }))};
 }
 
-bool begins_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
+/// Returns true if the character can be in a name: Python's str.isidentifier().
+bool is_of_name(char32_t c, bool first) {
+  return c == '_' || u_hasBinaryProperty(static_cast<UChar32>(c), first ? UCHAR_XID_START : UCHAR_XID_CONTINUE);
 }
 bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
@@ -79,6 +82,13 @@ class Lexer {
     return true;
   }
   void add(Token::Kind kind, std::string value, std::size_t at) { tokens_.push_back({kind, std::move(value), at}); }
+  /// Moves behind the characters of a name. Returns true if there is one.
+  bool take_name() {
+    const std::size_t begin = at_;
+    for (std::size_t next = at_; at_ < source_.size() && is_of_name(next_character(source_, next), at_ == begin); at_ = next) {
+    }
+    return at_ > begin;
+  }
   void skip_spaces() {
     while (at_ < source_.size()) {
       std::size_t next = at_;
@@ -182,8 +192,7 @@ class Lexer {
       }
     }
     const char c = source_[at_];
-    if (begins_name(c)) {
-      while (at_ < source_.size() && (begins_name(source_[at_]) || is_decimal(source_[at_]))) ++at_;
+    if (take_name()) {
       add(Token::name, std::string(source_.substr(begin, at_ - begin)), begin);
     } else if (is_decimal(c)) {
       number();
@@ -218,7 +227,7 @@ class Lexer {
     }
     std::string value(source_.substr(begin, at_ - begin));
     std::erase(value, '_');
-    if (at_ < source_.size() && begins_name(source_[at_])) fail("a number ends with a letter", at_);
+    if (take_name()) fail("a number ends with a letter", at_);
     add(is_real ? Token::real : Token::integer, std::move(value), begin);
   }
 
@@ -274,8 +283,11 @@ class Lexer {
     std::string_view value = source_.substr(at_, 1);
     for (const std::string_view two : doubles)
       if (is(two, at_)) value = two;
+    std::size_t end = at_;
+    if (const char32_t c = next_character(source_, end); c >= 0x80)
+      fail(format("the character U+{:04X} is not expected", static_cast<unsigned>(c)), at_);
     if (std::string_view("+-*/%~<>=.,:|()[]{}!").find(value[0]) == value.npos || value == "!")
-      fail(format("'{}' is not expected", excerpt(source_.substr(at_, 1))), at_);
+      fail(format("'{}' is not expected", excerpt(value)), at_);
     constexpr std::string_view opening = "([{", closing = ")]}";
     if (const std::size_t i = opening.find(value[0]); i != opening.npos) open_ += closing[i];
     if (closing.find(value[0]) != closing.npos) {
@@ -381,7 +393,7 @@ class Parser {
       }
       if (is(Token::data)) {
         Node text = node(Node::text);
-        text.value = Value(tokens_[at_++].value);
+        text.value = Value::given(tokens_[at_++].value);
         all.parts.push_back(made(std::move(text)));
       } else if (is(Token::print_begin)) {
         ++at_;
@@ -622,8 +634,7 @@ class Parser {
   NodePtr sum() {
     return operators({"+", "-"}, Token::sign, [&] {
       return operators({"~"}, Token::sign, [&] {
-        return operators({"*", "/", "//", "%"}, Token::sign,
-                         [&] { return operators({"**"}, Token::sign, [&] { return signed_value(true); }); });
+        return operators({"*", "/", "//", "%"}, Token::sign, [&] { return signed_value(true); });
       });
     });
   }
@@ -661,7 +672,7 @@ class Parser {
     if (is(Token::text)) {
       std::string text;
       while (is(Token::text)) text += tokens_[at_++].value;
-      one.value = Value(std::move(text));
+      one.value = Value::given(std::move(text));
       return made(std::move(one));
     }
     if (is(Token::integer) || is(Token::real)) {

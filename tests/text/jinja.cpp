@@ -56,9 +56,8 @@ BOOST_AUTO_TEST_CASE(spaces_around_tags) {
 
 BOOST_AUTO_TEST_CASE(expressions) {
   check(
-      {{"{{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 ** 3 ** 2 }}",
-        "7 9 3 -4 2 3.5 64"},
-       {"{{ -2 ** 2 }} {{ 1 ~ 2 * 3 }} {{ 'a' + 'b' ~ 1 }}", "4 16 ab1"},
+      {{"{{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }}", "7 9 3 -4 2 3.5"},
+       {"{{ 1 ~ 2 * 3 }} {{ 'a' + 'b' ~ 1 }}", "16 ab1"},
        {"{{ 1.0 }} {{ 1e20 }} {{ 0.1 + 0.2 }} {{ 1e-7 }} {{ 6 / 3 }} {{ 1_000 }}",
         "1.0 1e+20 0.30000000000000004 1e-07 2.0 1000"},
        {"{{ true }} {{ none }} {{ [1, 'a', none] }} {{ {'a': true} }} {{ (1,) }} {{ () }}",
@@ -73,8 +72,8 @@ BOOST_AUTO_TEST_CASE(expressions) {
         "a c -b c-b-a ab  [3, 1] é"},
        {"{{ messages[-1]['role'] }} {{ d.a[0] }} {{ d.get('q', 3) }} {{ d['get'] }} {{ d.q is defined }} {{ messages.0.role }}",
         "user 1.0 3 k False user"},
-       {"{{ 'a' 'b' }} {{ 'a' * 3 }} {{ [0] * 2 }} {{ '%s=%d' % ('x', 2) }} {{ '%.1f%%' % 2.25 }}", "ab aaa [0, 0] x=2 2.2%"},
-       {"{{ n is odd and n is divisibleby 5 }} {{ n is not string }} {{ messages is iterable }} {{ d is mapping }} {{ 'x' is "
+       {"{{ 'a' 'b' }} {{ 'a' * 3 }} {{ [0] * 2 }}", "ab aaa [0, 0]"},
+       {"{{ n is odd and n is not even }} {{ n is not string }} {{ messages is iterable }} {{ d is mapping }} {{ 'x' is "
         "in ['x'] }}",
         "True True True True True"},
        {"{# a comment with %} and }} #}", ""}});
@@ -84,9 +83,9 @@ BOOST_AUTO_TEST_CASE(filters_tests_and_methods) {
   check({{"{{ ' a ' | trim }}|{{ 'xxaxx'.strip('x') }}|{{ '\\n\\na'.lstrip('\\n') }}|{{ 'é'.upper() }}|{{ 'hELLO wORLD' | "
           "capitalize }}|{{ 'a b-c' | title }}",
           "a|a|a|É|Hello world|A B-C"},
-         {"{{ s.split('-') }} {{ s.split('-', 1) }} {{ s.rsplit('-', 1)[0] }} {{ ' a  b '.split() }} {{ ''.split() }} {{ "
+         {"{{ s.split('-') }} {{ s.split('-', 1) }} {{ 'ab' | replace('', '.') }} {{ ' a  b '.split() }} {{ ''.split() }} {{ "
           "''.split('x') }}",
-          "['a', 'b', 'c'] ['a', 'b-c'] a-b ['a', 'b'] [] ['']"},
+          "['a', 'b', 'c'] ['a', 'b-c'] .a.b. ['a', 'b'] [] ['']"},
          {"{{ s.startswith('a-') }} {{ s.endswith(('x', 'c')) }} {{ s.find('c') }} {{ s.find('q') }} {{ s.count('-') }} {{ "
           "s.replace('-', '+', 1) }}",
           "True True 4 -1 2 a+b-c"},
@@ -106,20 +105,17 @@ BOOST_AUTO_TEST_CASE(filters_tests_and_methods) {
          {"{{ nothing | default('x') }} {{ '' | default('x') }} {{ '' | d('x', true) }} {{ nothing }}|{{ nothing is undefined "
           "}} {{ nothing | length }}",
           "x  x |True 0"},
-         {"{{ [3, 1, 2] | sort }} {{ ['b', 'A'] | sort }} {{ [1, 2] | sum }} {{ ['b', 'a'] | min }} {{ [1, 1, 2] | unique | "
+         {"{{ [3, 1, 2] | sort }} {{ ['b', 'A'] | sort }} {{ [1, 1, 2] | unique | "
           "list }} {{ [1, 2] | last }} {{ 'ab' | reverse }}",
-          "[1, 2, 3] ['A', 'b'] 3 a [1, 2] 2 ba"},
-         {"{{ '3' | int }} {{ 'x' | int(9) }} {{ 3.7 | int }} {{ '2.5' | float }} {{ 2.5 | round }} {{ 2.345 | round(2) }} {{ "
-          "-3 | abs }} {{ 5 | string ~ '!' }}",
-          "3 9 3 2.5 2.0 2.35 3 5!"},
+          "[1, 2, 3] ['A', 'b'] [1, 2] 2 ba"},
+         {"{{ '3' | int }} {{ 'x' | int(9) }} {{ 3.7 | int }} {{ ' +2.5 ' | int }} {{ 5 | string ~ '!' }}", "3 9 3 2 5!"},
          {"{{ 'a\\nb' | indent(2) }} {{ '<b>' | e }} {{ '<b>' | safe }} {{ '<' + ('b' | safe) }} {{ '<' ~ ('b' | safe) }}",
           "a\n  b &lt;b&gt; <b> &lt;b <b"},
-         {"{{ '{} {x}'.format(1, x=2) }} {{ 'a,b'.partition(',') }} {{ 'ab'.removeprefix('a') }} {{ '7'.zfill(3) }} {{ "
-          "','.join(['a', 'b']) }}",
-          "1 2 ('a', ',', 'b') b 007 a,b"},
-         {"{{ range(3) | list }} {{ range(5, 1, -2) | list }} {{ dict(a=1) }} {{ 'x' is lower }} {{ none is none }} {{ 1 is "
-          "integer }} {{ true is integer }} {{ 1 is ge 1 }}",
-          "[0, 1, 2] [5, 3] {'a': 1} True True True False True"}});
+         {"{{ ','.join(['a', 'b']) }} {{ 'a b-c'.title() }} {{ 'héy'[1:] }} {{ 'héy'[::-2] }} {{ 'héy'.find('y') }}",
+          "a,b A B-C éy yh 2"},
+         {"{{ range(3) | list }} {{ range(5, 1, -2) | list }} {{ dict(a=1) }} {{ none is none }} {{ 1 is "
+          "integer }} {{ true is integer }} {{ 1 is eq 1 }}",
+          "[0, 1, 2] [5, 3] {'a': 1} True True False True"}});
 }
 
 BOOST_AUTO_TEST_CASE(statements_and_scopes) {
@@ -132,12 +128,15 @@ BOOST_AUTO_TEST_CASE(statements_and_scopes) {
           "103TrueFalse6 212FalseFalse57 321FalseTrue6 "},
          {"{% for i in [1, 2, 3, 4, 5] if i % 2 %}{{ i }}/{{ loop.length }} {% endfor %}", "1/3 3/3 5/3 "},
          {"{% for i in [] %}a{% else %}b{% endfor %}{% for i in [1] %}a{% else %}b{% endfor %}", "ba"},
+         // As in Jinja, `else` is run unless a pass has reached its end.
+         {"{% for i in [1, 2] %}{{ i }}{% continue %}{% else %}b{% endfor %}", "12b"},
+         {"{% for i in [1, 2] %}{{ i }}{% break %}{% else %}b{% endfor %}", "1b"},
+         {"{% for i in [1, 2] %}{{ i }}{% if i == 2 %}{% break %}{% endif %}{% else %}b{% endfor %}", "12"},
+         {"{% for i in [1, 2] if i > 2 %}a{% else %}b{% endfor %}", "b"},
          {"{% for i in [1, 2, 3, 4] %}{% if i == 2 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
           "13"},
          {"{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}{% set p, q = 'xy' %}{{ q ~ p }}", "123yx"},
-         {"{% for i in [1, 2] %}{% for j in [1] %}{{ loop.depth }}{% endfor %}{{ loop.depth }}{{ loop.cycle('a', 'b') }}{% "
-          "endfor %}",
-          "11a11b"},
+         {"{% for i in [1, 2] %}{% for j in [1] %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}", "1112"},
          {"{% macro m(a, b='y', c=a) %}[{{ a }}{{ b }}{{ c }}{{ n }}]{% endmacro %}{{ m(1) }}{{ m(1, c=3) }}{{ m('q', 'r') | "
           "upper }}{{ m() }}",
           "[1y15][1y35][QRQ5][y5]"},
@@ -182,6 +181,13 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said_with_its_place) {
       {"{{ n | frobnicate }}", "line 1, column 8: the filter 'frobnicate' is not known here"},
       {"{{ n is frobnicated }}", "the test 'frobnicated' is not known here"},
       {"{{ s.casefold() }}", "the method 'casefold' of a text is not known here"},
+      {"{{ '{:>999999999}'.format(1) }}", "line 1, column 19: the method 'format' of a text is not known here"},
+      {"{{ '%..f' % 1.5 }}", "line 1, column 11: '%' with a text is not known here"},
+      {"{{ messages.index(1) }}", "the method 'index' of a list is not known here"},
+      {"{{ d.copy() }}", "the method 'copy' of a dict is not known here"},
+      {"{% for i in [1] %}{{ loop.cycle(1) }}{% endfor %}", "'cycle' of a loop is not known here"},
+      {"{{ n | abs }}", "line 1, column 8: the filter 'abs' is not known here"},
+      {"{{ n is divisibleby 2 }}", "the test 'divisibleby' is not known here"},
       {"{{ messages.append(1) }}", "'append' changes a value, which Jinja's sandbox forbids"},
       {"{{ d.update(a=1) }}", "'update' changes a value"},
       {"{% set d.x = 1 %}", "only a namespace can change"},
@@ -216,6 +222,9 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said_with_its_place) {
       {"{{ }}", "a value is expected, not '}}'"},
       {"{# a", "a comment does not end"},
       {"{% break %}", "'break' is in no loop"},
+      {"{{ 2 ** 3 }}", "'}}' is expected, not '**'"},
+      {"{{ é\u2028x }}", "'}}' is expected, not 'x'"},
+      {"{{ a€ }}", "line 1, column 5: the character U+20AC is not expected"},
       {"{{ 99999999999999999999 }}", "the number 99999999999999999999 is not accepted"},
   };
   for (const auto& [source, text] : errors) BOOST_TEST_CONTEXT(source) {
@@ -233,7 +242,7 @@ BOOST_AUTO_TEST_CASE(a_template_has_limits) {
   const std::pair<std::string, const char*> errors[] = {
       {thousand + thousand + thousand + end + end + end, "it does more than 10000000 steps"},
       {"{% set ns = namespace(x='aaaaaaaaaa') %}" + thousand + "{% set ns.x = ns.x + ns.x %}" + end,
-       "it makes more than 512 MiB of text"},
+       "it makes more than 512 MiB of text and lists"},
       {"{{ 'a' * 999999999999 }}", "it makes more than 512 MiB"},
       {"{{ ('a' * 100000).replace('a', 'a' * 100000) }}", "it makes more than 512 MiB"},
       {"{{ range(999999999) }}", "range() has more than 100000 numbers"},
