@@ -74,20 +74,23 @@ std::filesystem::path CheckpointSaver::save(const std::filesystem::path& folder,
     kept_.folder = folder;
   });
   if (is_saved) return step_;
+  if (has_failed_) progress.validations = validations_before_;  // that step does not exist
   const Timer timer;
+  validations_before_ = progress.validations;
   if (options.validation_loss) note_validation(progress.validations, progress.update, *options.validation_loss);
   header.progress = progress;
   if (!options.data.empty() && world_.rank() == 0) header.user_data = std::make_shared<const UserData>(options.data);
   validations_ = progress.validations, update_ = progress.update;
   step_.clear();
+  has_failed_ = true;
   save_ = std::make_unique<CheckpointSave>(folder, header, layout, states, world_,
                                            std::span(snapshot_.data(), snapshot_.bytes()), kept_.compression, [log = log] {
                                              if (log) log->sync();
                                            });
-  step_ = save_->folder();
   stall_s_ = timer.seconds();
+  std::filesystem::path step = save_->folder();
   if (snapshot_.bytes() == 0) finish();
-  return step_;
+  return step;
 }
 
 void CheckpointSaver::finish() {
@@ -95,6 +98,8 @@ void CheckpointSaver::finish() {
   const Timer timer;
   const std::unique_ptr<CheckpointSave> save = std::move(save_);
   save->finish();
+  step_ = save->folder();
+  has_failed_ = false;
   stall_s_ += timer.seconds();
   if (log)
     log->save({.step = update_,

@@ -47,8 +47,10 @@ class CheckpointSaver {
   SaveOptions kept_;  // of the save under way
   std::optional<Validations> validations_;
   std::uint64_t update_ = 0;
-  std::filesystem::path step_;  // that was saved last, or is being saved; empty: none
-  double stall_s_ = 0;          // how long the caller has waited for the save under way
+  std::filesystem::path step_;                     // the last one, if its save has succeeded
+  bool has_failed_ = false;                        // the last save has failed, or is under way
+  std::optional<Validations> validations_before_;  // those before the last save
+  double stall_s_ = 0;                             // how long the caller has waited for the save under way
   std::unique_ptr<CheckpointSave> save_;
 };
 

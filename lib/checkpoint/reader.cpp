@@ -222,10 +222,28 @@ class ShardedCheckpoint final : public CheckpointReader {
   mutable std::atomic<std::size_t> bytes_read_ = 0;
 };
 
+/// The folder that a link names. A run may move the link meanwhile, so that its files would be those of two steps.
+fs::path target_of(fs::path path) {
+  std::error_code no_link;
+  for (int links = 0; links < 40; ++links) {
+    const fs::path target = fs::read_symlink(path, no_link);
+    if (no_link) break;
+    path = path.parent_path() / target;
+  }
+  return path;
+}
+
 }  // namespace
 
 std::unique_ptr<CheckpointReader> CheckpointReader::open(const fs::path& folder, Verify verify, Weights weights) {
-  return std::make_unique<ShardedCheckpoint>(folder, verify, weights);
+  for (;;) {
+    const fs::path step = target_of(folder);
+    try {
+      return std::make_unique<ShardedCheckpoint>(step, verify, weights);
+    } catch (const std::exception&) {
+      if (target_of(folder) == step) throw;  // else the run has removed the step meanwhile
+    }
+  }
 }
 
 }  // namespace fsdp

@@ -148,6 +148,8 @@ void link_best(const fs::path& save_dir, std::uint64_t update) {
   if (kind_of(link) != PathKind::missing && !fs::is_symlink(link))
     throw RunError(format("{} is no link to the best step (another program made it); move it away", link.string()));
   stored::read_complete(save_dir / stored::step_name(update));
+  std::error_code no_link;
+  if (fs::read_symlink(link, no_link) == stored::step_name(update)) return;
   fs::path made = link;
   made += ".tmp";
   std::error_code error;

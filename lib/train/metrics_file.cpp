@@ -133,6 +133,8 @@ struct Segment {
   double last_time = 0, time_behind = 0, first_update_began = 0;  // wall clock; time_behind: time of the line visited before
   double last_age = 0, first_update_age = 0;                      // age of the process in seconds; 0 in lines of older versions
   bool clock_went_back = false;
+  std::optional<double> loss;  // of the validation after the last update that is not repeated
+  bool sampled = false;
   std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // offset and new text of each type to replace
   double marked_s = 0;                                            // total time of the train lines that are marked
 
@@ -168,6 +170,7 @@ struct Mark {
 };
 constexpr Mark mark_rows[] = {{"train", "\"type\":\"train\"", "\"type\":\"lost\" "},
                               {"valid", "\"type\":\"valid\"", "\"type\":\"lost\" "},
+                              {"sample", "\"type\":\"sample\"", "\"type\":\"lost\"  "},
                               {"skip", "\"type\":\"skip\"", "\"type\":\"lost\""}};
 
 /// Returns true if a start line belongs to the run that saves in this folder. Lines of older versions have no "save_folder",
@@ -185,7 +188,8 @@ bool is_start_of(const nlohmann::json& line, const std::string& save_dir) {
 /// Returns true if the run repeats what a line reports.
 bool will_be_repeated(const std::string& type, const nlohmann::json& line, const GoesOnAt& at) {
   const auto step = static_cast<std::uint64_t>(std::max(0.0, number(line, "step")));
-  if (type == "train" || type == "valid") return step > at.update;
+  if (type == "valid" && at.update == 0) return true;
+  if (type == "train" || type == "valid" || type == "sample") return step > at.update;
   // An update that was left out has the number of the next update. A left-out update is not repeated if the run's position in
   // the data is already past the sequences of that update.
   return type == "skip" &&
@@ -194,7 +198,7 @@ bool will_be_repeated(const std::string& type, const nlohmann::json& line, const
 
 }  // namespace
 
-TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
+TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at, bool only_look) {
   TakenUp taken;
   if (kind_of(path) != PathKind::file) return taken;  // a terminal or a pipe has no older lines
   std::vector<std::pair<std::uint64_t, std::string_view>> marks;
@@ -208,6 +212,10 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
     if (type == "scheduler") return true;  // slurm/job.sh writes it between two starts
     const bool lost = will_be_repeated(type, line, at);
     segment.see(type, line, lost);
+    if (!lost && number(line, "step") == static_cast<double>(at.update)) {
+      if (type == "valid" && !segment.loss) segment.loss = number_at(line, "loss");
+      segment.sampled |= type == "sample";
+    }
     for (const Mark& mark : mark_rows)
       if (const std::size_t where = text.find(mark.text); lost && type == mark.type && where != text.npos)
         segment.marks.emplace_back(place + where, mark.lost);
@@ -230,10 +238,12 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at) {
       taken.before.lost_s += segment.marked_s;
     }
     marks.insert(marks.end(), segment.marks.begin(), segment.marks.end());
+    if (!taken.loss) taken.loss = segment.loss;
+    taken.sampled |= segment.sampled;
     return !std::exchange(segment, {}).came_to_update;
   });
   taken.lost = marks.size();
-  if (marks.empty()) return taken;
+  if (marks.empty() || only_look) return taken;
   const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);  // a file opened with O_APPEND can only be written at its end
   if (fd < 0) {
     taken.problem = std::strerror(errno);

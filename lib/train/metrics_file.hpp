@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -50,11 +51,14 @@ struct TakenUp {
   std::size_t lost = 0;          // lines of updates that this run repeats
   bool clock_went_back = false;  // the wall clock was set back, so times between lines are unknown
   std::string problem;           // why the `lost` lines could not be marked; empty: all are marked
+  std::optional<double> loss;    // of the validation after `update`, if the file has one; NaN: it was not finite
+  bool sampled = false;          // the file has a text sample after `update`
 };
-/// Marks the lines of updates that the run repeats: changes their type from `train`, `valid` or `skip` to `lost`, in place.
-/// After that, the file has one `train` line for each update of this run. If the process dies before all lines are marked, the
-/// next start marks the rest. Reads the file backwards, up to the latest start of this run with an update that is not repeated,
-/// or to the beginning of the file. Does not change lines of other runs. Throws CallError if the file cannot be read.
-TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at);
+/// Marks the lines of updates that the run repeats: changes their type from `train`, `valid`, `sample` or `skip` to `lost`, in
+/// place. A run that starts at update 0 also repeats the validation before its first update. After that, the file has one
+/// `train` line for each update of this run. If the process dies before all lines are marked, the next start marks the rest.
+/// Reads the file backwards, up to the latest start of this run with an update that is not repeated, or to the beginning of the
+/// file. Does not change lines of other runs; changes none if `only_look` is true. Throws CallError if the file cannot be read.
+TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at, bool only_look = false);
 
 }  // namespace fsdp

@@ -22,6 +22,21 @@ Saver::Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, 
   link_best();  // the last start may have ended before it did
 }
 
+bool link_best_step(const RunContext& run, const Validations& validations) {
+  const SaveOptions& options = run.options.save;
+  if (options.keep_best.empty() || validations.best_update == 0) return false;
+  // If the run began with a step of another folder, the best step so far may be there.
+  if (kind_of(options.folder / stored::step_name(validations.best_update)) == PathKind::missing) return false;
+  try {
+    link_best(options.folder, validations.best_update);
+    return true;
+  } catch (const std::exception& problem) {  // training continues
+    run.log.warn(format("{} does not name the best step, that of update {} ({})", (options.folder / best_name).string(),
+                        validations.best_update, problem.what()));
+    return false;
+  }
+}
+
 void Saver::save(bool wait) {
   const Progress& progress = loop_.progress;
   const FlightNote note(loop_.flight, "save", progress.update);
@@ -45,6 +60,10 @@ void Saver::save(bool wait) {
     stall_s_ = since_began_.seconds();
     since_save_.restart();
   }
+  if (!save_ && header_.progress.update == progress.update) {
+    header_.progress.validations = progress.validations;
+    link_best();
+  }
   if (save_ && (wait || snapshot_.bytes() == 0)) finish();
 }
 
@@ -61,17 +80,8 @@ void Saver::announce() {
 
 void Saver::link_best() {
   const auto& validations = header_.progress.validations;
-  if (options_.keep_best.empty() || !validations || validations->best_update == 0 || loop_.world.rank() != 0) return;
-  if (validations->best_update == linked_) return;
-  // If the run began with a step of another folder, the best step so far may be there.
-  if (kind_of(options_.folder / stored::step_name(validations->best_update)) == PathKind::missing) return;
-  try {
-    fsdp::link_best(options_.folder, validations->best_update);
-    linked_ = validations->best_update;
-  } catch (const std::exception& problem) {  // training continues
-    loop_.log.warn(format("{} does not name the best step, that of update {} ({})", (options_.folder / best_name).string(),
-                          validations->best_update, problem.what()));
-  }
+  if (!validations || validations->best_update == linked_ || loop_.world.rank() != 0) return;
+  if (link_best_step(loop_, *validations)) linked_ = validations->best_update;
 }
 
 void Saver::finish() {

@@ -17,6 +17,8 @@
 namespace fsdp {
 
 struct LoopContext;
+struct RunContext;
+struct Validations;
 
 struct SaveOptions {
   std::filesystem::path folder = "checkpoints";
@@ -32,6 +34,10 @@ struct SaveOptions {
   bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_s > 0); }
 };
 
+/// With --keep-best, links to the best step if it is in the save folder. Returns false if it is not, or after a warning. Called
+/// on rank 0 only.
+bool link_best_step(const RunContext& run, const Validations& validations);
+
 class Saver {
  public:
   /// `header` is the header of each checkpoint, in which save() sets the progress. The update in `header`, at which the run
@@ -40,8 +46,9 @@ class Saver {
   /// lost.
   Saver(const LoopContext& loop, CheckpointHeader header, Buffer snapshot, const SaveLock* lock);
 
-  /// Saves the current update, unless it is already saved. First finishes a save that is under way. Returns before the new
-  /// save is complete, unless `wait` is true or there is no snapshot. Collective over world.
+  /// Saves the current update, unless it is already saved; then only links to the best step, if there is a new one. First
+  /// finishes a save that is under way. Returns before the new save is complete, unless `wait` is true or there is no snapshot.
+  /// Collective over world.
   void save(bool wait);
   /// Waits until the save under way is complete, then removes older checkpoints. Collective over world.
   void finish();

@@ -27,8 +27,6 @@ namespace fsdp {
 
 namespace {
 
-bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
-
 /// Throws CollectiveError if the options differ between ranks, which can happen because every rank parses its own command line.
 /// Collective.
 void require_same_options(const TrainOptions& options, Group& world) {
@@ -55,12 +53,15 @@ std::string how_to_continue(const TrainOptions& options) {
   return text;
 }
 
-void say_nothing_to_do(const TrainOptions& options, Metrics& log, const Progress& progress, const TrainData* data) {
+void say_nothing_to_do(const RunContext& run, const Progress& progress, const TrainData* data) {
+  const TrainOptions& options = run.options;
+  // A start that was killed may have left an older link.
+  if (progress.validations && run.world.rank() == 0) link_best_step(run, *progress.validations);
   const std::string next = stopped_early(options, progress)
                                ? "nothing to do: validations have stopped the run; raise --early-stopping to continue"
                            : data ? "nothing to do: all passes over the data are done; raise --max-epoch to continue"
                                   : "nothing to do: all updates are done; raise --max-update to continue";
-  log.end({.step = progress.update, .tokens = progress.tokens, .next = next});
+  run.log.end({.step = progress.update, .tokens = progress.tokens, .next = next});
 }
 
 /// The values that a rank sends to the others after an update.
@@ -222,12 +223,15 @@ int train(const TrainOptions& options, Communicator& world) {
     return exit_code::done;
   }
   const auto tokenizer_files = keep_tokenizer_files(run, origin);
-  const std::unique_ptr<const TrainData> data = open_train_data(run, origin, machine, progress, watch);
+  const Missed missed = find_missed(run, origin, progress);
+  const std::unique_ptr<const TrainData> data =
+      open_train_data(run, origin, machine, progress, watch, missed.validation && missed.certain);
   const SamplePrompt prompt = make_sample_prompt(run, origin);
   if (logs_in_saves) open_metrics(run);
   announce(run, machine, model, memory, progress, data.get(), origin.base);
   const auto all_done = [&] { return is_done(options, progress, data.get()); };
-  if (all_done()) return say_nothing_to_do(options, log, progress, data.get()), exit_code::done;
+  const bool validates_at_end = missed.validation && missed.certain && data && data->valid;
+  if (all_done() && !validates_at_end) return say_nothing_to_do(run, progress, data.get()), exit_code::done;
 
   return with_flight_record(run, machine.kind, [&](FlightLanes& flight) {
     const std::unique_ptr<JobEnd> job_end = find_job_end(run);
@@ -248,7 +252,27 @@ int train(const TrainOptions& options, Communicator& world) {
     watch.expect(outlook());
     const auto must_stop = [&] { return watch.poll().stop > 0 || (job_end && job_end->is_near()); };
     const auto validate_now = [&] { return validate(loop, data->valid.get(), saver, must_stop); };
-    if (options.eval_on_start && progress.update == 0) validate_now();
+    const auto honour_stop = [&] {
+      if (const std::string problem = watch.honoured_stop(); !problem.empty()) log.warn(problem);
+    };
+    const auto stop_now = [&](const Agreed& agreed) {
+      log.stop(progress.update, agreed.ends || (job_end && job_end->is_near()) ? job_end->reason()
+                                : agreed.wanted ? "a later start of this job waits for " + options.save.folder.string()
+                                                : watch.stop_reason());
+      reporter.finish("stopped on request; " +
+                      (options.save.none ? "nothing is saved (--no-save), so the same command starts from the beginning"
+                                         : how_to_continue(options)));
+      world.barrier();
+      return options.save.none ? exit_code::failed : exit_code::stopped;
+    };
+    const auto has_missed = [&] { return data->valid && !is_validated(progress); };  // because the run stops
+    if (progress.update == 0 ? options.eval_on_start
+                             : missed.validation && every(options.validate_interval_updates, progress.update) && !all_done()) {
+      validate_now();
+      saver.save(false);  // the step exists, but may be the best one now
+      if (has_missed()) return honour_stop(), stop_now({});
+    }
+    if (missed.sample && !all_done()) sampler.run();
     while (!all_done()) {
       const UpdateScalars scalars = policy.next_update();
       reporter.before_update();
@@ -262,42 +286,38 @@ int train(const TrainOptions& options, Communicator& world) {
       batches.await();
 
       const Agreed agreed = agreement.reach(saver, batches, reporter);
-      const bool done = verdict == Verdict::done, asked = agreed.asked.save > saves_honoured, stop = agreed.asked.stop > 0;
+      const bool done = verdict == Verdict::done, asked = agreed.asked.save > saves_honoured;
+      bool stop = agreed.asked.stop > 0;
       if (done) reporter.report(agreement.computing_ns(), agreement.data_wait_ns(), agreement.largest_loss());
       watch.expect(outlook());  // requests that come later are honoured after the next update
       if (agreed.saved) saver.finish();
       lead_is_short = lead_is_short || warn_of_short_lead(run, outlook());
+      const bool validates = done && every(options.validate_interval_updates, progress.update) && !all_done() && !stop;
+      const bool validates_first = validates && options.judges() && !agreed.cannot_read;
+      const bool is_best = validates_first && validate_now();
+      stop = stop || (validates_first && has_missed());
       const bool wait = asked || stop || agreed.cannot_read;
-      const bool validates = done && every(options.validate_interval_updates, progress.update) && !all_done();
-      const bool is_best = validates && options.judges() && !stop && !agreed.cannot_read && validate_now();
       const bool is_due = agreed.due || (is_best && !options.save.keep_best.empty()) ||
                           (done && every(options.save.interval_updates, progress.update));
       const bool saves_at_end = options.judges() && all_done();  // after the last validation
       if (wait || (is_due && !saves_at_end)) saver.save(wait);
       if (agreed.cannot_read) batches.refuse();
-      std::string problem;
       if (asked && options.save.none) log.warn("a save was requested, but --no-save forbids all saves");
-      if (asked) problem = watch.honoured_save();
-      saves_honoured = agreed.asked.save;
-      if (stop) problem = watch.honoured_stop();
+      const std::string problem = asked ? watch.honoured_save() : "";
       if (!problem.empty()) log.warn(problem);
-      if (stop && !all_done()) {
-        log.stop(progress.update, agreed.ends     ? job_end->reason()
-                                  : agreed.wanted ? "a later start of this job waits for " + options.save.folder.string()
-                                                  : watch.stop_reason());
-        reporter.finish("stopped on request; " +
-                        (options.save.none ? "nothing is saved (--no-save), so the same command starts from the beginning"
-                                           : how_to_continue(options)));
-        world.barrier();
-        return options.save.none ? exit_code::failed : exit_code::stopped;
+      saves_honoured = agreed.asked.save;
+      if (validates && !options.judges()) {
+        validate_now();
+        stop = has_missed();
+        if (stop) saver.save(true);
       }
-      if (validates && !options.judges()) validate_now();
+      if (stop) honour_stop();
+      if (stop && !all_done()) return stop_now(agreed);
       if (done && every(options.sample_interval_updates, progress.update)) sampler.run();
     }
-    const bool is_validated = progress.validations && progress.validations->update == progress.update;
-    if (options.judges() && !is_validated) validate(loop, data->valid.get(), saver);
+    if (options.judges() && !is_validated(progress)) validate(loop, data->valid.get(), saver);
     saver.save(true);
-    if (!options.judges()) validate(loop, data->valid.get(), saver);
+    if (!is_validated(progress)) validate(loop, data->valid.get(), saver);
     if (const auto& valid = progress.validations; stopped_early(options, progress))
       log.say(format("stopped early: {} had no smaller loss than {:.4f}, that of update {}",
                      plural(valid->since_best, "validation"), valid->best_loss, valid->best_update));

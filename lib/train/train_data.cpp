@@ -260,8 +260,8 @@ TrainData::TrainData(const RunContext& run, const Origin& origin, const std::vec
 }
 
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
-                                                 Progress& progress, SignalWatch& watch) {
-  if (is_done(run.options, progress, nullptr)) return nullptr;
+                                                 Progress& progress, SignalWatch& watch, bool validates) {
+  if (is_done(run.options, progress, nullptr) && !validates) return nullptr;
   const std::vector<TextSet> texts = make_tokens(run, origin, machine, watch);
   const std::size_t vocab_size = origin.config.vocab_size;
   Mixture mixture = agree(run.world, [&] {

@@ -43,12 +43,12 @@ struct TrainData {
   const std::unique_ptr<const ValidData> valid;  // null: no validation
 };
 
-/// Opens the data; returns null if all updates are done, because then no data are needed. First tokenizes texts, which may take
-/// long; a request to stop that `watch` receives ends the tokenizing. The run's peak of memory is measured from the end of
-/// tokenizing, and `machine` records this. Warns of suspicious data. Collective over world. Throws CollectiveError; if the run
-/// was asked to stop, the error has the exit code of a stopped run.
+/// Opens the data; returns null if all updates are done and `validates` is false, because then no data are needed. First
+/// tokenizes texts, which may take long; a request to stop that `watch` receives ends the tokenizing. The run's peak of memory
+/// is measured from the end of tokenizing, and `machine` records this. Warns of suspicious data. Collective over world. Throws
+/// CollectiveError; if the run was asked to stop, the error has the exit code of a stopped run.
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
-                                                 Progress& progress, SignalWatch& watch);
+                                                 Progress& progress, SignalWatch& watch, bool validates);
 
 /// Returns true if --early-stopping ends the run.
 bool stopped_early(const TrainOptions& options, const Progress& progress);

@@ -5,7 +5,10 @@
 
 #include "base/format.hpp"
 #include "comm/agree.hpp"
+#include "data/open_data.hpp"
+#include "files/input_file.hpp"
 #include "train/mean_loss.hpp"
+#include "train/metrics_file.hpp"
 #include "train/model_tokenizer.hpp"
 
 namespace fsdp {
@@ -33,6 +36,31 @@ void with_chosen_weights(const LoopContext& loop, Work&& work) {
 
 }  // namespace
 
+bool is_validated(const Progress& progress) { return progress.validations && progress.validations->update == progress.update; }
+
+Missed find_missed(const RunContext& run, const Origin& origin, Progress& progress) {
+  const TrainOptions& options = run.options;
+  if (!origin.checkpoint) return {};
+  struct Found {
+    double loss = 0;
+    bool continues = false, has_data = false, has_file = false, has_loss = false, sampled = false;
+  } found;
+  agree(run.world, [&] {
+    if (run.world.rank() != 0) return;
+    found.continues = whole_path(origin.checkpoint->folder().parent_path()) == whole_path(options.save.folder);
+    found.has_data = !options.valid.empty() || valid_data_of(options.data);
+    if (!found.continues || kind_of(options.log_file) != PathKind::file) return;
+    const TakenUp there = take_up_metrics(options.log_file, {options.save.folder.string(), progress.update}, true);
+    found = {there.loss.value_or(0), true, found.has_data, true, there.loss.has_value(), there.sampled};
+  });
+  run.world.broadcast(&found, sizeof found, 0);
+  if (!found.continues) return {};
+  if (found.has_loss && !is_validated(progress)) note_validation(progress.validations, progress.update, found.loss);
+  return {.validation = found.has_data && !is_validated(progress) && !stopped_early(options, progress),
+          .sample = every(options.sample_interval_updates, progress.update) && !found.sampled,
+          .certain = found.has_file || options.judges()};
+}
+
 bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss) {
   constexpr double none = std::numeric_limits<double>::max();
   const Validations before = all.value_or(Validations{.best_loss = none});
@@ -59,7 +87,8 @@ bool validate(const LoopContext& loop, const ValidData* data, Saver& saver, cons
     throw CollectiveError(format("{}; update {} is saved", error.what(), update), error.speaker, error.all, error.exit_code);
   }
   if (!loss) {
-    loop.log.say(format("the validation after update {} is skipped, because the run stops", update));
+    loop.log.say(
+        format("the validation after update {} ends without a result, because the run stops; the next start makes it", update));
     return false;
   }
   loop.log.valid({update, *loss, data->batches.targets(), timer.seconds() * 1e3});

@@ -13,12 +13,28 @@
 
 namespace fsdp {
 
+/// Returns true if `update` is a multiple of `interval`; 0 means never.
+inline bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
+
+/// Returns true if the last validation was after the last update.
+bool is_validated(const Progress& progress);
+
+/// What is due after the update from which a run resumes. It was not made if the run was stopped or killed first.
+struct Missed {
+  bool validation = false, sample = false;
+  bool certain = false;  // no earlier start has made the validation; false: there is no metrics file that would have it
+};
+/// Compares what is due with the checkpoint and the metrics. A validation that only the metrics have is noted in `progress`: it
+/// came after the save. Nothing is due in a run that begins with a step of another folder. Collective; throws CollectiveError.
+Missed find_missed(const RunContext& run, const Origin& origin, Progress& progress);
+
 /// Notes the loss of a validation. Returns true if it is the smallest so far, which a loss that is not finite is not.
 bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss);
 
 /// Reports the mean loss over `data`, which may be null. With --use-ema, it is that of the average of the weights. Stops
-/// without a result if `stop` returns true on any rank. If the data cannot be read, saves first. Notes the result in the run's
-/// progress, and returns true if the loss is the smallest so far. Collective; throws CollectiveError.
+/// without a result if `stop` returns true on any rank; is_validated() is then false. If the data cannot be read, saves first.
+/// Notes the result in the run's progress, and returns true if the loss is the smallest so far. Collective; throws
+/// CollectiveError.
 bool validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop = {});
 
 /// The prompt of text samples.

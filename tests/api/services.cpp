@@ -19,6 +19,7 @@
 #include "data/permutation.hpp"
 #include "golden.hpp"
 #include "support.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "train/options.hpp"
 #include "train/train.hpp"
@@ -142,6 +143,32 @@ BOOST_AUTO_TEST_CASE(a_rank_without_numbers_saves_in_the_background) {
   BOOST_TEST(sharded.updates() == 3u);
   refused("validation_loss is -inf",
           [&] { sharded.save(folder, {.validation_loss = -std::numeric_limits<double>::infinity()}); });
+}
+
+BOOST_AUTO_TEST_CASE(after_a_save_that_failed_the_same_update_is_saved_again) {
+  const fs::path folder = new_folder("failed");
+  Job job;
+  for (const bool background : {true, false}) {
+    const fs::path to = folder / (background ? "background" : "at-once");
+    FullyShardedDataParallel model(job, small_model(), options_of(background));
+    model.step(1e-2, fill);
+    const auto save = [&] {
+      const fs::path step = model.save(to, {.validation_loss = 2});
+      model.finish_save();
+      return step;
+    };
+    for (int time = 0; time < 2; ++time) {
+      const fsdp::test::FileSizeLimit disk_full(1000);
+      refused("could not be written", save);
+    }
+    BOOST_TEST(latest_update(to).value_or(0) == 0u);
+    const fs::path step = save();
+    world().barrier();
+    BOOST_TEST(fs::exists(step / "complete.json"));
+    BOOST_TEST(fs::read_symlink(to / "best") == step.filename());
+    BOOST_TEST(CheckpointReader::open(step)->header().progress.validations->since_best == 0u);
+    BOOST_TEST(model.save(to) == step);  // it is saved already
+  }
 }
 
 BOOST_AUTO_TEST_CASE(old_steps_are_removed_and_the_best_is_kept) {

@@ -296,6 +296,18 @@ BOOST_AUTO_TEST_CASE(a_step_under_the_name_of_another_is_refused_by_name) {
   BOOST_TEST(CheckpointReader::open(folder / "best")->header().progress.update == 100u);
 }
 
+// A run moves the link `best` while others read the step that it named.
+BOOST_AUTO_TEST_CASE(a_link_is_resolved_once) {
+  const TemporaryFolder folder;
+  const fs::path step = save(folder.path(), Run{});
+  fs::create_directory_symlink(step.filename(), folder / "best");
+  fs::create_directory_symlink("best", folder / "other");
+  const auto reader = open_checkpoint(folder / "other");
+  BOOST_TEST(reader->folder() == step);
+  fs::remove(folder / "best");
+  reader->verify(0, 1);
+}
+
 BOOST_AUTO_TEST_CASE(files_of_the_users_in_a_step_stay) {
   const TemporaryFolder folder;
   Run run;

@@ -10,7 +10,8 @@
 //   FSDP_FAULT_AT     the number of the chosen call, from 1; 0: none
 //   FSDP_FAULT_TIMES  the number of chosen calls from that one on; 1 if it is not set
 //   FSDP_FAULT_DO     kill (the process dies instead of making the call, or after half of a write), stop (SIGSTOP before the
-//                     call), ENOSPC, EIO or EROFS (the call fails), wait (the call is made a tenth of a second later)
+//                     call), ask (SIGUSR1 before the call, by which a run saves and stops), ENOSPC, EIO or EROFS (the call
+//                     fails), wait (the call is made a tenth of a second later)
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -93,6 +94,7 @@ Fault count(const char* kind, const std::string& path) {
   if (!due) return Fault::none;
   if (s.what == "wait") return usleep(100'000), Fault::none;
   if (s.what == "stop") return raise(SIGSTOP), Fault::none;
+  if (s.what == "ask") return ::kill(getpid(), SIGUSR1), Fault::none;
   if (s.what == "kill") return Fault::death;
   errno = s.what == "ENOSPC" ? ENOSPC : s.what == "EROFS" ? EROFS : EIO;
   return Fault::error;

@@ -98,6 +98,31 @@ BOOST_AUTO_TEST_CASE(what_is_done_again_becomes_lost_in_place) {
   BOOST_TEST(again.before.lost_s == 2);
 }
 
+BOOST_AUTO_TEST_CASE(what_was_made_after_the_last_update_is_known) {
+  const TemporaryFolder folder;
+  Lines lines;
+  lines.start(100, "a");
+  lines.add({{"type", "valid"}, {"step", 0}, {"loss", 5.5}});
+  lines.train(1, 4);
+  lines.add({{"type", "valid"}, {"step", 4}, {"loss", 4.5}});
+  lines.start(110, "a");
+  lines.add({{"type", "sample"}, {"step", 4}});
+  lines.train(5, 6);
+  lines.add({{"type", "sample"}, {"step", 6}});
+  write_file(folder / "m", lines.text);
+  const TakenUp at_6 = take_up_metrics(folder / "m", {"a", 6, 0, 120}, true);
+  BOOST_TEST(!at_6.loss);
+  BOOST_TEST(at_6.sampled);
+  const TakenUp at_4 = take_up_metrics(folder / "m", {"a", 4, 0, 120}, true);
+  BOOST_TEST(at_4.loss.value_or(0) == 4.5);
+  BOOST_TEST(at_4.sampled);
+  BOOST_TEST(!take_up_metrics(folder / "m", {"b", 4, 0, 120}, true).loss);
+  BOOST_TEST(read_file(folder / "m") == lines.text);  // it was only looked at
+  const TakenUp at_0 = take_up_metrics(folder / "m", {"a", 0, 0, 120});
+  BOOST_TEST(!at_0.loss);
+  BOOST_TEST(types_of(read_file(folder / "m")) == "|llllll|llll");  // with the validation before the first update
+}
+
 BOOST_AUTO_TEST_CASE(going_back_beyond_the_last_start_moves_time_from_useful_to_lost) {
   const TemporaryFolder folder;
   Lines lines;
