@@ -131,6 +131,21 @@ std::string describe_run(const CheckpointReader& reader) {
       fmt::join(reader.states(), ", "), validations, of_user, h.version);
 }
 
+/// The entries of two models' configurations that differ: "rms_norm_eps: 1e-05 and 1e-06".
+std::vector<std::string> config_differences(const TensorSource& a, const TensorSource& b) {
+  const nlohmann::json of_a = a.model().to_json(), of_b = b.model().to_json();
+  nlohmann::json all = of_a;
+  all.update(of_b);
+  std::vector<std::string> differences;
+  const auto text = [](const nlohmann::json& config, const std::string& key) {
+    return config.contains(key) ? json_excerpt(config[key]) : "nothing";
+  };
+  for (const auto& [key, value] : all.items())
+    if (key != "parameters" && text(of_a, key) != text(of_b, key))
+      differences.push_back(format("{}: {} and {}", key, text(of_a, key), text(of_b, key)));
+  return differences;
+}
+
 int show_difference(const TensorSource& a, const TensorSource& b, const Command& command) {
   std::vector<TensorDifference> all;
   with_progress("comparing", [&](const ByteProgress& progress) { all = compare_tensors(a, b, progress); });
@@ -147,6 +162,7 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
                       d.why});
   }
   json["different"] = different;
+  json["config"] = config_differences(a, b);
   const int code = different == 0 ? exit_code::done : exit_code::failed;
   if (command.json) {
     print_to(stdout, "{}\n", json_text(json));
@@ -157,6 +173,8 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
     print_to(stdout, "the parameters, {} tensors, are the same, bit for bit\n", all.size());
   else
     print_to(stdout, "{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size());
+  for (const nlohmann::json& difference : json["config"])
+    print_to(stdout, "the configurations differ in {}\n", difference.get<std::string>());
   return code;
 }
 
