@@ -402,7 +402,15 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& c
   const std::unique_ptr<TextPieces> pieces = open_pieces(from, behind_cut, end);
   show(static_cast<double>(from));
   TextPiece piece;
-  while (pieces->next(piece)) {
+  const auto next = [&] {
+    try {
+      return pieces->next(piece);
+    } catch (const UserError&) {
+      encoder.finish();  // an error of an earlier row comes first, with any number of threads
+      throw;
+    }
+  };
+  while (next()) {
     if (output_.is_text)
       if (const std::size_t zero = piece.text.find('\0', piece.cut); zero != std::string::npos && output_.json_field.empty())
         throw UserError(

@@ -212,7 +212,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
   refused(train_on("train --mask valid.mask"), "a mask has one number for each token");
   refused(train_on("train --mask train"), "a mask has 1 for tokens that count");
   refused(train_on("t.bin --mask t.mask.bin"), "name the token that ends them by --eos-token-id");
-  write_file(folder / "bad.jsonl", R"({"messages":[{"role":"user","content":"a"}]})"
+  write_file(folder / "bad.jsonl", R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"
                                    "\n"
                                    R"({"text":"b"})"
                                    "\n");
