@@ -129,6 +129,10 @@ class NodeTexts {
         .save_interval_s = 0};
     agree(world, [&] {
       texts = texts_in(options.data, Split::valid);
+      try_opening(options.data, Split::valid);
+      if (texts.empty() && options.chat)
+        throw UserError(
+            "--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
       if (texts.empty()) return;
       const std::size_t vocab_size = reading.vocab_size = source.config().vocab_size;
       reading.tokenizer = name_of_model_tokenizer(options.tokenizer, folder_beside(source, options.model), vocab_size);
@@ -136,7 +140,6 @@ class NodeTexts {
         throw UserError(format(
             "'{}' is text, but {}, a model with {} tokens, has no tokenizer next to it (text needs one); give --tokenizer",
             texts.front().name, source.description(), vocab_size));
-      try_opening(options.data, Split::valid);
       open_masks(options.mask);
     });
     if (world.max(texts.size()) == 0) return;
@@ -184,6 +187,10 @@ class LossReport {
       const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
       samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},
                        open_masks(options.mask));
+      if (world.rank() == 0)
+        report_counts(
+            samples_->counts(), samples_->tokens().name(),
+            [](const std::string& line) { print_to(stderr, "{}\n", wrapped(printable(line))); }, print_warning);
       batches_.emplace(*samples_, BatchCut{batch_size(), T, 1, world.rank(), world.size()}, vocab_size);
     });
   }

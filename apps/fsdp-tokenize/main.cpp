@@ -330,6 +330,8 @@ int tokenize(const TokenizeOptions& options) {
        .format = options.format,
        .shard_tokens = options.shard_size,
        .end_of_text = options.append_eos ? end_of_text(*tokenizer, options) : std::nullopt,
+       .end_tokens =
+           options.chat ? end_tokens_beside(folder_of_tokenizer(options.tokenizer), *tokenizer) : std::vector<TokenId>(),
        .json_field = json_field,
        .conversations = options.chat ? ConversationReader([&](const nlohmann::ordered_json& record, std::string& problem) {
          return chat.read(record, problem);
@@ -339,7 +341,7 @@ int tokenize(const TokenizeOptions& options) {
        .own_tokenizer = options.train_bpe > 0,
        .skip_invalid = options.skip_invalid,
        .is_text = tokenizer->needs_utf8()});
-  const TokenizeResult done = job.run();
+  TokenizeResult done = job.run();
   for (const WrittenFile& file : done.train)
     print_to(stdout, "{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());
   for (const WrittenFile& file : done.valid)
@@ -352,7 +354,10 @@ int tokenize(const TokenizeOptions& options) {
       if (options.chat && masks->empty())
         print_to(stdout, "{}: its dataset loss_mask has 1 for tokens of answers, 0 for others\n", file.path.string());
   if (options.format->has_shards) warn_of_earlier_files(options, done);
-  print_warnings(chat.warnings());
+  done.train_counts.warnings = chat.warnings();
+  const auto say = [](const std::string& line) { print_to(stdout, "{}\n", wrapped(printable(line))); };
+  report_counts(done.train_counts, options.out.string(), say, print_warning);
+  if (holds_out) report_counts(done.valid_counts, options.valid_out.string(), say, print_warning);
   return exit_code::done;
 }
 

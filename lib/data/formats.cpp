@@ -41,6 +41,7 @@ bool looks_like_text(std::string_view beginning) {
 std::optional<UserError> of_known_kind(const fs::path& path, std::string_view beginning) {
   constexpr const char* write_tokens =
       "write its tokens to a token file as \"Tokens\" in docs/running.md shows, or its text in UTF-8";
+  constexpr const char* write_rows = "write its rows as JSON lines: datasets.Dataset.from_file(FILE).to_json(\"FILE.jsonl\")";
   struct Kind {
     std::string_view signature;
     const char *name, *advice;
@@ -50,9 +51,14 @@ std::optional<UserError> of_known_kind(const fs::path& path, std::string_view be
       {"TNTIDX", "the index of an old data set of fairseq; of its implementations only mmap is read", write_tokens},
       {"\x1f\x8b", "compressed by gzip", "unpack it with gzip -dk"},
       {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with zstd -d"},
+      {"\xfd"
+       "7zXZ",
+       "compressed by xz", "unpack it with xz -dk"},
+      {"BZh91AY", "compressed by bzip2", "unpack it with bzip2 -dk"},
       {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make", write_tokens},
-      {"PAR1", "a Parquet file", write_tokens},
-      {"ARROW1", "an Arrow file", write_tokens},
+      {"PAR1", "a Parquet file", "write its rows as JSON lines: datasets.Dataset.from_parquet(FILE).to_json(\"FILE.jsonl\")"},
+      {"ARROW1", "an Arrow file", write_rows},
+      {"\xff\xff\xff\xff", "an Arrow file of datasets, or another binary file", write_rows},
       {"%PDF", "a PDF document", "give its text in UTF-8"}};
   using namespace std::string_view_literals;
   for (const auto& [mark, name] :  // UTF-32 first, because its mark begins like that of UTF-16
@@ -146,7 +152,7 @@ void require_no_known_kind(const fs::path& name, std::string_view beginning, boo
 std::unique_ptr<Tokens> open_token_file(const fs::path& name) {
   const fs::path path = file_named(name);
   const std::string beginning = beginning_of(path);
-  if (beginning.empty()) throw unusable_tokens(path, "it is empty");
+  if (beginning.empty()) throw unusable_tokens(path, "it is empty, so it is no text either");
   for (const TokenFormat* format : rows())
     if (format->recognises(path, beginning)) return format->open(path);
   throw of_another_kind(path, beginning);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "base/error.hpp"
@@ -55,6 +56,7 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
   else if (has_places())
     find_places();
   if (mask_ || cut.positions) count_targets();
+  count_rows();
   if (!cut.positions || cut.end_of_document) documents_ = {};
 }
 
@@ -111,6 +113,33 @@ void Samples::count_targets() {
   if (mask_ && places_.empty())
     throw UserError(
         format("{} lets no token count in the loss (it is 0 for every target); give another mask, or none", mask_->name()));
+}
+
+/// Counts rows, and the targets that are predicted without the beginning of their row.
+void Samples::count_rows() {
+  counts_ = tokens_->counts();
+  counts_.tokens = tokens_->size(), counts_.targets = targets_;
+  counts_.sequences = count(), counts_.positions = counts_.sequences * cut_.T;
+  const std::vector<std::uint64_t> rows =
+      documents_.empty() && mask_ && tokens_->has_documents() ? tokens_->documents() : documents_;
+  if (counts_.rows == 0) counts_.rows = rows.size();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::uint64_t end = i + 1 < rows.size() ? rows[i + 1] : tokens_->size(), length = end - rows[i];
+    counts_.longest_row = std::max(counts_.longest_row, length);
+    const std::uint64_t next_sequence = cut_.mode == BreakMode::none ? (rows[i] / cut_.T + 1) * cut_.T : rows[i] + cut_.T;
+    counts_.cut_rows += next_sequence + 1 < end;
+  }
+  if (!has_places()) counts_.padding = counts_.positions - targets_;
+  std::vector<std::uint32_t> counted(std::min<std::uint64_t>(cut_.T, tokens_->size()));
+  for (const Place& place : places_) {
+    counts_.padding += cut_.T - place.targets;
+    const auto next = std::lower_bound(rows.begin(), rows.end(), place.begin);
+    if (rows.empty() || (next != rows.end() && *next == place.begin)) continue;
+    const std::uint64_t end = std::min(next == rows.end() ? tokens_->size() : *next, place.begin + place.targets + 1);
+    const auto here = std::span(counted).first(end - place.begin - 1);
+    read_counts(place.begin + 1, here);
+    counts_.late_targets += std::accumulate(here.begin(), here.end(), std::uint64_t{0});
+  }
 }
 
 void Samples::read_counts(std::uint64_t begin, std::span<std::uint32_t> out) const {

@@ -75,6 +75,8 @@ class Samples {
   const Tokens* mask() const { return mask_.get(); }
   /// The number of documents; 0 if the cut does not depend on documents.
   std::uint64_t documents() const { return document_count_; }
+  /// What the data have, and how they are cut. If no sequence depends on documents or a mask, rows are not known to be cut.
+  const DataCounts& counts() const { return counts_; }
   /// documents_sum() is a checksum of where documents begin, and mask_sum() one of the mask's counts; 0 if there are none.
   std::uint64_t documents_sum() const { return documents_sum_; }
   std::uint64_t mask_sum() const { return mask_sum_; }
@@ -84,6 +86,7 @@ class Samples {
   void find_places();
   void find_places_by_documents();
   void count_targets();
+  void count_rows();
   void find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const;
 
   std::unique_ptr<const Tokens> tokens_, mask_;  // mask_ is null if all targets count
@@ -92,6 +95,7 @@ class Samples {
   std::vector<std::uint64_t> documents_;  // where documents begin; only if positions are needed and no token ends documents
   std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;
   bool leaves_out_ = false;
+  DataCounts counts_;
 };
 
 }  // namespace fsdp

@@ -109,6 +109,7 @@ class TokenMaker {
     std::optional<ChatReader> chat;
     if (reading_.chat) {
       chat.emplace(folder_of_tokenizer(reading_.tokenizer), *tokenizer_);
+      output.end_tokens = end_tokens_beside(folder_of_tokenizer(reading_.tokenizer), *tokenizer_);
       output.conversations = [&](const nlohmann::ordered_json& record, std::string& problem) {
         return with_end(chat->read(record, problem));
       };
@@ -125,9 +126,9 @@ class TokenMaker {
     notes.compare_tokenizer(tokenizer_sum_);
     print_line(
         format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why));
-    const std::uint64_t tokens = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run().train.front().tokens;
-    if (chat)
-      for (const std::string& warning : chat->warnings()) reading_.warn(warning);
+    TokenizeResult made = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run();
+    const std::uint64_t tokens = made.train.front().tokens;
+    if (chat) made.train_counts.warnings = chat->warnings();
     FileSum sum;
     with_progress("checksum of the tokens", [&](const auto& progress) {
       const std::size_t all = size_of_file(with(stem, ".bin")).value_or(0);
@@ -137,6 +138,7 @@ class TokenMaker {
     nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
                                    {"tokens", tokens},         {"bytes", sum.bytes},
                                    {"checksum", sum.checksum}, {"index_checksum", sum_file(with(stem, ".idx")).checksum}};
+    note["counts"] = to_json(made.train_counts);
     if (chat) note["mask_checksum"] = sum_file(with(stem, ".mask.bin")).checksum;
     write_text_file_durably(with(stem, ".json"), seal_json(note));
     require_tokens_of_model(text, stem);
@@ -148,7 +150,7 @@ class TokenMaker {
   ChatText with_end(ChatText text) const {
     if (const auto end = find_end_of_text(*tokenizer_); end && text.ends_open && !text.answers.empty()) {
       text.text += tokenizer_->spelling(*end);
-      text.answers.back().end = text.text.size();
+      text.answers.back().end = text.answer_ends.back() = text.text.size();
       text.ends_open = false;
     }
     return text;
@@ -210,22 +212,27 @@ class TokenMaker {
 class TokensOfText : public Tokens {
  public:
   /// `mask` is the path of the mask; empty if there is none.
-  TokensOfText(const std::string& text, std::unique_ptr<const Tokens> tokens, fs::path mask)
-      : name_(format("'{}'", text)), tokens_(std::move(tokens)), mask_(std::move(mask)) {}
+  TokensOfText(const std::string& text, std::unique_ptr<const Tokens> tokens, fs::path mask, DataCounts counts)
+      : text_(text), tokens_(std::move(tokens)), mask_(std::move(mask)), counts_(std::move(counts)) {}
 
   std::uint64_t size() const override { return tokens_->size(); }
   void read(std::uint64_t begin, std::span<std::uint32_t> out) const override { tokens_->read(begin, out); }
-  std::string name() const override { return name_; }
+  std::string name() const override { return format("'{}'", text_); }
   std::uint64_t largest_possible() const override { return tokens_->largest_possible(); }
   bool has_documents() const override { return tokens_->has_documents(); }
   std::vector<std::uint64_t> documents() const override { return tokens_->documents(); }
-  std::unique_ptr<Tokens> mask() const override { return mask_.empty() ? nullptr : open_token_file(mask_); }
+  std::unique_ptr<Tokens> mask() const override {
+    if (mask_.empty()) return nullptr;
+    return std::make_unique<TokensOfText>(text_, open_token_file(mask_), "", DataCounts());
+  }
+  DataCounts counts() const override { return counts_; }
   void check(std::size_t part, std::size_t parts) const override { tokens_->check(part, parts); }
 
  private:
-  std::string name_;
+  std::string text_;
   std::unique_ptr<const Tokens> tokens_;
   fs::path mask_;
+  DataCounts counts_;
 };
 
 }  // namespace
@@ -248,8 +255,10 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const fs::path& folder) {
   const fs::path stem = stem_of(text, folder);
   const nlohmann::json note = read_note(stem);
-  return std::make_unique<TokensOfText>(text.name, open_token_file(with(stem, ".bin")),
-                                        note.is_object() && note.contains("mask_checksum") ? with(stem, ".mask.bin") : "");
+  return std::make_unique<TokensOfText>(
+      text.name, open_token_file(with(stem, ".bin")),
+      note.is_object() && note.contains("mask_checksum") ? with(stem, ".mask.bin") : "",
+      note.is_object() ? counts_of_json(note.value("counts", nlohmann::json())) : DataCounts());
 }
 
 std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const fs::path& folder) {

@@ -93,11 +93,23 @@ std::optional<std::string> JsonPieces::read(TextPiece& piece) {
   if (!problem_.empty()) return std::nullopt;
   piece.is_conversation = true;
   piece.answers = std::move(chat.answers);
+  piece.answer_ends = std::move(chat.answer_ends);
+  piece.counts += chat.counts;
   piece.ends_open = chat.ends_open;
   return std::move(chat.text);
 }
 
+/// If the record has a common form that is not read, returns what it is and how to write it.
+std::string JsonPieces::form() const {
+  std::string none;
+  return known_form(read_json_in_order(records_.record(), none));
+}
+
 void JsonPieces::fail() const {
+  if (const std::string known = form(); !known.empty())
+    throw UserError(
+        format("{} is {}{}", records_.place(), known,
+               conversations_ ? "" : ", and read it by `conversations`; or name the field of a text by `field of JSON`"));
   if (conversations_)
     throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
                            records_.place(), problem_));
@@ -114,23 +126,30 @@ void JsonPieces::fail() const {
 }
 
 bool JsonPieces::next(TextPiece& piece) {
-  piece.skipped = 0;
+  piece.counts = {};
   piece.cut = 0;
   while (records_.next()) {
     std::optional<std::string> text = read(piece);
     if (!text && !skip_invalid_) fail();
     if (!text) {
-      if (piece.skipped++ == 0) piece.first_skipped = records_.begin();
+      ++piece.counts.skipped;
+      if (!std::exchange(has_skipped_, true)) {
+        const std::string known = form();
+        piece.counts.first_skipped =
+            known.empty() ? format("{}: {}", records_.place(), problem_) : format("{}, which is {}", records_.place(), known);
+      }
       continue;
     }
+    piece.begin = records_.begin();
     piece.text = std::move(*text);
     piece.end = records_.end();
     piece.ends_document = true;
     return true;
   }
-  if (piece.skipped == 0) return false;
+  if (piece.counts.skipped == 0) return false;
   piece.text.clear();  // an empty piece reports the records that were skipped at the end of the text
   piece.answers.clear();
+  piece.is_conversation = false;
   piece.replaced = 0;
   piece.end = records_.end();
   piece.ends_document = false;
@@ -216,8 +235,9 @@ void TokenizeJob::open_writers() {
       tokens_ = found.at("tokens").get<std::uint64_t>();
       replaced_ = found.at("replaced").get<std::uint64_t>();
       first_replaced_ = found.at("first_replaced").get<std::uint64_t>();
-      skipped_ = found.at("skipped").get<std::uint64_t>();
-      first_skipped_ = found.at("first_skipped").get<std::uint64_t>();
+      train_counts_ = counts_of_json(found.at("train_counts"));
+      valid_counts_ = counts_of_json(found.at("valid_counts"));
+      row_ = found.at("row").get<std::uint64_t>();
       train_ = open(output_.out, "train");
       if (tail_) valid_ = open(output_.valid_out, "valid");
       print_to(stderr, "resuming after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
@@ -228,7 +248,8 @@ void TokenizeJob::open_writers() {
     } catch (const nlohmann::json::exception&) {
       notes_.start_anew("its notes are damaged");
     }
-    at_ = tokens_ = replaced_ = first_replaced_ = skipped_ = first_skipped_ = 0;
+    at_ = tokens_ = replaced_ = first_replaced_ = row_ = 0;
+    train_counts_ = valid_counts_ = {};
     for (auto* const writer : {&train_mask_, &valid_mask_, &train_, &valid_}) writer->reset();
   }
   train_ = open(output_.out, "train");
@@ -252,21 +273,25 @@ TokenizeResult TokenizeJob::run() {
 
 TokenizeResult TokenizeJob::run_parts() {
   open_writers();
-  const auto require_tokens = [&](std::uint64_t before, const char* what) {
+  const auto require_tokens = [&](std::uint64_t before, const char* what, const DataCounts& counts) {
+    if (tokens_ == before && counts.skipped > 0)
+      throw UserError(format("{} has no row that can be used (all {} are left out; the first is {}); correct them", what,
+                             counts.skipped, counts.first_skipped));
     if (tokens_ == before)
       throw UserError(format("{} has no tokens (it is empty, or has only empty lines and documents); use more text", what));
   };
   if (!tail_ || at_ < *tail_) {
-    run_part(*train_, train_mask_.get(), 0, tail_);
-    require_tokens(0, tail_ ? "the text without its held-out part" : "the text");
+    run_part(*train_, train_mask_.get(), train_counts_, 0, tail_);
+    require_tokens(0, tail_ ? "the text without its held-out part" : "the text", train_counts_);
   }
   if (tail_) {
     const bool is_begun = at_ > *tail_;
     const std::uint64_t before = tokens_;
-    run_part(*valid_, valid_mask_.get(), *tail_, std::nullopt);
-    if (!is_begun) require_tokens(before, "the held-out part of the text");
+    run_part(*valid_, valid_mask_.get(), valid_counts_, *tail_, std::nullopt);
+    if (!is_begun) require_tokens(before, "the held-out part of the text", valid_counts_);
   }
   TokenizeResult done;
+  done.train_counts = train_counts_, done.valid_counts = valid_counts_;
   if (train_mask_) done.train_mask = train_mask_->finish();
   if (valid_mask_) done.valid_mask = valid_mask_->finish();
   done.train = train_->finish();
@@ -286,7 +311,67 @@ std::filesystem::path mask_path(const std::filesystem::path& tokens) {
   return tokens.parent_path() / (tokens.stem().string() + ".mask" + tokens.extension().string());
 }
 
-void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end) {
+/// Ends the targets of each answer with a token at which generation ends, if one follows the answer. Counts other answers that
+/// do not end with such a token.
+void TokenizeJob::end_answers(EncodedPiece& piece) const {
+  const auto ends = [&](TokenId id) {
+    return id == output_.end_of_text ||
+           std::find(output_.end_tokens.begin(), output_.end_tokens.end(), id) != output_.end_tokens.end();
+  };
+  const auto is_blank = [&](TokenId id) {
+    const std::string text = tokenizer_.decode({id});
+    return !text.empty() && text.find_first_not_of(" \t\r\n") == text.npos;
+  };
+  for (const std::size_t end : piece.answer_ends) {
+    if (end > 0 && piece.mask[end - 1] == 1 && ends(piece.ids[end - 1])) continue;
+    std::size_t next = end;
+    while (next < piece.ids.size() && is_blank(piece.ids[next])) ++next;
+    if (next < piece.ids.size() && ends(piece.ids[next])) {
+      for (std::size_t i = end; i <= next; ++i) piece.mask[i] = 1;
+    } else if (piece.counts.unended_answers++ == 0) {
+      const std::size_t first = end - std::min<std::size_t>(end, 8);
+      const auto part = [](const std::vector<TokenId>& all, std::size_t at, std::size_t n) {
+        return std::span(all).subspan(at, std::min(n, all.size() - at));
+      };
+      piece.counts.unended = format(
+          "'{}'", shown_tokens(tokenizer_, part(piece.ids, first, end - first + 2), part(piece.mask, first, end - first + 2)));
+    }
+  }
+}
+
+/// Counts a piece that was tokenized. Returns false for a conversation without a target that is left out. Throws UserError for
+/// one that is not left out.
+bool TokenizeJob::count(EncodedPiece& piece, DataCounts& counts) {
+  if (!piece.answer_ends.empty()) end_answers(piece);
+  const auto targets = std::count(piece.mask.begin(), piece.mask.end(), TokenId{1});
+  if (output_.conversations && piece.ends_document && targets == 0) {
+    const std::string why = why_no_target(piece.counts);
+    if (!output_.skip_invalid)
+      throw UserError(format("{} has no target ({}); correct it, or leave such lines out by `skipping of lines`",
+                             text_.place_of_line(piece.begin), why));
+    if (counts.first_skipped.empty() && piece.counts.skipped == 0)
+      piece.counts.first_skipped = format("{}: {}", text_.place_of_line(piece.begin), why);
+    ++piece.counts.skipped, ++piece.counts.without_target;
+    piece.counts.answers = piece.counts.empty_answers = piece.counts.unended_answers = 0;
+    piece.counts.unended.clear();
+    counts += piece.counts;
+    return false;
+  }
+  if (counts.first_row.empty() && !piece.ids.empty()) counts.first_row = shown_tokens(tokenizer_, piece.ids, piece.mask);
+  row_ += piece.ids.size();
+  if (piece.ends_document) {
+    piece.counts.rows = 1;
+    piece.counts.conversations = output_.conversations ? 1 : 0;
+    piece.counts.longest_row = std::exchange(row_, 0);
+  }
+  piece.counts.tokens = piece.ids.size();
+  piece.counts.targets = output_.conversations ? static_cast<std::uint64_t>(targets) : piece.ids.size();
+  counts += piece.counts;
+  return true;
+}
+
+void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& counts, std::uint64_t begin,
+                           std::optional<std::uint64_t> end) {
   const bool documents = texts_are_documents();
   const std::uint64_t from = std::max(begin, at_);
   std::optional<double> all;
@@ -298,18 +383,18 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
   ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
     if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;
     replaced_ += piece.replaced;
-    if (piece.skipped > 0 && skipped_ == 0) first_skipped_ = piece.first_skipped;
-    skipped_ += piece.skipped;
     if (piece.ends_document && output_.end_of_text) {
       piece.ids.push_back(*output_.end_of_text);
       piece.mask.push_back(piece.ends_open ? 1 : 0);
     }
-    writer.add(piece.ids);
-    if (mask) mask->add(piece.mask);
-    if (piece.ends_document) writer.end_document();
-    if (piece.ends_document && mask) mask->end_document();
+    if (count(piece, counts)) {
+      writer.add(piece.ids);
+      if (mask) mask->add(piece.mask);
+      if (piece.ends_document) writer.end_document();
+      if (piece.ends_document && mask) mask->end_document();
+      tokens_ += piece.ids.size();
+    }
     at_ = piece.end;
-    tokens_ += piece.ids.size();
     show(static_cast<double>(at_));
     if (notes_.due()) save();
   });
@@ -317,7 +402,15 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t
   const std::unique_ptr<TextPieces> pieces = open_pieces(from, behind_cut, end);
   show(static_cast<double>(from));
   TextPiece piece;
-  while (pieces->next(piece)) {
+  const auto next = [&] {
+    try {
+      return pieces->next(piece);
+    } catch (const UserError&) {
+      encoder.finish();  // an error of an earlier row comes first, with any number of threads
+      throw;
+    }
+  };
+  while (next()) {
     if (output_.is_text)
       if (const std::size_t zero = piece.text.find('\0', piece.cut); zero != std::string::npos && output_.json_field.empty())
         throw UserError(
@@ -341,8 +434,9 @@ void TokenizeJob::save() {
                              {"tokens", tokens_},
                              {"replaced", replaced_},
                              {"first_replaced", first_replaced_},
-                             {"skipped", skipped_},
-                             {"first_skipped", first_skipped_}};
+                             {"row", row_},
+                             {"train_counts", to_json(train_counts_)},
+                             {"valid_counts", to_json(valid_counts_)}};
   for (const auto& [name, writer] : {std::pair{"train", train_.get()},
                                      {"valid", valid_.get()},
                                      {"train_mask", train_mask_.get()},
@@ -359,9 +453,6 @@ void TokenizeJob::warn_of_text() const {
         "the text has {} places that are not UTF-8, or in JSON half of a surrogate pair such as \\ud800 (the first is after "
         "{} bytes); each is read as U+FFFD, as in other programs; check if the text is damaged or in another encoding",
         replaced_, first_replaced_));
-  if (skipped_ > 0)
-    output_.warn(format("{} lines were left out, because they have no text that can be used; the first begins at byte {}",
-                        skipped_, first_skipped_));
 }
 
 }  // namespace fsdp

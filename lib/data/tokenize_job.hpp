@@ -72,12 +72,13 @@ class JsonPieces : public TextPieces {
 
  private:
   std::optional<std::string> read(TextPiece& piece);
+  std::string form() const;
   [[noreturn]] void fail() const;
 
   JsonRecords records_;
   std::string field_;
   ConversationReader conversations_;
-  bool skip_invalid_;
+  bool skip_invalid_, has_skipped_ = false;
   std::string problem_;
 };
 
@@ -124,6 +125,7 @@ struct TokenizeJobOptions {
   const TokenFormat* format = token_formats().front();
   std::uint64_t shard_tokens = most_llmc_tokens;  // largest number of tokens per file, for llm.c's format
   std::optional<TokenId> end_of_text = {};        // appended to each document
+  std::vector<TokenId> end_tokens = {};           // the tokens at which generation ends, besides end_of_text
   bool documents = false;       // if true, or if end_of_text is set, each plain text is a document; else all texts are one
   std::string json_field = {};  // the field with the text, for JSON; empty for plain text
   ConversationReader conversations = nullptr;  // set if JSON records are conversations; masks are then written, too
@@ -142,6 +144,7 @@ struct TokenizingStopped : RunError {
 
 struct TokenizeResult {
   std::vector<WrittenFile> train, valid, train_mask, valid_mask;
+  DataCounts train_counts, valid_counts;
 };
 
 /// The path of a separate mask file: NAME.mask.bin for NAME.bin.
@@ -159,7 +162,10 @@ class TokenizeJob {
   TokenizeResult run_parts();
   void open_writers();
   std::unique_ptr<TextPieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
-  void run_part(TokenWriter& writer, TokenWriter* mask, std::uint64_t begin, std::optional<std::uint64_t> end);
+  void run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& counts, std::uint64_t begin,
+                std::optional<std::uint64_t> end);
+  bool count(EncodedPiece& piece, DataCounts& counts);
+  void end_answers(EncodedPiece& piece) const;
   void save();
   bool texts_are_documents() const { return output_.documents || output_.end_of_text; }
   void warn_of_text() const;
@@ -174,7 +180,8 @@ class TokenizeJob {
   std::uint64_t at_ = 0;  // the text up to this offset is tokenized, and the writers have its tokens
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;
-  std::uint64_t skipped_ = 0, first_skipped_ = 0;  // JSON records that were left out
+  DataCounts train_counts_, valid_counts_;
+  std::uint64_t row_ = 0;  // tokens of the document that has begun
 };
 
 }  // namespace fsdp

@@ -130,6 +130,11 @@ class JoinedTokens : public Tokens {
           name(), masks.size(), parts_.size() - masks.size()));
     return std::make_unique<JoinedTokens>(std::move(masks));
   }
+  DataCounts counts() const override {
+    DataCounts all;
+    for (const auto& part : parts_) all += part->counts();
+    return all;
+  }
   std::string unread() const override {
     std::string first;
     std::size_t others = 0;

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "text/data_counts.hpp"
+
 namespace fsdp {
 
 /// A value that is no token in any vocabulary.
@@ -40,6 +42,8 @@ class Tokens {
   virtual std::vector<std::uint64_t> documents() const { return {}; }
   /// The loss mask, which has 1 for each token that counts in the loss, and 0 for the others. Null if the data have no mask.
   virtual std::unique_ptr<Tokens> mask() const { return nullptr; }
+  /// What is known of the rows from the time when they became tokens; the other counts are 0.
+  virtual DataCounts counts() const { return {}; }
   /// A warning about contents of the files that are not used; empty if all contents are used.
   virtual std::string unread() const { return ""; }
   /// Checks contents that must be read completely, such as a long index. The ranks of a job share this work: each call checks

@@ -188,6 +188,7 @@ class Page {
     saves();
     stragglers();
     flights();
+    data();
     samples();
     options();
     return format(
@@ -758,6 +759,28 @@ class Page {
       if (!parts_.flights[i].empty())
         out += heading(runs_[i]) + format("<pre class=\"table\">{}</pre>\n", escaped(parts_.flights[i]));
     section("flight", "What the ranks did last", out);
+  }
+
+  /// What the data of the newest start have.
+  void data() {
+    std::vector<Cells> rows = {{"data", "for", "rows", "left out", "answers", "tokens", "in the loss", "longest row",
+                                "sequences", "padding", "cut rows"}};
+    std::string first_rows;
+    for (const Run& run : runs_) {
+      const auto sets = run.starts.back().line.find("data");
+      if (sets == run.starts.back().line.end() || !sets->is_array()) continue;
+      for (const json& set : *sets) {
+        const auto count = [&](const char* key) {
+          return known(number_at(set, key), [](double x) { return format("{}", whole_number(x)); });
+        };
+        rows.push_back({prefix(run) + text_at(set, "name"), text_at(set, "split"), count("rows"), count("skipped"),
+                        count("answers"), count("tokens"), count("targets"), count("longest_row"), count("sequences"),
+                        count("padding"), count("cut_rows")});
+        if (const std::string first = text_at(set, "first_row"); !first.empty())
+          first_rows += format("<h4>{} begins</h4><pre>{}</pre>\n", escaped(rows.back()[0]), escaped(first));
+      }
+    }
+    section("data", "Data", rows.size() > 1 ? table(rows) + first_rows : "");
   }
 
   void samples() {

@@ -127,6 +127,7 @@ ChatText ChatTemplate::render_whole(const Conversation& conversation) const {
   const std::vector<TextSpan>& passes = whole.messages;
   if (by.has_generation()) {
     // A block belongs to the message that the loop has written last.
+    std::optional<std::size_t> last_owner;
     for (const TextSpan& span : whole.generated) {
       std::optional<std::size_t> owner;
       for (std::size_t i = 0; i < passes.size(); ++i)
@@ -137,7 +138,14 @@ ChatText ChatTemplate::render_whole(const Conversation& conversation) const {
             "the chat template {} does not write the messages one by one in a loop (so its 'generation' blocks belong to no "
             "message); give another template",
             by.name()));
-      if (conversation.is_answer[*owner] && span.end > span.begin) made.answers.push_back(span);
+      if (!conversation.is_answer[*owner] || span.end == span.begin) continue;
+      if (owner == last_owner) made.answer_ends.pop_back();
+      last_owner = owner;
+      made.answers.push_back(span);
+      made.answer_ends.push_back(span.end);
+      const std::string content = last_content(conversation.messages[*owner]);
+      made.ends_open =
+          span.end == text.size() && !content.empty() && without_spaces(text.substr(span.begin), false).ends_with(content);
     }
     return made;
   }
@@ -163,7 +171,8 @@ ChatText ChatTemplate::render_whole(const Conversation& conversation) const {
                       content = last_content(conversation.messages[i]);
     const bool is_open = !content.empty() && tight.ends_with(content);  // only spaces, or nothing, end the turn
     made.answers.push_back({before.size(), before.size() + (is_open ? answer : tight).size()});
-    made.ends_open = is_open && answer == tight && pass.end == text.size();
+    made.answer_ends.push_back(made.answers.back().end);
+    made.ends_open = is_open && pass.end == text.size();
   }
   return made;
 }
@@ -303,7 +312,7 @@ std::optional<bool> is_to_be_learned(const ChatJson& message, std::string& probl
   std::optional<bool> learned;
   for (const char* const key : {"weight", "train"}) {
     const ChatJson value = message.value(key, ChatJson());
-    if (value.is_null()) continue;
+    if (!says_something(value)) continue;
     const bool yes = value == ChatJson(true) || value == ChatJson(1);
     if (!yes &&
         !(value == ChatJson(false) || value == ChatJson(0)))  // not written with `!=`, because NaN is neither equal nor unequal
@@ -316,7 +325,8 @@ std::optional<bool> is_to_be_learned(const ChatJson& message, std::string& probl
 
 /// The reason why a message cannot be read; else empty.
 std::string problem_of(const ChatJson& message) {
-  if (!message.contains("role") || !message["role"].is_string()) return "\"role\" is missing or is no text";
+  if (!message.contains("role") || !message["role"].is_string() || !says_something(message["role"]))
+    return "\"role\" is missing or is no text";
   const ChatJson content = message.value("content", ChatJson());
   const auto is_text_part = [](const ChatJson& part) {
     return part.is_object() && part.value("type", ChatJson()) == ChatJson("text") && part.value("text", ChatJson()).is_string();
@@ -332,6 +342,7 @@ std::string problem_of(const ChatJson& message) {
 /// Reads "messages", "prompt" or "completion", the list `name`. Returns the reason why it cannot be read; else an empty text.
 std::string add_messages(Conversation& to, const ChatJson& list, const char* name, bool has_answers,
                          std::set<std::string>& keys) {
+  if (!says_something(list)) return "";
   if (!list.is_array()) return format("its \"{}\" is no list of messages", name);
   for (const ChatJson& one : list) {
     if (!one.is_object()) return format("its \"{}\" has an element that is no message", name);
@@ -347,6 +358,11 @@ std::string add_messages(Conversation& to, const ChatJson& list, const char* nam
       problem = format("its \"{}\" has a message of the role '{}' with \"weight\" or \"train\", but only answers are learned",
                        name, excerpt(role));
     if (!problem.empty()) return problem;
+    to.counts.add_role(role);
+    to.counts.answers += learned;
+    to.counts.excluded_answers += can_be_learned && !learned;
+    to.counts.empty_answers +=
+        learned && !says_something(one.value("content", ChatJson())) && !says_something(one.value("tool_calls", ChatJson()));
     ChatJson message = one;
     for (const char* const key : {"weight", "train"}) message.erase(key);
     to.messages.push_back(std::move(message));
@@ -358,6 +374,7 @@ std::string add_messages(Conversation& to, const ChatJson& list, const char* nam
 /// Reads "tools" and "chat_template_kwargs". Returns the reason why they cannot be read; else an empty text.
 std::string add_variables(Conversation& to, const ChatJson& object) {
   to.tools = object.value("tools", ChatJson());
+  if (!says_something(to.tools)) to.tools = nullptr;
   std::string problem;
   if (to.tools.is_string()) to.tools = read_json_in_order(to.tools.get<std::string>(), problem);
   const auto is_object = [](const ChatJson& one) { return one.is_object(); };
@@ -365,7 +382,7 @@ std::string add_variables(Conversation& to, const ChatJson& object) {
       (!to.tools.is_null() && !(to.tools.is_array() && std::all_of(to.tools.begin(), to.tools.end(), is_object))))
     return "its \"tools\" is no list of objects";
   const ChatJson more = object.value("chat_template_kwargs", ChatJson());
-  if (more.is_null()) return "";
+  if (!says_something(more)) return "";
   if (!more.is_object()) return "its \"chat_template_kwargs\" is no object";
   for (const auto& [key, value] : more.items())
     if (is_in(arguments_of_rendering, key))
@@ -400,11 +417,10 @@ ChatText read_conversation(const ChatJson& object, const std::function<const Cha
   problem.clear();
   const std::string refused = object.is_object() ? look_at_keys(object, keys_of_record, unknown) : "";
   for (const std::string& key : unknown) unused.insert(format("\"{}\"", excerpt(key)));
-  const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
+  const auto is_text = [&](const char* key) { return object.contains(key) && object[key].is_string(); };
+  const auto has = [&](const char* key) { return object.contains(key) && says_something(object[key]); };
   if (!object.is_object()) {
     problem = "it is no object";
-  } else if (refused == "conversations") {
-    problem = "it has \"conversations\", as in ShareGPT, but only \"messages\" are read, each with \"role\" and \"content\"";
   } else if (!refused.empty()) {
     problem = format("it has \"{}\", which is not read here", refused);
   } else if (!is_to_be_learned(object, problem).value_or(true)) {
@@ -416,11 +432,14 @@ ChatText read_conversation(const ChatJson& object, const std::function<const Cha
   } else if (has("messages")) {
     if (has("prompt")) unused.insert("\"prompt\"");
     problem = add_messages(conversation, object["messages"], "messages", true, keys);
-  } else if (!has("prompt") || !has("completion")) {
-    problem = "it has neither \"messages\" nor both \"prompt\" and \"completion\"";
-  } else if (object["prompt"].is_string() && object["completion"].is_string()) {
+  } else if (is_text("prompt") && is_text("completion") && (has("prompt") || has("completion"))) {
     const std::string prompt = object["prompt"].get<std::string>(), text = prompt + object["completion"].get<std::string>();
-    return {text, {{prompt.size(), text.size()}}, /*ends_open=*/true};
+    ChatText made{text, {{prompt.size(), text.size()}}, /*ends_open=*/true, {text.size()}};
+    made.counts.answers = 1, made.counts.empty_answers = has("completion") ? 0 : 1;
+    return made;
+  } else if (!object.contains("prompt") || !object.contains("completion") || (!has("prompt") && !has("completion"))) {
+    problem = object.contains("messages") ? "it has no messages"
+                                          : "it has neither \"messages\" nor both \"prompt\" and \"completion\"";
   } else {
     problem = add_messages(conversation, object["prompt"], "prompt", false, keys);
     if (problem.empty()) problem = add_messages(conversation, object["completion"], "completion", true, keys);
@@ -432,11 +451,36 @@ ChatText read_conversation(const ChatJson& object, const std::function<const Cha
   try {
     ChatText made = written_by.render_whole(conversation);
     warn_of_unread(conversation, written_by, made.text, keys, unused);
+    made.counts = std::move(conversation.counts);
     return made;
   } catch (const UserError& error) {
     problem = error.what();
     return {};
   }
+}
+
+std::string known_form(const ChatJson& record) {
+  if (!record.is_object()) return "";
+  const auto has = [&](const char* key) { return record.contains(key) && says_something(record[key]); };
+  const bool is_from = has("messages") && record["messages"].is_array() && record["messages"][0].is_object() &&
+                       record["messages"][0].contains("from");
+  if (has("conversations") || is_from)
+    return "in ShareGPT's form (\"conversations\", \"from\" and \"value\"); write {\"messages\": [{\"role\": \"user\", "
+           "\"content\": ..}, {\"role\": \"assistant\", \"content\": ..}]}: \"human\" is the role user, \"gpt\" is assistant";
+  if (has("messages") || has("completion")) return "";
+  if (has("instruction") && record.contains("output"))
+    return "in Alpaca's form (\"instruction\", \"input\" and \"output\"); write {\"prompt\": .., \"completion\": ..}, where "
+           "the "
+           "prompt is made of instruction and input, and the completion is the output";
+  if (has("chosen") && record.contains("rejected"))
+    return "for training on preferences (\"chosen\" and \"rejected\"), which is not here; to train on the chosen answers, "
+           "write "
+           "{\"messages\": ..} with the messages of \"chosen\", or {\"prompt\": .., \"completion\": ..}";
+  for (const auto& [question, answer] : {std::pair("question", "answer"), {"query", "response"}, {"input", "output"}})
+    if (has(question) && record.contains(answer))
+      return format("a question with its answer (\"{}\" and \"{}\"); write {{\"prompt\": .., \"completion\": ..}}", question,
+                    answer);
+  return "";
 }
 
 std::string sum_of_chat_templates(const std::filesystem::path& model) {

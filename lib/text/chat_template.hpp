@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "text/data_counts.hpp"
 #include "text/jinja.hpp"
 #include "text/tokenizer.hpp"
 
@@ -25,6 +26,7 @@ namespace fsdp {
 struct Conversation {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // each has "role", and mostly "content"
   std::vector<bool> is_answer = {};                                // for each message: training computes the loss of its tokens
+  DataCounts counts = {};                                          // of its messages
   nlohmann::ordered_json tools = {};                               // a list, or null
   nlohmann::ordered_json more = nlohmann::ordered_json::object();  // further variables, "chat_template_kwargs"
 
@@ -37,6 +39,9 @@ struct ChatText {
   std::string text;
   std::vector<TextSpan> answers;
   bool ends_open = false;  // the text ends with an answer, without a token that ends the turn
+  /// For each message or completion that is an answer, the end of its last range.
+  std::vector<std::size_t> answer_ends = {};
+  DataCounts counts = {};  // of the messages
 };
 
 class ChatTemplate {
@@ -80,6 +85,10 @@ class ChatTemplate {
 /// set to the reason. Keys that are not used are added to `unused`, also those that the template does not read.
 ChatText read_conversation(const nlohmann::ordered_json& object, const std::function<const ChatTemplate&()>& chat,
                            std::string& problem, std::set<std::string>& unused);
+
+/// If a JSON record has a common form that is not read, returns its name and how to write it: "in Alpaca's form (..); write
+/// ..". Otherwise returns an empty text.
+std::string known_form(const nlohmann::ordered_json& record);
 
 /// Reads the template of a model's folder: chat_template.jinja, or "chat_template" of tokenizer_config.json, and the one named
 /// "tool_use" if there is one. Throws UserError if there is no template, if it is no Jinja, or if it needs a special token that

@@ -100,6 +100,11 @@ class SpecialTokens {
   json config_ = json::object(), generation_ = json::object(), tokenizer_config_ = json::object(), map_ = json::object();
 };
 
+std::size_t vocabulary_beside(const fs::path& folder, const Tokenizer& tokenizer) {
+  const json size = folder.empty() ? json() : read_if_there(folder / "config.json").value("vocab_size", json());
+  return size.is_number_unsigned() ? size.get<std::size_t>() : tokenizer.vocab_size();
+}
+
 std::vector<TokenId> union_of(const std::vector<Claim>& claims) {
   std::vector<TokenId> all;
   for (const Claim& claim : claims)
@@ -143,10 +148,12 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
   return found;
 }
 
+std::vector<TokenId> end_tokens_beside(const fs::path& folder, const Tokenizer& tokenizer) {
+  return find_end_tokens(folder, {}, &tokenizer, vocabulary_beside(folder, tokenizer)).ids;
+}
+
 std::string contradiction_of_end(const fs::path& folder, const Tokenizer& tokenizer, TokenId end) {
-  const json size = read_if_there(folder / "config.json").value("vocab_size", json());
-  const SpecialTokens special(folder, {}, &tokenizer,
-                              size.is_number_unsigned() ? size.get<std::size_t>() : tokenizer.vocab_size());
+  const SpecialTokens special(folder, {}, &tokenizer, vocabulary_beside(folder, tokenizer));
   std::vector<Claim> claims = special.claims("eos");
   std::erase_if(claims,
                 [](const Claim& claim) { return claim.file != "config.json" && claim.file != "generation_config.json"; });

@@ -35,8 +35,8 @@ EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
                        .end = piece.end,
                        .ends_document = piece.ends_document,
                        .replaced = piece.replaced,
-                       .skipped = piece.skipped,
-                       .first_skipped = piece.first_skipped};
+                       .begin = piece.begin,
+                       .counts = piece.counts};
   if (tokenizer_.needs_utf8()) {
     const std::string_view own = std::string_view(piece.text).substr(piece.cut);
     if (const std::size_t first = valid_until(own); first < own.size()) {
@@ -45,15 +45,17 @@ EncodedPiece ParallelEncoder::encode(const TextPiece& piece) const {
     }
   }
   tokenizer_.encode_rest(piece.text, piece.cut, encoded.ids);
-  if (piece.is_conversation) encoded.mask = mask_of(piece, encoded.ids);
+  if (piece.is_conversation) make_mask(piece, encoded);
   encoded.ends_open = piece.ends_open;
   return encoded;
 }
 
 /// The mask is 1 for the tokens of answers. The first token of an answer is the first one of the whole text that differs from
 /// the tokens of only the text before the answer. The last one is the token that ends the assistant's turn.
-std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std::vector<TokenId>& ids) const {
-  std::vector<TokenId> mask(ids.size(), 0), part;
+void ParallelEncoder::make_mask(const TextPiece& piece, EncodedPiece& encoded) const {
+  const std::vector<TokenId>& ids = encoded.ids;
+  std::vector<TokenId> part;
+  encoded.mask.assign(ids.size(), 0);
   const auto tokens_before = [&](std::size_t byte) {
     part.clear();
     tokenizer_.encode_rest(std::string_view(piece.text).substr(0, byte), 0, part);
@@ -65,9 +67,10 @@ std::vector<TokenId> ParallelEncoder::mask_of(const TextPiece& piece, const std:
       throw UserError(
           "the tokenizer joins the end of an answer with the text after it (the chat template is for another tokenizer); give "
           "the tokenizer that the template belongs to");
-    std::fill(mask.begin() + static_cast<std::ptrdiff_t>(begin), mask.begin() + static_cast<std::ptrdiff_t>(end), 1);
+    for (std::size_t i = begin; i < end; ++i) encoded.mask[i] = 1;
+    if (std::find(piece.answer_ends.begin(), piece.answer_ends.end(), answer.end) != piece.answer_ends.end())
+      encoded.answer_ends.push_back(end);
   }
-  return mask;
 }
 
 }  // namespace fsdp

@@ -19,12 +19,13 @@ struct TextPiece {
   std::size_t cut = 0;    // `text` begins with the character before the piece, in `cut` bytes, which do not belong to the piece
   std::uint64_t end = 0;  // the position of the piece's end in the caller's text
   bool ends_document = false;
-  bool is_conversation = false;        // if true, the tokens get a mask
-  std::vector<TextSpan> answers = {};  // the byte ranges of the conversation's answers
-  bool ends_open = false;              // the last answer has no token that ends the turn
-  std::size_t replaced = 0;            // the number of invalid places that the caller has replaced by U+FFFD
-  std::size_t skipped = 0;             // the number of JSON records before this piece that were left out
-  std::uint64_t first_skipped = 0;     // the position of the first such record in the caller's text
+  bool is_conversation = false;               // if true, the tokens get a mask
+  std::vector<TextSpan> answers = {};         // the byte ranges of the conversation's answers
+  bool ends_open = false;                     // the last answer has no token that ends the turn
+  std::vector<std::size_t> answer_ends = {};  // the end of each answer (ChatText)
+  std::size_t replaced = 0;                   // the number of invalid places that the caller has replaced by U+FFFD
+  std::uint64_t begin = 0;                    // the position of a JSON record in the caller's text
+  DataCounts counts = {};                     // of the piece, and the JSON records before it that were left out
 };
 
 struct EncodedPiece {
@@ -32,10 +33,11 @@ struct EncodedPiece {
   bool ends_open = false;
   std::uint64_t end = 0;
   bool ends_document = false;
-  std::size_t replaced = 0;        // the number of places with invalid UTF-8, if the tokenizer needs UTF-8
-  std::size_t first_replaced = 0;  // the position of the first such place in the piece
-  std::size_t skipped = 0;         // copied from the TextPiece, like all members without a comment
-  std::uint64_t first_skipped = 0;
+  std::size_t replaced = 0;                   // the number of places with invalid UTF-8, if the tokenizer needs UTF-8
+  std::size_t first_replaced = 0;             // the position of the first such place in the piece
+  std::vector<std::size_t> answer_ends = {};  // in tokens
+  std::uint64_t begin = 0;                    // copied from the TextPiece, like all members without a comment
+  DataCounts counts = {};
 };
 
 /// Tokenizes each piece in a thread of its own, at most `threads` pieces at once, and keeps no other pieces in memory.
@@ -52,7 +54,7 @@ class ParallelEncoder {
 
  private:
   EncodedPiece encode(const TextPiece& piece) const;
-  std::vector<TokenId> mask_of(const TextPiece& piece, const std::vector<TokenId>& ids) const;
+  void make_mask(const TextPiece& piece, EncodedPiece& encoded) const;
   void take_first();
 
   const Tokenizer& tokenizer_;

@@ -785,7 +785,8 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   });
   add_trace_options(table, o.trace);
   table.flag("dry-run", o.dry_run,
-             "Print the memory plan and the schedule of a step, and do not train. Checkpoints are neither needed nor written.");
+             "Print the memory plan and the schedule of a step, open and count DATA and --valid, if given, and do not train. "
+             "Checkpoints are neither needed nor written.");
   add_threads_option(table, o.threads);
 }
 

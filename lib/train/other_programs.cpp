@@ -47,7 +47,7 @@ constexpr Row rows[] = {
     {"untie-embeddings-and-output-weights", "give --share-decoder-input-output-embed=false"},
     {"hidden-dropout activation-dropout relu-dropout", "give --dropout"},
     {"swiglu squared-relu normalization norm-epsilon position-embedding-type use-rotary-position-embeddings rotary-base rotary-percent kv-channels disable-bias-linear add-qkv-bias", "give --arch NAME, or --model DIR, whose config.json sets it", "it belongs to the model's family"},
-    {"use-peft use-lora lora peft-type", "give --lora-rank R"},
+    {"use-peft use-lora lora peft-type r lora-r", "give --lora-rank R"},
     {"lora-modules-to-save modules-to-save", "leave it out", "only adapters are trained"},
     {"use-dora", "leave it out", "adapters have no magnitude vectors"},
     // batch
@@ -194,7 +194,8 @@ constexpr Row rows[] = {
     {"bnb-4bit-quant-type bnb-4bit-use-double-quant use-bnb-nested-quant", "give --base-dtype nf4", "its scales are always quantized, too"},
     {"bnb-4bit-compute-dtype", "give --precision", "matrices are expanded to that type"},
     {"criterion=label_smoothed_cross_entropy", "give --label-smoothing E V / (V - 1), for fairseq's E and V tokens", "fairseq spreads E over the other V - 1 tokens"},
-    {"dpo orpo kto dpo-alpha loss-type reference-free ref-model model-init-kwargs precompute-ref-log-probs rpo-alpha sync-ref-model beta", "train on the chosen answers, or use TRL with the model of fsdp-consolidate", "DPO and other training on preferences are not here"},
+    {"loss-type", "leave it out", "the loss is the cross entropy of the targets (TRL's nll); TRL's dft and losses of preferences are not here"},
+    {"dpo orpo kto dpo-alpha reference-free ref-model model-init-kwargs precompute-ref-log-probs rpo-alpha sync-ref-model beta", "train on the chosen answers, or use TRL with the model of fsdp-consolidate", "DPO and other training on preferences are not here"},
     {"ppo grpo reward-model-path reward-funcs num-generations kl-coef max-prompt-length max-completion-length generate-during-eval use-vllm num-ppo-epochs", "use TRL with the model of fsdp-consolidate", "reward models and reinforcement learning are not here"},
     {"sweep sweep-config hp-space n-trials hyperparameter-search", "start a job for each choice: slurm/array-sweep.sbatch", "a run has one set of options"},
     {"user-dir experimental.custom-import", "see docs/extending.md", "there is no Python here"},

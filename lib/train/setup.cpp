@@ -371,6 +371,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
   const nlohmann::json options = to_json(run.options);
   nlohmann::json more = start_fields(run, machine, model, traffic.has_value());
+  if (data) more["data"] = data->counts();
   run.log.start({.version = version_string(),
                  .world_size = run.world.size(),
                  .strategy = std::string(model.placement().name),

@@ -220,6 +220,7 @@ int train(const TrainOptions& options, Communicator& world) {
   const MemoryAccount memory = memory_account(options, model, world, *machine.node);
   if (options.dry_run) {
     if (world.rank() == 0) print_plan(model, memory);
+    try_data(run, origin, machine, watch);
     return exit_code::done;
   }
   const auto tokenizer_files = keep_tokenizer_files(run, origin);

@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/format.hpp"
@@ -12,8 +14,10 @@
 #include "base/system.hpp"
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
+#include "data/text_source.hpp"
 #include "data/tokenize_job.hpp"
 #include "files/checksum.hpp"
+#include "files/scratch_folder.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/model_tokenizer.hpp"
 
@@ -97,6 +101,8 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
       if (const auto doubt = doubt_tokenizer(*opened, run.options.tokenizer, origin.config.vocab_size, origin.own_tokenizer))
         run.log.warn(*doubt);
     }
+    try_opening(run.options.data, Split::train);
+    if (!run.options.valid.empty()) try_opening(run.options.valid, Split::valid);
     if (all.empty() && run.options.chat)
       throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
     if (all.empty()) return;
@@ -107,8 +113,6 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
           format("'{}' is text, but no tokenizer is known (the model has {} tokens, and the folder that it came from has no "
                  "tokenizer); give --tokenizer",
                  all.front().name, origin.config.vocab_size));
-    try_opening(run.options.data, Split::train);
-    if (!run.options.valid.empty()) try_opening(run.options.valid, Split::valid);
     for (const std::string& masks : {run.options.mask, run.options.valid_mask}) open_masks(masks);
   });
   if (run.world.max(all.size()) == 0) return texts;
@@ -162,6 +166,12 @@ void warn_of_files(const RunContext& run, bool same_tokens) {
         "give other data");
 }
 
+void report_data(const RunContext& run, const Samples& samples) {
+  report_counts(
+      samples.counts(), samples.tokens().name(), [&](const std::string& line) { run.log.say(wrapped(printable(line))); },
+      [&](const std::string& warning) { run.log.warn(warning); });
+}
+
 /// Warns of suspicious data. Each rank checks its own part of the data. Collective.
 void doubt_data(const RunContext& run, const Origin& origin, const TrainData& data, std::size_t most, bool same_tokens,
                 const Progress& progress) {
@@ -175,6 +185,7 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
   };
   const auto& ingredients = data.mixture.ingredients();
   for (const Ingredient& each : ingredients) {
+    report_data(run, each.samples);
     warn_of_type(each.samples.tokens());
     if (each.samples.documents() == 1)
       run.log.warn(format(
@@ -189,7 +200,7 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
         format("all tokens of {} count in the loss (it has no loss mask, but other data sets have one in their files); if only "
                "some of its tokens are to count, give its mask and those files with --mask",
                whole->samples.tokens().name()));
-  if (data.valid) warn_of_type(data.valid->samples.tokens());
+  if (data.valid) report_data(run, data.valid->samples), warn_of_type(data.valid->samples.tokens());
   agree(run.world, [&] {
     if (run.world.rank() == 0) warn_of_files(run, same_tokens);
   });
@@ -242,6 +253,17 @@ TokenCheck check_tokens(Group& world, const Mixture& mixture, std::size_t vocab_
 ValidData::ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size)
     : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)), batches(samples, cut, vocab_size) {}
 
+nlohmann::json TrainData::counts() const {
+  nlohmann::json all = nlohmann::json::array();
+  const auto add = [&](const Samples& samples, const char* split) {
+    all.push_back({{"name", samples.tokens().name()}, {"split", split}});
+    all.back().update(nlohmann::json(to_json(samples.counts())));
+  };
+  for (const Ingredient& each : mixture.ingredients()) add(each.samples, "train");
+  if (valid) add(valid->samples, "valid");
+  return all;
+}
+
 std::uint64_t ValidData::sum(std::uint64_t token_sum, const TrainOptions& options) const {
   if (token_sum == 0) return 0;
   const Cut& cut = samples.cut();
@@ -280,6 +302,34 @@ std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Or
   });
   doubt_data(run, origin, *data, check.largest, same_tokens, progress);
   return data;
+}
+
+void try_data(const RunContext& run, const Origin& origin, Machine& machine, SignalWatch& watch) {
+  if (run.options.data.empty()) return;
+  std::optional<ScratchFolder> scratch;
+  TrainOptions options = run.options;
+  std::uint64_t text_bytes = 0;
+  agree(run.world, [&] {
+    if (run.world.rank() == 0)
+      options.save.folder = scratch.emplace(std::filesystem::temp_directory_path(), "fsdp-train").path();
+    std::vector<TextSet> texts = texts_in(options.data, Split::train);
+    if (!options.valid.empty()) std::ranges::move(texts_in(options.valid, Split::valid), std::back_inserter(texts));
+    for (const TextSet& text : texts) text_bytes += TextSource(text.files).size();
+  });
+  constexpr std::uint64_t most = std::uint64_t{1} << 30;
+  if (run.world.max(text_bytes) > most)
+    return run.log.say(wrapped(format("data: not counted, because a dry run tokenizes at most {} of text, and these are {}",
+                                      format_bytes(double{most}), format_bytes(static_cast<double>(text_bytes)))));
+  const RunContext dry = {options, run.world, run.log};
+  make_tokens(dry, origin, machine, watch);
+  agree(run.world, [&] {
+    if (run.world.rank() != 0) return;
+    const Mixture mixture = open_mixture(options.data, data_cut(options), options.mask, text_tokens(options));
+    for (const Ingredient& each : mixture.ingredients())
+      check_vocabulary(each.samples.tokens(), origin.config.vocab_size, 0, 1), report_data(run, each.samples);
+    if (const auto valid = open_valid_data(dry, origin.config.vocab_size))
+      check_vocabulary(valid->samples.tokens(), origin.config.vocab_size, 0, 1), report_data(run, valid->samples);
+  });
 }
 
 bool stopped_early(const TrainOptions& options, const Progress& progress) {

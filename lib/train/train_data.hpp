@@ -37,6 +37,8 @@ struct TrainData {
   TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Mixture mixture,
             std::unique_ptr<const ValidData> valid, std::uint64_t token_sum, Progress& progress);
   TrainData(const TrainData&) = delete;
+  /// What each data set has, for the metrics.
+  nlohmann::json counts() const;
 
   const Mixture mixture;
   const TrainBatches batches;
@@ -49,6 +51,10 @@ struct TrainData {
 /// CollectiveError; if the run was asked to stop, the error has the exit code of a stopped run.
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
                                                  Progress& progress, SignalWatch& watch, bool validates);
+
+/// Opens, checks and counts the data for a dry run. Texts of more than 1 GiB are not counted; others are tokenized in a
+/// temporary folder. Collective over world; throws CollectiveError.
+void try_data(const RunContext& run, const Origin& origin, Machine& machine, SignalWatch& watch);
 
 /// Returns true if --early-stopping ends the run.
 bool stopped_early(const TrainOptions& options, const Progress& progress);

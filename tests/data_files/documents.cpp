@@ -73,6 +73,32 @@ BOOST_AUTO_TEST_CASE(positions_begin_anew_with_each_document) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(rows_and_targets_without_their_beginning_are_counted) {
+  const Corpus corpus;
+  std::vector<std::size_t> begins = {0};
+  for (std::size_t i = 0; i + 1 < corpus.tokens.size(); ++i)
+    if (corpus.tokens[i] == 0) begins.push_back(i + 1);
+  const auto begin_of_row = [&](std::size_t at) { return *(std::upper_bound(begins.begin(), begins.end(), at) - 1); };
+  for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos})
+    for (const std::size_t T : {1, 7, 64, 400})
+      for (const bool positions : {false, true}) {
+        const Samples samples(corpus.open("indexed"), {T, mode, {}, positions}, corpus.open("t.mask.bin"));
+        std::uint64_t late = 0, padding = 0;
+        for (std::uint64_t k = 0; k < samples.count(); ++k) {
+          const Samples::Place place = samples.place_of(k);
+          padding += T - place.targets;
+          for (std::size_t at = place.begin + 1; at <= place.begin + place.targets; ++at)
+            late += corpus.mask[at] == 1 && begin_of_row(at) < place.begin;
+        }
+        const DataCounts& counts = samples.counts();
+        BOOST_TEST(counts.late_targets == late);
+        BOOST_TEST(counts.padding == padding);
+        BOOST_TEST(counts.rows == begins.size());
+        BOOST_TEST(counts.targets == samples.targets());
+        BOOST_TEST((counts.cut_rows > 0) == (T < 64 || (T == 64 && mode == BreakMode::none)));
+      }
+}
+
 /// docs/targets.md has each of these rows.
 BOOST_AUTO_TEST_CASE(the_targets_of_six_documents) {
   const TemporaryFolder folder;

@@ -212,7 +212,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
   refused(train_on("train --mask valid.mask"), "a mask has one number for each token");
   refused(train_on("train --mask train"), "a mask has 1 for tokens that count");
   refused(train_on("t.bin --mask t.mask.bin"), "name the token that ends them by --eos-token-id");
-  write_file(folder / "bad.jsonl", R"({"messages":[{"role":"user","content":"a"}]})"
+  write_file(folder / "bad.jsonl", R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"
                                    "\n"
                                    R"({"text":"b"})"
                                    "\n");
@@ -227,4 +227,125 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
   must(tokenize(folder, "plain.jsonl --chat --append-eos --eos-token <|im_end|> --tokenizer model --out p.bin"));
   const auto mask = tokens_of(folder / "p.mask.bin");
   BOOST_TEST((mask.size() > 2 && mask.front() == 0u && mask.back() == 1u));  // the end token belongs to the completion
+}
+
+// Before a run users see what they train on; rows that train nothing are refused, or left out and counted.
+BOOST_AUTO_TEST_CASE(the_data_are_counted) {
+  const fs::path folder = prepare();
+  const auto row = [](const json& roles, const std::string& text = "God knows.") {
+    json messages = json::array();
+    for (const json& role : roles) messages.push_back({{"role", role}, {"content", role == "user" ? "abc" : text}});
+    return json{{"messages", messages}}.dump() + "\n";
+  };
+  const std::string good = row({"user", "assistant"}), mixed = row({"user", "assistant", "user", "gpt"}),
+                    empty = row({"user", "assistant"}, ""), no_answer = row({"user", "gpt"});
+  write_file(folder / "good.jsonl", good + mixed + empty);
+  write_file(folder / "rows.jsonl", good + mixed + "\n" + no_answer + row({"user"}) + empty);
+  write_file(folder / "none.jsonl", no_answer + row({"user"}));
+  const std::string of_model =
+      " --chat --tokenizer model --arch gpt2 --vocab-size 501 --decoder-layers 1 --decoder-embed-dim 16 "
+      "--decoder-attention-heads 1 --document-attention --break-mode complete --tokens-per-sample 8 --batch-size 1 --save-dir ";
+  const auto train = [&](const std::string& words, const std::string& save, int np = 1) {
+    return run(folder, mpirun(np, "fsdp-train", split(words + of_model + save)));
+  };
+  const std::string refused =
+      "line 4 of 'rows.jsonl' has no target (none of its messages is an answer, which has the role "
+      "\"assistant\"; its roles: gpt 1, user 1)";
+  for (const Outcome& outcome :
+       {tokenize(folder, "rows.jsonl --chat --tokenizer model --out t.bin"), train("rows.jsonl --max-update 1", "bad", 2),
+        train("rows.jsonl --dry-run", "bad"), train("good.jsonl --max-update 1 --valid rows.jsonl", "bad")}) {
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    CHECK_CONTAINS(outcome.output, refused);
+  }
+  const Outcome none = train("none.jsonl --max-update 1 --skip-invalid", "bad");
+  BOOST_TEST(none.code == 2, none.output);
+  CHECK_CONTAINS(none.output, "the text has no row that can be used (all 2 are left out; the first is line 1 of 'none.jsonl'");
+
+  const Outcome dry = train("rows.jsonl --skip-invalid --valid good.jsonl --dry-run", "planned");
+  must(dry);
+  BOOST_TEST(!fs::exists(folder / "planned"));
+  const Outcome first = train("rows.jsonl --skip-invalid --valid good.jsonl --max-update 1", "saves", 2);
+  must(first);
+  const Outcome resumed = train("rows.jsonl --skip-invalid --valid good.jsonl --max-update 2", "saves");
+  must(resumed);
+  for (const Outcome* outcome : {&dry, &first, &resumed}) {
+    CHECK_CONTAINS(outcome->output, "data: 'rows.jsonl': 3 conversations, 2 more left out, 3 answers, 1 of them empty");
+    CHECK_CONTAINS(outcome->output,
+                   "data: 'rows.jsonl' begins: <|im_start|>user\\nabc<|im_end|>\\n<|im_start|>assistant\\n[[God "
+                   "knows.<|im_end|>]]\\n");
+    CHECK_CONTAINS(outcome->output,
+                   "2 of 5 conversations in 'rows.jsonl' are left out, 2 of them because they have no target; "
+                   "roles: assistant 3, gpt 2, user 6 (the first is line 4 of 'rows.jsonl'");
+    CHECK_CONTAINS(outcome->output, "1 message in 'good.jsonl' of the role \"gpt\"");
+    CHECK_CONTAINS(outcome->output, "targets are predicted without the beginning of their conversation");
+  }
+  const json data = metrics(folder / "saves" / "metrics.jsonl", "start").back()["data"];
+  BOOST_TEST_REQUIRE(data.size() == 2u);
+  BOOST_TEST(data[0]["name"] == "'rows.jsonl'");
+  BOOST_TEST((data[0]["skipped"] == 2 && data[0]["without_target"] == 2 && data[0]["rows"] == 3), data[0]);
+  BOOST_TEST((data[1]["split"] == "valid" && !data[1].contains("skipped")), data[1]);
+  CHECK_CONTAINS(read_file(folder / "saves" / "report.html"), "<section id=\"data\">");
+
+  const Outcome evaluated = run(folder, mpirun(1, "fsdp-evaluate",
+                                               split("saves good.jsonl --chat --break-mode complete "
+                                                     "--document-attention --tokens-per-sample 8")));
+  must(evaluated);
+  CHECK_CONTAINS(evaluated.output, "data: 'good.jsonl': 3 conversations");
+  CHECK_CONTAINS(evaluated.output, "targets are predicted without the beginning of their conversation");
+  for (const auto& [name, content, text] : {std::tuple("q.jsonl", "{\"question\": \"a\", \"answer\": \"b\"}\n",
+                                                       "line 1 of 'q.jsonl' is a question with its answer"),
+                                            {"e.jsonl", "", "(it is empty, so it is no text either)"},
+                                            {"p.parquet", "PAR1....", "it is a Parquet file"}}) {
+    write_file(folder / name, content);
+    const Outcome outcome = train(std::string(name) + " --max-update 1", "bad");
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    CHECK_CONTAINS(outcome.output, text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_an_answer_is_learned_or_a_warning_shows_it) {
+  const fs::path folder = prepare();
+  const auto tokenizer = fsdp::open_tokenizer((folder / "model" / "tokenizer.json").string());
+  const fsdp::TokenId end = *tokenizer->find("<|im_end|>"), start = *tokenizer->find("<|im_start|>");
+  write_file(folder / "two.jsonl", json{{"messages",
+                                         {{{"role", "user"}, {"content", "a"}},
+                                          {{"role", "assistant"}, {"content", "b"}},
+                                          {{"role", "user"}, {"content", "c"}},
+                                          {{"role", "assistant"}, {"content", "d"}}}}}
+                                           .dump() +
+                                       "\n");
+  // Returns the number of targets that end generation; `warned` is the number of answers without one.
+  const auto ends = [&](const std::string& chat_template, const std::string& more, int warned) {
+    write_file(folder / "model" / "tokenizer_config.json",
+               json{{"chat_template", chat_template}, {"eos_token", "<|im_end|>"}}.dump());
+    const Outcome outcome = tokenize(folder, "two.jsonl --chat --tokenizer model --out t.bin" + more);
+    must(outcome);
+    const bool says = outcome.says(std::to_string(warned) + " of 2 answers in t.bin have no target at which generation ends");
+    BOOST_TEST(says == (warned > 0), outcome.output);
+    std::size_t learned = 0;
+    const auto tokens = tokens_of(folder / "t.bin"), mask = tokens_of(folder / "t.mask.bin");
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      learned +=
+          mask[i] == 1 && (tokens[i] == static_cast<std::uint32_t>(end) || tokens[i] == static_cast<std::uint32_t>(start));
+    return learned;
+  };
+  const std::string next_role =
+                        "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}{% endfor %}"
+                        "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}",
+                    generation =
+                        "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}"
+                        "{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %} <|im_end|>{% endfor %}",
+                    blank =
+                        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
+                        "{% if add_generation_prompt %}assistant: {% endif %}",
+                    last_only =
+                        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if loop.last %}<|im_end|>{% else %} "
+                        "{% endif %}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+  BOOST_TEST(ends(next_role, " --append-eos", 1) == 1u);
+  BOOST_TEST(ends(generation, "", 0) == 2u);
+  BOOST_TEST(ends(blank, "", 2) == 0u);
+  BOOST_TEST(ends(blank, " --append-eos", 1) == 1u);
+  BOOST_TEST(ends(last_only, "", 1) == 1u);
+  write_file(folder / "model" / "generation_config.json", json{{"eos_token_id", {end, start}}}.dump());
+  BOOST_TEST(ends(next_role, " --append-eos", 0) == 2u);
 }

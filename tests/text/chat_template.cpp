@@ -265,9 +265,49 @@ BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user","content":null}]})"), "has a message whose");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"user"}]})"), "has a message whose");
   CHECK_CONTAINS(complaint(R"({"messages":[{"role":"assistant","content":"a"}]})"), "must alternate");
-  // Empty columns are accepted.
+  // Empty values count as missing.
+  const std::string two = R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])";
+  for (const char* const none : {"null", "\"\"", "[]", "{}"}) {
+    BOOST_TEST(answers(format(R"({{"messages":{},"prompt":{},"completion":{},"tools":{},"chat_template_kwargs":{},"weight":{},
+                              "train":{}}})",
+                              two, none, none, none, none, none, none)) == std::vector<std::string>{" b </s>"});
+    BOOST_TEST(answers(format(R"({{"messages":{},"prompt":"a","completion":"b"}})", none)) == std::vector<std::string>{"b"});
+    BOOST_TEST(answers(format(R"({{"messages":{},"prompt":{},"completion":[{}],"tools":{}}})", none,
+                              R"([{"role":"user","content":"a"}])",
+                              R"({"role":"assistant","content":"b","weight":"","train":[]})", none)) ==
+               std::vector<std::string>{" b </s>"});
+    BOOST_TEST(complaint(format(R"({{"messages":{},"prompt":{},"completion":{}}})", none, none, none)) == "it has no messages");
+  }
+  BOOST_TEST(answers(R"({"prompt":"","completion":"b"})") == std::vector<std::string>{"b"});
+  BOOST_TEST(read(R"({"prompt":"a","completion":""})").counts.empty_answers == 1u);
   BOOST_TEST(answers(R"({"messages":[{"role":"user","content":"a","tool_calls":null},{"role":"assistant","content":"b",
                      "tool_calls":[]}],"tools":null})") == std::vector<std::string>{" b </s>"});
+}
+
+BOOST_AUTO_TEST_CASE(messages_are_counted_and_common_forms_are_named) {
+  const ChatTemplate chat = template_named("chatml-open");
+  std::string problem;
+  std::set<std::string> unused;
+  const DataCounts counts = read_conversation(
+                                nlohmann::ordered_json::parse(R"({"messages":[{"role":"user","content":"a"},
+                        {"role":"assistant","content":"b","train":false},{"role":"gpt","content":"c"},
+                        {"role":"assistant","content":""},{"role":"assistant","content":"d"}]})"),
+                                [&]() -> const ChatTemplate& { return chat; }, problem, unused)
+                                .counts;
+  BOOST_TEST(problem == "");
+  BOOST_TEST(counts.answers == 2u);
+  BOOST_TEST(counts.excluded_answers == 1u);
+  BOOST_TEST(counts.empty_answers == 1u);
+  BOOST_TEST((counts.roles == std::map<std::string, std::uint64_t>{{"assistant", 3}, {"gpt", 1}, {"user", 1}}));
+  BOOST_TEST((counts_of_json(to_json(counts)).roles == counts.roles));
+  const auto form = [](const char* row) { return known_form(nlohmann::ordered_json::parse(row)); };
+  CHECK_CONTAINS(form(R"({"conversations":[{"from":"human","value":"a"}]})"), "in ShareGPT's form");
+  CHECK_CONTAINS(form(R"({"messages":[{"from":"human","value":"a"}]})"), "in ShareGPT's form");
+  CHECK_CONTAINS(form(R"({"instruction":"a","input":"","output":"b"})"), "in Alpaca's form");
+  CHECK_CONTAINS(form(R"({"prompt":"a","chosen":"b","rejected":"c"})"), "for training on preferences");
+  CHECK_CONTAINS(form(R"({"question":"a","answer":"b"})"), "a question with its answer");
+  BOOST_TEST(form(R"({"messages":[{"role":"user","content":"a"}],"question":"a","answer":"b"})") == "");
+  BOOST_TEST(form("[]") == "");
 }
 
 BOOST_AUTO_TEST_CASE(keys_of_conversations_are_used_or_named) {

@@ -1,0 +1,57 @@
+// What data have: rows, answers, tokens, and the tokens that count in the loss. Rows are counted where texts become tokens
+// (TokenizeJob), and sequences where tokens are cut (Samples).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/program.hpp"
+#include "text/tokenizer.hpp"
+
+namespace fsdp {
+
+/// A number that is not known is 0, and a text that is not known is empty.
+struct DataCounts {
+  std::uint64_t rows = 0;                         // documents, some or all of them conversations
+  std::uint64_t conversations = 0;                // of `rows`, those read as conversations
+  std::uint64_t skipped = 0, without_target = 0;  // rows that were left out; those of them that have no target
+  std::uint64_t answers = 0;                      // messages and completions whose tokens are learned
+  std::uint64_t empty_answers = 0, excluded_answers = 0, unended_answers = 0;  // excluded ones are none of `answers`
+  std::uint64_t tokens = 0, targets = 0;                                       // all tokens, and those that count in the loss
+  std::uint64_t longest_row = 0;                                               // in tokens
+  std::uint64_t sequences = 0, positions = 0, padding = 0;  // positions of all sequences, and those of them without a target
+  std::uint64_t cut_rows = 0;                               // rows that begin in an earlier sequence than they end
+  std::uint64_t late_targets = 0;                           // targets that are predicted without the beginning of their row
+  std::map<std::string, std::uint64_t> roles = {};          // the number of messages of each role, in skipped rows, too
+  std::string first_skipped = {};                           // its place and the reason
+  std::string unended = {};                                 // the end of the first answer that has no end token
+  std::string first_row = {};                               // as shown_tokens() shows it
+  std::vector<std::string> warnings = {};                   // of the conversations
+
+  void add_role(const std::string& role, std::uint64_t messages = 1);
+  DataCounts& operator+=(const DataCounts& other);
+};
+
+/// An object without what is not known, and its inverse: what is missing or of another type is not known.
+nlohmann::ordered_json to_json(const DataCounts& counts);
+DataCounts counts_of_json(const nlohmann::json& object);
+
+/// The text of tokens for messages: at most about `most` bytes on one line, with "[[" and "]]" around those that count in the
+/// loss. If `mask` is empty, nothing is marked.
+std::string shown_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::span<const TokenId> mask,
+                         std::size_t most = 300);
+
+/// The reason why a row without a target has none.
+std::string why_no_target(const DataCounts& row);
+
+/// Calls `say` for each line of the log about the data `name`, and `warn` for what a user should know before training.
+void report_counts(const DataCounts& counts, const std::string& name, const Warn& say, const Warn& warn);
+
+}  // namespace fsdp
