@@ -18,8 +18,6 @@ namespace {
 using ChatJson = nlohmann::ordered_json;
 using jinja::Value;
 
-constexpr std::size_t longest_template = std::size_t{1} << 20;
-
 std::string without_spaces(const std::string& text, bool left) { return strip(text, left, true, jinja::is_python_space); }
 
 /// The messages as transformers gives them to a template: without null values, and with the reasoning under its known names.
@@ -207,7 +205,7 @@ std::map<std::string, NamedTemplate> templates_in(const std::filesystem::path& f
   const fs::path config_path = folder / "tokenizer_config.json", own = folder / "chat_template.jinja",
                  tools = folder / "additional_chat_templates" / "tool_use.jinja";
   const auto read = [&](const char* name, const fs::path& path) {
-    if (kind_of(path) == PathKind::file) found[name] = {path.string(), read_text_file(path, longest_template)};
+    if (kind_of(path) == PathKind::file) found[name] = {path.string(), read_text_file(path, JinjaTemplate::longest_source)};
   };
   read("default", own);
   read("tool_use", tools);

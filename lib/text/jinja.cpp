@@ -407,6 +407,9 @@ class Run {
 }  // namespace jinja
 
 JinjaTemplate::JinjaTemplate(std::string name, std::string_view source) : name_(std::move(name)) {
+  if (source.size() > longest_source)
+    throw UserError(format("the chat template {} has more than {}; give another template", name_,
+                           format_bytes(static_cast<double>(longest_source))));
   try {
     tree_ = jinja::parse(source);
     jinja::each_node(*tree_, [&](const jinja::Node& node) {

@@ -42,6 +42,7 @@ class JinjaTemplate {
  public:
   /// What one rendering may use. Memory counts until it is freed. These limits are far above what conversations need.
   static constexpr std::size_t most_steps = 10'000'000, most_bytes = std::size_t{512} << 20;
+  static constexpr std::size_t longest_source = std::size_t{1} << 20;
 
   /// `name` is the name in messages, that of the file. Throws UserError with line and column for what is not Jinja or not
   /// known.

@@ -245,6 +245,7 @@ BOOST_AUTO_TEST_CASE(a_template_has_limits) {
        "it makes more than 512 MiB of text and lists"},
       {"{{ 'a' * 999999999999 }}", "it makes more than 512 MiB"},
       {"{{ ('a' * 100000).replace('a', 'a' * 100000) }}", "it makes more than 512 MiB"},
+      {std::string(JinjaTemplate::longest_source + 1, 'a'), "the chat template t.jinja has more than 1.00 MiB"},
       {"{{ range(999999999) }}", "range() has more than 100000 numbers"},
       {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "it calls itself, or is nested, more than 1000 levels deep"},
       {"{% set ns = namespace(x=[]) %}" + thousand + "{% set ns.x = [ns.x] %}" + end, "a value has more than 200 levels"},
