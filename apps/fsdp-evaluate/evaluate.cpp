@@ -61,8 +61,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_text_options(table, options.json_field, options.chat, options.skip_invalid,
                    "Only the tokens of answers count in the loss.");
   add_adapter_option(table, options.adapter);
-  add_base_type_option(table, options.base_type,
-                       "Keep the matrices of the blocks quantized, after adapters are merged into them.");
+  add_base_type_option(table, options.base_type, "Keep the matrices of the blocks quantized; adapters are not.");
   add_average_option(table, options.use_ema);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
@@ -340,8 +339,9 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   std::unique_ptr<Tokenizer> tokenizer;
   agree(world, [&] {
     std::vector<std::string> warnings;
-    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes,
-                        options.use_ema ? Weights::average : Weights::trained);
+    source =
+        open_adapted_model(options.model, options.adapter, options.base_type, &warnings,
+                           options.no_verify ? Verify::no : Verify::yes, options.use_ema ? Weights::average : Weights::trained);
     if (world.rank() == 0) print_warnings(warnings), note_precision(*source, options.precision);
     const std::filesystem::path folder = folder_beside(*source, options.model);
     if (world.rank() == 0 || options.data.empty())  // only rank 0 reports bits per byte

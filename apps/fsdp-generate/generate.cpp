@@ -51,8 +51,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
   add_strategy_option(table, options.strategy);
   add_precision_options(table, options.precision);
   add_adapter_option(table, options.adapter);
-  add_base_type_option(table, options.base_type,
-                       "Keep the matrices of the blocks quantized, after adapters are merged into them.");
+  add_base_type_option(table, options.base_type, "Keep the matrices of the blocks quantized; adapters are not.");
   add_average_option(table, options.use_ema);
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
@@ -116,8 +115,9 @@ struct Inputs {
 
   Inputs(const GenerateOptions& options, bool speaks) : generation(options.generation) {
     std::vector<std::string> warnings;
-    source = open_model(options.model, options.adapter, &warnings, options.no_verify ? Verify::no : Verify::yes,
-                        options.use_ema ? Weights::average : Weights::trained);
+    source =
+        open_adapted_model(options.model, options.adapter, options.base_type, &warnings,
+                           options.no_verify ? Verify::no : Verify::yes, options.use_ema ? Weights::average : Weights::trained);
     if (speaks) print_warnings(warnings);
     const std::filesystem::path folder = folder_beside(*source, options.model);
     const std::size_t vocab_size = source->config().vocab_size;

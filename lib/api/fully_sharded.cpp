@@ -1047,6 +1047,9 @@ void FullyShardedDataParallel::Parts::load_adapter(const std::filesystem::path& 
           format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
                  adapter.tensors->description(), adapter.lora.scale(), adapted->lora.scale()));
     require_base(*adapter.tensors, adapter.base_sum, base->sum, base->path);
+    std::vector<std::string> warnings;
+    adapter.compare_base_type(adapted->base_type, &warnings);
+    if (world.rank() == 0) print_warnings(warnings);
     load_parameters(*adapter.tensors, parameters(), sharded->layout(), sharded->shard(),
                     only_units(executor().parameters(), sharded->layout(), true), adapters.others);
     if (keeps_average()) executor().begin_average();

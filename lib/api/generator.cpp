@@ -104,8 +104,8 @@ void TextGenerator::Parts::open(Job& of_job, const std::filesystem::path& model,
                               world.rank()));
                  });
     const auto source = agree(world, [&] {
-      auto opened =
-          open_model(model, options.adapter, &warnings, Verify::yes, options.use_ema ? Weights::average : Weights::trained);
+      auto opened = open_adapted_model(model, options.adapter, chosen.base_type, &warnings, Verify::yes,
+                                       options.use_ema ? Weights::average : Weights::trained);
       config = opened->config();
       folder = folder_beside(*opened, model);
       find_texts(folder_of_origin(*opened), options.tokenizer);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -13,10 +14,12 @@
 #include "base/format.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "comm/agree.hpp"
+#include "device/device.hpp"
 #include "files/checksum.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
+#include "kernels/quantized.hpp"
 #include "nn/families.hpp"
 #include "text/json_reader.hpp"
 
@@ -31,6 +34,7 @@ constexpr const char* config_name = "adapter_config.json";
 constexpr const char* weights_name = "adapter_model.safetensors";
 constexpr const char* name_prefix = "base_model.model.";  // PEFT wraps the model in two modules
 constexpr const char* sum_key = "base_xxh3";              // in the metadata of the safetensors file
+constexpr const char* type_key = "base_dtype";            // there, too: Adapter::base_type
 constexpr const char* a_suffix = ".lora_A.weight";
 constexpr const char* b_suffix = ".lora_B.weight";
 
@@ -71,6 +75,7 @@ class PeftFolder final : public TensorSource {
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("PEFT folder {}", folder_.string()); }
+  std::string base_type() const { return file_.metadata(type_key); }
   std::optional<std::uint64_t> base_sum() const {
     const std::string text = file_.metadata(sum_key);
     return text.empty() ? std::nullopt : std::optional<std::uint64_t>(std::strtoull(text.c_str(), nullptr, 16));
@@ -91,17 +96,112 @@ class PeftFolder final : public TensorSource {
 
 bool is_projection(const Parameter& parameter) { return parameter.block >= 0 && parameter.shape.size() == 2; }
 
+constexpr const char* only_projections = "only projections of the blocks have adapters here";
+
+std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
 bool is_off(const json& value) {
   return value.is_null() || value == json(false) || ((value.is_object() || value.is_array()) && value.empty());
 }
 
-/// Reads adapter_config.json, except the targets, which the tensors tell. Every key that could change results is read or
-/// refused.
-Lora lora_of_config(const fs::path& path, const json& config) {
-  const auto refuse = [&](const std::string& what, const std::string& why) {
+[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& why) {
+  throw UserError(format(
+      "{} has {} ({}); use an adapter without it, or merge it into its model with PEFT (merge_and_unload()) and use that "
+      "model",
+      where, what, why));
+}
+
+/// Names of modules in adapter_config.json: a list of names and ends of names, or a regular expression.
+struct ModuleNames {
+  std::optional<std::regex> pattern;
+  std::vector<std::string> list;
+
+  ModuleNames(const fs::path& path, const json& config, const std::string& key) {
+    const json value = config.value(key, json());
+    const std::string what = format("{} {}", key, json_excerpt(value));
+    const auto is_text = [](const json& each) { return each.is_string(); };
+    if (value.is_array() && std::all_of(value.begin(), value.end(), is_text)) {
+      list = value;
+    } else if (value.is_string()) {
+      // std::regex takes very long for repeated copies and nested assertions. A list of names can always take their place.
+      const std::string text = value;
+      const auto assertion = [&](std::size_t from) { return std::min(text.find("(?=", from), text.find("(?!", from)); };
+      const bool several = assertion(0) != text.npos && assertion(assertion(0) + 1) != text.npos;
+      try {
+        if (text.size() > 1000 || text.find('{') != text.npos || several)
+          throw std::regex_error(std::regex_constants::error_complexity);
+        pattern.emplace(text, std::regex::ECMAScript | std::regex_constants::__polynomial);
+      } catch (const std::regex_error&) {
+        refuse(path, what, "such a pattern is not read; a list of names is");
+      }
+    } else if (!is_off(value)) {
+      refuse(path, what, "it has names of modules, or a pattern of them");
+    }
+  }
+  bool contain(const std::string& module) const {
+    return pattern ? std::regex_match(module, *pattern) : std::any_of(list.begin(), list.end(), [&](const std::string& name) {
+      return module == name || module.ends_with("." + name);
+    });
+  }
+};
+
+/// The modules that adapter_config.json describes, by the rules of PEFT (check_target_module_exists).
+class DescribedModules {
+ public:
+  DescribedModules(const fs::path& path, const json& config)
+      : targets_(path, config, "target_modules"),
+        excluded_(path, config, "exclude_modules"),
+        all_linear_(config.value("target_modules", json()) == "all-linear") {
+    if (!targets_.pattern && targets_.list.empty()) refuse(path, "no target_modules", "they name the modules with adapters");
+    json layers = config.value("layers_to_transform", json());
+    if (!layers.is_array()) layers = is_off(layers) ? json::array() : json::array({layers});
+    const json above = config.value("layers_pattern", json());
+    if (!layers.empty() && targets_.pattern) refuse(path, "layers_to_transform besides a pattern", "PEFT takes one of them");
+    if (!is_off(above) && above != "") refuse(path, format("layers_pattern {}", json_excerpt(above)), "only null is read");
+    for (const json& layer : layers)
+      if (layer.is_number_integer())
+        layers_.insert(layer.get<std::int64_t>());
+      else
+        refuse(path, format("layers_to_transform {}", json_excerpt(layer)), "it has numbers of blocks");
+  }
+  bool contain(const std::string& module, int block) const {
+    if (excluded_.contain(module)) return false;
+    if (all_linear_) return block >= 0;
+    const bool is_whole = std::find(targets_.list.begin(), targets_.list.end(), module) != targets_.list.end();
+    return targets_.contain(module) && (is_whole || layers_.empty() || layers_.contains(block));
+  }
+
+ private:
+  ModuleNames targets_, excluded_;
+  bool all_linear_;
+  std::set<std::int64_t> layers_;
+};
+
+/// Throws UserError if adapter_config.json describes other modules than those `with_adapters`. `blocks` has the number of the
+/// block of each module of the base model that has a matrix, or -1.
+void require_described(const fs::path& path, const std::map<std::string, int>& blocks,
+                       const std::set<std::string>& with_adapters) {
+  const DescribedModules described(path, read_json_object(path));
+  std::vector<std::string> missing, surplus;
+  for (const auto& [module, block] : blocks) {
+    const bool is_described = described.contain(module, block), has_adapter = with_adapters.contains(module);
+    if (is_described && block < 0) refuse(path, "adapters of " + module, only_projections);
+    if (is_described != has_adapter) (is_described ? missing : surplus).push_back(module);
+  }
+  std::vector<std::string> problems;
+  if (!missing.empty())
+    problems.push_back(format("{} without an adapter: {}", plural(missing.size(), "module"), missing.front()));
+  if (!surplus.empty())
+    problems.push_back(format("adapters of {} that it leaves out: {}", plural(surplus.size(), "module"), surplus.front()));
+  if (!problems.empty())
     throw UserError(
-        format("{} has {} ({}); use an adapter without it, or merge it into its model in Python", path.string(), what, why));
-  };
+        format("{} does not describe the adapters in {} ({}); save the adapter with PEFT again, or correct target_modules, "
+               "layers_to_transform and exclude_modules",
+               path.string(), weights_name, fmt::join(problems, "; ")));
+}
+
+/// Reads adapter_config.json, except the modules that it describes. Every key that could change results is read or refused.
+Lora lora_of_config(const fs::path& path, const json& config) {
   const auto number = [&](const char* key, double least, double most, double otherwise) {
     if (!config.contains(key)) return otherwise;
     const json& value = config[key];
@@ -110,12 +210,12 @@ Lora lora_of_config(const fs::path& path, const json& config) {
     return value.get<double>();
   };
   if (const json type = config.value("peft_type", json()); type != "LORA")
-    refuse(format("peft_type {}", json_excerpt(type)), "only LORA is read");
+    refuse(path, format("peft_type {}", json_excerpt(type)), "only LORA is read");
   if (const json bias = config.value("bias", json("none")); bias != "none")
-    refuse(format("bias {}", json_excerpt(bias)), "the biases of the base model are frozen here");
+    refuse(path, format("bias {}", json_excerpt(bias)), "the biases of the base model are frozen here");
   if (const json start = config.value("init_lora_weights", json(true));
       !start.is_boolean() && start != "gaussian" && start != "orthogonal" && start != "eva")
-    refuse(format("init_lora_weights {}", json_excerpt(start)), "such adapters may go with a changed base model");
+    refuse(path, format("init_lora_weights {}", json_excerpt(start)), "such adapters may go with a changed base model");
   constexpr std::string_view read[] = {"peft_type",  "bias",         "init_lora_weights", "r",
                                        "lora_alpha", "lora_dropout", "use_rslora"};
   constexpr std::string_view without_effect[] = {
@@ -127,8 +227,11 @@ Lora lora_of_config(const fs::path& path, const json& config) {
   };
   for (const auto& [key, value] : config.items())
     if (!is_in(read, key) && !is_in(without_effect, key) && !is_off(value))
-      refuse(format("{} {}", key, json_excerpt(value)), "this program does not have it");
-  const json stabilized = config.value("use_rslora", json(false));
+      refuse(path, format("{} {}", key, json_excerpt(value)), "this program does not have it");
+  const json stabilized = config.value("use_rslora", json(false)), rank = config.value("r", json(8));
+  if (!stabilized.is_boolean() || !rank.is_number_integer())
+    refuse(path, format("r {} and use_rslora {}", json_excerpt(rank), json_excerpt(stabilized)),
+           "they are a whole number, and true or false");
   return {.rank = static_cast<std::size_t>(number("r", 1, 65536, 8)),
           .alpha = number("lora_alpha", 1e-30, 1e30, 8),
           .dropout = number("lora_dropout", 0, 1, 0),
@@ -143,14 +246,17 @@ Adapter open_peft(const fs::path& folder, std::vector<std::string>* warnings, Ve
     throw UserError(format("{} has no {} (the weights are read from there); save the adapter with PEFT's save_pretrained()",
                            folder.string(), weights_name));
   auto tensors = std::make_unique<PeftFolder>(folder, verify);
-  for (const std::string& name : tensors->names())
-    if (name.ends_with(a_suffix)) adapter.lora.targets.push_back(name.substr(0, name.size() - std::string(a_suffix).size()));
-  adapter.base_sum = tensors->base_sum();
-  if (warnings && !adapter.base_sum)
-    if (const json base = config.value("base_model_name_or_path", json()); base.is_string())
-      warnings->push_back(
-          format("the adapters of {} were trained on the model {}; that the base model is the same is not checked",
-                 folder.string(), json_excerpt(base)));
+  std::set<std::string> modules;
+  for (const std::string& name : tensors->names()) modules.insert(name.substr(0, name.find(".lora_")));
+  adapter.lora.targets.assign(modules.begin(), modules.end());
+  adapter.base_sum = tensors->base_sum(), adapter.base_type = tensors->base_type();
+  if (warnings && !adapter.base_sum) {
+    const json base = config.value("base_model_name_or_path", json()), revision = config.value("revision", json());
+    warnings->push_back(format("the adapters of {} were trained on {}{}; that the base model is the same is not checked",
+                               folder.string(),
+                               base.is_string() ? "the model " + json_excerpt(base) : "a model that is not named",
+                               revision.is_string() ? ", revision " + json_excerpt(revision) : ""));
+  }
   adapter.tensors = std::move(tensors);
   return adapter;
 }
@@ -162,30 +268,49 @@ std::vector<Parameter> adapter_parameters(TransformerConfig base, const Lora& lo
   return all;
 }
 
-// --- merging ---
+std::string type_text(std::optional<kernels::Quantization> type) {
+  return type ? std::string(kernels::name_of(*type)) : "none";
+}
 
-class MergedModel final : public TensorSource {
+// --- the base model with adapters ---
+
+/// A model with adapters, or the model into which they are merged.
+class AdaptedModel final : public TensorSource {
  public:
-  MergedModel(std::unique_ptr<TensorSource> base, Adapter adapter) : base_(std::move(base)), adapter_(std::move(adapter)) {
-    const TransformerConfig config = base_->config();
-    in_out_ = find_family(config.family).weights == WeightLayout::in_out;
-    for (const Parameter& parameter : adapter_parameters(config, adapter_.lora))
-      if (parameter.name.ends_with(a_suffix))
-        merged_.insert(parameter.name.substr(0, parameter.name.size() - std::string(a_suffix).size()) + ".weight");
+  /// `base_type`: of the base model when its values are computed with or merged.
+  AdaptedModel(std::unique_ptr<TensorSource> base, Adapter adapter, std::optional<kernels::Quantization> base_type, bool merge)
+      : base_(std::move(base)), adapter_(std::move(adapter)), base_type_(base_type), merge_(merge), config_(base_->config()) {
+    TransformerConfig adapted = config_;
+    in_out_ = find_family(config_.family).weights == WeightLayout::in_out;
+    adapted.lora = adapter_.lora, adapted.lora.dropout = 0, adapted.base_type = base_type;
+    if (!merge) config_ = adapted;
+    for (const Parameter& parameter : list_parameters(adapted).parameters)
+      if (merge && parameter.name.ends_with(a_suffix))
+        merged_.insert(module_of(module_of(parameter.name)) + ".weight");
+      else if (merge && parameter.quantized)
+        quantized_.emplace(parameter.name, parameter);
   }
-  StoredModel model() const override { return base_->model(); }
-  std::vector<std::string> names() const override { return base_->names(); }
+  StoredModel model() const override { return config_; }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> all = base_->names();
+    if (!merge_)
+      for (std::string& name : adapter_.tensors->names()) all.push_back(std::move(name));
+    return all;
+  }
   bool has_state(const std::string& state, const std::string& name) const override {
-    return state == parameters_state && base_->has(name);
+    return state == parameters_state && source_of(name).has(name);
   }
   Shape state_shape(const std::string& state, const std::string& name) const override {
-    return base_->state_shape(state, name);
+    return source_of(name).state_shape(state, name);
   }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
-    base_->read_state(state, name, range, out);
-    if (!merged_.contains(name)) return;
+    const auto quantized = quantized_.find(name);
+    if (quantized == quantized_.end()) source_of(name).read_state(state, name, range, out);
+    if (quantized == quantized_.end() && !merged_.contains(name)) return;
     const std::lock_guard lock(mutex_);
     if (current_.name != name) read_matrices(name);
+    if (quantized != quantized_.end()) expand(quantized->second, range, out);
+    if (!merged_.contains(name)) return;
     // Element e of a weight is W[o,i], at o * in + i or, if it is stored transposed, at i * out + o. In both cases its change
     // is that of row e / columns of one matrix and column e % columns of the other one.
     const std::size_t rank = adapter_.lora.rank, columns = in_out_ ? current_.out : current_.in;
@@ -202,28 +327,54 @@ class MergedModel final : public TensorSource {
   }
   std::size_t bytes_read() const override { return base_->bytes_read() + adapter_.tensors->bytes_read(); }
   std::string description() const override {
-    return format("{} with the adapters of {}", base_->description(), adapter_.tensors->description());
+    return format("{}{} with the adapters of {}", base_->description(),
+                  base_type_ ? format("{}{}", merge_ ? " expanded from " : " in ", kernels::name_of(*base_type_)) : "",
+                  adapter_.tensors->description());
   }
-  std::string holder_of(const std::string& name) const override { return base_->holder_of(name); }
+  std::string holder_of(const std::string& name) const override { return source_of(name).holder_of(name); }
   std::vector<std::string> warnings() const override { return base_->warnings(); }
 
  private:
-  /// The matrices of one adapter; b is multiplied by the scale.
+  const TensorSource& source_of(const std::string& name) const {
+    return !merge_ && adapter_.tensors->has(name) ? *adapter_.tensors : *base_;
+  }
+
+  /// What is read to merge one weight; b is multiplied by the scale.
   struct Matrices {
     std::string name;  // of the weight
     std::size_t in = 0, out = 0;
     std::vector<float> a, b, b_columns;  // [rank,in], [out,rank], [rank,out]
+    Buffer base;                         // the quantized weight
   };
 
+  /// Reads elements of the current weight as training expands them.
+  void expand(const Parameter& weight, Range range, float* out) const {
+    const kernels::MatrixShape shape = weight.matrix_shape();
+    const std::size_t step = *weight.quantized == kernels::Quantization::nf4 ? kernels::quantized_block : shape.columns;
+    const Range whole = {range.begin / step * step, std::min(round_up(range.end, step), shape.numel())};
+    std::vector<float> values(whole.size());
+    kernels::dequantize(*make_host_stream(), *weight.quantized, shape, current_.base.data(), whole, values.data());
+    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(range.begin - whole.begin), range.size(), out);
+  }
+
   void read_matrices(const std::string& name) const {
-    const std::string module = name.substr(0, name.rfind('.'));
+    const std::string module = module_of(name);
     const auto matrix = [&](const char* suffix) {
       std::vector<float> values(numel(adapter_.tensors->shape(module + suffix)));
       adapter_.tensors->read_to_use(parameters_state, module + suffix, {0, values.size()}, values.data());
       return values;
     };
+    current_ = {};
+    if (const auto found = quantized_.find(name); found != quantized_.end()) {
+      const auto& [kind, shape] = std::pair(*found->second.quantized, found->second.matrix_shape());
+      current_.base = allocate_host(kernels::QuantizedParts(kind, shape).end);
+      kernels::quantize(kind, shape, [&](Range range, float* out) { base_->read_to_use(parameters_state, name, range, out); },
+                        {current_.base.data(), current_.base.bytes()});
+    }
+    current_.name = name;
+    if (!merged_.contains(name)) return;
     const std::size_t rank = adapter_.lora.rank;
-    current_ = {name, 0, 0, matrix(a_suffix), matrix(b_suffix), {}};
+    current_.a = matrix(a_suffix), current_.b = matrix(b_suffix);
     current_.in = current_.a.size() / rank, current_.out = current_.b.size() / rank;
     for (float& value : current_.b) value *= static_cast<float>(adapter_.lora.scale());
     if (!in_out_) return;
@@ -234,17 +385,21 @@ class MergedModel final : public TensorSource {
 
   std::unique_ptr<TensorSource> base_;
   Adapter adapter_;
-  bool in_out_;
-  std::set<std::string> merged_;  // weights that have an adapter
+  std::optional<kernels::Quantization> base_type_;
+  bool merge_, in_out_;
+  TransformerConfig config_;
+  std::set<std::string> merged_;                // weights that have an adapter
+  std::map<std::string, Parameter> quantized_;  // weights that are quantized in training
   mutable std::mutex mutex_;
   mutable Matrices current_;
 };
 
-class MergedCheckpoint final : public CheckpointReader {
+/// A whole model, with the rest of the checkpoint of its adapters.
+class WholeCheckpoint final : public CheckpointReader {
  public:
-  MergedCheckpoint(const CheckpointReader& adapters, std::unique_ptr<MergedModel> merged)
-      : header_(adapters.header()), folder_(adapters.folder()), file_bytes_(adapters.file_bytes()), merged_(std::move(merged)) {
-    header_.model = merged_->model();
+  WholeCheckpoint(const CheckpointReader& adapters, std::unique_ptr<TensorSource> whole)
+      : header_(adapters.header()), folder_(adapters.folder()), file_bytes_(adapters.file_bytes()), whole_(std::move(whole)) {
+    header_.model = whole_->model();
     header_.base.reset();
     header_.units = {{"root", {}, false}};
     for (std::size_t p = 0; p < header_.model.parameters().size(); ++p) header_.units.front().parameters.push_back(p);
@@ -262,34 +417,40 @@ class MergedCheckpoint final : public CheckpointReader {
   void prefetch_state(const std::string&, const std::string&, Range) const override {}
   void verify(int, int, const ByteProgress&) const override {}
   StoredModel model() const override { return header_.model; }
-  std::vector<std::string> names() const override { return merged_->names(); }
-  bool has_state(const std::string& state, const std::string& name) const override { return merged_->has_state(state, name); }
+  std::vector<std::string> names() const override { return whole_->names(); }
+  bool has_state(const std::string& state, const std::string& name) const override { return whole_->has_state(state, name); }
   Shape state_shape(const std::string& state, const std::string& name) const override {
-    return merged_->state_shape(state, name);
+    return whole_->state_shape(state, name);
   }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
-    merged_->read_state(state, name, range, out);
+    whole_->read_state(state, name, range, out);
   }
-  std::size_t bytes_read() const override { return merged_->bytes_read(); }
-  std::string description() const override { return merged_->description(); }
-  std::string holder_of(const std::string& name) const override { return merged_->holder_of(name); }
+  std::size_t bytes_read() const override { return whole_->bytes_read(); }
+  std::string description() const override { return whole_->description(); }
+  std::string holder_of(const std::string& name) const override { return whole_->holder_of(name); }
 
  private:
   CheckpointHeader header_;
   fs::path folder_;
   std::size_t file_bytes_;
-  std::unique_ptr<MergedModel> merged_;
+  std::unique_ptr<TensorSource> whole_;
   std::optional<StoredParts> parts_;
 };
 
-void verify_base(const Adapter& adapter, const TensorSource& base, Verify verify) {
+std::unique_ptr<TensorSource> join(std::unique_ptr<TensorSource> base, Adapter adapter,
+                                   std::optional<kernels::Quantization> base_type, std::vector<std::string>* warnings,
+                                   Verify verify, bool merge) {
   if (adapter.base_sum && verify == Verify::yes)
-    require_base(*adapter.tensors, adapter.base_sum, content_sum(base), base.description());
+    require_base(*adapter.tensors, adapter.base_sum, content_sum(*base), base->description());
+  base_type = adapter.base_type_or(base_type);
+  adapter.compare_base_type(base_type, warnings);
+  return std::make_unique<AdaptedModel>(std::move(base), std::move(adapter), base_type, merge);
 }
 
 Adapter adapter_of(std::unique_ptr<CheckpointReader> checkpoint) {
   const CheckpointHeader& header = checkpoint->header();
-  Adapter adapter = {header.model.transformer(checkpoint->description()).lora, nullptr, header.base->sum};
+  const TransformerConfig& config = header.model.transformer(checkpoint->description());
+  Adapter adapter = {config.lora, nullptr, header.base->sum, type_text(config.base_type)};
   adapter.tensors = std::move(checkpoint);
   return adapter;
 }
@@ -304,7 +465,9 @@ void lay_out_peft(const CheckpointReader& source, const ConsolidateOptions&, Wri
     tensors.push_back(&tensor);
   }
   model.add_file(weights_name,
-                 safetensors_header(names, tensors.front()->type, {{sum_key, checksum_text(source.header().base->sum)}}),
+                 safetensors_header(
+                     names, tensors.front()->type,
+                     {{sum_key, checksum_text(source.header().base->sum)}, {type_key, type_text(source.config().base_type)}}),
                  tensors);
 }
 
@@ -317,7 +480,7 @@ std::vector<std::string> target_modules(const TransformerConfig& config) {
     if (parameter.is_adapter)
       chosen.insert(parameter.name.substr(0, parameter.name.find(".lora_")));
     else if (is_projection(parameter))
-      all.insert(parameter.name.substr(0, parameter.name.rfind('.')));
+      all.insert(module_of(parameter.name));
   for (const std::string& module : chosen) last_parts.insert(last_part(module));
   for (const std::string& module : all)
     if (last_parts.contains(last_part(module)) && !chosen.contains(module)) return {chosen.begin(), chosen.end()};
@@ -394,7 +557,8 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
     throw UserError(
         format("{} does not exist (expected a folder of PEFT, or a checkpoint of adapters); check the path", path.string()));
   Adapter adapter;
-  if (kind_of(path / config_name) == PathKind::file) {
+  const bool is_peft = kind_of(path / config_name) == PathKind::file;
+  if (is_peft) {
     if (weights == Weights::average)
       throw UserError(format("{} has no average of the weights (it is a folder of PEFT); leave out `weights of the average`",
                              path.string()));
@@ -407,22 +571,29 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
     adapter = adapter_of(std::move(checkpoint));
   }
   const std::string remedy = "give the base model that these adapters were trained on";
-  std::map<std::string, bool> is_possible;  // by the name of a tensor: true for the weights of projections
-  for (const Parameter& parameter : list_parameters(without_adapters(base)).parameters)
-    is_possible[parameter.name] = is_projection(parameter);
+  const ParameterNames& names = find_family(base.family).names;
+  std::map<std::string, int> blocks = {{module_of(names.head), -1}};  // of each module with a matrix
+  std::set<std::string> parameters, with_adapters;
+  for (const Parameter& parameter : list_parameters(without_adapters(base)).parameters) {
+    parameters.insert(parameter.name);
+    if (parameter.shape.size() == 2) blocks[module_of(parameter.name)] = parameter.block;
+  }
   for (const std::string& name : adapter.tensors->names()) {
     const std::string module = name.substr(0, name.find(".lora_"));
-    const auto found = is_possible.find(module + ".weight");
-    if (found == is_possible.end())
+    const auto found = std::find_if(blocks.begin(), blocks.end(), [&](const auto& one) {
+      return module == one.first || (module == name && name.starts_with(one.first + "."));
+    });
+    if (found == blocks.end() && !parameters.contains(name))
       throw UserError(
           format("{} has adapters of another model (its tensor {} is for a module that the base model does not have); {}",
                  adapter.tensors->description(), name, remedy));
-    if (!found->second)
-      throw UserError(
-          format("{} has adapters of {} (only projections of the blocks have adapters here); use an adapter without "
-                 "them, or merge it into its model in Python",
-                 adapter.tensors->description(), module));
+    if (module == name || found->second < 0)
+      refuse(adapter.tensors->description(),
+             found != blocks.end() && found->second < 0 ? "adapters of " + found->first : "the tensor " + name,
+             only_projections);
+    with_adapters.insert(module);
   }
+  if (is_peft) require_described(path / config_name, blocks, with_adapters);
   find_mismatch(*adapter.tensors, adapter_parameters(base, adapter.lora), {}, remedy);
   return adapter;
 }
@@ -452,35 +623,70 @@ std::string path_to_record(const TensorSource& base, const fs::path& path) {
   return fs::absolute(step ? step->folder() : path).lexically_normal().string();
 }
 
-std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
-                                                 std::vector<std::string>* warnings, Verify verify) {
+namespace {
+
+/// The adapters of a checkpoint with their base model.
+std::unique_ptr<CheckpointReader> join(std::unique_ptr<CheckpointReader> adapters, fs::path base,
+                                       std::optional<kernels::Quantization> base_type, std::vector<std::string>* warnings,
+                                       Verify verify, bool merge) {
   const CheckpointReader& reader = *adapters;
   base = base_of(reader, base);
-  auto model = open_model(base, {}, warnings, verify);
+  auto model = open_model(base, warnings, verify);
   if (!(model->config() == without_adapters(reader.config())))
     throw UserError(format("{} holds adapters of another model than {}; give the base model that they were trained on",
                            reader.description(), model->description()));
-  Adapter adapter = adapter_of(std::move(adapters));
-  verify_base(adapter, *model, verify);
-  return std::make_unique<MergedCheckpoint>(reader, std::make_unique<MergedModel>(std::move(model), std::move(adapter)));
+  return std::make_unique<WholeCheckpoint>(
+      reader, join(std::move(model), adapter_of(std::move(adapters)), base_type, warnings, verify, merge));
 }
 
-std::unique_ptr<TensorSource> open_model(const fs::path& path, const fs::path& adapter_path, std::vector<std::string>* warnings,
-                                         Verify verify, Weights weights) {
-  auto source = open_tensor_source(path, warnings, verify, adapter_path.empty() ? weights : Weights::trained);
+/// Returns the source as a checkpoint if it is one of adapters; else null, and leaves `source` as it is.
+std::unique_ptr<CheckpointReader> take_adapters(std::unique_ptr<TensorSource>& source) {
   auto* const checkpoint = dynamic_cast<CheckpointReader*>(source.get());
-  const bool has_adapters = checkpoint && checkpoint->header().base;
-  if (has_adapters && !adapter_path.empty())
-    throw UserError(format("{} has adapters already (another `adapter` is given, too); give its base model, {}, as the model",
-                           source->description(), checkpoint->header().base->path));
-  if (has_adapters) {
-    source.release();
-    return merge_adapters(std::unique_ptr<CheckpointReader>(checkpoint), {}, warnings, verify);
+  if (!checkpoint || !checkpoint->header().base) return nullptr;
+  source.release();
+  return std::unique_ptr<CheckpointReader>(checkpoint);
+}
+
+}  // namespace
+
+std::optional<kernels::Quantization> Adapter::base_type_or(std::optional<kernels::Quantization> wanted) const {
+  for (const kernels::Quantization kind : {kernels::Quantization::int8, kernels::Quantization::nf4})
+    if (!wanted && base_type == kernels::name_of(kind)) return kind;
+  return wanted;
+}
+
+void Adapter::compare_base_type(std::optional<kernels::Quantization> used, std::vector<std::string>* warnings) const {
+  const std::string here = type_text(used);
+  if (base_type.empty() || base_type == here || !warnings) return;
+  const auto in = [](const std::string& type) { return type == "none" ? "that is not quantized" : "in " + type; };
+  warnings->push_back(format("the adapters of {} were trained over a base model {}, but are used over one {}: results differ",
+                             tensors->description(), in(base_type), in(here)));
+}
+
+std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
+                                                 std::vector<std::string>* warnings, Verify verify) {
+  return join(std::move(adapters), std::move(base), {}, warnings, verify, true);
+}
+
+std::unique_ptr<TensorSource> open_model(const fs::path& path, std::vector<std::string>* warnings, Verify verify) {
+  auto source = open_tensor_source(path, warnings, verify);
+  if (auto adapters = take_adapters(source)) return merge_adapters(std::move(adapters), {}, warnings, verify);
+  return source;
+}
+
+std::unique_ptr<TensorSource> open_adapted_model(const fs::path& path, const fs::path& adapter_path,
+                                                 std::optional<kernels::Quantization> base_type,
+                                                 std::vector<std::string>* warnings, Verify verify, Weights weights) {
+  auto source = open_tensor_source(path, warnings, verify, adapter_path.empty() ? weights : Weights::trained);
+  if (auto adapters = take_adapters(source)) {
+    if (!adapter_path.empty())
+      throw UserError(format("{} has adapters already (another `adapter` is given, too); give its base model, {}, as the model",
+                             adapters->description(), adapters->header().base->path));
+    return join(std::move(adapters), {}, base_type, warnings, verify, false);
   }
   if (adapter_path.empty()) return source;
   Adapter adapter = open_adapter(adapter_path, source->config(), warnings, verify, weights);
-  verify_base(adapter, *source, verify);
-  return std::make_unique<MergedModel>(std::move(source), std::move(adapter));
+  return join(std::move(source), std::move(adapter), base_type, warnings, verify, false);
 }
 
 const ModelFormat& peft_format() { return peft_row; }

@@ -28,9 +28,17 @@ struct Adapter {
   Lora lora;
   std::unique_ptr<TensorSource> tensors;  // with the names of the model's parameters
   std::optional<std::uint64_t> base_sum;  // content_sum() of the base model; empty: unknown
+  /// The type of the base model in training: "int8" or "nf4", or "none" if it was not quantized; empty: unknown.
+  std::string base_type = {};
+
+  /// `wanted` or, if that is empty, the type of the base model in training.
+  std::optional<kernels::Quantization> base_type_or(std::optional<kernels::Quantization> wanted) const;
+  /// Adds a warning if the type of the base model in training is known, and is not `used`.
+  void compare_base_type(std::optional<kernels::Quantization> used, std::vector<std::string>* warnings) const;
 };
 /// Opens PEFT's folder, or a step or save folder with a checkpoint of adapters. Throws UserError if its adapters do not fit the
-/// model `base`, or if it needs something of PEFT that this program does not have. `warnings` may be null.
+/// model `base`, if the tensors of PEFT's folder are not those of the modules that its adapter_config.json describes, or if it
+/// needs something of PEFT that this program does not have. `warnings` may be null.
 /// Weights::average: the adapters' moving average, which only a checkpoint can have.
 Adapter open_adapter(const std::filesystem::path& path, const TransformerConfig& base,
                      std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
@@ -44,13 +52,18 @@ std::filesystem::path base_of(const CheckpointReader& adapters, const std::files
 /// The path of a base model that checkpoints of adapters record, if it was opened by `path`: absolute, and of one step.
 std::string path_to_record(const TensorSource& base, const std::filesystem::path& path);
 
-/// Opens a whole model: as open_tensor_source(), but adapters are merged into the weights (W + scale * B A, in fp32) while they
-/// are read. `adapter` may be empty; the adapters are then those of `model`, if that is a checkpoint of adapters, whose base
-/// model is opened, too. With Verify::yes, first reads all of a base model whose checksum is known, and compares it. `weights`
-/// selects those of the adapters or, if there are none, of the model.
-std::unique_ptr<TensorSource> open_model(const std::filesystem::path& model, const std::filesystem::path& adapter = {},
-                                         std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
-                                         Weights weights = Weights::trained);
+/// Opens a whole model: as open_tensor_source(), but the adapters of a checkpoint of adapters are merged into the weights of
+/// its base model (W + scale * B A, in fp32) while they are read. If the base model was quantized in training, W is its
+/// expanded matrix. With Verify::yes, first reads all of the base model, and compares its checksum.
+std::unique_ptr<TensorSource> open_model(const std::filesystem::path& model, std::vector<std::string>* warnings = nullptr,
+                                         Verify verify = Verify::yes);
+/// Opens a model as it was trained: as open_model(), but the source is a model with adapters, whose base model has the type of
+/// Adapter::base_type_or(`base_type`). `adapter` may be empty; the adapters are then those of `model`, if it has some.
+/// `weights` selects those of the adapters or, if there are none, of the model.
+std::unique_ptr<TensorSource> open_adapted_model(const std::filesystem::path& model, const std::filesystem::path& adapter,
+                                                 std::optional<kernels::Quantization> base_type,
+                                                 std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
+                                                 Weights weights = Weights::trained);
 /// Returns a checkpoint of adapters as one of a whole model, with the parameters only. `base`: the base model's folder; empty:
 /// as recorded in the checkpoint.
 std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReader> adapters, std::filesystem::path base = {},

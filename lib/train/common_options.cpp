@@ -309,7 +309,7 @@ void add_base_type_option(OptionTable& table, std::optional<kernels::Quantizatio
   table
       .choice<Type>("base-dtype", type, {{"int8", kernels::Quantization::int8}, {"nf4", kernels::Quantization::nf4}},
                     help + " int8: a scale per row; nf4: 4 bits, with scales for blocks of 64, as in QLoRA.")
-      .unset("they have the type of --precision")
+      .unset("the type with which given adapters were trained, or that of --precision")
       .sets("type of the base model");
   table.flag("load-in-8bit", spelled->int8, "transformers' spelling of --base-dtype int8.").spelling();
   table.flag("load-in-4bit", spelled->nf4, "transformers' spelling of --base-dtype nf4.").spelling();

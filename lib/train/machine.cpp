@@ -78,7 +78,7 @@ void load_model(std::optional<ShardedModel>& model, const TensorSource& source, 
                 std::optional<kernels::Quantization> base_type, const ComputingRank& rank, Communicator& world,
                 const ExecutorOptions& execution, const CommOptions& comm, const ByteProgress& progress) {
   TransformerConfig config = source.config();
-  config.base_type = base_type;
+  if (base_type) config.base_type = base_type;
   agree(world, [&] { check_sharding(config, sharding, world.size()); });
   model.emplace(std::move(config), sharding, world, traits_of(rank.device->kind(), rank.cpus.threads));
   Executor& executor = model->allocate(*rank.device, execution, comm);

@@ -36,9 +36,9 @@ struct ComputingRank {
 ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
 /// As start_rank(), but without a device, for a plan that is only printed. Collective over world.
 ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
-/// Makes the model of `source` with `sharding` and, if `base_type` is set, quantized matrices in the blocks; allocates it on
-/// the rank's device and loads its weights, so that it is ready for forward passes. `progress` is that of this rank's part.
-/// Collective over world. Throws CollectiveError.
+/// Makes the model of `source` with `sharding` and, if `base_type` is set, matrices in the blocks of this type instead of that
+/// of `source`; allocates it on the rank's device and loads its weights, so that it is ready for forward passes. `progress` is
+/// that of this rank's part. Collective over world. Throws CollectiveError.
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 std::optional<kernels::Quantization> base_type, const ComputingRank& rank, Communicator& world,
                 const ExecutorOptions& execution = {}, const CommOptions& comm = {}, const ByteProgress& progress = nullptr);

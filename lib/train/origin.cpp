@@ -135,13 +135,25 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
   return folder ? CheckpointReader::open(*folder, verify_of(options)) : nullptr;
 }
 
+/// Warns of adapters that have more parameters than the matrices that they change, without being able to change them more.
+void note_rank(const TransformerConfig& config, std::vector<std::string>& warnings) {
+  std::size_t smallest = config.lora.rank;
+  for (const Parameter& parameter : list_parameters(config).parameters)
+    if (parameter.is_adapter) smallest = std::min({smallest, parameter.shape[0], parameter.shape[1]});
+  if (smallest < config.lora.rank)
+    warnings.push_back(
+        format("--lora-rank {} is more than the {} rows or columns of an adapted matrix (a rank of {} can change "
+               "it in every way)",
+               config.lora.rank, smallest, smallest));
+}
+
 /// Opens the base model and --adapter of a model with adapters.
 void open_base(const TrainOptions& options, Origin& origin) {
   std::filesystem::path path = options.finetune_from.empty() ? options.model : options.finetune_from;
   if (origin.checkpoint) {
     path = base_of(*origin.checkpoint, path);
     std::vector<std::string> warnings;
-    origin.pretrained = open_model(path, {}, &warnings, verify_of(options));
+    origin.pretrained = open_model(path, &warnings, verify_of(options));
     for (std::string& text : warnings)  // those about config.json are there already
       if (std::find(origin.warnings.begin(), origin.warnings.end(), text) == origin.warnings.end())
         origin.warnings.push_back(std::move(text));
@@ -154,6 +166,7 @@ void open_base(const TrainOptions& options, Origin& origin) {
   origin.base = {path_to_record(*origin.pretrained, path), 0};
   if (options.adapter.empty() || origin.checkpoint) return;
   origin.adapter = open_adapter(options.adapter, origin.pretrained->config(), &origin.warnings, verify_of(options));
+  origin.adapter->compare_base_type(origin.config.base_type, &origin.warnings);
   if (const double rate = origin.adapter->lora.dropout; rate > 0 && options.lora.dropout == 0)
     origin.warnings.push_back(
         format("the adapters were trained with lora_dropout {}, which is not used; set dropout with --lora-dropout", rate));
@@ -184,8 +197,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     origin.warnings.push_back(format(
         "--finetune-from is not used, because the run resumes from step {} of {}; choose another --save-dir to start a new run",
         origin.update(), origin.checkpoint->folder().parent_path().string()));
-  if (tuned && !origin.checkpoint)
-    origin.pretrained = open_model(options.finetune_from, {}, &origin.warnings, verify_of(options));
+  if (tuned && !origin.checkpoint) origin.pretrained = open_model(options.finetune_from, &origin.warnings, verify_of(options));
   if (!named && !origin.checkpoint && !tuned)
     throw UserError(format("there is nothing to train (no complete checkpoint in {}); name a model with --arch or --model",
                            options.save.folder.string()));
@@ -235,6 +247,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   }
   const bool adapts = origin.config.lora.rank > 0;
   if (adapts) open_base(options, origin);
+  if (adapts && !origin.checkpoint) note_rank(origin.config, origin.warnings);
   if (origin.pretrained) {
     Mismatch mismatch =
         find_mismatch(*origin.pretrained, list_parameters(without_adapters(origin.config)).parameters, options.ignore_missing,
@@ -296,16 +309,22 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
   // The positions of a new model are limited to the tokens per sample, as in fairseq.
   if (!options.arch.empty() && config.positions != Positions::rotary)
     config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
-  return with_adapters(std::move(config), options);
+  config = with_adapters(std::move(config), options);
+  const bool resumes = source && source->lora.rank > 0;
+  if (resumes && !options.adapter.empty() && !options.base_type) config.base_type = source->base_type;
+  return config;
 }
 
 TransformerConfig with_adapters(TransformerConfig config, const TrainOptions& options) {
-  if (!options.adapter.empty())
-    config.lora = open_adapter(options.adapter, config).lora;
-  else if (options.lora.rank > 0)
-    config.lora = options.lora;
-  if (config.lora.rank > 0) config.lora.dropout = options.lora.dropout;
   config.base_type = options.base_type;
+  if (!options.adapter.empty()) {
+    const Adapter adapter = open_adapter(options.adapter, without_adapters(config));
+    config.lora = adapter.lora;
+    config.base_type = adapter.base_type_or(options.base_type);
+  } else if (options.lora.rank > 0) {
+    config.lora = options.lora;
+  }
+  if (config.lora.rank > 0) config.lora.dropout = options.lora.dropout;
   return config;
 }
 

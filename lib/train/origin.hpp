@@ -37,7 +37,8 @@ struct Origin {
 /// that vocabulary_of() returns, if any. Throws UserError.
 TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source, std::string tokenizer = {});
 
-/// Adds the adapters of --lora-rank or --adapter, and --base-dtype, to the configuration of a base model. Throws UserError.
+/// Adds the adapters of --lora-rank or --adapter to the configuration of a base model, and the type of --base-dtype or, if that
+/// is not given, the type with which the adapters were trained. Throws UserError.
 TransformerConfig with_adapters(TransformerConfig config, const TrainOptions& options);
 
 /// Finds the starting point from --restore, --finetune-from, --model, --arch and --init. Verifies the checksums of the

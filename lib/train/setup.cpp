@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <tuple>
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -362,9 +363,10 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                           100 * static_cast<double>(trained) / static_cast<double>(transformer.parameter_count())),
              plural(transformer.blocks(), "block"), transformer.config().width, model.placement().name,
              plural(run.world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
-  if (const Lora& lora = transformer.config().lora; lora.rank > 0)
-    say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {} with checksum {}", lora.rank, lora.scale(),
-               plural(adapters_of_block(transformer), "projection"), base->path, checksum_text(base->sum)));
+  if (const auto& [lora, type] = std::tie(transformer.config().lora, transformer.config().base_type); lora.rank > 0)
+    say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {}{} with checksum {}", lora.rank, lora.scale(),
+               plural(adapters_of_block(transformer), "projection"), base->path,
+               type ? format(" in {}", kernels::name_of(*type)) : "", checksum_text(base->sum)));
   const int shard_ranks = model.mesh().shard->size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes(run, machine, model);
   if (traffic && run.world.size() > 1) say(describe_traffic(shard_ranks, machine.node->size(), *traffic));

@@ -130,6 +130,9 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
   adapters_of(folder, "saves");
   refused(model, "no adapters requested (--lora-rank), adapters in the checkpoint");
   refused(model + " --lora-rank 3", "holds another model");
+  const Outcome large = train(folder, 1, "large", 1, model + " --lora-rank 2000");
+  expect_done(large);
+  BOOST_TEST(large.times_said("--lora-rank 2000 is more than the ") == 1u, large.output);
   // A base model with one other element is another model. A copy of the base model is not.
   fs::copy(base, folder / "copy", fs::copy_options::recursive);
   expect_done(train(folder, 2, "saves", 3, "--model copy --lora-rank 2"));

@@ -1,4 +1,6 @@
-// A quantized base model (QLoRA): training of adapters over it, evaluation and generation.
+// A quantized base model (QLoRA): training of adapters over it, evaluation, generation and merging.
+#include <cmath>
+
 #include <boost/test/unit_test.hpp>
 
 #include "golden.hpp"
@@ -84,6 +86,50 @@ BOOST_AUTO_TEST_CASE(models_are_evaluated_and_continue_texts) {
     return outcome.output;
   };
   BOOST_TEST(text(1) == text(3));
+}
+
+// Adapters run over the base of their training, and are merged into its expanded matrices.
+BOOST_AUTO_TEST_CASE(adapters_are_used_as_they_were_trained) {
+  const auto folder = fresh_folder();
+  const auto loss = [&](const std::string& words, const std::string& warning = "") {
+    const Outcome outcome =
+        run(folder, mpirun(1, "fsdp-evaluate", split(words + " " + tokens + " --tokens-per-sample 32 --json")));
+    expect_done(outcome);
+    BOOST_TEST(outcome.says("warning") == !warning.empty(), outcome.output);
+    BOOST_TEST(outcome.says(warning), outcome.output);
+    return json::parse(outcome.output.substr(outcome.output.find('{')))["loss"].get<double>();
+  };
+  for (const auto& [model, type] : {std::pair("gpt2-tied", std::string("nf4")), std::pair("llama-gqa", std::string("int8"))}) {
+    const std::string base = golden_folder(model).string(), of_base = "--model " + base, validates = " --valid " + tokens;
+    expect_done(train(folder, 1, type, 3, of_base + " --lora-rank 3 --base-dtype " + type + validates));
+    const double trained = metrics(folder / (type + ".jsonl"), "valid").back()["loss"];
+    const auto expect_same = [&](double found, double within = 1e-6) { BOOST_TEST(std::abs(found - trained) < within); };
+    expect_same(loss(type));
+    expect_same(loss(type + " --base-dtype " + type));
+    adapters_of(folder, type);
+    expect_same(loss(base + " --adapter " + type + "-peft"));
+    const std::string merge = FSDP_BIN "/fsdp-consolidate " + type + " merged-" + type;
+    const Outcome merged = run(folder, split(merge + " --merge --verify --format safetensors"));
+    expect_done(merged);
+    BOOST_TEST(merged.says(" expanded from " + type + " with the adapters of "), merged.output);
+    expect_same(loss("merged-" + type), 1e-5);
+    // A run that continues them begins with the loss of their training.
+    const Outcome more =
+        train(folder, 2, "more-" + type, 1, of_base + " --adapter " + type + "-peft --eval-on-start" + validates);
+    expect_done(more);
+    BOOST_TEST(more.says(" in " + type + " with checksum "), more.output);
+    BOOST_TEST(!more.says("trained over"), more.output);
+    expect_same(metrics(folder / ("more-" + type + ".jsonl"), "valid").front()["loss"]);
+    expect_done(train(folder, 2, "more-" + type, 2, of_base + " --adapter " + type + "-peft"));
+    const std::string other = type == "nf4" ? "int8" : "nf4",
+                      both = "were trained over a base model in " + type + ", but are used over one in " + other;
+    BOOST_TEST(std::abs(loss(type + " --base-dtype " + other, both) - trained) > 1e-5);
+    const Outcome another = train(folder, 1, "other-" + type, 1, of_base + " --adapter " + type + " --base-dtype " + other);
+    expect_done(another);
+    BOOST_TEST(another.says(both), another.output);
+  }
+  expect_done(train(folder, 1, "plain", 1, "--model " + golden_folder("llama-gqa").string() + " --lora-rank 2"));
+  loss("plain --base-dtype nf4", "over a base model that is not quantized, but are used over one in nf4");
 }
 
 // 4.13 bits for an element of the blocks' matrices: 4, and 8 bits for 64 of them, and 32 bits for 256 times 64.
