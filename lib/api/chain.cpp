@@ -43,6 +43,8 @@ void naming(const char* what, const std::string& name, Work&& work) {
     throw;
   } catch (const std::exception& error) {
     throw RunError(format("{} '{}': {}", what, name, error.what()));
+  } catch (...) {
+    throw RunError(format("{} '{}' threw an exception that is no std::exception; throw one that has a message", what, name));
   }
 }
 

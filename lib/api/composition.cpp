@@ -181,14 +181,12 @@ class Parallel final : public Composition {
   Parallel(const NamedLayers& layers, Join join) : Composition("parallel", layers), join_(join) {
     const auto& [first_name, first] = layers.front();
     for (const auto& [name, layer] : layers) {
-      if (layer->takes_tokens() != first->takes_tokens())
-        throw UserError(format(
-            "layer '{}' of parallel() takes {}, and layer '{}' takes {} (a batch has one kind of inputs); use layers of "
-            "one kind",
-            name, layer->takes_tokens() ? "tokens" : "numbers", first_name, first->takes_tokens() ? "tokens" : "numbers"));
-      if (layer->inputs() != first->inputs() || (join == Join::sum && layer->outputs() != first->outputs()))
-        throw UserError(format("layer '{}' of parallel() maps {} to {}, and layer '{}' {} to {}; make them equal", name,
-                               layer->inputs(), layer->outputs(), first_name, first->inputs(), first->outputs()));
+      const bool other_kind = layer->takes_tokens() != first->takes_tokens();
+      if (layer->inputs() != first->inputs() || other_kind || (join == Join::sum && layer->outputs() != first->outputs()))
+        throw UserError(format("layer '{}' of parallel() maps {}{} to {}, and layer '{}' {}{} to {}{}; make them equal", name,
+                               layer->inputs(), layer->takes_tokens() ? " token" : "", layer->outputs(), first_name,
+                               first->inputs(), first->takes_tokens() ? " token" : "", first->outputs(),
+                               other_kind ? " (one takes tokens, the other numbers, and a batch has one of these)" : ""));
       begin_.push_back(outputs_);
       outputs_ += layer->outputs();
       widest_ = std::max(widest_, layer->outputs());

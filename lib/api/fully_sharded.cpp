@@ -16,6 +16,7 @@
 #include "api/job_parts.hpp"
 #include "api/model_inside.hpp"
 #include "api/own_optimizer.hpp"
+#include "api/place.hpp"
 #include "api/proof.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
@@ -52,7 +53,12 @@ void require_user(bool ok, const char* problem) {
 }
 
 std::vector<Field> fields_of(const FsdpOptions& o) {
-  const auto text = [](const auto& value) { return format("{}", value); };
+  const auto text = []<class T>(const T& value) {
+    if constexpr (std::is_same_v<T, std::size_t>)
+      return format("{}", as_given(value));
+    else
+      return format("{}", value);
+  };
   const auto if_given = [](const auto& value) { return value ? std::optional(format("{}", *value)) : std::nullopt; };
   const auto on_host = [](bool is) { return is ? std::optional<std::string>("cpu") : std::nullopt; };
   std::optional<std::string> betas;
@@ -294,7 +300,10 @@ std::shared_ptr<const Model> TransformerDescription::build(const DeviceTraits& d
   }
   set_fields(table, fields);
   if (lora_) adapters.lora.targets = lora_->targets;  // not set in the table: patterns may contain commas
-  const auto unless_zero = [](std::size_t n) { return n > 0 ? std::optional(n) : std::nullopt; };
+  const auto unless_zero = [](std::size_t n) {
+    if (n > 0) require_size("TransformerDescription", "a size of", n);
+    return n > 0 ? std::optional(n) : std::nullopt;
+  };
   ConfigOverrides sizes;
   sizes.layers = unless_zero(layers_), sizes.width = unless_zero(width_), sizes.heads = unless_zero(heads_);
   sizes.vocab_size = unless_zero(vocabulary_), sizes.max_positions = unless_zero(longest_sequence_);
@@ -336,7 +345,8 @@ double accuracy(std::span<const float> outputs, const Batch& batch) {
       throw UserError(
           format("accuracy() has {} outputs for a label {} (it needs one for each class); give a metric of your own", columns,
                  labels[r]));
-    if (labels[r] >= 0) right += std::max_element(row.begin(), row.end()) - row.begin() == labels[r] ? 1 : 0;
+    const auto best = std::max_element(row.begin(), row.end());
+    if (labels[r] >= 0 && !std::isnan(*best)) right += best - row.begin() == labels[r] ? 1 : 0;
   }
   return right;
 }
@@ -957,6 +967,10 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
 
 bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
   require_same_path(folder);
+  agree(world, [&] {
+    if (kind_of(folder) == PathKind::file)
+      throw UserError(format("'{}' is a file (checkpoints are in a folder); give their folder", folder.string()));
+  });
   saver.finish();  // as in load()
   for (;;) {
     const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));

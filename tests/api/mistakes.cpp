@@ -2,6 +2,7 @@
 #include "mpi_main.hpp"
 
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
@@ -152,9 +153,34 @@ BOOST_AUTO_TEST_CASE(sizes_that_are_negative) {
   said([&] { return repeat(minus, [](std::size_t) { return relu(2); }); }, "repeat() has count -1");
   refused("cross_entropy() has width -1", [&] { cross_entropy(minus); });
   refused("mean_squared_error() has width -1", [&] { mean_squared_error(minus); });
-  refused("layer 'emb' of parallel() takes tokens, and layer 'num' takes numbers (a batch has one kind of inputs)", [] {
+  refused("layer 'emb' of parallel() maps 1 token to 4, and layer 'num' 1 to 4 (one takes tokens, the other numbers", [] {
     parallel({{"num", linear(1, 4)}, {"emb", embedding(8, 4)}});
   });
+}
+
+BOOST_AUTO_TEST_CASE(other_wrong_uses) {
+  const auto minus = static_cast<std::size_t>(-1);
+  refused("batch_size '-1' is not accepted", [&] { train(around(linear(4, 4)), {.batch_size = minus}); });
+  refused("TransformerDescription() has a size of -1",
+          [&] { estimate_memory(TransformerDescription("gpt2").width(minus), {}, 1); });
+  struct Throwing final : Layer {
+    std::size_t inputs() const override { return 4; }
+    std::size_t outputs() const override { return 4; }
+    void forward(const ForwardPass&) const override { throw 7; }
+    void backward(const BackwardPass&) const override {}
+  };
+  refused("layer 'mine' threw an exception that is no std::exception", [] { train(around(std::make_shared<Throwing>())); });
+  Sequential model = around(linear(4, 1), mean_squared_error(1));
+  const auto folder = new_folder("api-mistakes", "uses");
+  std::ofstream(folder / "file") << "no checkpoint";
+  FullyShardedDataParallel sharded(model, {.batch_size = 2});
+  refused("file' is a file (checkpoints are in a folder)", [&] { sharded.restore(folder / "file"); });
+  refused("trace_updates", [&] { MetricsLog(sharded, {.trace_updates = 9}); });
+  std::int32_t inputs[2] = {}, labels[2] = {1, 0};
+  const Batch batch(0, inputs, labels, false, true);
+  const float nan = std::numeric_limits<float>::quiet_NaN(), outputs[4] = {0, 1, nan, nan};
+  BOOST_TEST(accuracy(outputs, batch) == 1);  // NaN is no answer
+  refused("accuracy() has 1 outputs for a label 1", [&] { accuracy(std::span(outputs).first(2), batch); });
 }
 
 // The names of <cmath> stay those of <cmath> in a program that uses the whole namespace, and layers take any integer.
