@@ -27,5 +27,7 @@ install(FILES ${PROJECT_BINARY_DIR}/generated/fsdp-config.cmake ${PROJECT_BINARY
   DESTINATION ${package_folder})
 
 file(RELATIVE_PATH from_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-configure_file(${CMAKE_CURRENT_LIST_DIR}/fsdp.pc.in ${PROJECT_BINARY_DIR}/generated/fsdp.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/generated/fsdp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(package IN ITEMS fsdp fsdp-testing)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${package}.pc.in ${PROJECT_BINARY_DIR}/generated/${package}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/generated/${package}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

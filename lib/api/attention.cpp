@@ -6,6 +6,7 @@
 #include "api/composition.hpp"
 #include "api/layers.hpp"
 #include "api/ops.hpp"
+#include "api/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -72,9 +73,11 @@ class Attention final : public Layer {
         stored_(options.fused_qkv ? Stored::in_out : Stored::out_in),
         out_bias_(o_.bias && !leaves_out_bias) {
     const auto require = [&](bool ok, const std::string& what) {
-      if (!ok) throw UserError(format("attention of width {} with {} heads {}", width, o_.heads, what));
+      if (!ok) throw UserError(format("attention of width {} with {} heads {}", as_given(width), as_given(o_.heads), what));
     };
     require(C > 0 && o_.heads > 0, "is empty (both must be at least 1); correct them");
+    require(std::max({C, o_.heads, o_.kv_heads, o_.head_size}) <= std::size_t{1} << 30,
+            "has a size that is negative or above 2^30; correct it");
     require(o_.standard_deviation >= 0 && o_.out_standard_deviation >= 0,
             "has a wrong standard deviation (both must be at least 0); correct it");
     if (o_.kv_heads == 0) o_.kv_heads = o_.heads;

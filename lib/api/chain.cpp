@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/place.hpp"
+#include "api/proof.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -42,6 +43,8 @@ void naming(const char* what, const std::string& name, Work&& work) {
     throw;
   } catch (const std::exception& error) {
     throw RunError(format("{} '{}': {}", what, name, error.what()));
+  } catch (...) {
+    throw RunError(format("{} '{}' threw an exception that is no std::exception; throw one that has a message", what, name));
   }
 }
 
@@ -51,7 +54,7 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
   for (const std::size_t n : numbers)
     if (n > most)
       throw UserError(
-          format("{} '{}' needs {} numbers per row (more than any memory holds); correct its sizes", what, name, n));
+          format("{} '{}' needs {} numbers per row (they are at most 2^30); correct its sizes", what, name, as_given(n)));
 }
 
 /// Checks the full name of a parameter. It becomes the name of an HDF5 dataset, which is a path, so it must not contain "/".
@@ -267,6 +270,7 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
   if (first_.layer) check(first_);
   for (const Stage& block : blocks_) check(block);
   require("loss", head_.name, loss_->works_in(type), loss_->works_on_gpu());
+  naming("loss", head_.name, [&] { loss_->check_batch(shape.B, shape.T); });
 }
 
 bool Chain::works_in(DType type) const {
@@ -309,7 +313,8 @@ void Chain::forward(const StageContext& context, const Stage& stage, const Pass&
   forward_pass.y = dense(y, R, layer.outputs(), context.type);
   forward_pass.saved = dense(saved, R, layer.saved(), context.type);
   forward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
-  naming("layer", stage.name, [&] { layer.forward(forward_pass); });
+  naming("layer", stage.name,
+         [&] { run_pass(forward_pass, "forward()", {}, forward_pass.y, "y", {}, [&] { layer.forward(forward_pass); }); });
 }
 
 void Chain::backward(const StageContext& context, const Stage& stage, const Pass& pass, const void* dy, void* dx, float* saved,
@@ -324,7 +329,9 @@ void Chain::backward(const StageContext& context, const Stage& stage, const Pass
   backward_pass.saved = dense(saved, R, layer.saved(), context.type);
   backward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
   backward_pass.gradients = context.gradients.data();
-  naming("layer", stage.name, [&] { layer.backward(backward_pass); });
+  naming("layer", stage.name, [&] {
+    run_pass(backward_pass, "backward()", {}, backward_pass.dx, "dx", backward_pass.dy, [&] { layer.backward(backward_pass); });
+  });
 }
 
 void Chain::embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const {
@@ -389,7 +396,10 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   pass.scale = scale;
   pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() : nullptr;
   if (dx) clear_gradients(context, head_, write);
-  naming("loss", head_.name, [&] { loss_->evaluate(pass); });
+  naming("loss", head_.name, [&] {
+    run_pass(pass, "evaluate()", {}, dense(pass.losses, R, 1, DType::f32), "losses", {},
+             [&] { run_pass(pass, "evaluate()", {}, pass.dx, "dx", {}, [&] { loss_->evaluate(pass); }); });
+  });
   kernels::add_losses(context.stream, total, pass.losses, R);
   if (losses) context.stream.copy(losses, pass.losses, R * sizeof(float));
 }

@@ -7,6 +7,7 @@
 
 #include "api/ops.hpp"
 #include "api/place.hpp"
+#include "api/proof.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 
@@ -67,7 +68,7 @@ void Composition::run_forward(const ForwardPass& whole, std::size_t i, const Ten
   ForwardPass pass = whole;
   prepare(pass, i, x);
   pass.y = y;
-  layers_[i].second->forward(pass);
+  run_pass(pass, "forward()", layers_[i].first, y, "y", {}, [&] { layers_[i].second->forward(pass); });
 }
 
 void Composition::run_backward(const BackwardPass& whole, std::size_t i, const Tensor& x, const Tensor& dy,
@@ -75,7 +76,7 @@ void Composition::run_backward(const BackwardPass& whole, std::size_t i, const T
   BackwardPass pass = whole;
   prepare(pass, i, x);
   pass.dy = dy, pass.dx = dx;
-  layers_[i].second->backward(pass);
+  run_pass(pass, "backward()", layers_[i].first, dx, "dx", dy, [&] { layers_[i].second->backward(pass); });
 }
 
 namespace {
@@ -180,11 +181,12 @@ class Parallel final : public Composition {
   Parallel(const NamedLayers& layers, Join join) : Composition("parallel", layers), join_(join) {
     const auto& [first_name, first] = layers.front();
     for (const auto& [name, layer] : layers) {
-      if (layer->inputs() != first->inputs() || layer->takes_tokens() != first->takes_tokens() ||
-          (join == Join::sum && layer->outputs() != first->outputs()))
-        throw UserError(format("layer '{}' of parallel() maps {}{} to {}, and layer '{}' {}{} to {}; make them equal", name,
+      const bool other_kind = layer->takes_tokens() != first->takes_tokens();
+      if (layer->inputs() != first->inputs() || other_kind || (join == Join::sum && layer->outputs() != first->outputs()))
+        throw UserError(format("layer '{}' of parallel() maps {}{} to {}, and layer '{}' {}{} to {}{}; make them equal", name,
                                layer->inputs(), layer->takes_tokens() ? " token" : "", layer->outputs(), first_name,
-                               first->inputs(), first->takes_tokens() ? " token" : "", first->outputs()));
+                               first->inputs(), first->takes_tokens() ? " token" : "", first->outputs(),
+                               other_kind ? " (one takes tokens, the other numbers, and a batch has one of these)" : ""));
       begin_.push_back(outputs_);
       outputs_ += layer->outputs();
       widest_ = std::max(widest_, layer->outputs());
@@ -226,7 +228,7 @@ class KeepColumns final : public Around {
  public:
   KeepColumns(std::size_t count, LayerPtr layer) : Around("keep_columns", std::move(layer)), count_(count) {
     if (count > std::size_t{1} << 30)
-      throw UserError(format("keep_columns() keeps {} columns (it is at most 2^30); correct the number", count));
+      throw UserError(format("keep_columns() keeps {} columns (it is at most 2^30); correct the number", as_given(count)));
   }
   std::size_t inputs() const override { return inner().inputs() + count_; }
   std::size_t outputs() const override { return inner().outputs() + count_; }
@@ -269,7 +271,7 @@ class SelectColumns final : public Layer {
   SelectColumns(std::size_t width, std::size_t begin, std::size_t count) : width_(width), begin_(begin), count_(count) {
     if (count == 0 || begin > width || count > width - begin)
       throw UserError(format("select_columns({}, {}, {}) takes columns that are not there (there are {}); correct the numbers",
-                             width, begin, count, width));
+                             as_given(width), as_given(begin), as_given(count), as_given(width)));
   }
   std::size_t inputs() const override { return width_; }
   std::size_t outputs() const override { return count_; }
@@ -289,7 +291,7 @@ class PerPosition final : public Around {
  public:
   PerPosition(std::size_t n, LayerPtr layer) : Around("positions", std::move(layer)), n_(n) {
     if (n == 0 || n > std::size_t{1} << 30)
-      throw UserError(format("positions() has {} positions (it is from 1 to 2^30); correct the number", n));
+      throw UserError(format("positions() has {} positions (it is from 1 to 2^30); correct the number", as_given(n)));
   }
   std::size_t inputs() const override { return n_ * inner().inputs(); }
   std::size_t outputs() const override { return n_ * inner().outputs(); }
@@ -329,6 +331,7 @@ LayerPtr residual(LayerPtr layer) { return std::make_shared<Residual>(std::move(
 LayerPtr parallel(const NamedLayers& layers, Join join) { return std::make_shared<Parallel>(layers, join); }
 LayerPtr repeat(std::size_t count, const std::function<LayerPtr(std::size_t)>& make) {
   NamedLayers layers;
+  if (count > 0) require_size("repeat", "count", count);
   if (!make) throw UserError("the function that makes the layers of repeat() is null; give one");
   for (std::size_t i = 0; i < count; ++i) layers.emplace_back(std::to_string(i), make(i));
   return std::make_shared<Repeated>(layers);

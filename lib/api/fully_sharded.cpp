@@ -16,6 +16,8 @@
 #include "api/job_parts.hpp"
 #include "api/model_inside.hpp"
 #include "api/own_optimizer.hpp"
+#include "api/place.hpp"
+#include "api/proof.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -24,6 +26,7 @@
 #include "base/version.hpp"
 #include "checkpoint/adapter.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/model_format.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
@@ -50,7 +53,12 @@ void require_user(bool ok, const char* problem) {
 }
 
 std::vector<Field> fields_of(const FsdpOptions& o) {
-  const auto text = [](const auto& value) { return format("{}", value); };
+  const auto text = []<class T>(const T& value) {
+    if constexpr (std::is_same_v<T, std::size_t>)
+      return format("{}", as_given(value));
+    else
+      return format("{}", value);
+  };
   const auto if_given = [](const auto& value) { return value ? std::optional(format("{}", *value)) : std::nullopt; };
   const auto on_host = [](bool is) { return is ? std::optional<std::string>("cpu") : std::nullopt; };
   std::optional<std::string> betas;
@@ -292,7 +300,10 @@ std::shared_ptr<const Model> TransformerDescription::build(const DeviceTraits& d
   }
   set_fields(table, fields);
   if (lora_) adapters.lora.targets = lora_->targets;  // not set in the table: patterns may contain commas
-  const auto unless_zero = [](std::size_t n) { return n > 0 ? std::optional(n) : std::nullopt; };
+  const auto unless_zero = [](std::size_t n) {
+    if (n > 0) require_size("TransformerDescription", "a size of", n);
+    return n > 0 ? std::optional(n) : std::nullopt;
+  };
   ConfigOverrides sizes;
   sizes.layers = unless_zero(layers_), sizes.width = unless_zero(width_), sizes.heads = unless_zero(heads_);
   sizes.vocab_size = unless_zero(vocabulary_), sizes.max_positions = unless_zero(longest_sequence_);
@@ -330,7 +341,12 @@ double accuracy(std::span<const float> outputs, const Batch& batch) {
   double right = 0;
   for (std::size_t r = 0; r < labels.size(); ++r) {
     const auto row = outputs.subspan(r * columns, columns);
-    if (labels[r] >= 0) right += std::max_element(row.begin(), row.end()) - row.begin() == labels[r] ? 1 : 0;
+    if (labels[r] >= 0 && static_cast<std::size_t>(labels[r]) >= columns)
+      throw UserError(
+          format("accuracy() has {} outputs for a label {} (it needs one for each class); give a metric of your own", columns,
+                 labels[r]));
+    const auto best = std::max_element(row.begin(), row.end());
+    if (labels[r] >= 0 && !std::isnan(*best)) right += best - row.begin() == labels[r] ? 1 : 0;
   }
   return right;
 }
@@ -487,7 +503,12 @@ struct FullyShardedDataParallel::Parts {
                 "load() "
                 "with a checkpoint of adapters");
           });
-        work();
+        try {
+          work();
+        } catch (const CollectiveTimeout& late) {
+          throw CollectiveTimeout(format("during {}(): {}", name_of(function), late.what()), late.who, late.ranks,
+                                  late.timeout_s);
+        }
       });
     } catch (...) {
       under_way.reset();
@@ -584,7 +605,19 @@ struct FullyShardedDataParallel::Parts {
       for (std::size_t k = 0; k < count; ++k) {
         const auto [inputs, targets] = halves_of_batch(k);
         if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
+        const bool is_new = k >= filled;  // no function has written this memory yet
+        const auto tensor = [&](std::span<std::int32_t> numbers, std::size_t columns) {
+          return Tensor{numbers.data(), sharding.batch.rows(), columns, columns};
+        };
+        if (is_new) make_unwritten(tensor(inputs, rows.inputs));
+        if (is_new && labels == Labels::used) make_unwritten(tensor(targets, rows.targets));
         fill(batch_at(k));
+        if (is_new) {
+          const std::string who = format("the function that fills micro-batch {}", k);
+          require_written(tensor(inputs, rows.inputs), rows.tokens ? "tokens()" : "inputs()", who);
+          require_written(tensor(targets, rows.targets), rows.labels ? "labels()" : "targets()", who);
+          if (labels == Labels::used) filled = k + 1;
+        }
         if (rows.tokens) require_below(inputs, rows.vocabulary, false, "token");
         if (rows.labels) {
           if (loss_of_layers) std::replace(targets.begin(), targets.end(), loss_of_layers->ignore_index(), -1);
@@ -672,6 +705,7 @@ struct FullyShardedDataParallel::Parts {
   RowSizes rows;
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
   std::vector<std::int32_t> batch;       // for each micro-batch the inputs, then the targets
+  std::size_t filled = 0;                // the micro-batches whose memory a function has written once
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
@@ -933,6 +967,10 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
 
 bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
   require_same_path(folder);
+  agree(world, [&] {
+    if (kind_of(folder) == PathKind::file)
+      throw UserError(format("'{}' is a file (checkpoints are in a folder); give their folder", folder.string()));
+  });
   saver.finish();  // as in load()
   for (;;) {
     const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
@@ -1008,7 +1046,8 @@ void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& pat
 void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& path, const CheckpointReader* adapters) {
   const Selected of_base = select(false);
   const auto source = agree(world, [&] {
-    auto opened = open_model(path);
+    const bool is_plain = loss_of_layers && kind_of(path) == PathKind::file && hdf5_format().is(path);
+    auto opened = is_plain ? open_plain(path, StoredModel(*built)) : open_model(path);
     if (adapted)
       if (const std::string how = describe_differences(without_adapters(*adapted), opened->config(), "that model");
           !how.empty())

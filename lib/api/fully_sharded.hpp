@@ -262,9 +262,9 @@ class FullyShardedDataParallel {
   /// are not overwritten. `use_ema`: writes the average of the parameters instead. If the model has adapters, only they are
   /// written, as a folder of PEFT.
   void save_full(const std::filesystem::path& path, bool use_ema = false);
-  /// Loads only the parameters. `path` is a file or folder of save_full(), a folder of save(), or a Hugging Face folder. If the
-  /// model has adapters, loads their base model, and the adapters begin anew, from options.seed. Adapters in `path` are merged
-  /// into the weights.
+  /// Loads only the parameters. `path` is a file or folder of save_full(), a folder of save(), or a Hugging Face folder; for a
+  /// Sequential also any HDF5 file with a dataset of floats for each parameter, under its name. If the model has adapters,
+  /// loads their base model, and the adapters begin anew, from options.seed. Adapters in `path` are merged into the weights.
   void load_full(const std::filesystem::path& path);
   /// Loads only the adapters, from a folder of PEFT or a checkpoint of adapters.
   void load_adapter(const std::filesystem::path& folder);

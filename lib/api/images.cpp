@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "api/ops.hpp"
+#include "api/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -23,13 +24,14 @@ kernels::Windows windows_or_throw(const char* function, const ImageShape& image,
     if (!ok)
       throw UserError(
           format("{}() has an image of {} x {} pixels with {} channels, kernel {}, stride {} and padding {} ({}); {}", function,
-                 height, width, channels, options.kernel, options.stride, options.padding, reason, help));
+                 as_given(height), as_given(width), as_given(channels), as_given(options.kernel), as_given(options.stride),
+                 as_given(options.padding), reason, help));
   };
   constexpr std::size_t most = std::size_t{1} << 30;
   require(height > 0 && width > 0 && channels > 0 && options.kernel > 0 && options.stride > 0,
           "all of these except the padding must be at least 1", "correct them");
   require(std::max({height, width, channels, options.kernel, options.stride, options.padding}) < most,
-          "one of these is larger than any memory", "correct it");
+          "one of these is negative, or larger than any memory", "correct it");
   const std::size_t padded = (height + 2 * padding_height) * (width + 2 * options.padding);
   require(padded < most && padded * channels < most, "it is larger than any memory", "correct it");
   require(kernel_height <= height + 2 * padding_height && options.kernel <= width + 2 * options.padding,
@@ -78,7 +80,7 @@ class Convolution final : public ImageLayer {
   Convolution(const kernels::Windows& windows, bool is_line, std::size_t out_channels, const WindowOptions& options)
       : ImageLayer(windows), is_line_(is_line), O(out_channels), n(windows.pixels() * windows.channels), options_(options) {
     if (O == 0 || O > std::size_t{1} << 30)
-      throw UserError(format("a convolution has {} output channels (it has 1 to 2^30); correct out_channels", O));
+      throw UserError(format("a convolution has {} output channels (it has 1 to 2^30); correct out_channels", as_given(O)));
     if (!(options.standard_deviation >= 0))
       throw UserError(
           format("a convolution has standard_deviation {} (it must be at least 0); correct it", options.standard_deviation));

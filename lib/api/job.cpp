@@ -10,6 +10,7 @@
 #include "base/narrow.hpp"
 #include "base/program.hpp"
 #include "comm/agree.hpp"
+#include "comm/call.hpp"
 #include "train/common_options.hpp"
 #include "train/program.hpp"
 
@@ -92,7 +93,11 @@ bool Job::Parts::should_stop() {
 
 void Job::Parts::require_same_call(const char* function, std::int64_t code) {
   std::array sums = {code, code * code};
-  world->sum(sums);
+  try {
+    world->sum(sums);
+  } catch (const CollectiveTimeout& late) {
+    throw not_arrived(late.who, late.ranks, format("the call of {}()", function), late.timeout_s);
+  }
   if (sums[0] == code * world->size() && sums[1] == code * code * world->size()) return;
   fsdp::agree(*world, [&] {
     throw UserError(

@@ -148,6 +148,8 @@ class Loss {
   virtual bool works_on_gpu() const { return false; }
   /// Computes losses and gradients, as LossPass says. The rules are those of Layer::forward().
   virtual void evaluate(const LossPass& pass) const = 0;
+  /// As Layer::check_batch().
+  virtual void check_batch(std::size_t /*B*/, std::size_t /*T*/) const {}
 };
 
 /// LayerPtr and LossPtr: several models may share a layer or a loss.

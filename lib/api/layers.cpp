@@ -4,12 +4,19 @@
 
 #include "api/composition.hpp"
 #include "api/ops.hpp"
+#include "api/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp {
+
+void require_size(const char* function, const char* what, std::size_t size) {
+  if (size == 0 || size > std::size_t{1} << 30)
+    throw UserError(format("{}() has {} {} (it must be at least 1{}); correct it", function, what, as_given(size),
+                           size == 0 ? "" : ", and at most 2^30"));
+}
 
 namespace {
 
@@ -27,7 +34,9 @@ class LinearLayer final : public BuiltLayer {
   LinearLayer(std::size_t in, std::size_t out, bool bias, float standard_deviation)
       : in_(in), out_(out), bias_(bias), standard_deviation_(standard_deviation) {
     if (in == 0 || out == 0)
-      throw UserError(format("linear({}, {}) is empty (both sizes must be at least 1); correct them", in, out));
+      throw UserError(
+          format("linear({}, {}) is empty (both sizes must be at least 1); correct them", as_given(in), as_given(out)));
+    require_size("linear", "in", in), require_size("linear", "out", out);
     if (!(standard_deviation >= 0))
       throw UserError(format("linear() has standard_deviation {} (it must be at least 0); correct it", standard_deviation));
   }
@@ -56,9 +65,7 @@ class LinearLayer final : public BuiltLayer {
 /// A layer with `width` outputs, and as many inputs unless it overrides inputs().
 class PlainLayer : public BuiltLayer {
  public:
-  PlainLayer(const char* function, std::size_t width) : width_(width) {
-    if (width == 0) throw UserError(format("{}() has width 0 (it must be at least 1); correct it", function));
-  }
+  PlainLayer(const char* function, std::size_t width) : width_(width) { require_size(function, "width", width); }
   std::size_t inputs() const override { return width_; }
   std::size_t outputs() const final { return width_; }
 
@@ -112,7 +119,9 @@ class DropoutLayer final : public PlainLayer {
 class PositionEmbedding final : public PlainLayer {
  public:
   PositionEmbedding(std::size_t positions, std::size_t width, float standard_deviation)
-      : PlainLayer("position_embedding", width), positions_(positions), standard_deviation_(standard_deviation) {}
+      : PlainLayer("position_embedding", width), positions_(positions), standard_deviation_(standard_deviation) {
+    require_size("position_embedding", "positions", positions);
+  }
   std::vector<LayerParameter> parameters() const override {
     return {{"weight", {positions_, outputs()}, normal(standard_deviation_)}};
   }
@@ -137,7 +146,9 @@ class PositionEmbedding final : public PlainLayer {
 class TransposeLayer final : public PlainLayer {
  public:
   TransposeLayer(std::size_t rows, std::size_t columns)
-      : PlainLayer("transpose", rows * columns), rows_(rows), columns_(columns) {}
+      : PlainLayer("transpose", rows * columns), rows_(rows), columns_(columns) {
+    require_size("transpose", "rows", rows), require_size("transpose", "columns", columns);
+  }
   void forward(const ForwardPass& pass) const override { ops::transpose(pass, pass.x, rows_, pass.y); }
   void backward(const BackwardPass& pass) const override { ops::transpose(pass, pass.dy, columns_, pass.dx); }
 
@@ -188,7 +199,9 @@ class NormLayer final : public PlainLayer {
 class EmbeddingLayer final : public BuiltLayer {
  public:
   EmbeddingLayer(std::size_t vocabulary, std::size_t width, float standard_deviation)
-      : vocabulary_(vocabulary), width_(width), standard_deviation_(standard_deviation) {}
+      : vocabulary_(vocabulary), width_(width), standard_deviation_(standard_deviation) {
+    require_size("embedding", "vocabulary", vocabulary), require_size("embedding", "width", width);
+  }
   std::vector<LayerParameter> parameters() const override {
     return {{"weight", {vocabulary_, width_}, normal(standard_deviation_)}};
   }

@@ -2,6 +2,7 @@
 // out of its range, throws UserError.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 
 #include "api/layer.hpp"
@@ -17,6 +18,10 @@ LayerPtr relu(std::size_t width);
 LayerPtr gelu(std::size_t width, ops::Gelu formula = ops::Gelu::tanh);
 LayerPtr silu(std::size_t width);
 LayerPtr tanh(std::size_t width);
+template <std::integral Width>  // so that a program that is `using namespace fsdp` may also call ::tanh() of <cmath>
+LayerPtr tanh(Width width) {
+  return tanh(static_cast<std::size_t>(width));
+}
 LayerPtr sigmoid(std::size_t width);
 /// y = silu(gate) * up (Shazeer 2020). The first `width` of the 2 width inputs of a row are the gate, the others are up.
 LayerPtr swiglu(std::size_t width);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "api/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -27,9 +28,7 @@ void require_weights(const char* function, const char* field, const std::vector<
 
 class BuiltLoss : public Loss {
  public:
-  BuiltLoss(const char* function, std::size_t width) : width_(width) {
-    if (width == 0) throw UserError(format("{}() has width 0 (it must be at least 1); correct it", function));
-  }
+  BuiltLoss(const char* function, std::size_t width) : width_(width) { require_size(function, "width", width); }
   std::size_t inputs() const final { return width_; }
   bool works_in(DType) const final { return true; }
   bool works_on_gpu() const final { return true; }

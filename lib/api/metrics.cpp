@@ -93,7 +93,9 @@ MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o)
         {"log-format", "log_format", o.log_format},
         {"max-update", "max_update", o.max_update > 0 ? std::optional(format("{}", o.max_update)) : std::nullopt},
         {"trace", "trace", if_given(o.trace)},
-        {"trace-updates", "trace_updates", o.trace.empty() ? std::nullopt : std::optional(format("{}", o.trace_updates))}};
+        {"trace-updates", "trace_updates",
+         o.trace.empty() && o.trace_updates == MetricsOptions().trace_updates ? std::nullopt
+                                                                              : std::optional(format("{}", o.trace_updates))}};
     require_same_lines(*inside.job.world, text_of(fields), "have different MetricsOptions", "they write one log and one trace");
     agree(*inside.job.world, [&] {
       TrainOptions with = inside.options;

@@ -1,6 +1,7 @@
-// A number for each layer of a model. Internal.
+// A number for each layer of a model, and checks of its sizes. Internal.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -15,5 +16,10 @@ constexpr std::uint64_t place_of(std::string_view name, std::uint64_t outer = 0)
   for (const char c : name) add(c);
   return hash;
 }
+
+/// A size for messages: a negative number that became a size is printed as it was given.
+constexpr std::int64_t as_given(std::size_t size) { return static_cast<std::int64_t>(size); }
+/// Throws UserError unless `size`, which is the argument `what` of the function, is from 1 to 2^30.
+void require_size(const char* function, const char* what, std::size_t size);
 
 }  // namespace fsdp

@@ -47,6 +47,13 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"targets of adapters", "lora().targets"},
     {"type of the base model", "base_dtype()"},
     {"base model", "load_full()"},
+    {"model folder", "the folder of from_config()"},
+    {"number of key/value heads", "num_key_value_heads of from_config()"},
+    {"inner width", "intermediate_size of from_config()"},
+    {"mask", "mask"},
+    {"sums in NCCL's order", "sum_order \"library\""},
+    {"unchecked reading", "save_full() to write it again"},
+    {"weights of the average", "use_ema"},
     {"restoring the latest", "load()"},
     {"checkpoint to restore", "load()"},
 };

@@ -28,8 +28,8 @@ constexpr const char* remedy = "copy it again, or consolidate again";
 
 class ConsolidatedFile final : public TensorSource {
  public:
-  ConsolidatedFile(const fs::path& path, Verify verify) : path_(path), numbers_(path, verify) {
-    by_hdf5([&] { read_structure(verify); });
+  ConsolidatedFile(const fs::path& path, Verify verify, const StoredModel* plain) : path_(path), numbers_(path, verify) {
+    by_hdf5([&] { read_structure(verify, plain); });
   }
 
   StoredModel model() const override { return model_; }
@@ -78,19 +78,28 @@ class ConsolidatedFile final : public TensorSource {
       throw DamagedError(format("{} is damaged ({}); {}", path_.string(), error.what(), remedy));
     }
   }
-  void read_structure(Verify verify) {
+  void read_structure(Verify verify, const StoredModel* plain) {
     file_.emplace(h5::File::open(path_, verify));
     const std::string kind = file_->has_attribute("format") ? file_->read_text("format") : "";
     if (kind == stored::index_kind || kind == stored::rank_kind)
       throw UserError(format("{} is one file of a checkpoint (its folder is needed); give {}", path_.string(),
                              path_.has_parent_path() ? path_.parent_path().string() : "its folder"));
+    if (kind.empty() && plain) {
+      for (const std::string& name : file_->other_names("/"))
+        throw UserError(format(
+            "{} has {}, which is no dataset of numbers (the file of a model has a dataset for each parameter, under its full "
+            "name, such as {}, and nothing else); remove it",
+            path_.string(), excerpt(name), plain->parameters().front().name));
+      model_ = *plain;
+      return read_datasets();
+    }
     if (kind != stored::model_kind)
       throw UserError(
           format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it); check the path", path_.string()));
     if (verify == Verify::yes && !numbers_.is_checked() && file_->has_attribute("checksums"))
       throw DamagedError(
-          format("{} has lost its checksums (it was cut off, or changed by another program); copy it again, or give "
-                 "`unchecked reading` to read it unchecked",
+          format("{} has lost its checksums (it was cut off, or changed by another program); copy it again, or use "
+                 "`unchecked reading`",
                  path_.string()));
     stored::check_version(file_->read_integer("format_version"), path_.string());
     const auto config = parse_json(file_->read_text("config"));
@@ -98,6 +107,9 @@ class ConsolidatedFile final : public TensorSource {
       throw DamagedError(format("{} is damaged (its configuration is not JSON); consolidate again", path_.string()));
     model_ = StoredModel::read(config, path_.string());
     if (file_->has_attribute("states")) states_ = stored::read_states(*file_);
+    read_datasets();
+  }
+  void read_datasets() {
     for (const std::string& state : states_) {
       const std::string group = state == parameters_state ? "/" : state;
       if (group != "/" && !file_->has(group)) continue;
@@ -160,7 +172,10 @@ constexpr ModelFormat hdf5_row = {
 }  // namespace
 
 std::unique_ptr<TensorSource> open_consolidated(const fs::path& file, Verify verify) {
-  return std::make_unique<ConsolidatedFile>(file, verify);
+  return std::make_unique<ConsolidatedFile>(file, verify, nullptr);
+}
+std::unique_ptr<TensorSource> open_plain(const fs::path& file, const StoredModel& model) {
+  return std::make_unique<ConsolidatedFile>(file, Verify::yes, &model);
 }
 
 const ModelFormat& hdf5_format() { return hdf5_row; }

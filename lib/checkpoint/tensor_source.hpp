@@ -73,5 +73,8 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& pa
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify = Verify::yes);
 /// Opens one HDF5 file with whole parameters, as written by consolidate().
 std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file, Verify verify = Verify::yes);
+/// As open_consolidated(). Also opens an HDF5 file of another program, which has a dataset of floats for each parameter. Such a
+/// file does not describe its model, so it is taken to be `model`.
+std::unique_ptr<TensorSource> open_plain(const std::filesystem::path& file, const StoredModel& model);
 
 }  // namespace fsdp

@@ -83,6 +83,7 @@ class PoisonedLoss final : public Loss {
   std::size_t classes() const override { return loss_.classes(); }
   std::size_t targets() const override { return loss_.targets(); }
   std::size_t scratch() const override { return loss_.scratch(); }
+  void check_batch(std::size_t B, std::size_t T) const override { loss_.check_batch(B, T); }
   bool works_in(DType type) const override { return loss_.works_in(type); }
   void evaluate(const LossPass& pass) const override {
     for (const Tensor& tensor : {pass.dx, pass.scratch}) poison(tensor);

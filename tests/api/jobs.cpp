@@ -61,6 +61,14 @@ BOOST_AUTO_TEST_CASE(a_job_that_not_all_ranks_make) {
   BOOST_TEST(outcome.says("or raise timeout_s"), outcome.output);
 }
 
+BOOST_DATA_TEST_CASE(a_function_that_a_rank_does_not_call, ways, comm) {
+  const Outcome absent = make("no_step", comm, 2), slow = make("slow_fill", comm, 2);
+  BOOST_TEST(absent.code == 1, absent.output);
+  BOOST_TEST(absent.says("has not arrived at the call of step() within 2"), absent.output);
+  BOOST_TEST(slow.code == 1, slow.output);
+  BOOST_TEST(slow.says("during step(): rank 1 on "), slow.output);
+}
+
 BOOST_AUTO_TEST_CASE(a_device_that_is_not_there) {
   ::setenv("FSDP_CUDA_LIBRARY", "/nowhere/libfsdp_cuda.so", 1);
   const Outcome outcome = make("device", "auto");

@@ -119,6 +119,31 @@ int main(int argc, char** argv) {
          MPI_Finalize();
          return 0;
        }},
+      {"no_step",
+       [&] {
+         options.timeout_s = 2;
+         return fsdp::run(
+             argc, argv,
+             [](fsdp::Job& job) {
+               fsdp::FullyShardedDataParallel sharded(job, small_model(), {.batch_size = 2});
+               if (job.rank() == 1) sleep(60);
+               sharded.step(1e-2, fill);
+               return 0;
+             },
+             options);
+       }},
+      {"slow_fill",
+       [&] {
+         options.timeout_s = 2;
+         return fsdp::run(
+             argc, argv,
+             [](fsdp::Job& job) {
+               fsdp::FullyShardedDataParallel sharded(job, small_model(), {.batch_size = 2});
+               sharded.step(1e-2, [&](const fsdp::Batch& batch) { fill(batch), sleep(job.rank() == 1 ? 60 : 0); });
+               return 0;
+             },
+             options);
+       }},
       {"unfinished_save",
        [&] {
          return fsdp::run(argc, argv, [](fsdp::Job& job) {

@@ -26,4 +26,11 @@ library=$(ldd "$work/fsdp_basics" | sed -nE 's/^\s*libfsdp\.so\S* => (.*) \(0x.*
 "$@" -np 2 "$work/fsdp_basics" >"$work/output" 2>&1 || fail "the program failed"
 says "step 200  loss"
 says "held out  loss"
+read -ra options <<<"$(pkg-config --cflags --libs fsdp-testing)"
+"$compiler" "${flags[@]}" -x c++ - -x none "${options[@]}" -o "$work/checks" <<'END'
+#include <fsdp/check_gradients.hpp>
+#include <fsdp/fsdp.hpp>
+int main() { return fsdp::check_gradients(*fsdp::linear(3, 2)).passed ? 0 : 1; }
+END
+"$work/checks" || fail "the program that uses fsdp-testing failed"
 exit $((failures > 0))

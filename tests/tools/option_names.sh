@@ -13,10 +13,17 @@ fi
 # shellcheck disable=SC2086,SC2016
 quantities=$(grep -hvE '^[[:space:]]*//' $below | grep -oE '"[^"]*"' | grep -oE '`[^`{}]+`' | sort -u || true)
 [[ -n $quantities ]] || { echo "no quantity was found (this test looks in the wrong place)" && exit 1; }
+# Of texts, of changed architectures, of adapters that a program merges, of files that it writes: no function of the API raises them.
+not_in_api='`activation` `adapter` `attention within documents` `conversations` `field of JSON` `largest file` `learned positions`
+  `scaled embedding` `sinusoidal positions` `skipping of lines` `states of the optimizer` `tokenizer` `unscaled embedding`'
 while IFS= read -r quoted; do
   name=${quoted//\`/}
   if ! grep -qF "\"$name\"" lib/train/*options.cpp apps/*/*.cpp; then
     echo "no option sets $quoted (see Option::sets)"
+    status=1
+  fi
+  if ! grep -qF "{\"$name\", " lib/api/words.cpp && [[ $not_in_api != *$quoted* ]]; then
+    echo "programs that use the library have no word for $quoted (see lib/api/words.cpp)"
     status=1
   fi
 done <<<"$quantities"
