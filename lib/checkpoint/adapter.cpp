@@ -71,6 +71,7 @@ class PeftFolder final : public TensorSource {
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("PEFT folder {}", folder_.string()); }
+  std::vector<fs::path> files() const override { return {folder_ / config_name, folder_ / weights_name}; }
   std::optional<std::uint64_t> base_sum() const {
     const std::string text = file_.metadata(sum_key);
     return text.empty() ? std::nullopt : std::optional<std::uint64_t>(std::strtoull(text.c_str(), nullptr, 16));
@@ -206,6 +207,11 @@ class MergedModel final : public TensorSource {
   }
   std::string holder_of(const std::string& name) const override { return base_->holder_of(name); }
   std::vector<std::string> warnings() const override { return base_->warnings(); }
+  std::vector<fs::path> files() const override {
+    std::vector<fs::path> all = base_->files(), more = adapter_.tensors->files();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
 
  private:
   /// The matrices of one adapter; b is multiplied by the scale.
@@ -272,6 +278,7 @@ class MergedCheckpoint final : public CheckpointReader {
   }
   std::size_t bytes_read() const override { return merged_->bytes_read(); }
   std::string description() const override { return merged_->description(); }
+  std::vector<fs::path> files() const override { return merged_->files(); }
   std::string holder_of(const std::string& name) const override { return merged_->holder_of(name); }
 
  private:
