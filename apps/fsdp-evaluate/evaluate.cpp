@@ -190,6 +190,7 @@ class LossReport {
         report_counts(
             samples_->counts(), samples_->tokens().name(),
             [](const std::string& line) { print_to(stderr, "{}\n", wrapped(printable(line))); }, print_warning);
+      if (world.rank() == 0 && !samples_->doubt().empty()) print_warnings({samples_->doubt()});
       batches_.emplace(*samples_, BatchCut{batch_size(), T, 1, world.rank(), world.size()}, vocab_size);
     });
   }
@@ -351,6 +352,14 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
     if (const auto doubt = doubt_tokenizer(*tokenizer, options.tokenizer, source->config().vocab_size, folder))
       print_warnings({*doubt});
   });
+  require_same_files(
+      world,
+      [&] {
+        return files_of_model(
+            *source, options.model, options.tokenizer,
+            {files_of_data(options.data, Split::valid), files_of_data(options.mask, Split::train), {options.multiple_choice}});
+      },
+      options.no_verify);
   const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, rank, world); };
   return options.data.empty() ? report(ChoiceReport(options, *source, tokenizer.get(), world))
                               : report(LossReport(options, *source, tokenizer.get(), world, *rank.node));

@@ -263,6 +263,9 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
 
   std::optional<Inputs> inputs;
   agree(world, [&] { inputs.emplace(options, world.rank() == 0); });
+  require_same_files(
+      world, [&] { return files_of_model(*inputs->source, options.model, options.tokenizer, {{options.prompts}}); },
+      options.no_verify);
   const TransformerConfig config = inputs->source->config();
   const std::size_t ranks = static_cast<std::size_t>(world.size()),
                     texts = options.chat ? 1 : std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);

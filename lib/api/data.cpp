@@ -6,12 +6,14 @@
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
 #include "data/permutation.hpp"
 #include "data/position.hpp"
 #include "files/json.hpp"
+#include "train/same_files.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -121,6 +123,9 @@ TokenData::TokenData(FullyShardedDataParallel& model, const std::string& name, c
        options.eos_token_id ? std::optional(format("{}", *options.eos_token_id)) : std::nullopt}};
   inside.job.together([&] {
     require_same_lines(*inside.job.world, text_of(fields), "have different TokenDataOptions", "they read parts of one order");
+    require_same_files(*inside.job.world, [&] {
+      return FileLists{files_of_data(name, Split::train), files_of_data(options.mask, Split::train)};
+    });
     agree(*inside.job.world, [&] {
       if (!inside.rows.tokens || !inside.rows.labels || inside.rows.targets != 1)
         throw UserError(
@@ -131,6 +136,8 @@ TokenData::TokenData(FullyShardedDataParallel& model, const std::string& name, c
       OptionTable table = train_option_table(with, 1);
       set_fields(table, fields);
       parts_ = std::make_unique<Parts>(inside, name, std::move(with));
+      for (const Ingredient& each : parts_->mixture.ingredients())
+        if (parts_->cut.rank == 0 && !each.samples.doubt().empty()) print_warnings({each.samples.doubt()});
     });
     parts_->token_sum = check_tokens(*inside.job.world, parts_->mixture, parts_->vocabulary).sum;
     parts_->position.token_sum = parts_->token_sum;

@@ -42,6 +42,7 @@
 #include "train/memory.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
+#include "train/same_files.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -879,6 +880,7 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
                "writes to the folder); give the folder of a step that all ranks can read",
                checkpoint->description(), update, first));
   });
+  require_same_files(world, [&] { return FileLists{checkpoint->files()}; });
   agree(world, [&] {
     if (const TransformerConfig* const config = sharded->model().transformer_config())
       if (const std::string how = describe_differences(*config, checkpoint->config(), "the checkpoint"); !how.empty())
@@ -1058,6 +1060,7 @@ void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& pat
     find_mismatch(*opened, of_base.parameters);
     return opened;
   });
+  require_same_files(world, [&] { return FileLists{source->files()}; });
   std::optional<BaseModel> found;
   if (adapted) found = {path_to_record(*source, path), content_sum(*source, world)};
   agree(world, [&] {
@@ -1074,10 +1077,15 @@ void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& pat
 
 void FullyShardedDataParallel::Parts::load_adapter(const std::filesystem::path& folder) {
   require_same_path(folder);
+  std::optional<Adapter> opened;
   agree(world, [&] {
     require_user(adapted != nullptr,
                  "load_adapter() needs a model with adapters (this one has none); describe them with lora()");
-    const Adapter adapter = open_adapter(folder, without_adapters(*adapted));
+    opened = open_adapter(folder, without_adapters(*adapted));
+  });
+  require_same_files(world, [&] { return FileLists{opened->tensors->files()}; });
+  agree(world, [&] {
+    const Adapter& adapter = *opened;
     const Selected adapters = select(true);
     find_mismatch(*adapter.tensors, adapters.parameters, {},
                   "give lora() the rank and targets of these adapters, or their folder");

@@ -111,6 +111,7 @@ void TextGenerator::Parts::open(Job& of_job, const std::filesystem::path& model,
       find_texts(folder_of_origin(*opened), options.tokenizer);
       return opened;
     });
+    require_same_files(world, [&] { return files_of_model(*source, model, options.tokenizer); });
     const GenerationShape shape = generation_shape(config, chosen.batch_size, chosen.positions, 0);
     load_model(sharded, *source, sharding_for_generation(chosen.strategy, chosen.precision, shape), chosen.base_type, job->rank,
                world, {.table_type = chosen.precision}, job->comm);
@@ -125,6 +126,7 @@ void TextGenerator::Parts::open(FullyShardedDataParallel& model, const std::stri
       folder = inside.model_folder;
       find_texts(folder, tokenizer);
     });
+    require_same_files(*inside.job.world, [&] { return FileLists{tokenizer_files_in(folder), files_of_tokenizer(tokenizer)}; });
   });
 }
 

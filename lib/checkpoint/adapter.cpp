@@ -75,6 +75,7 @@ class PeftFolder final : public TensorSource {
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("PEFT folder {}", folder_.string()); }
+  std::vector<fs::path> files() const override { return {folder_ / config_name, folder_ / weights_name}; }
   std::string base_type() const { return file_.metadata(type_key); }
   std::optional<std::uint64_t> base_sum() const {
     const std::string text = file_.metadata(sum_key);
@@ -333,6 +334,11 @@ class AdaptedModel final : public TensorSource {
   }
   std::string holder_of(const std::string& name) const override { return source_of(name).holder_of(name); }
   std::vector<std::string> warnings() const override { return base_->warnings(); }
+  std::vector<fs::path> files() const override {
+    std::vector<fs::path> all = base_->files(), more = adapter_.tensors->files();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
 
  private:
   const TensorSource& source_of(const std::string& name) const {
@@ -427,6 +433,7 @@ class WholeCheckpoint final : public CheckpointReader {
   }
   std::size_t bytes_read() const override { return whole_->bytes_read(); }
   std::string description() const override { return whole_->description(); }
+  std::vector<fs::path> files() const override { return whole_->files(); }
   std::string holder_of(const std::string& name) const override { return whole_->holder_of(name); }
 
  private:

@@ -60,6 +60,7 @@ class ConsolidatedFile final : public TensorSource {
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("consolidated file {}", path_.string()); }
+  std::vector<fs::path> files() const override { return {path_}; }
   std::string holder_of(const std::string&) const override { return path_.string(); }
 
  private:

@@ -135,6 +135,11 @@ class HuggingFaceFolder final : public TensorSource {
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("Hugging Face folder {}", folder_.string()); }
+  std::vector<fs::path> files() const override {
+    std::vector<fs::path> all = {folder_ / "config.json", folder_ / "model.safetensors.index.json"};
+    for (const auto& file : files_) all.push_back(file->path());
+    return all;
+  }
   std::string holder_of(const std::string& name) const override {
     return locate(parameters_state, name).first->path().string();
   }

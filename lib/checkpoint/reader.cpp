@@ -52,6 +52,11 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
 
   const fs::path& folder() const override { return folder_; }
+  std::vector<fs::path> files() const override {
+    std::vector<fs::path> all = {folder_ / stored::marker_name};
+    for (const stored::Marker::File& file : marker_.files) all.push_back(folder_ / file.name);
+    return all;
+  }
   std::size_t file_bytes() const override {
     std::size_t bytes = 0;
     for (const stored::Marker::File& file : marker_.files) bytes += file.sum.bytes;

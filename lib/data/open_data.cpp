@@ -1,6 +1,7 @@
 #include "data/open_data.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <string_view>
@@ -136,6 +137,21 @@ bool is_named_text(fs::path path) {
   return is_named_json(path) || path.extension() == ".txt" || path.extension() == ".TXT";
 }
 
+/// Returns true if a word of the file's name says that it is not for training, as in `datasets`.
+bool is_held_out(const fs::path& path) {
+  std::string word;
+  for (const char c : path.filename().string() + ".") {
+    if (std::isalpha(static_cast<unsigned char>(c))) {
+      word += c;
+      continue;
+    }
+    for (const char* const held_out : {"valid", "validation", "val", "dev", "test", "testing", "eval", "evaluation"})
+      if (word == held_out) return true;
+    word.clear();
+  }
+  return false;
+}
+
 std::vector<fs::path> files_of_folder(const fs::path& folder) {
   std::vector<fs::path> paths, texts;
   std::error_code problem;
@@ -160,6 +176,13 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
         folder.string()));
   std::sort(paths.begin(), paths.end());
   leave_out_masks(paths);
+  const auto held_out = std::ranges::find_if(paths, is_held_out), other = std::ranges::find_if_not(paths, is_held_out);
+  if (held_out != paths.end() && other != paths.end())
+    throw UserError(
+        format("'{}' holds several splits by the names of its files ({} and {}: all would be read as one); name the files of "
+               "one split, or give the pattern '{}' to read all",
+               folder.string(), other->filename().string(), held_out->filename().string(),
+               (folder / ("*" + other->extension().string())).string()));
   return paths;
 }
 
@@ -233,6 +256,18 @@ std::vector<fs::path> all_files(const std::string& name, Split split) {
 std::vector<fs::path> files_of_pattern(const std::string& name) {
   if (is_there(name) || name.find_first_of("*?[") == std::string::npos) return {name};
   return files_like(name);
+}
+
+std::vector<fs::path> files_of_data(const std::string& name, Split split) {
+  std::vector<fs::path> all;
+  if (name.empty()) return all;
+  for (const fs::path& path : all_files(name, split)) {
+    all.push_back(path);
+    if (path.extension() == ".bin") all.push_back(indexed::index_of(path));
+  }
+  for (const Part& part : parts_of(name))
+    if (is_data_bin(part.name)) all.push_back(fs::path(part.name) / "dict.txt");
+  return all;
 }
 
 std::vector<TextSet> texts_in(const std::string& name, Split split) {

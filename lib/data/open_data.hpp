@@ -3,7 +3,8 @@
 //                              text, or JSON records (text_data.hpp)
 //   a folder with dict.txt     a "data-bin" of fairseq-preprocess; its split train for training, its split valid for validation
 //   another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are none,
-//                              all files named as text or JSON; names that begin with a dot are left out
+//                              all files named as text or JSON; names that begin with a dot are left out; refused if the
+//                              names are those of several splits, such as train.jsonl and valid.jsonl
 //   a pattern with * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale)
 //   several of these, a,b      read one after the other, as one data set
 //   several with weights, a:0.7,b:0.3   a mixture (mixture.hpp)
@@ -29,6 +30,9 @@ enum class Split { train, valid };
 /// Returns the files that match the pattern `name`, in the order of their names; if it is no pattern, returns `name` itself.
 /// Throws UserError if no file matches.
 std::vector<std::filesystem::path> files_of_pattern(const std::string& name);
+/// Returns the files that are read if `name` is opened, with indices and dictionaries, of which some may be missing; none if
+/// `name` is empty. Throws UserError.
+std::vector<std::filesystem::path> files_of_data(const std::string& name, Split split);
 /// Returns the data sets in `name` that are texts. They must be tokenized before the functions below can open them. Throws
 /// UserError.
 std::vector<TextSet> texts_in(const std::string& name, Split split);

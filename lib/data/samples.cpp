@@ -49,6 +49,12 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
   if (by_documents || cut.positions)
     documents_ = cut.end_of_document ? documents_ended_by(*tokens_, *cut.end_of_document) : tokens_->documents();
   document_count_ = documents_.size();
+  if (cut.end_of_document && document_count_ > 0)
+    if (const auto stored = tokens_->documents(); stored.size() > 1 && stored != documents_)
+      doubt_ = format(
+          "{} stores where {} documents begin, but token {} ends {}, and the latter are used; to use the stored ones, do not "
+          "name a token that ends documents",
+          tokens_->name(), stored.size(), *cut.end_of_document, document_count_);
   if (!documents_.empty()) documents_sum_ = checksum(documents_.data(), 8 * documents_.size()) | 1;
   targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
   if (by_documents)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,7 +21,7 @@ enum class BreakMode { none, complete, eos };
 struct Cut {
   std::size_t T = 1;  // tokens per sequence
   BreakMode mode = BreakMode::none;
-  /// The token that ends each document, for data in a format that does not store where documents begin.
+  /// The token that ends each document, for data that do not store where documents begin. It overrides what data store.
   std::optional<std::size_t> end_of_document = {};
   /// If true, attention stays within documents. Sequences then have the position of each token in its document, and the first
   /// token of a document is no target.
@@ -73,6 +74,8 @@ class Samples {
   const Tokens& tokens() const { return *tokens_; }
   /// The mask; null if all targets count.
   const Tokens* mask() const { return mask_.get(); }
+  /// A warning if cut().end_of_document ends other documents than those that the data store; else empty.
+  const std::string& doubt() const { return doubt_; }
   /// The number of documents; 0 if the cut does not depend on documents.
   std::uint64_t documents() const { return document_count_; }
   /// What the data have, and how they are cut. If no sequence depends on documents or a mask, rows are not known to be cut.
@@ -96,6 +99,7 @@ class Samples {
   std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;
   bool leaves_out_ = false;
   DataCounts counts_;
+  std::string doubt_;
 };
 
 }  // namespace fsdp

@@ -54,8 +54,23 @@ nlohmann::json read_note(const fs::path& stem) {
   return has("tokens") && has("bytes") && has("checksum") && note.contains("made_of") ? note : nlohmann::json();
 }
 
+struct Companion {
+  const char *extension, *key;  // `key` is that of its checksum in the note
+};
+/// The files next to the token file: its index and, if the tokens have a mask, the two files of the mask.
+std::span<const Companion> companions(bool masked) {
+  static constexpr Companion all[] = {
+      {".idx", "index_checksum"}, {".mask.bin", "mask_checksum"}, {".mask.idx", "mask_index_checksum"}};
+  return std::span(all).first(masked ? 3 : 1);
+}
+
+/// Returns true unless the size of the token file, or a file next to it, is not what was written.
 bool is_whole(const fs::path& stem, const nlohmann::json& note) {
-  return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
+  if (size_of_file(with(stem, ".bin")) != note["bytes"].get<std::uint64_t>()) return false;
+  return std::ranges::all_of(companions(note.contains("mask_checksum")), [&](const Companion& file) {
+    const fs::path path = with(stem, file.extension);  // notes of older releases have fewer checksums
+    return size_of_file(path) && (!note.contains(file.key) || sum_file(path).checksum == note[file.key]);
+  });
 }
 
 FileSum sum_in(const nlohmann::json& note) {
@@ -135,11 +150,13 @@ class TokenMaker {
       std::size_t done = 0;
       sum = sum_file(with(stem, ".bin"), [&](std::size_t bytes) { progress(done += bytes, all); });
     });
-    nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
-                                   {"tokens", tokens},         {"bytes", sum.bytes},
-                                   {"checksum", sum.checksum}, {"index_checksum", sum_file(with(stem, ".idx")).checksum}};
-    note["counts"] = to_json(made.train_counts);
-    if (chat) note["mask_checksum"] = sum_file(with(stem, ".mask.bin")).checksum;
+    nlohmann::ordered_json note = {{"made_of", made_of},
+                                   {"tokenizer", reading_.tokenizer},
+                                   {"tokens", tokens},
+                                   {"bytes", sum.bytes},
+                                   {"checksum", sum.checksum},
+                                   {"counts", to_json(made.train_counts)}};
+    for (const Companion& file : companions(chat.has_value())) note[file.key] = sum_file(with(stem, file.extension)).checksum;
     write_text_file_durably(with(stem, ".json"), seal_json(note));
     require_tokens_of_model(text, stem);
     return format("text: '{}' has {} tokens", text.name, tokens);
@@ -155,8 +172,7 @@ class TokenMaker {
     }
     return text;
   }
-  /// Reads the token file and its index once, and returns true if their checksums are those in the note. Throws
-  /// TokenizingStopped.
+  /// Reads the token file once, and returns true if its checksum is that in the note. Throws TokenizingStopped.
   bool is_what_was_written(const TextSet& text, const fs::path& stem, const nlohmann::json& note) const {
     ProgressBar bar("comparing tokens with their checksum", ProgressBar::Unit::bytes);
     const FileSum expected = sum_in(note);
@@ -170,11 +186,7 @@ class TokenMaker {
                    "comparison",
                    text.name));
     };
-    const bool same =
-        sum_file(with(stem, ".bin"), piece_done) == expected &&
-        (!note.contains("index_checksum") || sum_file(with(stem, ".idx")).checksum == note["index_checksum"]) &&
-        (!note.contains("mask_checksum") || (kind_of(with(stem, ".mask.bin")) == PathKind::file &&
-                                             sum_file(with(stem, ".mask.bin")).checksum == note["mask_checksum"]));
+    const bool same = sum_file(with(stem, ".bin"), piece_done) == expected;
     bar.finish();
     return same;
   }
@@ -259,6 +271,13 @@ std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const fs::path&
       text.name, open_token_file(with(stem, ".bin")),
       note.is_object() && note.contains("mask_checksum") ? with(stem, ".mask.bin") : "",
       note.is_object() ? counts_of_json(note.value("counts", nlohmann::json())) : DataCounts());
+}
+
+std::vector<fs::path> files_of_tokens(const TextSet& text, const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const char* const extension : {".json", ".bin", ".idx", ".mask.bin", ".mask.idx"})
+    files.push_back(with(stem_of(text, folder), extension));
+  return files;
 }
 
 std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const fs::path& folder) {

@@ -46,6 +46,8 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
                                               const std::function<bool()>& stop);
 /// Opens the tokens that make_tokens_of_texts() has made in this folder. name() of these tokens is the name of the text.
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const std::filesystem::path& folder);
+/// The files that open_tokens_of_text() opens; those of the mask may be missing.
+std::vector<std::filesystem::path> files_of_tokens(const TextSet& text, const std::filesystem::path& folder);
 /// A checksum of the tokens of all these texts, in order; 0 if there are no texts.
 std::uint64_t checksum_of_texts(const std::vector<TextSet>& texts, const std::filesystem::path& folder);
 

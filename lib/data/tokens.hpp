@@ -37,8 +37,8 @@ class Tokens {
   virtual std::uint64_t largest_possible() const = 0;
   /// Returns true if the format stores where documents begin.
   virtual bool has_documents() const { return false; }
-  /// The position of the first token of each document, in ascending order, beginning with 0. Empty if has_documents() is false.
-  /// Reads the whole index.
+  /// The position of the first token of each document, in ascending order, beginning with 0. Empty if no file stores
+  /// them; if only some of several files do, those of these files. Reads the whole index.
   virtual std::vector<std::uint64_t> documents() const { return {}; }
   /// The loss mask, which has 1 for each token that counts in the loss, and 0 for the others. Null if the data have no mask.
   virtual std::unique_ptr<Tokens> mask() const { return nullptr; }

@@ -11,6 +11,7 @@
 #include "base/byte_order_mark.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/checksum.hpp"
 #include "files/output_file.hpp"
 
 namespace fsdp {
@@ -71,6 +72,13 @@ InputFile::InputFile(const std::filesystem::path& path)
   const bool known = ::fstat(fd_, &info) == 0;
   if (known && S_ISREG(info.st_mode)) {
     size_ = static_cast<std::uint64_t>(info.st_size);
+    const std::int64_t all[] = {static_cast<std::int64_t>(info.st_ino),
+                                info.st_size,
+                                info.st_mtim.tv_sec,
+                                info.st_mtim.tv_nsec,
+                                info.st_ctim.tv_sec,
+                                info.st_ctim.tv_nsec};
+    identity_ = checksum(all, sizeof all);
     return;
   }
   const int error = errno;
@@ -81,7 +89,7 @@ InputFile::InputFile(const std::filesystem::path& path)
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_), identity_(other.identity_) {}
 
 InputFile::~InputFile() {
   if (fd_ >= 0) ::close(fd_);

@@ -31,6 +31,8 @@ class InputFile {
   ~InputFile();
   /// The size that the file had when it was opened.
   std::uint64_t size() const { return size_; }
+  /// A checksum of inode, size and times of the last changes, which all nodes of a shared file system see alike.
+  std::uint64_t identity() const { return identity_; }
   const std::filesystem::path& path() const { return path_; }
   /// Reads `bytes` bytes from `offset` on. Throws DamagedError if the file is too short, and CallError if the disk fails.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;
@@ -40,7 +42,7 @@ class InputFile {
  private:
   std::filesystem::path path_;
   int fd_;
-  std::uint64_t size_ = 0;
+  std::uint64_t size_ = 0, identity_ = 0;
 };
 
 /// The largest text file that this program reads, in bytes, except the indices of Hugging Face folders.

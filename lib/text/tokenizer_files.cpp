@@ -64,6 +64,21 @@ std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name) {
   return files;
 }
 
+std::vector<fs::path> tokenizer_files_in(const fs::path& folder) {
+  if (folder.empty()) return {};
+  std::vector<fs::path> files = {folder / "config.json", folder / "additional_chat_templates" / "tool_use.jinja"};
+  for (const char* const name : file_names) files.push_back(folder / name);
+  return files;
+}
+
+std::vector<fs::path> files_of_tokenizer(const std::string& name) {
+  const fs::path file = name.empty() ? fs::path() : find_tokenizer(name);
+  if (file.empty()) return {};
+  std::vector<fs::path> files = tokenizer_files_in(folder_of_tokenizer(name));
+  files.push_back(file);
+  return files;
+}
+
 std::string sum_of_tokenizer(const std::string& name) {
   const fs::path file = find_tokenizer(name);
   if (file.empty()) return "bytes";

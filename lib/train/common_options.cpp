@@ -45,8 +45,8 @@ void add_document_options(OptionTable& table, BreakMode& break_mode, bool& docum
       .sets("attention within documents");
   table
       .integer("eos-token-id", "N", end_of_document, {0, 4294967294.0},
-               "The token that ends a document, for --break-mode or --document-attention with data whose format has no "
-               "documents.")
+               "The token that ends a document, for --break-mode or --document-attention with data that do not store where "
+               "documents begin. It overrides documents that the data store, and a warning tells if these are others.")
       .sets("end of document")
       .unset("as in the index of the data");
 }
@@ -333,8 +333,8 @@ void add_adapter_option(OptionTable& table, std::filesystem::path& adapter) {
 void add_no_verify_option(OptionTable& table, bool& no_verify) {
   table
       .flag("no-verify", no_verify,
-            "Do not check the checksums of checkpoints and models: reading is faster if the disk is fast, and damaged numbers "
-            "are not noticed.")
+            "Do not check the checksums of checkpoints and models, nor compare the contents of files between nodes: reading is "
+            "faster if the disk is fast, and damaged numbers are not noticed.")
       .sets("unchecked reading");
 }
 

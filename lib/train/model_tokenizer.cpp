@@ -30,6 +30,14 @@ std::filesystem::path folder_beside(const TensorSource& source, const std::files
   return checkpoint->folder();
 }
 
+FileLists files_of_model(const TensorSource& source, const std::filesystem::path& path, const std::string& name,
+                         const FileLists& more) {
+  FileLists all = {source.files(), tokenizer_files_in(folder_beside(source, path)),
+                   tokenizer_files_in(folder_of_origin(source)), files_of_tokenizer(name)};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 std::filesystem::path folder_of_origin(const TensorSource& source) {
   const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
   return checkpoint ? checkpoint->header().model_folder : "";

@@ -12,6 +12,7 @@
 #include "checkpoint/tensor_source.hpp"
 #include "text/end_tokens.hpp"
 #include "text/tokenizer.hpp"
+#include "train/same_files.hpp"
 
 namespace fsdp {
 
@@ -22,6 +23,11 @@ void add_model_tokenizer_option(OptionTable& table, std::string& name);
 /// folder. If the step folder has no tokenizer, it is the folder that the checkpoint's model came from. For another source it
 /// is `path`, with which the source was opened.
 std::filesystem::path folder_beside(const TensorSource& source, const std::filesystem::path& path);
+
+/// The files, of which some may be missing, of `source`, which was opened with `path`, of the folders of folder_beside() and
+/// folder_of_origin(), and of the tokenizer `name` if that is not empty; then `more`. Throws UserError.
+FileLists files_of_model(const TensorSource& source, const std::filesystem::path& path, const std::string& name,
+                         const FileLists& more = {});
 
 /// The folder that a checkpoint's model came from; empty for other sources or if it is unknown.
 std::filesystem::path folder_of_origin(const TensorSource& source);

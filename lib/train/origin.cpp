@@ -15,6 +15,7 @@
 #include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/changed_options.hpp"
+#include "train/same_files.hpp"
 
 namespace fsdp {
 
@@ -268,6 +269,16 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
                options.restore == "best" ? format(" with --restore {},", (options.save.folder / best_name).string()) : ""));
 }
 
+/// The files that decide what the run starts from; some may be missing.
+FileLists files_of(const TrainOptions& options, const Origin& origin) {
+  FileLists all = {tokenizer_files_in(options.model), files_of_tokenizer(origin.tokenizer)};
+  for (const TensorSource* source :
+       {static_cast<const TensorSource*>(origin.checkpoint.get()), static_cast<const TensorSource*>(origin.pretrained.get()),
+        static_cast<const TensorSource*>(origin.adapter ? origin.adapter->tensors.get() : nullptr)})
+    if (source) all.push_back(source->files());
+  return all;
+}
+
 /// Renames damaged steps after `update`, because the run will save steps with the same names. Called on rank 0.
 void set_aside_damaged(const TrainOptions& options, std::uint64_t update, std::vector<std::string>& said) {
   for (const std::filesystem::path& folder : damaged_checkpoints(options.save.folder, update))
@@ -358,6 +369,9 @@ Origin find_origin(const TrainOptions& options, Group& world) {
       throw CollectiveError(
           "the ranks see different latest checkpoints (the file system does not show all ranks the same files); start again", 0,
           true, exit_code::failed);
+    if (!options.dry_run)
+      require_same_files(
+          world, [&] { return files_of(options, origin); }, options.no_verify);
     if (!origin.checkpoint && options.restore == "latest" && !options.dry_run)
       agree(world, [&] {
         if (world.rank() == 0) require_nothing_to_lose(options, std::move(passed_over));

@@ -20,6 +20,7 @@
 #include "files/scratch_folder.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/model_tokenizer.hpp"
+#include "train/same_files.hpp"
 
 namespace fsdp {
 
@@ -55,9 +56,14 @@ DataOrder find_position(const RunContext& run, const Origin& origin, const Mixtu
   return {.shuffle_seed = options.shuffle ? std::optional(progress.data.seed) : std::nullopt, .passes = options.max_epoch};
 }
 
+/// The name of the validation data; empty if there are none.
+std::string valid_name(const TrainOptions& options) {
+  return !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
+}
+
 std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::size_t vocab_size) {
   const TrainOptions& options = run.options;
-  const std::string valid = !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
+  const std::string valid = valid_name(options);
   if (valid.empty()) return nullptr;
   return std::make_unique<const ValidData>(open_tokens(valid, Split::valid, text_tokens(options)), options,
                                            batch_cut(options, run.world), vocab_size);
@@ -142,7 +148,14 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
     machine.start_bytes = std::min(machine.start_bytes, process_peak_bytes());
     machine.measured_since = "its texts were tokenized";
   }
-  if (run.world.all(stopped.empty())) return texts;
+  if (run.world.all(stopped.empty())) {
+    const auto made = [&] {
+      FileLists files;
+      for (const TextSet& text : all) files.push_back(files_of_tokens(text, text_tokens(run.options)));
+      return files;
+    };
+    return require_same_files(run.world, made, run.options.no_verify), texts;
+  }
   if (const std::string problem = watch.honoured_stop(); !problem.empty()) run.log.warn(problem);
   throw CollectiveError(stopped, 0, true, exit_code::stopped);
 }
@@ -187,6 +200,7 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
   for (const Ingredient& each : ingredients) {
     report_data(run, each.samples);
     warn_of_type(each.samples.tokens());
+    if (!each.samples.doubt().empty()) run.log.warn(each.samples.doubt());
     if (each.samples.documents() == 1)
       run.log.warn(format(
           "{} is one document, so {} changes little (a file of plain text is one document; fsdp-tokenize --append-eos ends "
@@ -201,6 +215,7 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
                "some of its tokens are to count, give its mask and those files with --mask",
                whole->samples.tokens().name()));
   if (data.valid) report_data(run, data.valid->samples), warn_of_type(data.valid->samples.tokens());
+  if (data.valid && !data.valid->samples.doubt().empty()) run.log.warn(data.valid->samples.doubt());
   agree(run.world, [&] {
     if (run.world.rank() == 0) warn_of_files(run, same_tokens);
   });
@@ -284,6 +299,13 @@ TrainData::TrainData(const RunContext& run, const Origin& origin, const std::vec
 std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Origin& origin, Machine& machine,
                                                  Progress& progress, SignalWatch& watch, bool validates) {
   if (is_done(run.options, progress, nullptr) && !validates) return nullptr;
+  require_same_files(
+      run.world,
+      [&] {
+        return FileLists{files_of_data(run.options.data, Split::train), files_of_data(valid_name(run.options), Split::valid),
+                         files_of_data(run.options.mask, Split::train), files_of_data(run.options.valid_mask, Split::train)};
+      },
+      run.options.no_verify);
   const std::vector<TextSet> texts = make_tokens(run, origin, machine, watch);
   const std::size_t vocab_size = origin.config.vocab_size;
   Mixture mixture = agree(run.world, [&] {

@@ -388,6 +388,33 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
   refused("vocabulary", [&] { TokenData(other, tokens.string()); });
 }
 
+// Each rank has a folder of its own, as on nodes with local disks; that of the last rank has other files.
+BOOST_AUTO_TEST_CASE(files_that_differ_between_ranks_are_refused) {
+  const fs::path folder = new_folder("nodes"), own = folder / std::to_string(world().rank()), before = fs::current_path();
+  const int last = world().size() - 1;
+  fs::create_directories(own / "model");
+  fs::copy_file(golden_folder("llama-gqa") / "config.json", own / "model" / "config.json");
+  for (const auto& [from, name] :
+       {std::pair("train.bin", "tokens.bin"), std::pair("model.safetensors", "model/model.safetensors")}) {
+    std::string bytes = read_file(golden_folder("llama-gqa") / from);
+    if (last > 0 && world().rank() == last) bytes[bytes.size() - 2] ^= 1;
+    write_file(own / name, bytes);
+  }
+  fs::current_path(own);
+  Job job;
+  FullyShardedDataParallel model(job, TransformerDescription::from_config("model"), options_of());
+  const auto refused_if_several = [&](const std::string& file, const std::function<void()>& call) {
+    if (last > 0)
+      refused(file + " has other contents on rank " + std::to_string(last) + " (", call);
+    else
+      call();
+  };
+  refused_if_several("tokens.bin", [&] { TokenData(model, "tokens.bin"); });
+  refused_if_several("model/model.safetensors", [&] { model.load_full("model"); });
+  refused_if_several("model/model.safetensors", [&] { TextGenerator(job, "model"); });
+  fs::current_path(before);
+}
+
 BOOST_AUTO_TEST_CASE(token_data_that_do_not_fit_are_not_evaluated) {
   Job job;
   FullyShardedDataParallel of_data(job, small_model(), options_of(false));

@@ -198,6 +198,44 @@ BOOST_AUTO_TEST_CASE(targets_count_by_the_mask) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_token_that_ends_other_documents_than_the_stored_ones_is_doubted) {
+  const Corpus corpus;
+  const auto doubt = [&](const std::string& name, const Cut& cut) { return Samples(corpus.open(name), cut).doubt(); };
+  const auto stored = std::to_string(corpus.open("indexed")->documents().size());
+  const auto ended = std::to_string(Samples(corpus.open("t.bin"), {7, BreakMode::eos, 5}).documents());
+  BOOST_TEST_REQUIRE(stored != ended);
+  for (const Cut& cut : {Cut{7, BreakMode::eos, 5}, Cut{7, BreakMode::none, 5, true}}) {
+    CHECK_CONTAINS(doubt("indexed", cut), "stores where " + stored + " documents begin, but token 5 ends " + ended + ", ");
+    BOOST_TEST(doubt("t.bin", cut) == "");
+    BOOST_TEST(doubt("indexed", {7, cut.mode, 0, cut.positions}) == "");
+    BOOST_TEST(doubt("indexed", {7, cut.mode, {}, cut.positions}) == "");
+    // One of two files stores documents.
+    CHECK_CONTAINS(doubt(corpus.path("indexed") + "," + corpus.path("t.bin"), cut), "stores where " + stored + " documents");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_with_files_of_several_splits_is_refused) {
+  const auto files_in = [](const std::vector<std::string>& names) {
+    const TemporaryFolder folder;
+    for (const std::string& name : names) write_file(folder / name, R"({"text": "words"})");
+    try {
+      BOOST_TEST(texts_in((folder / "*").string(), Split::train).front().files.size() == names.size());
+      const std::size_t count = texts_in(folder.path().string(), Split::train).front().files.size();
+      BOOST_TEST(files_of_data(folder.path().string(), Split::valid).size() == count);
+      return std::to_string(count);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+  };
+  CHECK_CONTAINS(files_in({"train.jsonl", "valid.jsonl"}),
+                 "holds several splits by the names of its files (train.jsonl and valid");
+  for (const char* const other : {"a-val.json", "dev-00000-of-00002.json", "test.json", "x_evaluation.json", "validation.json"})
+    CHECK_CONTAINS(files_in({"a.json", other}), "several splits");
+  BOOST_TEST(files_in({"train-00000.json", "train-00001.json", "x.train.json"}) == "3");
+  BOOST_TEST(files_in({"valid.json", "dev.json"}) == "2");
+  BOOST_TEST(files_in({"contest.json", "development.json", "trains.json", "values.json"}) == "4");
+}
+
 BOOST_AUTO_TEST_CASE(masks_that_do_not_belong_to_the_tokens) {
   const Corpus corpus;
   const auto complaint = [&](const std::vector<std::uint16_t>& mask) {

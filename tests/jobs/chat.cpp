@@ -177,6 +177,14 @@ BOOST_AUTO_TEST_CASE(training_reads_conversations_itself) {
   BOOST_TEST(more.says("already in one/tokens/chat-"), more.output);
   BOOST_TEST(metrics(folder / "one.jsonl", "valid").size() == 3u);
 
+  // The index of the mask is damaged: all files of the tokens are made again.
+  for (const auto& entry : fs::directory_iterator(folder / "one" / "tokens"))
+    if (entry.path().string().ends_with(".mask.idx")) fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
+  const Outcome mended = run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 5", chat)));
+  must(mended);
+  BOOST_TEST(mended.times_said("anew, because that file is damaged") == 1u, mended.output);
+  BOOST_TEST(!mended.says("read from the start"), mended.output);
+
   // The same for evaluation. Another template makes the tokens anew.
   const Outcome evaluated = run(
       folder, mpirun(1, "fsdp-evaluate", split("one chat.jsonl --chat --tokens-per-sample 70 --break-mode complete --json")));
@@ -185,7 +193,7 @@ BOOST_AUTO_TEST_CASE(training_reads_conversations_itself) {
   const json config = json::parse(std::ifstream(folder / "model" / "tokenizer_config.json"));
   write_file(folder / "model" / "chat_template.jinja", "{{ bos_token }}" + config["chat_template"].get<std::string>());
   const Outcome anew =
-      run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 5 --reset-dataloader", chat)));
+      run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 6 --reset-dataloader", chat)));
   must(anew);
   BOOST_TEST(anew.says("the way to read it has changed"), anew.output);
 

@@ -280,6 +280,67 @@ BOOST_AUTO_TEST_CASE(data_that_do_not_go_with_the_model_or_the_options) {
   }
 }
 
+// Each rank has a folder of its own, as ranks on nodes with local disks. One file of the last rank differs.
+BOOST_AUTO_TEST_CASE(files_that_differ_between_nodes_are_named_before_the_first_update) {
+  const auto folder = fresh_folder();
+  const std::vector<std::string> nodes = {"n0", "n1", "n2"};
+  const auto copy_to_all = [&] {
+    for (const std::string& node : nodes) {
+      fs::remove_all(folder / node);
+      fs::create_directories(folder / node / "model");
+      for (const char* const file : {"config.json", "model.safetensors"})
+        fs::copy_file(golden_folder("gpt2-tied") / file, folder / node / "model" / file);
+      for (const char* const file : {"train.bin", "valid.bin"}) write_tokens(folder / node / file);
+    }
+  };
+  const auto job = [&](const std::string& program, const std::string& words) {
+    std::vector<std::string> command;
+    for (const std::string& node : nodes) {
+      const std::vector<std::string> one = mpirun(1, program, split(words), {"-wdir", (folder / node).string()});
+      const auto launcher = split(FSDP_MPIRUN);
+      if (command.empty()) {
+        command = one;
+        continue;
+      }
+      command.push_back(":");
+      command.insert(command.end(), one.begin() + std::ssize(launcher), one.end());
+    }
+    return run(folder, command);
+  };
+  const std::string train =
+      "train.bin --model model --valid valid.bin --tokens-per-sample 16 --batch-size 2 --max-update 1 --no-save --save-dir " +
+      (folder / "saves").string();
+  copy_to_all();
+  const Outcome same = job("fsdp-train", train);
+  BOOST_TEST(same.code == 0, same.output);
+  const auto refused = [&](const std::string& program, const std::string& words, const std::string& why) {
+    const Outcome found = job(program, words);
+    BOOST_TEST(found.code == 2, found.output);
+    BOOST_TEST(found.says(why), found.output);
+    BOOST_TEST(found.times_said(program + ": ") == 1u, found.output);
+    BOOST_TEST(found.times_said("step ") == 0u, found.output);
+    copy_to_all();
+  };
+  write_tokens(folder / "n2" / "train.bin", 20 * T);
+  refused("fsdp-train", train, "is train.bin (2304 bytes) on rank 2 (");
+  const auto change = [&](const std::string& file) {
+    std::string bytes = read_file(folder / "n2" / file);
+    bytes[bytes.size() - 2] ^= 1;
+    write_file(folder / "n2" / file, bytes);
+  };
+  change("valid.bin");
+  refused("fsdp-train", train, "valid.bin has other contents on rank 2 (");
+  change("model/model.safetensors");
+  refused("fsdp-evaluate", "model train.bin --tokens-per-sample 16", "model/model.safetensors has other contents on rank 2 (");
+  write_file(folder / "n2" / "model" / "generation_config.json", "{}");
+  for (const std::string& node : nodes) {
+    fs::create_directory(folder / node / "own");
+    fs::copy_file(FSDP_TEST_DATA "/tokenizers/chat-tokenizer.json", folder / node / "own" / "tokenizer.json");
+  }
+  refused("fsdp-generate", "model --tokenizer own --prompt Hi --max-new-tokens 1",
+          "is generation_config.json (2 bytes) on rank 2 (");
+}
+
 BOOST_AUTO_TEST_CASE(group_norms_add_up) {
   const auto folder = fresh_folder();
   write_tokens(folder / "tokens.bin");

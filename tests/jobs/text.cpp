@@ -138,11 +138,13 @@ BOOST_AUTO_TEST_CASE(text_is_trained_on_directly_and_its_tokenizer_travels) {
     BOOST_TEST((read_file(cache) == whole));
   }
 
-  // A resumed run needs no --tokenizer, because the checkpoint has it. A changed text is noticed, even if its size is
-  // the same.
+  // A resumed run needs no --tokenizer, because the checkpoint has it. A changed text is noticed, even if its size and
+  // time are the same.
   std::string other = sentences(300);
   other[other.size() - 3] = 'z';
+  const auto written = fs::last_write_time(folder / "text.txt");
   write_file(folder / "text.txt", other);
+  fs::last_write_time(folder / "text.txt", written);
   const Outcome changed = train(folder, 2, "text.txt --save-dir saves --max-update 15 --batch-size 6");
   BOOST_TEST_REQUIRE(changed.code == 0, changed.output);
   BOOST_TEST(changed.says("anew, because the text, its tokenizer or the way to read it has changed"), changed.output);
