@@ -124,6 +124,48 @@ BOOST_AUTO_TEST_CASE(overrides_keep_heads_that_do_not_follow_from_the_width) {
   BOOST_CHECK_EXCEPTION(override_config(arch_config("mistral-7b"), overrides), UserError, names("`number of heads`"));
 }
 
+// Each architecture with each of these changes is a model that its files can describe, or is refused by name.
+BOOST_AUTO_TEST_CASE(changed_sizes_give_a_model_or_a_refusal) {
+  const std::vector<ConfigOverrides> changes = {
+      {.layers = 1},
+      {.layers = 2},
+      {.layers = 7},
+      {.layers = 200},
+      {.layers = 0},
+      {.layers = 4, .width = 128, .heads = 2, .kv_heads = 1},
+      {.width = 96, .heads = 3},
+      {.width = 100, .heads = 7},
+      {.ffn_width = 1},
+      {.heads = 1},
+      {.heads = 6, .kv_heads = 4},
+      {.kv_heads = 1},
+      {.kv_heads = 0},
+      {.vocab_size = 1},
+      {.max_positions = 8},
+      {.max_positions = 1'000'000},
+      {.tied_embeddings = true},
+      {.tied_embeddings = false},
+      {.layers = 2, .learned_positions = true},
+      {.layers = 2, .learned_positions = false},
+      {.unscaled_embedding = true},
+      {.layers = 3, .unscaled_embedding = false},
+      {.activation = Activation::relu},
+      {.layers = 5, .activation = Activation::gelu_erf}};
+  std::size_t valid = 0;
+  for (const auto& [name, description] : list_archs())
+    for (std::size_t i = 0; i < changes.size(); ++i)
+      try {
+        const TransformerConfig config = override_config(arch_config(name), changes[i]);
+        config.validate();
+        BOOST_CHECK_MESSAGE(config_from_json(config_to_json(config)) == config, name << " with change " << i);
+        for (std::size_t layer = 0; layer < std::min(config.layers, arch_config(name).layers); ++layer)
+          BOOST_TEST(config.window_of(layer) == arch_config(name).window_of(layer), name << " with change " << i);
+        ++valid;
+      } catch (const UserError&) {  // any other exception fails the test
+      }
+  BOOST_TEST(valid > 12 * list_archs().size());
+}
+
 BOOST_AUTO_TEST_CASE(parameter_counts_are_the_published_ones) {
   const std::pair<const char*, std::size_t> counts[] = {
       {"mistral-7b", 7241732096u},   {"mistral-7b-v0.3", 7248023552u}, {"mistral-nemo-12b", 12247782400u},
