@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -89,6 +90,13 @@ void Metrics::write(nlohmann::json line) {
   if (!line.contains("process_s")) line["process_s"] = 1e-3 * std::round(1e3 * (age_s_ + since_made_.seconds()));
   if (!file_.append(json_text(line) + "\n"))  // training continues without the file
     warn(format("cannot write to {} any more; the run continues without it", file_.path().string()));
+  if (!file_.is_in_place(line["type"] == "end"))
+    warn(format(
+        "{} was moved, removed or replaced while the run writes to it (its lines go where the old file is); move it back",
+        file_.path().string()));
+  if (const int error = sync_error_.exchange(0))
+    warn(format("{} may lose lines if this node crashes (fdatasync: {}); check the disk", file_.path().string(),
+                std::strerror(error)));
 }
 
 /// Prints a line of the metrics on stderr in the format that the user chose.
@@ -120,6 +128,7 @@ void Metrics::warn(const std::string& text) {
 
 void Metrics::start(const StartMetrics& m) {
   if (!active_) return;
+  take_file();
   first_step_ = m.step;
   max_step_ = m.max_step;
   const double age_s = age_s_ + since_made_.seconds();

@@ -217,6 +217,7 @@ std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& w
                                             EarlierStart{.patience_s = timeout_s > 0 ? 1.25 * timeout_s + 60 : HUGE_VAL,
                                                          .say = [&](const std::string& text) { run.log.say(text); },
                                                          .stop = stop});
+          run.log.take_file();  // not before: an earlier start of this job may have it
         } catch (const RunError&) {
           stopped = stop();
           if (!stopped) throw;
