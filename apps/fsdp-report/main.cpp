@@ -19,6 +19,7 @@
 #include "base/program.hpp"
 #include "base/terminal.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "fsdp-report/figure.hpp"
 #include "report/run_report.hpp"
 #include "report/text_plot.hpp"
@@ -182,6 +183,7 @@ int run(const Command& command) {
   print_notes(found.runs, stderr);
   const std::filesystem::path out = command.out.empty() ? "report.html" : command.out;
   require_no_input(out, inputs_of(found.runs));
+  if (command.out.empty()) require_own_file(out, page_beginning);
   write_page(found, out);
   print_to(stderr, "{}: {}\n", out.string(), count);
   return exit_code::done;

@@ -191,10 +191,9 @@ class Page {
     samples();
     options();
     return format(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-        "content=\"width=device-width, initial-scale=1\"><title>{}</title>\n<style>{}</style></head>\n<body>\n{}"
+        "{}{}</title>\n<style>{}</style></head>\n<body>\n{}"
         "<footer>Written by fsdp-report {} from {}.</footer>\n<script>{}</script>\n</body></html>\n",
-        escaped("fsdp: " + title), page_style, body_, escaped(version_), escaped(sources()), page_script);
+        page_beginning, escaped(title), page_style, body_, escaped(version_), escaped(sources()), page_script);
   }
 
  private:

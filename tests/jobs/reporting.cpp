@@ -188,3 +188,30 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_what_was_asked_for) {
     kill(child, SIGUSR1);
   });
 }
+
+/// Names that a user may have for other things. A run and fsdp-report leave them as they are, and say so.
+BOOST_AUTO_TEST_CASE(files_of_the_user_stay) {
+  const auto folder = fresh_folder(), data = golden_folder("gpt2-tied") / "train.bin";
+  const std::vector<std::string> names = {"report.html.tmp", "best.tmp", "report.html"};
+  fs::create_directories(folder / "run");
+  for (const std::string& name : names) std::ofstream(folder / "run" / name) << "mine";
+  fs::create_directory_symlink("../elsewhere", folder / "run/best");
+  const std::string best = "--validate-interval-updates 1 --keep-best loss --valid " + data.string();
+  const Outcome trained = train(folder, 1, 3, best);
+  BOOST_TEST(trained.code == 0, trained.output);
+  for (const std::string& name : names) BOOST_TEST(contents(folder / "run" / name) == "mine", name);
+  BOOST_TEST(fs::read_symlink(folder / "run/best") == "../elsewhere");
+  BOOST_TEST(trained.says("run/best is no link to a step of this folder"), trained.output);
+  BOOST_TEST(trained.says("no report is written (run/report.html is in the way"), trained.output);
+
+  // A link is not followed. --out names a file, which is replaced.
+  std::ofstream(folder / "notes") << "mine";
+  fs::create_symlink("notes", folder / "report.html");
+  BOOST_TEST(report(folder, "run").says("report.html is in the way"));
+  BOOST_TEST(contents(folder / "notes") == "mine");
+  fs::remove(folder / "report.html");
+  BOOST_TEST(report(folder, "run").code == 0);
+  BOOST_TEST(report(folder, "run").code == 0);  // its own page is replaced
+  BOOST_TEST(report(folder, "run --out notes").code == 0);
+  BOOST_TEST(contents(folder / "notes") == contents(folder / "report.html"));
+}
