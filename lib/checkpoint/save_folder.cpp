@@ -143,6 +143,13 @@ std::vector<fs::path> steps_set_aside(const fs::path& save_dir) {
   return aside;
 }
 
+fs::path best_checkpoint(const fs::path& save_dir) {
+  std::error_code no_link;
+  const fs::path name = fs::read_symlink(save_dir / best_name, no_link);
+  const bool is_step = stored::update_of_step_name(name.string()) && kind_of(save_dir / name) == PathKind::folder;
+  return is_step ? save_dir / name : fs::path();
+}
+
 void link_best(const fs::path& save_dir, std::uint64_t update) {
   const fs::path link = save_dir / best_name;
   std::error_code error;
@@ -171,8 +178,7 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     note(format("nothing was removed ({})", error.what()));
   }
   const auto last_finite = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.finite; });
-  std::error_code no_link;
-  const std::string best = fs::read_symlink(save_dir / best_name, no_link).filename().string();
+  const fs::path best = best_checkpoint(save_dir).filename();
   for (std::size_t i = keep_last; i < steps.size(); ++i) {
     const auto& [update, folder, finite] = steps[i];
     if (folder.filename() == best) continue;
