@@ -137,7 +137,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
     std::ifstream lines(run.metrics);
     bool mine = false;
     int ranks = 1;
-    for (std::string words; std::getline(lines, words);) {
+    for (std::string words; next_line(lines, words);) {
       const nlohmann::json line = parse_json(words);
       const double time = number_at(line, "time"), step = number_at(line, "step");
       const double at = std::isfinite(time) ? time : 0;
