@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "fsdp-plan/plan_table.hpp"
@@ -177,10 +178,11 @@ std::string headline(const PlanTable& table) {
   return format(
       "{}: {} parameters, {} blocks, width {}, {}, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
       "per rank\n",
-      train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
-      table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
-      train.sharding.optimizer.kind->name, plural(cluster.nodes, "node"), plural(cluster.ranks_per_node, "rank"),
-      train.sharding.batch.B, train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
+      train.arch.empty() ? one_line(train.model.string()) : train.arch,
+      format_count(static_cast<double>(table.model.parameter_count())), table.model.blocks(), table.model.config().width,
+      name_of(train.sharding.types.parameter), train.sharding.optimizer.kind->name, plural(cluster.nodes, "node"),
+      plural(cluster.ranks_per_node, "rank"), train.sharding.batch.B, train.sharding.batch.T,
+      plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
       is_host(table.model.device().kind) ? plural(train.threads, "thread") : "a GPU");
 }
 

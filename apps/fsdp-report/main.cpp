@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/options.hpp"
@@ -96,7 +97,7 @@ bool has_unicode() {
 
 void print_notes(const std::vector<Run>& runs, std::FILE* out) {
   for (const Run& run : runs)
-    for (const std::string& note : run.notes) print_to(out, "note: {}\n", printable(run.name + ": " + note));
+    for (const std::string& note : run.notes) print_to(out, "note: {}\n", run.name + ": " + note);
 }
 
 void print_text(const Command& command, const std::vector<std::filesystem::path>& paths) {
@@ -106,8 +107,8 @@ void print_text(const Command& command, const std::vector<std::filesystem::path>
     std::string out;
     for (const Run& run : runs) out += text_summary(run);
     for (const Run& run : runs) out += text_curves(run, runs.size() > 1, terminal_width(), has_unicode());
-    if (command.follow && draws) print_to(stdout, "\033[H\033[2J");
-    print_to(stdout, "{}", out);
+    if (command.follow && draws) print_raw(stdout, "\033[H\033[2J");
+    print_text(stdout, out);
     print_notes(runs, stdout);
     std::fflush(stdout);
     const auto has_end = [](const Run& run) { return run.starts.back().has_end(); };
@@ -120,7 +121,7 @@ void print_text(const Command& command, const std::vector<std::filesystem::path>
 std::vector<std::string> folder_names(const std::vector<Run>& runs) {
   std::vector<std::string> names;
   for (const Run& run : runs) {
-    std::string name = run.name;
+    std::string name = one_line(run.name);
     std::replace(name.begin(), name.end(), '/', '_');
     if (name.empty() || name.front() == '.') name.insert(0, "run");
     while (std::find(names.begin(), names.end(), name) != names.end()) name += "_";
@@ -151,7 +152,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
     }
     if (file.failed())
       throw RunError(format("cannot write all of '{}' (is the disk full?); give another folder", file.path().string()));
-    print_to(stderr, "{}: {}\n", printable(run.name), file.path().string());
+    print_to(stderr, "{}: {}\n", run.name, file.path().string());
   }
 }
 
@@ -159,7 +160,7 @@ int run(const Command& command) {
   if (!command.figure.figure.empty()) {
     const std::string drawing = draw_figure(command.figure, command.runs, command.out);
     if (command.out.empty())
-      print_to(stdout, "{}", drawing);
+      print_raw(stdout, drawing);
     else
       write_text(command.out, drawing);
     return exit_code::done;
