@@ -100,7 +100,7 @@ void print_notes(const std::vector<Run>& runs, std::FILE* out) {
     for (const std::string& note : run.notes) print_to(out, "note: {}\n", run.name + ": " + note);
 }
 
-void print_text(const Command& command, const std::vector<std::filesystem::path>& paths) {
+void show_text(const Command& command, const std::vector<std::filesystem::path>& paths) {
   const bool draws = Terminal(stdout).draws();
   while (true) {
     const std::vector<Run> runs = read_named_runs(paths);
@@ -167,7 +167,7 @@ int run(const Command& command) {
   }
   if (command.runs.empty()) throw UserError("no run is named; give its save folder or its metrics file");
   const std::vector<std::filesystem::path> paths(command.runs.begin(), command.runs.end());
-  if (command.text) return print_text(command, paths), exit_code::done;
+  if (command.text) return show_text(command, paths), exit_code::done;
   std::vector<Run> runs = read_named_runs(paths);
   const std::string count = plural(runs.size(), "run");
   if (!command.csv.empty() || !command.tensorboard.empty()) {

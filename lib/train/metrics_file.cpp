@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -211,6 +213,20 @@ bool is_start_of(const nlohmann::json& line, const std::string& save_dir) {
   return option.is_string() && option.get<std::string>() == save_dir;
 }
 
+/// Returns true if another descriptor of this process has the file open: that one may have the lock.
+bool has_another(int fd) {
+  struct stat mine {
+  }, other{};
+  std::error_code unknown;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", unknown), end; !unknown && at != end; at.increment(unknown)) {
+    const int found = std::atoi(at->path().filename().c_str());
+    if (found != fd && ::fstat(found, &other) == 0 && ::fstat(fd, &mine) == 0 && other.st_ino == mine.st_ino &&
+        other.st_dev == mine.st_dev)
+      return true;
+  }
+  return false;
+}
+
 /// Returns true if the run repeats what a line reports.
 bool will_be_repeated(const std::string& type, const nlohmann::json& line, const GoesOnAt& at) {
   const auto step = static_cast<std::uint64_t>(std::max(0.0, number(line, "step")));
@@ -228,6 +244,7 @@ void MetricsFile::take(double patience_s) {
   if (!is_plain_ || taken_) return;
   WaitTimer waited;
   while (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // other errors: the file system has no locks
+    if (has_another(fd_)) break;
     if (waited.seconds() < patience_s) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;

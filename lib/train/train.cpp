@@ -15,6 +15,8 @@
 #include "base/narrow.hpp"
 #include "base/program.hpp"
 #include "base/version.hpp"
+#include "checkpoint/save_folder.hpp"
+#include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/json.hpp"
 #include "train/flight.hpp"

@@ -7,7 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
@@ -204,15 +207,24 @@ BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
 BOOST_AUTO_TEST_CASE(two_runs_do_not_share_a_file) {
   const TemporaryFolder folder;
   write_file(folder / "m", R"({"type":"start","save_folder":"/saves/a"})" "\n" R"({"type":"train"})" "\n");
-  {
-    MetricsFile first(folder / "m"), second(folder / "m");
-    first.take();
-    CHECK_CONTAINS(message_of<RunError>([&] { second.take(0); }),
-                   "m is being written by another run (its newest lines are of the run that saves to /saves/a)");
+  int ready[2];
+  BOOST_TEST_REQUIRE(::pipe(ready) == 0);
+  const pid_t first = ::fork();
+  if (first == 0) {
+    MetricsFile file(folder / "m"), again(folder / "m"), nowhere("/dev/null");
+    file.take(0), again.take(0), nowhere.take(0);  // a program may make a second log of its run
+    [[maybe_unused]] const ssize_t told = ::write(ready[1], "x", 1);
+    for (;;) ::pause();
   }
-  MetricsFile(folder / "m").take(0);  // the lock ends with its owner
-  MetricsFile first("/dev/null"), second("/dev/null");
-  first.take(0), second.take(0);
+  char told = 0;
+  BOOST_TEST_REQUIRE(::read(ready[0], &told, 1) == 1);
+  MetricsFile("/dev/null").take(0);
+  MetricsFile second(folder / "m");
+  CHECK_CONTAINS(message_of<RunError>([&] { second.take(0); }),
+                 "m is being written by another run (its newest lines are of the run that saves to /saves/a)");
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+  second.take(0);  // the lock ends with the process
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_was_replaced_is_noticed) {
