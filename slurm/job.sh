@@ -269,7 +269,8 @@ write_report() {
   [[ -n $page && -f $metrics ]] || return 0
   local run=$metrics
   if [[ $metrics -ef ${page%/*}/metrics.jsonl ]]; then run=${page%/*}; fi
-  "$FSDP_BIN/fsdp-report" "$run" --out "$page" || true
+  # Without --out, fsdp-report does not replace a report.html that it has not made.
+  (program=$(realpath "$FSDP_BIN/fsdp-report") run=$(realpath "$run") && cd "${page%/*}" && "$program" "$run") || true
 }
 
 train() { # train WORDS...

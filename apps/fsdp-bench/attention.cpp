@@ -7,6 +7,7 @@
 #include "base/element.hpp"
 #include "base/format.hpp"
 #include "comm/agree.hpp"
+#include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
@@ -81,7 +82,7 @@ std::string bench_attention(const BenchOptions& options, Communicator& world, De
                    peak ? format(", {} of the peak by the datasheet", format_share(rate, peak)) : std::string());
     json[name] = {{"ms", 1e3 * s}, {"gflops", rate / 1e9}, {"of_peak", peak ? nlohmann::json(rate / *peak) : nlohmann::json()}};
   }
-  return options.json ? json.dump() + "\n" : text;
+  return options.json ? json_text(json) + "\n" : text;
 }
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "comm/silent.hpp"
+#include "files/json.hpp"
 #include "fsdp-bench/attention.hpp"
 #include "fsdp-bench/checkpoint.hpp"
 #include "fsdp-bench/collectives.hpp"
@@ -83,7 +84,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                                 {"gflops", rate / 1e9},
                                 {"of_peak", peak ? nlohmann::json(rate / *peak) : nlohmann::json()}});
   }
-  return options.json ? json.dump() + "\n" : text;
+  return options.json ? json_text(json) + "\n" : text;
 }
 
 std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
@@ -196,7 +197,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     json["exposed_ms"] = 1e3 * exposed_s;
     json["exposed_share"] = exposed_s / step_s;
   }
-  return options.json ? json.dump() + "\n" : text;
+  return options.json ? json_text(json) + "\n" : text;
 }
 
 }  // namespace

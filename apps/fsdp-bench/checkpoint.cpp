@@ -23,6 +23,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
+#include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "files/scratch_folder.hpp"
 #include "fsdp-bench/support.hpp"
@@ -429,7 +430,7 @@ std::string CheckpointBench::report() const {
     json["resume_of_plain"][n] = median(ratios("plain_read_" + n, "resume_" + n));
     json["share_bytes"][n] = share;
   }
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 }  // namespace

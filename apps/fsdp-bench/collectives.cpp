@@ -13,6 +13,7 @@
 #include "comm/mesh.hpp"
 #include "comm/mpi_calls.hpp"
 #include "device/gpu_figures.hpp"
+#include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
 #include "train/machine.hpp"
 
@@ -100,7 +101,7 @@ std::string bench_collectives(std::size_t largest_bytes, bool json_wanted, Commu
                                      {"copy_ms", 1e3 * t.copy}});
     }
   }
-  return json_wanted ? json.dump() + "\n" : text;
+  return json_wanted ? json_text(json) + "\n" : text;
 }
 
 std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator& world, Device& device) {
@@ -157,7 +158,7 @@ std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator&
     }
   }
   world.barrier();
-  return options.json ? json.dump() + "\n" : text;
+  return options.json ? json_text(json) + "\n" : text;
 }
 
 }  // namespace fsdp

@@ -1,6 +1,8 @@
 // fsdp-bench: measures parts of training, and reports ratios of measurements of the same run.
 #include <cstdio>
 
+#include "base/clean_text.hpp"
+#include "base/program.hpp"
 #include "fsdp-bench/bench.hpp"
 #include "train/program.hpp"
 
@@ -11,7 +13,7 @@ int main(int argc, char** argv) {
   return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator& world) {
     const std::unique_ptr<Communicator> comm = agree(world, [&] { return session.world(options.comm); });
     const std::string text = bench(options, *comm);
-    if (world.rank() == 0) std::fputs(text.c_str(), stdout);
+    if (world.rank() == 0) print_raw(stdout, options.json ? text : clean_lines(text));
     return exit_code::done;
   });
 }

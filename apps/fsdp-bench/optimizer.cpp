@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
+#include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp/layout.hpp"
 #include "kernels/kernels.hpp"
@@ -189,7 +190,7 @@ std::string bench_optimizer(const BenchOptions& options, Communicator& world, De
                                   {"matrix_ms", f.matrix_ms},
                                   {"matrix_flops", f.matrix_rate}});
   }
-  return options.json ? json.dump() + "\n" : text;
+  return options.json ? json_text(json) + "\n" : text;
 }
 
 }  // namespace fsdp

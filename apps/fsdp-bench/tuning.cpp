@@ -1,4 +1,5 @@
 #include "fsdp-bench/tuning.hpp"
+#include "base/clean_text.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include "base/system.hpp"
 #include "comm/agree.hpp"
 #include "device/gpu_figures.hpp"
+#include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp/placement.hpp"
 #include "kernels/threads.hpp"
@@ -182,7 +184,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
   // Measurements are printed even if the command fails.
   const auto result = [&](const std::string& text) {
     if (any) return text;
-    if (world.rank() == 0) std::fputs(text.c_str(), stdout);
+    if (world.rank() == 0) print_raw(stdout, options.json ? text : clean_lines(text));
     throw CollectiveError(
         format("nothing fits {} (the smallest batch needs more memory); use more ranks, or a smaller --tokens-per-sample",
                format_bytes(static_cast<double>(limit))),
@@ -194,7 +196,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
                            {"tokens_per_sample", T},      {"update_freq", K},
                            {"memory_limit_bytes", limit}, {"fastest", any ? to_json(*fastest) : nlohmann::json()}};
     for (const Setting& s : settings) json["settings"].push_back(to_json(s));
-    return result(json.dump() + "\n");
+    return result(json_text(json) + "\n");
   }
   std::string text = format(
       "# {}, {}, {}, sequences of {} tokens, {} per update; a rank may use {}\n{:<15} {:>9} {:>10} {:>10} "

@@ -164,7 +164,8 @@ int run(Command options) {
   with_progress("consolidating",
                 [&](const ByteProgress& progress) { done = consolidate(*reader, options.out, options.how, progress); });
   print_warnings(done.warnings);
-  if (!done.copied.empty()) print_to(stdout, "copied from {}: {}\n", done.copied_from.string(), fmt::join(done.copied, ", "));
+  if (!done.copied.empty())
+    print_to(stdout, "copied from {}: {}\n", done.copied_from.string(), format("{}", fmt::join(done.copied, ", ")));
   const std::vector<std::string> states = consolidated_states(*reader, options.how);
   if (options.verify) {
     const auto result = options.adapter ? open_adapter(options.out, without_adapters(reader->config())).tensors

@@ -1,4 +1,5 @@
 #include "fsdp-doctor/doctor.hpp"
+#include "base/clean_text.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -96,7 +97,7 @@ struct Doctor::State {
     const std::lock_guard lock(mutex);
     if (std::exchange(is_printed, true) || !is_speaker) return;
     report.seconds = timer.seconds();
-    std::fputs(printable(json ? json_of(report) : text_of(report)).c_str(), stdout);
+    print_raw(stdout, json ? json_of(report) : clean_lines(text_of(report)));
     std::fflush(stdout);
   }
 };
@@ -138,7 +139,7 @@ Finding Doctor::failure_of_this_rank(const DoctorJob& job, const Check& check, c
     state_->leave_out_the_rest();
     state_->print(options_.json);
   } else {
-    std::fputs(format("fsdp-doctor: {}{} ({})\n", state_->where, message, check.about).c_str(), stderr);
+    print_to(stderr, "fsdp-doctor: {}{} ({})\n", state_->where, message, check.about);
   }
   throw FailedAlone();
 }
@@ -198,7 +199,7 @@ int Doctor::run(MpiSession& session) {
     // the job.
     if (session.rank() > 0) {
       sleep_s(1 + 0.1 * std::min(session.rank(), 40));
-      std::fputs(format("fsdp-doctor: {}{}\n", state_->where, words_(timeout.what())).c_str(), stderr);
+      print_to(stderr, "fsdp-doctor: {}{}\n", state_->where, words_(timeout.what()));
     }
     session.abort_job(exit_code::failed);
   } catch (const FailedAlone&) {

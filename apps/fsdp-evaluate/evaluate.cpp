@@ -1,4 +1,5 @@
 #include "fsdp-evaluate/evaluate.hpp"
+#include "base/clean_text.hpp"
 
 #include <cmath>
 #include <filesystem>
@@ -229,8 +230,8 @@ class LossReport {
     }
     std::string in_bits = is_bytes ? "" : format("  bits per token {:.6g}", bits);
     if (bits_per_byte) in_bits += format("  bits per byte {:.6g}", *bits_per_byte);
-    return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, in {}, {})\n", source_.description(), loss, std::exp(loss),
-                  in_bits, batches_->targets(), name_of(options_.precision), format_duration(seconds));
+    return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, in {}, {})\n", one_line(source_.description()), loss,
+                  std::exp(loss), in_bits, batches_->targets(), name_of(options_.precision), format_duration(seconds));
   }
 
  private:
@@ -283,7 +284,7 @@ class ChoiceReport {
       for (const auto& [key, name, right] : lines) json[key] = part(right), json[std::string(key) + "_stderr"] = error(right);
       return json_text(json) + "\n";
     }
-    std::string text = format("{}\n{} questions of {} (in {}, {})\n", source_.description(), score.questions,
+    std::string text = format("{}\n{} questions of {} (in {}, {})\n", one_line(source_.description()), score.questions,
                               options_.multiple_choice.string(), name_of(options_.precision), format_duration(seconds));
     for (const auto& [key, name, right] : lines)
       text += format("{:<13}  {:<23}  {:6.2f} %  +- {:.2f}\n", key, name, 100 * part(right), 100 * error(right));

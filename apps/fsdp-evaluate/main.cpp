@@ -2,6 +2,8 @@
 // correctly, on any number of ranks.
 #include <cstdio>
 
+#include "base/clean_text.hpp"
+#include "base/program.hpp"
 #include "fsdp-evaluate/evaluate.hpp"
 #include "train/program.hpp"
 
@@ -12,7 +14,7 @@ int main(int argc, char** argv) {
   return run_mpi_program(argc, argv, table, [&](MpiSession&, Communicator& world) {
     agree(world, [&] { require_complete(options); });
     const std::string text = evaluate(options, world);
-    if (world.rank() == 0) std::fputs(text.c_str(), stdout);
+    if (world.rank() == 0) print_raw(stdout, options.json ? text : clean_lines(text));
     return exit_code::done;
   });
 }

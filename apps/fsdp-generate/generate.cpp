@@ -155,7 +155,7 @@ struct Inputs {
     generation.stop = wishes.stop;
     if (!speaks) return;
     if (!added.taken.empty())
-      print_to(stderr, "from the model's generation_config.json: {}\n", printable(format("{}", fmt::join(added.taken, ", "))));
+      print_to(stderr, "from the model's generation_config.json: {}\n", format("{}", fmt::join(added.taken, ", ")));
     if (!added.unknown.empty())
       print_warnings(
           {format("keys of the model's generation_config.json have no effect here: {} (texts may differ from those "

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/options.hpp"
@@ -115,7 +116,7 @@ int exit_code_for(std::size_t wrong) {
 std::string describe_run(const CheckpointReader& reader) {
   const CheckpointHeader& h = reader.header();
   const std::string base = h.base ? format("adapters of rank {} for the base model {} with checksum {}\n",
-                                           reader.config().lora.rank, h.base->path, checksum_text(h.base->sum))
+                                           reader.config().lora.rank, one_line(h.base->path), checksum_text(h.base->sum))
                                   : "";
   std::string validations;
   if (const auto& valid = h.progress.validations)
@@ -124,11 +125,13 @@ std::string describe_run(const CheckpointReader& reader) {
   std::vector<std::string> data;
   for (const auto& [name, bytes] : reader.user_data_sizes())
     data.push_back(format("{} ({})", name, format_bytes(static_cast<double>(bytes))));
-  const std::string of_user = data.empty() ? "" : format("data of the program: {}\n", fmt::join(data, ", "));
+  const std::string of_user =
+      data.empty() ? "" : format("data of the program: {}\n", one_line(format("{}", fmt::join(data, ", "))));
   return format(
       "{}\n{}update {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\n{}{}written by fsdp {}\n",
-      reader.description(), base, h.progress.update, h.progress.tokens, h.strategy, h.shards, h.optimizer,
-      fmt::join(reader.states(), ", "), validations, of_user, h.version);
+      one_line(reader.description()), base, h.progress.update, h.progress.tokens, one_line(h.strategy), h.shards,
+      one_line(h.optimizer), one_line(format("{}", fmt::join(reader.states(), ", "))), validations, of_user,
+      one_line(h.version));
 }
 
 /// The entries of two models' configurations that differ: "rms_norm_eps: 1e-05 and 1e-06".
@@ -165,14 +168,14 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
   json["config"] = config_differences(a, b);
   const int code = different == 0 ? exit_code::done : exit_code::failed;
   if (command.json) {
-    print_to(stdout, "{}\n", json_text(json));
+    print_raw(stdout, json_text(json) + "\n");
     return code;
   }
   print_to(stdout, "a: {}\nb: {}\n", a.description(), b.description());
   if (different == 0)
     print_to(stdout, "the parameters, {} tensors, are the same, bit for bit\n", all.size());
   else
-    print_to(stdout, "{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size());
+    print_text(stdout, format("{}{} of {} parameter tensors differ\n", lay_out(rows, 2), different, all.size()));
   for (const nlohmann::json& difference : json["config"])
     print_to(stdout, "the configurations differ in {}\n", difference.get<std::string>());
   return code;
@@ -202,7 +205,7 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
       json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
     }
   }
-  print_to(stdout, "{}", command.json ? json_text(json) + "\n" : lay_out(rows, 2) + holders);
+  print_raw(stdout, command.json ? json_text(json) + "\n" : lay_out(rows, 2) + holders);
   return exit_code_for(wrong);
 }
 
@@ -247,15 +250,15 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
                             {"best_loss", valid->best_loss}};
   }
   if (command.json) {
-    print_to(stdout, "{}\n", json_text(json));
+    print_raw(stdout, json_text(json) + "\n");
     return exit_code_for(wrong);
   }
   const std::string states =
       source.states().size() > 1 ? format(", states: {}", fmt::join(source.states(), ", ")) : std::string();
-  print_to(stdout, "{}{}{} parameters in {} tensors, norm {:.6g}{}\n",
-           reader ? describe_run(*reader) : source.description() + states + "\n", lay_out(rows, 2),
-           format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
-           non_finite == 0 ? "" : format(", {} elements are not finite", non_finite));
+  print_text(stdout, format("{}{}{} parameters in {} tensors, norm {:.6g}{}\n",
+                            reader ? describe_run(*reader) : one_line(source.description() + states) + "\n", lay_out(rows, 2),
+                            format_count(static_cast<double>(elements)), source.names().size(), std::sqrt(squares),
+                            non_finite == 0 ? "" : format(", {} elements are not finite", non_finite)));
   return exit_code_for(wrong);
 }
 
@@ -263,7 +266,7 @@ int show_flight(const Command& command) {
   if (!command.checkpoint.empty() || command.verify || command.options || !command.tensor.empty() || command.no_verify)
     throw UserError("--flight goes only with --json (it reads no checkpoint); leave out all other options and CHECKPOINT");
   const FlightFolder folder = read_flight_folder(command.flight);
-  print_to(stdout, "{}", command.json ? json_text(flight_to_json(folder)) + "\n" : describe_flight(folder));
+  print_raw(stdout, command.json ? json_text(flight_to_json(folder)) + "\n" : clean_lines(describe_flight(folder)));
   return exit_code::done;
 }
 
@@ -304,8 +307,10 @@ int run(const Command& command) {
   }
   if (command.options) {
     const auto options = parse_json(reader->header().options_json);
-    print_to(stdout, "{}\n",
-             options.is_discarded() ? reader->header().options_json : json_text(options, command.json ? -1 : 2));
+    if (command.json && !options.is_discarded())
+      print_raw(stdout, json_text(options) + "\n");
+    else
+      print_text(stdout, (options.is_discarded() ? reader->header().options_json : json_text(options, 2)) + "\n");
     return exit_code::done;
   }
   if (!command.tensor.empty()) return show_tensor(*source, reader, command);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/program.hpp"
+#include "files/json.hpp"
 #include "fsdp-plan/plan_table.hpp"
 #include "train/program.hpp"
 
@@ -12,16 +13,16 @@ namespace {
 
 int run(const PlanTableOptions& options, const OptionTable& option_table) {
   if (options.train.list_archs) {
-    print_to(stdout, "{}", list_of_archs());
+    print_text(stdout, list_of_archs());
     return exit_code::done;
   }
   PlanTable table = make_plan_table(options);
   for (std::string& warning : table.warnings) warning = option_table.name_options(warning);
   print_warnings(table.warnings);
   if (options.json)
-    print_to(stdout, "{}\n", to_json(table).dump(2));
+    print_raw(stdout, json_text(to_json(table), 2) + "\n");
   else
-    print_to(stdout, "{}{}", describe(table), options.explain ? "\n" + explain(table) : "");
+    print_text(stdout, describe(table) + (options.explain ? "\n" + explain(table) : ""));
   return exit_code::done;
 }
 

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "fsdp-plan/plan_table.hpp"
@@ -24,6 +26,12 @@ std::string bytes(Number n) {
 
 std::string name_of(const PlanRow& row) { return format("{} {}", row.chosen ? ">" : " ", row.placement->name); }
 
+/// The rows of the tables: all strategies. On one rank they are equal but for some KiB of staging, so it is only the chosen
+/// one.
+std::span<const PlanRow> shown_rows(const PlanTable& table) {
+  return table.options.cluster.ranks() == 1 ? std::span(&table.chosen(), 1) : std::span(table.rows);
+}
+
 std::size_t other_bytes(const MemoryAccount& m) {
   return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.of(BufferRole::loaded) + m.total() - m.plan - m.staging;
 }
@@ -34,7 +42,7 @@ std::string memory_table(const PlanTable& table) {
   const bool offloads =
       std::any_of(table.rows.begin(), table.rows.end(), [](const PlanRow& row) { return row.keeping.memory.offloaded > 0; });
   if (offloads) rows[0].push_back("on the"), rows[1].push_back("host");
-  for (const PlanRow& row : table.rows) {
+  for (const PlanRow& row : shown_rows(table)) {
     const MemoryAccount& m = row.keeping.memory;
     rows.push_back({name_of(row), bytes(m.of(BufferRole::parameters)), bytes(m.of(BufferRole::gradients)),
                     bytes(m.of(BufferRole::optimizer_state)), bytes(m.of(BufferRole::gathered_parameters)),
@@ -52,7 +60,7 @@ std::string total_table(const PlanTable& table) {
     for (const char* cell : {"fits", "fits"}) rows[0].push_back(cell);
     for (const char* cell : {"kept", "recomp."}) rows[1].push_back(cell);
   }
-  for (const PlanRow& row : table.rows) {
+  for (const PlanRow& row : shown_rows(table)) {
     Cells cells = {name_of(row)};
     for (const bool recompute : {false, true})
       cells.push_back(bytes(row.variant(recompute).memory.of(BufferRole::activations)));
@@ -67,7 +75,7 @@ std::string total_table(const PlanTable& table) {
 std::string traffic_table(const PlanTable& table) {
   std::vector<Cells> rows = {{"", "all-", "reduce-", "all-", "within", "between", "out of", "same by"},
                              {"  strategy", "gather", "scatter", "reduce", "node", "nodes", "a node", "rings"}};
-  for (const PlanRow& row : table.rows) {
+  for (const PlanRow& row : shown_rows(table)) {
     for (const bool recompute : {false, true}) {
       // Recomputation has a line only if its traffic differs: if it recomputes segments of several blocks, some units are
       // gathered once more.
@@ -94,7 +102,7 @@ std::string prediction_table(const PlanTable& table) {
   std::vector<Cells> rows = {{"", "ms per", "tokens", "", "", "atten-", "memory-", "", "", ""},
                              {"  strategy", "update", "/s", "MFU", "products", "tion", "bound", "optimizer", "waits", "fits"}};
   const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
-  for (const PlanRow& row : table.rows)
+  for (const PlanRow& row : shown_rows(table))
     for (const bool recompute : {false, true}) {
       const PlanVariant& variant = row.variant(recompute);
       const StepPrediction& step = variant.step;
@@ -138,7 +146,7 @@ std::string fastest(const PlanTable& table) {
   if (!table.options.gpu) return "";
   const PlanRow* best = nullptr;
   bool recomputes = false;
-  for (const PlanRow& row : table.rows)
+  for (const PlanRow& row : shown_rows(table))
     for (const bool recompute : {false, true})
       if (table.fits(row.variant(recompute)) &&
           (!best || row.variant(recompute).step.total < best->variant(recomputes).step.total))
@@ -177,10 +185,11 @@ std::string headline(const PlanTable& table) {
   return format(
       "{}: {} parameters, {} blocks, width {}, {}, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
       "per rank\n",
-      train.arch.empty() ? train.model.string() : train.arch, format_count(static_cast<double>(table.model.parameter_count())),
-      table.model.blocks(), table.model.config().width, name_of(train.sharding.types.parameter),
-      train.sharding.optimizer.kind->name, plural(cluster.nodes, "node"), plural(cluster.ranks_per_node, "rank"),
-      train.sharding.batch.B, train.sharding.batch.T, plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
+      train.arch.empty() ? one_line(train.model.string()) : train.arch,
+      format_count(static_cast<double>(table.model.parameter_count())), table.model.blocks(), table.model.config().width,
+      name_of(train.sharding.types.parameter), train.sharding.optimizer.kind->name, plural(cluster.nodes, "node"),
+      plural(cluster.ranks_per_node, "rank"), train.sharding.batch.B, train.sharding.batch.T,
+      plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
       is_host(table.model.device().kind) ? plural(train.threads, "thread") : "a GPU");
 }
 
@@ -535,9 +544,11 @@ nlohmann::json plan_json(const PlanTable& table) {
 }  // namespace
 
 std::string describe(const PlanTable& table) {
-  return headline(table) + "\nmemory of a rank\n" + memory_table(table) +
-         "\nand with activations, kept or recomputed, in all\n" + total_table(table) +
-         "\nsent per update and rank, and by a node\n" + traffic_table(table) +
+  const bool one = table.options.cluster.ranks() == 1;
+  return headline(table) +
+         (one ? "one rank shares nothing, so all strategies are equal; the tables show the chosen one\n" : "") +
+         "\nmemory of a rank\n" + memory_table(table) + "\nand with activations, kept or recomputed, in all\n" +
+         total_table(table) + "\nsent per update and rank, and by a node\n" + traffic_table(table) +
          "\nrules of thumb for the model's states alone, all of it trained\n" + rules_table(table) + prediction_table(table) +
          conclusion(table);
 }

@@ -13,12 +13,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/options.hpp"
 #include "base/program.hpp"
 #include "base/terminal.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "fsdp-report/figure.hpp"
 #include "report/run_report.hpp"
 #include "report/text_plot.hpp"
@@ -95,18 +97,18 @@ bool has_unicode() {
 
 void print_notes(const std::vector<Run>& runs, std::FILE* out) {
   for (const Run& run : runs)
-    for (const std::string& note : run.notes) print_to(out, "note: {}\n", printable(run.name + ": " + note));
+    for (const std::string& note : run.notes) print_to(out, "note: {}\n", run.name + ": " + note);
 }
 
-void print_text(const Command& command, const std::vector<std::filesystem::path>& paths) {
+void show_text(const Command& command, const std::vector<std::filesystem::path>& paths) {
   const bool draws = Terminal(stdout).draws();
   while (true) {
     const std::vector<Run> runs = read_named_runs(paths);
     std::string out;
     for (const Run& run : runs) out += text_summary(run);
     for (const Run& run : runs) out += text_curves(run, runs.size() > 1, terminal_width(), has_unicode());
-    if (command.follow && draws) print_to(stdout, "\033[H\033[2J");
-    print_to(stdout, "{}", out);
+    if (command.follow && draws) print_raw(stdout, "\033[H\033[2J");
+    print_text(stdout, out);
     print_notes(runs, stdout);
     std::fflush(stdout);
     const auto has_end = [](const Run& run) { return run.starts.back().has_end(); };
@@ -119,7 +121,7 @@ void print_text(const Command& command, const std::vector<std::filesystem::path>
 std::vector<std::string> folder_names(const std::vector<Run>& runs) {
   std::vector<std::string> names;
   for (const Run& run : runs) {
-    std::string name = run.name;
+    std::string name = one_line(run.name);
     std::replace(name.begin(), name.end(), '/', '_');
     if (name.empty() || name.front() == '.') name.insert(0, "run");
     while (std::find(names.begin(), names.end(), name) != names.end()) name += "_";
@@ -136,7 +138,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
     std::ifstream lines(run.metrics);
     bool mine = false;
     int ranks = 1;
-    for (std::string words; std::getline(lines, words);) {
+    for (std::string words; next_line(lines, words);) {
       const nlohmann::json line = parse_json(words);
       const double time = number_at(line, "time"), step = number_at(line, "step");
       const double at = std::isfinite(time) ? time : 0;
@@ -150,7 +152,7 @@ void write_tensorboard(const Command& command, const std::vector<Run>& runs) {
     }
     if (file.failed())
       throw RunError(format("cannot write all of '{}' (is the disk full?); give another folder", file.path().string()));
-    print_to(stderr, "{}: {}\n", printable(run.name), file.path().string());
+    print_to(stderr, "{}: {}\n", run.name, file.path().string());
   }
 }
 
@@ -158,14 +160,14 @@ int run(const Command& command) {
   if (!command.figure.figure.empty()) {
     const std::string drawing = draw_figure(command.figure, command.runs, command.out);
     if (command.out.empty())
-      print_to(stdout, "{}", drawing);
+      print_raw(stdout, drawing);
     else
       write_text(command.out, drawing);
     return exit_code::done;
   }
   if (command.runs.empty()) throw UserError("no run is named; give its save folder or its metrics file");
   const std::vector<std::filesystem::path> paths(command.runs.begin(), command.runs.end());
-  if (command.text) return print_text(command, paths), exit_code::done;
+  if (command.text) return show_text(command, paths), exit_code::done;
   std::vector<Run> runs = read_named_runs(paths);
   const std::string count = plural(runs.size(), "run");
   if (!command.csv.empty() || !command.tensorboard.empty()) {
@@ -182,6 +184,7 @@ int run(const Command& command) {
   print_notes(found.runs, stderr);
   const std::filesystem::path out = command.out.empty() ? "report.html" : command.out;
   require_no_input(out, inputs_of(found.runs));
+  if (command.out.empty()) require_own_file(out, page_beginning);
   write_page(found, out);
   print_to(stderr, "{}: {}\n", out.string(), count);
   return exit_code::done;

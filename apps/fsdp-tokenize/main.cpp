@@ -313,7 +313,9 @@ int tokenize(const TokenizeOptions& options) {
                                  {"valid_out", holds_out ? std::filesystem::absolute(options.valid_out).string() : ""},
                                  {"tail", tail ? nlohmann::ordered_json(*tail) : nlohmann::ordered_json()}};
   if (of_files) same["texts"] = text.identity();
-  JobNotes notes(options.out.string() + ".resume", same, can_go_on ? options.save_interval_s : 0);
+  const std::string notes_path = options.out.string() + ".resume";
+  require_own_file(notes_path, notes_beginning);
+  JobNotes notes(notes_path, same, can_go_on ? options.save_interval_s : 0);
   if (options.train_bpe > 0 && !notes.know_tokenizer(learned_tokenizer(options)))
     train_tokenizer(new_tokenizer(options), options.train_bpe, text, tail.value_or(text.size()), json_field,
                     options.skip_invalid, notes);

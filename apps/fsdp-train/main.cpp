@@ -5,6 +5,7 @@
 #include "base/program.hpp"
 #include "base/system.hpp"
 #include "files/input_file.hpp"
+#include "files/output_file.hpp"
 #include "report/run_report.hpp"
 #include "train/options.hpp"
 #include "train/program.hpp"
@@ -25,8 +26,7 @@ void write_report(const TrainOptions& options, int code) {
   const std::filesystem::path page = options.save.folder / "report.html";
   try {
     if (kind_of(options.log_file) != PathKind::file) return;
-    if (const PathKind kind = kind_of(page); kind == PathKind::other)
-      throw UserError(format("'{}' is a pipe or a device; move it away", page.string()));
+    require_own_file(page, page_beginning);
     if (code == exit_code::stopped && std::filesystem::file_size(options.log_file) > most_before_stop) return;
     write_page(with_parts(read_runs(options.log_file, options.save.folder)), page);
     print_to(stderr, "report: {}\n", page.string());

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/clean_text.hpp"
 #include "base/error.hpp"
 
 namespace fsdp {
@@ -59,23 +60,14 @@ std::string format_duration(double seconds) {
 }
 
 std::string excerpt(std::string_view text, std::size_t most) {
-  std::string shown;
-  for (std::size_t i = 0; i < text.size() && shown.size() < most; ++i)
-    if (static_cast<unsigned char>(text[i]) >= ' ' && text[i] != '\x7f') shown += text[i];
-  if (text.size() <= most) return shown;
-  const auto last_is = [&](unsigned mask, unsigned bits) {
-    return !shown.empty() && (static_cast<unsigned char>(shown.back()) & mask) == bits;
-  };
-  while (last_is(0xc0, 0x80)) shown.pop_back();  // do not cut within a UTF-8 character
-  if (last_is(0xc0, 0xc0)) shown.pop_back();
-  return shown + "...";
+  if (text.size() <= most) return one_line(text);
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;  // do not cut within a character
+  return one_line(text.substr(0, most)) + "...";
 }
 
 std::string printable(std::string_view message) {
   constexpr std::size_t most = 8000, kept_end = 1000;  // the end of a message tells what to do
-  std::string all;
-  for (const char c : message)
-    if ((static_cast<unsigned char>(c) >= ' ' && c != '\x7f') || c == '\n') all += c;
+  const std::string all = one_line(message);
   if (all.size() <= most) return all;
   return format("{} ... ({} characters are left out) ... {}", all.substr(0, most - kept_end), all.size() - most,
                 all.substr(all.size() - kept_end));
@@ -128,7 +120,10 @@ std::string list_of(const std::vector<std::string>& names) {
   return shown + 1 == names.size() ? list + " and " + names.back() : format("{} and {} more", list, names.size() - shown);
 }
 
-std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap) {
+std::string lay_out(const std::vector<std::vector<std::string>>& table, std::size_t gap) {
+  std::vector<std::vector<std::string>> rows = table;
+  for (auto& row : rows)
+    for (std::string& cell : row) cell = one_line(cell);
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));

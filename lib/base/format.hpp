@@ -33,16 +33,16 @@ std::size_t parse_size(std::string_view text);
 /// Seconds from "90", "90s", "30min", "2h", "1d". Throws UserError.
 double parse_duration(std::string_view text);
 
-/// Makes text from outside safe for a message: removes control characters. If the text has more than `most` bytes, cuts it and
-/// appends "...".
+/// Makes text from outside safe for a message, as one_line() does (base/clean_text.hpp). If the text has more than `most`
+/// bytes, cuts it and appends "...".
 std::string excerpt(std::string_view text, std::size_t most = 200);
 
-/// Returns `message` as programs print it: without control characters other than line ends, and without the middle part if it
-/// is very long.
+/// Returns `message` as programs print it: as one_line() makes it (base/clean_text.hpp), and without the middle part if it is
+/// very long.
 std::string printable(std::string_view message);
 
-/// Formats a table: each of `rows` is a list of cells, and becomes a line of text. The first column is aligned left. The other
-/// columns are aligned right, with at least `gap` spaces before each cell.
+/// Formats a table: each of `rows` is a list of cells, and becomes a line of text. The first column is aligned left, the others
+/// right, with at least `gap` spaces before each cell. Cells are printed as one_line() makes them.
 std::string lay_out(const std::vector<std::vector<std::string>>& rows, std::size_t gap);
 
 /// A line for the log of a run. If it has 120 characters or more, it is broken at spaces, after commas and semicolons if

@@ -15,7 +15,7 @@ std::string warning_line(std::string_view text, std::FILE* out) {
   return format("{} {}", Terminal(out).coloured("warning:", Colour::yellow), text);
 }
 
-void print_warning(const std::string& text) { print_to(stderr, "{}\n", warning_line(printable(text))); }
+void print_warning(const std::string& text) { print_raw(stderr, warning_line(printable(text)) + "\n"); }
 
 void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) print_warning(warning);
@@ -27,7 +27,7 @@ int run_program(int argc, char** argv, const std::function<int(int argc, char** 
     const std::string message = wording ? wording(text) : text;
     std::fflush(stdout);
     const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
-    print_to(stderr, "{} {}\n", Terminal(stderr).coloured(program + ":", Colour::red), printable(message));
+    print_raw(stderr, format("{} {}\n", Terminal(stderr).coloured(program + ":", Colour::red), printable(message)));
     return code;
   };
   try {

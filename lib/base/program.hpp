@@ -6,9 +6,10 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 
 namespace fsdp {
@@ -19,12 +20,29 @@ inline constexpr int done = 0, failed = 1, wrong_use = 2;
 inline constexpr int stopped = 75;  // stopped on request with everything saved: the same command continues the run
 }  // namespace exit_code
 
-/// Writes formatted text to `out` in one call. Drops text that cannot be written (full disk, closed descriptor, no reader), so
-/// that a program whose log is lost continues. After a loss, std::ferror(out) returns true.
+/// Writes text to `out` as it is, in one call: for data, and for text with colours. Drops text that cannot be written (full
+/// disk, closed descriptor, no reader), so that a program whose log is lost continues. After a loss, std::ferror(out) returns
+/// true.
+inline void print_raw(std::FILE* out, std::string_view text) { std::fwrite(text.data(), 1, text.size(), out); }
+/// Writes lines, as clean_lines() makes them.
+inline void print_text(std::FILE* out, std::string_view text) { print_raw(out, clean_lines(text)); }
+
+/// Returns a value as print_to() prints it: text, such as a name, becomes one_line() of it.
+template <class Value>
+decltype(auto) shown(const Value& value) {
+  if constexpr (std::is_convertible_v<const Value&, std::string_view>)
+    return one_line(value);
+  else
+    return (value);
+}
+template <class... Shown>
+void print_shown(std::FILE* out, fmt::string_view pattern, const Shown&... values) {
+  print_raw(out, fmt::vformat(pattern, fmt::make_format_args(values...)));
+}
+/// Writes formatted text to `out`. The pattern is printed as it is, text among the values as one_line() makes it.
 template <class... Values>
 void print_to(std::FILE* out, fmt::format_string<Values...> pattern, Values&&... values) {
-  const std::string text = fmt::format(pattern, std::forward<Values>(values)...);
-  std::fwrite(text.data(), 1, text.size(), out);
+  print_shown(out, pattern, shown(values)...);
 }
 
 /// Returns the line "warning: <text>", in which the first word has a colour if `out` is shown on a terminal.

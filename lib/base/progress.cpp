@@ -44,7 +44,7 @@ void ProgressBar::draw(double done, double total, std::string_view words) {
     return;
   }
   compose(done, total, words);
-  print_to(out_, "\r{}\033[K", bar_);  // \033[K clears the rest of an earlier, longer bar
+  print_raw(out_, format("\r{}\033[K", bar_));  // \033[K clears the rest of an earlier, longer bar
   std::fflush(out_);
   drawn_ = true;
 }
@@ -74,15 +74,15 @@ void ProgressBar::update(double done, double total, std::string_view text) {
 
 void ProgressBar::line(std::string_view text) {
   if (drawn_)
-    print_to(out_, "\r\033[K{}\n{}", text, bar_);
+    print_raw(out_, format("\r\033[K{}\n{}", text, bar_));
   else
-    print_to(out_, "{}\n", text);
+    print_raw(out_, format("{}\n", text));
   std::fflush(out_);
 }
 
 void ProgressBar::clear() {
   if (!drawn_) return;
-  print_to(out_, "\r\033[K");
+  print_raw(out_, "\r\033[K");
   std::fflush(out_);
   drawn_ = false;
 }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -162,11 +163,12 @@ std::size_t process_peak_bytes(const std::string& process) {
   return kibibytes ? *kibibytes * 1024 : 0;
 }
 
-void allow_open_files(std::size_t count) {
+std::size_t allow_open_files(std::size_t count) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * count + 256) return;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 2 * count + 256);
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // if this fails, opening the file reports it
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return count;
+  if (limit.rlim_cur >= 2 * count + 256) return limit.rlim_cur;
+  const rlim_t before = std::exchange(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 2 * count + 256));
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
 }
 
 bool restart_process_peak() {

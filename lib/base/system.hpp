@@ -45,8 +45,8 @@ void let_waiting_threads_sleep(char** argv);
 double process_age_s();
 
 /// Raises this process's limit so that `count` files can be open at once. Many systems allow 1,024 unless a process asks for
-/// more.
-void allow_open_files(std::size_t count);
+/// more. Returns the limit, which is less than `count` if the system does not allow more.
+std::size_t allow_open_files(std::size_t count);
 
 /// VmHWM of a process of this host: the most memory that it has had resident, in bytes; 0 if unknown. `process` is a process id
 /// or "self".

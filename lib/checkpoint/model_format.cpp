@@ -49,7 +49,7 @@ void add_model_format(const ModelFormat& format) {
 
 bool is_model_file(const std::string& given) {
   std::string name = given;
-  for (const char* suffix : {".tmp", ".xxh3"})
+  for (const char* suffix : {temporary_suffix, ".tmp", ".xxh3"})
     if (name.ends_with(suffix)) name.resize(name.size() - std::strlen(suffix));
   return peft_format().is_file(name) || std::any_of(table().begin(), table().end(),
                                                     [&](const ModelFormat* row) { return row->is_file && row->is_file(name); });

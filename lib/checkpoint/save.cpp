@@ -40,7 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* temporary_suffix = ".tmp";
+constexpr const char* unfinished_suffix = ".tmp";
 constexpr const char* remedy =
     "earlier checkpoints are unchanged; free some space, raise the quota, check the disk, or choose another `save folder`";
 
@@ -66,7 +66,7 @@ struct Names {
   fs::path final_folder, temporary_folder;
   Names(const fs::path& save_dir, std::uint64_t update)
       : final_folder(save_dir / stored::step_name(update)), temporary_folder(final_folder) {
-    temporary_folder += temporary_suffix;
+    temporary_folder += unfinished_suffix;
   }
 };
 
@@ -91,7 +91,7 @@ void remove_what_was_begun(const fs::path& folder) {
 void remove_left_over(const fs::path& save_dir) {
   for (const auto& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
-    if (path.extension() == temporary_suffix && stored::update_of_step_name(path.stem().string()))
+    if (path.extension() == unfinished_suffix && stored::update_of_step_name(path.stem().string()))
       remove_our_files(path, stored::is_step_file);
   }
 }
@@ -259,7 +259,7 @@ void write_note(const fs::path& path, std::uint64_t save_id, const FileSum& sum,
   const std::string text =
       json_text(nlohmann::json{{"save_id", save_id}, {"bytes", sum.bytes}, {"checksum", sum.checksum}, {"squares", tensors}});
   fs::path temporary = path;
-  temporary += temporary_suffix;
+  temporary += unfinished_suffix;
   OutputFile(temporary).write(0, text.data(), text.size());
   check_errno(std::rename(temporary.c_str(), path.c_str()) == 0, "rename " + temporary.string());
 }

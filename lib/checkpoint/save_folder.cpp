@@ -143,16 +143,24 @@ std::vector<fs::path> steps_set_aside(const fs::path& save_dir) {
   return aside;
 }
 
+fs::path best_checkpoint(const fs::path& save_dir) {
+  std::error_code no_link;
+  const fs::path name = fs::read_symlink(save_dir / best_name, no_link);
+  const bool is_step = stored::update_of_step_name(name.string()) && kind_of(save_dir / name) == PathKind::folder;
+  return is_step ? save_dir / name : fs::path();
+}
+
 void link_best(const fs::path& save_dir, std::uint64_t update) {
   const fs::path link = save_dir / best_name;
-  if (kind_of(link) != PathKind::missing && !fs::is_symlink(link))
-    throw RunError(format("{} is no link to the best step (another program made it); move it away", link.string()));
+  std::error_code error;
+  if (fs::symlink_status(link).type() != fs::file_type::not_found &&
+      !stored::update_of_step_name(fs::read_symlink(link, error).string()))
+    throw RunError(format("{} is no link to a step of this folder (another program made it); move it away", link.string()));
   stored::read_complete(save_dir / stored::step_name(update));
   std::error_code no_link;
   if (fs::read_symlink(link, no_link) == stored::step_name(update)) return;
   fs::path made = link;
-  made += ".tmp";
-  std::error_code error;
+  made += temporary_suffix;
   fs::remove(made, error);
   fs::create_directory_symlink(stored::step_name(update), made, error);
   if (error) throw CallError("make link " + made.string(), error.message());
@@ -170,8 +178,7 @@ std::string remove_old_checkpoints(const fs::path& save_dir, std::size_t keep_la
     note(format("nothing was removed ({})", error.what()));
   }
   const auto last_finite = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.finite; });
-  std::error_code no_link;
-  const std::string best = fs::read_symlink(save_dir / best_name, no_link).filename().string();
+  const fs::path best = best_checkpoint(save_dir).filename();
   for (std::size_t i = keep_last; i < steps.size(); ++i) {
     const auto& [update, folder, finite] = steps[i];
     if (folder.filename() == best) continue;

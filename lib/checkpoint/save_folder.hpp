@@ -16,6 +16,8 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
                                                        std::vector<std::string>* warnings = nullptr);
 /// The name of a symbolic link in the save folder, to the step with the smallest validation loss.
 inline constexpr const char* best_name = "best";
+/// Returns the step that the link names; empty if there is no such link or step.
+std::filesystem::path best_checkpoint(const std::filesystem::path& save_dir);
 /// Makes the link to the step of an update, or moves it there. Throws CallError, or RunError if there is no such complete step
 /// or if something else has the link's name. Called on one rank only.
 void link_best(const std::filesystem::path& save_dir, std::uint64_t update);

@@ -21,6 +21,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/system.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
@@ -209,7 +210,9 @@ SaveLock::~SaveLock() {
     ours = is_file_at(fd_, path_);
   } catch (const CallError&) {  // the file remains; once this process has ended, it locks nothing on this host
   }
-  if (ours) ::unlink(path_.c_str());
+  if (ours && ::unlink(path_.c_str()) != 0 && errno != ENOENT)
+    print_warning(format("{} could not be removed ({}); remove it, or runs on other hosts are refused", path_.string(),
+                         std::strerror(errno)));
   ::close(fd_);
   if (ours && made_folder_) ::rmdir(folder_.c_str());  // fails if the folder is not empty
 }

@@ -13,6 +13,7 @@
 #include "base/format.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "nn/parameters.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -41,8 +42,9 @@ bool is_step_file(const std::string& name) {
     const std::string_view kind = std::string_view(name).substr(static_cast<std::size_t>(end));
     return kind == ".h5" || kind == ".written" || kind == ".written.tmp";
   };
-  return name == index_name || name == marker_name || name == std::string(marker_name) + ".tmp" || is_tokenizer_file(name) ||
-         is_rank_file();
+  return name == index_name || name == marker_name || name == std::string(marker_name) + temporary_suffix ||
+         name == std::string(marker_name) + ".tmp" ||  // of older versions
+         is_tokenizer_file(name) || is_rank_file();
 }
 std::string slice_name(const std::string& state, const std::string& parameter) { return state + "/" + parameter; }
 std::string whole_name(const std::string& state, const std::string& parameter) {

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "base/format.hpp"
 #include "data/output_place.hpp"
 #include "data/token_writer.hpp"
 #include "files/output_file.hpp"
@@ -113,7 +114,7 @@ class Hdf5Writer : public TokenWriter {
  private:
   static constexpr std::uint64_t most_in_document = std::uint64_t{1} << 31;
 
-  fs::path temporary() const { return path_.string() + ".tmp-1"; }
+  fs::path temporary() const { return path_.string() + format("{}-1", temporary_suffix); }
 
   fs::path path_;
   std::optional<h5::File> file_;

@@ -151,7 +151,7 @@ class IndexedWriter : public TokenWriter {
   /// Lengths have 32 bits, so a longer document is cut at this length.
   static constexpr std::uint64_t most_in_document = std::uint64_t{1} << 30;
 
-  static fs::path temporary(const fs::path& path) { return path.string() + ".tmp-1"; }
+  static fs::path temporary(const fs::path& path) { return path.string() + format("{}-1", temporary_suffix); }
 
   /// Appends the sequences' offsets and the documents' first sequences to the lengths, and writes the header.
   void write_index() {

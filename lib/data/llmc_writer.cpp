@@ -101,7 +101,7 @@ class LlmcWriter : public TokenWriter {
  private:
   static constexpr std::size_t buffer_bytes = std::size_t{4} << 20;
 
-  std::filesystem::path temporary(std::size_t shard) const { return path_.string() + format(".tmp-{}", shard); }
+  std::filesystem::path temporary(std::size_t shard) const { return path_.string() + format("{}-{}", temporary_suffix, shard); }
 
   /// Removes the temporary files of a killed process, beginning with shard `first`.
   void remove_temporaries(std::size_t first) {

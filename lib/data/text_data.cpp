@@ -212,7 +212,7 @@ class TokenMaker {
     }
   }
   std::string name_of_tokenizer() const { return reading_.tokenizer == "bytes" ? "bytes" : format("'{}'", reading_.tokenizer); }
-  void print_line(const std::string& line) const { print_to(stderr, "{}\n", wrapped(printable(line))); }
+  void print_line(const std::string& line) const { print_raw(stderr, wrapped(printable(line)) + "\n"); }
 
   const TextReading& reading_;
   const std::function<bool()>& stop_;

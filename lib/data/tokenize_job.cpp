@@ -207,7 +207,7 @@ void JobNotes::put(const nlohmann::json& progress) {
 
 void JobNotes::remove() {
   check_errno(::unlink(path_.c_str()) == 0 || errno == ENOENT, "remove " + path_.string());
-  ::unlink((path_.string() + ".tmp").c_str());  // left by a run that was killed while it wrote its notes
+  ::unlink((path_.string() + temporary_suffix).c_str());  // left by a run that was killed while it wrote its notes
 }
 
 TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::optional<std::uint64_t> tail, JobNotes& notes,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -82,6 +83,8 @@ class JsonPieces : public TextPieces {
   std::string problem_;
 };
 
+/// The first bytes of the notes.
+inline constexpr std::string_view notes_beginning = "{\n \"same\":";
 /// The notes about a job's progress, in a file next to its output.
 class JobNotes {
  public:

@@ -17,6 +17,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/input_file.hpp"
 
 namespace fsdp {
 
@@ -142,7 +143,7 @@ void OutputFile::finish() {
 
 void write_text_file_durably(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::path temporary = path;
-  temporary += ".tmp";
+  temporary += temporary_suffix;
   check_errno(::unlink(temporary.c_str()) == 0 || errno == ENOENT, "remove " + temporary.string());
   OutputFile output(temporary);
   try {
@@ -177,6 +178,19 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
   if (free < bytes)
     throw RunError(format("{} has only {} of free space ({} are needed); free some space, or choose another file system",
                           folder.string(), format_bytes(static_cast<double>(free)), format_bytes(static_cast<double>(bytes))));
+}
+
+void require_own_file(const std::filesystem::path& path, std::string_view beginning) {
+  const auto type = std::filesystem::symlink_status(path).type();
+  if (type == std::filesystem::file_type::not_found) return;
+  std::string found(beginning.size(), '\0');
+  if (type == std::filesystem::file_type::regular)
+    if (const InputFile file(path); file.size() >= found.size()) file.read(0, found.data(), found.size());
+  if (found == beginning) return;
+  throw UserError(
+      format("{} is in the way (a file of this name is to be written, and this one is a link, or not of this "
+             "program, which does not replace it); move it away",
+             path.string()));
 }
 
 void require_no_foreign_link(const std::filesystem::path& path) {

@@ -58,8 +58,11 @@ class OutputFile {
 inline std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
-/// Writes PATH.tmp, waits for the disk, renames it to PATH, and waits again. So PATH always has its old or its new text. Throws
-/// CallError.
+/// The end of the names of files that are not complete yet. Files that end so are replaced and removed without a question, so
+/// no other program should use it.
+inline constexpr const char* temporary_suffix = ".fsdp-tmp";
+/// Writes PATH with temporary_suffix, waits for the disk, renames it to PATH, and waits again. So PATH always has its old or
+/// its new text. Throws CallError.
 void write_text_file_durably(const std::filesystem::path& path, std::string_view text);
 /// Waits until the folder's entries (names of files) are on the disk. Throws CallError.
 void sync_folder(const std::filesystem::path& folder);
@@ -68,6 +71,9 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 /// Throws RunError if the file system of `folder` has fewer than `bytes` bytes free for this user.
 void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes);
 
+/// Throws UserError if `path` exists and is not a plain file that begins with `beginning`. Called before a file is replaced
+/// whose name the user has not given: only files that this program made are replaced.
+void require_own_file(const std::filesystem::path& path, std::string_view beginning);
 /// Throws UserError if `path` is a symbolic link that was made by another user except root. Called before appending to a file.
 void require_no_foreign_link(const std::filesystem::path& path);
 

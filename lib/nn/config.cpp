@@ -177,6 +177,7 @@ TransformerConfig override_config(TransformerConfig config, const ConfigOverride
     config.head_size = config.width / config.heads;
   }
   config.tied_embeddings = overrides.tied_embeddings.value_or(before.tied_embeddings);
+  keys::read_layer_types(json::object(), config);  // with fewer layers, another rule may describe which ones have a window
   change_kind(config, overrides);
   return config;
 }

@@ -1,4 +1,5 @@
 #include "report/flight_report.hpp"
+#include "base/clean_text.hpp"
 
 #include <algorithm>
 #include <ctime>
@@ -294,8 +295,8 @@ Verdict judge(const FlightFolder& folder) {
 std::string describe_flight(const FlightFolder& folder) {
   const auto& records = folder.records;
   std::string out = format("{} of {} flight records in {}, written by fsdp {}\n", records.size(), records.front().size,
-                           folder.path.string(), excerpt(records.front().version, 64));
-  for (const std::string& problem : folder.problems) out += format("warning: {}\n", problem);
+                           one_line(folder.path.string()), excerpt(records.front().version, 64));
+  for (const std::string& problem : folder.problems) out += format("warning: {}\n", one_line(problem));
   if (!folder.missing.empty())
     out += format("no record of rank{} {}: lost with its node before it reached the disk, or never written\n",
                   folder.missing.size() == 1 ? "" : "s", ranks_text(folder.missing));

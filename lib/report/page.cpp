@@ -192,10 +192,9 @@ class Page {
     samples();
     options();
     return format(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-        "content=\"width=device-width, initial-scale=1\"><title>{}</title>\n<style>{}</style></head>\n<body>\n{}"
+        "{}{}</title>\n<style>{}</style></head>\n<body>\n{}"
         "<footer>Written by fsdp-report {} from {}.</footer>\n<script>{}</script>\n</body></html>\n",
-        escaped("fsdp: " + title), page_style, body_, escaped(version_), escaped(sources()), page_script);
+        page_beginning, escaped(title), page_style, body_, escaped(version_), escaped(sources()), page_script);
   }
 
  private:
@@ -293,6 +292,13 @@ class Page {
                   wanted > 0 ? format(" of {:.0f}", wanted) : "", run.starts.back().why);
   }
 
+  /// The index of the first validation with the smallest loss.
+  static std::size_t smallest_validation(const Run& run) {
+    const auto smallest = std::min_element(run.valid_loss.begin(), run.valid_loss.end(),
+                                           [](double a, double b) { return a < b || (std::isnan(b) && !std::isnan(a)); });
+    return static_cast<std::size_t>(smallest - run.valid_loss.begin());
+  }
+
   /// One column for each run.
   void summary() {
     std::vector<Cells> rows = {{"run"}};
@@ -311,6 +317,29 @@ class Page {
       });
     };
     row("updates", how_it_ended);
+    row("parameters that are trained", [](const Run& run) {
+      const json& line = run.starts.back().line;
+      const double all = number_at(line, "parameters"), trained = number_at(line, "trained_parameters");
+      return trained < all ? format("{} of {} ({})", format_count(trained), format_count(all), percent(trained / all)) : "–";
+    });
+    const auto adapters = [](const Run& run) {
+      const json& line = run.starts.back().line;
+      return line.contains("adapters") && line["adapters"].is_object() ? line["adapters"] : json();
+    };
+    row("adapters", [&](const Run& run) {
+      const json found = adapters(run);
+      if (found.is_null()) return std::string("–");
+      std::vector<std::string> targets;
+      if (found.contains("targets"))
+        for (const json& target : found["targets"]) targets.push_back(target.is_string() ? target.get<std::string>() : "?");
+      return format("rank {:.6g}, alpha {:.6g}, scale {:.6g}, of {}", number_at(found, "rank"), number_at(found, "alpha"),
+                    number_at(found, "scale"), fmt::join(targets, ", "));
+    });
+    row("base model of the adapters", [&](const Run& run) {
+      const json found = adapters(run);
+      const std::string type = text_at(found, "base_type");
+      return found.is_null() ? "–" : format("{}{}", text_at(found, "base"), type.empty() ? "" : ", blocks in " + type);
+    });
     row("tokens",
         [](const Run& run) { return run.updates.size() == 0 ? "–" : known(run.updates.tokens.back(), format_count); });
     row("loss, mean of the last 50 updates", [](const Run& run) { return known(late_loss(run.updates), loss_text); });
@@ -325,11 +354,7 @@ class Page {
       return i < run.valid_loss.size() ? format("{} (update {:.0f})", loss_text(run.valid_loss[i]), run.valid_step[i]) : "–";
     };
     row("validation loss, last", [&](const Run& run) { return validation(run, run.valid_loss.size() - 1); });
-    row("validation loss, smallest", [&](const Run& run) {
-      const auto smallest = std::min_element(run.valid_loss.begin(), run.valid_loss.end(),
-                                             [](double a, double b) { return a < b || (std::isnan(b) && !std::isnan(a)); });
-      return validation(run, static_cast<std::size_t>(smallest - run.valid_loss.begin()));
-    });
+    row("validation loss, smallest", [&](const Run& run) { return validation(run, smallest_validation(run)); });
     spread("tokens/s of all ranks: median (5 % to 95 %)", &Updates::positions_per_second, format_count);
     spread("MFU: median (5 % to 95 %)", &Updates::mfu, percent);
     spread("duration of an update: median (5 % to 95 %)", &Updates::ms, ms_text);
@@ -462,6 +487,11 @@ class Page {
     Plot plot = plot_of_losses(runs_, x, valid_x, PlotPlace::page);
     plot.title = title, plot.x_name = x_name;
     add_marks(plot, x);
+    const std::size_t best = smallest_validation(runs_[0]);
+    if (!several() && best < runs_[0].valid_loss.size() && !text_at(runs_[0].options(), "keep-best").empty())
+      plot.marks.push_back({(runs_[0].*valid_x)[best], "best",
+                            format("the step best, of update {:.0f}: the smallest validation loss, {}",
+                                   runs_[0].valid_step[best], loss_text(runs_[0].valid_loss[best]))});
     return plot_element(plot);
   }
 

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "report/run.hpp"
@@ -17,6 +18,11 @@ struct PageParts {
   std::vector<std::optional<Trace>> traces;
   std::vector<std::string> flights;  // what the records show, as text; empty: there are none
 };
+
+/// The first bytes of each page. Other programs' pages begin otherwise.
+inline constexpr std::string_view page_beginning =
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+    "content=\"width=device-width, initial-scale=1\"><title>fsdp: ";
 
 /// Returns the page. `runs` is not empty; `parts` has an entry for each run.
 std::string make_page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version);

@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "train/metrics_file.hpp"
 
@@ -188,6 +189,16 @@ bool is_locked(const std::filesystem::path& folder) {
 
 std::uint64_t whole_number(double value) { return value >= 0 && value <= 0x1p53 ? static_cast<std::uint64_t>(value) : 0; }
 
+bool next_line(std::istream& file, std::string& line) {
+  line.clear();
+  for (int c = file.rdbuf()->sbumpc(); c != std::istream::traits_type::eof(); c = file.rdbuf()->sbumpc()) {
+    if (c == '\n') return true;
+    if (line.size() < longest_text) line += static_cast<char>(c);
+  }
+  file.setstate(std::ios::eofbit);
+  return !line.empty();
+}
+
 std::vector<Run> read_runs(const std::filesystem::path& given, const std::filesystem::path& save_folder) {
   const PathKind kind = kind_of(given);
   if (kind == PathKind::missing)
@@ -202,7 +213,7 @@ std::vector<Run> read_runs(const std::filesystem::path& given, const std::filesy
                path.string()));
   Reader reader(path);
   std::size_t unreadable = 0, first_unreadable = 0, number = 0;
-  for (std::string words; std::getline(file, words);) {
+  for (std::string words; next_line(file, words);) {
     ++number;
     if (words.empty()) continue;
     const json line = parse_json(words);

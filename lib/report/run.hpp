@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <istream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -118,6 +119,10 @@ struct Run {
 /// Lines that cannot be read are left out and noted. Throws UserError if there is no metrics file, or if it has no line of a
 /// run.
 std::vector<Run> read_runs(const std::filesystem::path& path, const std::filesystem::path& save_folder = {});
+
+/// Reads a line as std::getline() does. Of a line with more than longest_text bytes, which is none of a run, keeps only the first
+/// ones.
+bool next_line(std::istream& file, std::string& line);
 
 /// Returns `value` as a whole number, and 0 if it is negative, larger than 2^53, or not a number.
 std::uint64_t whole_number(double value);

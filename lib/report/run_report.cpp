@@ -1,4 +1,5 @@
 #include "report/run_report.hpp"
+#include "base/clean_text.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -70,8 +71,9 @@ std::string find_flight(Run& run) {
   }
 }
 
-/// A cell of a table in CSV.
-std::string cell(const std::string& text) {
+/// A cell of a table in CSV. A spreadsheet takes text that begins with one of "=+-@" for a formula, unless "'" precedes it.
+std::string cell(const std::string& given) {
+  const std::string shown = one_line(given), text = shown.find_first_of("=+-@") == 0 ? "'" + shown : shown;
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string out = "\"";
   for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);

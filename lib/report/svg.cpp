@@ -1,4 +1,5 @@
 #include "report/svg.hpp"
+#include "base/clean_text.hpp"
 
 #include <array>
 #include <cmath>
@@ -19,31 +20,15 @@ constexpr std::array<std::uint16_t, 95> widths = {
     667, 778, 722, 667, 611, 722, 667, 944, 667,  667, 611, 278, 278, 278, 469, 556, 333, 556, 556, 500, 556, 556, 278, 556,
     556, 222, 222, 500, 222, 833, 556, 556, 556,  556, 333, 500, 278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584};
 
-/// The length of the UTF-8 character at the beginning of `text`; 0 if these bytes are none.
-std::size_t length_of_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  const std::size_t length = first < 0x80                    ? 1
-                             : first >= 0xC2 && first < 0xE0 ? 2
-                             : first >= 0xE0 && first < 0xF0 ? 3
-                             : first >= 0xF0 && first < 0xF5 ? 4
-                                                             : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  if (length == 3 && ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) >= 0xA0))) return 0;
-  if (length == 4 && ((first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) >= 0x90))) return 0;
-  // XML has no U+FFFE and U+FFFF.
-  if (length == 3 && first == 0xEF && byte(1) == 0xBF && byte(2) >= 0xBE) return 0;
-  return length;
-}
+/// XML has no U+FFFE and U+FFFF.
+bool is_in_xml(std::string_view character) { return character != "\uFFFE" && character != "\uFFFF"; }
 
 /// Calls see(character) for each character of `text`; bytes that are none are seen as U+FFFD.
 template <class See>
 void each_character(std::string_view text, const See& see) {
   while (!text.empty()) {
     const std::size_t length = length_of_character(text);
-    see(length == 0 ? replacement : text.substr(0, length));
+    see(length == 0 || !is_in_xml(text.substr(0, length)) ? replacement : text.substr(0, length));
     text.remove_prefix(length == 0 ? 1 : length);
   }
 }
@@ -76,7 +61,6 @@ std::string ended(std::string_view name, std::string_view hint) {
 std::string escaped(std::string_view text) {
   std::string out;
   each_character(text, [&](std::string_view character) {
-    const auto first = static_cast<unsigned char>(character[0]);
     if (character == "&") {
       out += "&amp;";
     } else if (character == "<") {
@@ -87,7 +71,7 @@ std::string escaped(std::string_view text) {
       out += "&quot;";
     } else if (character == "'") {
       out += "&#39;";
-    } else if ((first < ' ' && first != '\n' && first != '\t') || first == 0x7F) {
+    } else if (is_control(character) && character != "\n" && character != "\t") {
       out += replacement;
     } else {
       out += character;

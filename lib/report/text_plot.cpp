@@ -1,4 +1,5 @@
 #include "report/text_plot.hpp"
+#include "base/clean_text.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -97,14 +98,14 @@ std::string text_plot(const std::string& title, const std::vector<double>& x, co
 std::string text_summary(const Run& run) {
   const Updates& u = run.updates;
   const RunStart& newest = run.starts.back();
-  std::string out = format("{}: ", printable(run.name));
+  std::string out = format("{}: ", one_line(run.name));
   out += u.size() == 0 ? "no update yet" : format("update {:.0f}", u.step.back());
   if (u.size() > 0 && std::isfinite(u.loss.back())) out += format(", loss {:.4f}", u.loss.back());
   if (!run.valid_loss.empty() && std::isfinite(run.valid_loss.back()))
     out += format(", validation {:.4f} (update {:.0f})", run.valid_loss.back(), run.valid_step.back());
   if (const double speed = quantile(u.positions_per_second, 0.5); std::isfinite(speed))
     out += format(", {} tok/s (median)", format_count(speed));
-  out += format("; {}: {}", plural(run.starts.size(), "start"), printable(newest.why));
+  out += format("; {}: {}", plural(run.starts.size(), "start"), one_line(newest.why));
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   if (!newest.has_end() && now > run.last_time) out += format(" (last line {} ago)", format_duration(now - run.last_time));
   return out + "\n";
@@ -112,7 +113,7 @@ std::string text_summary(const Run& run) {
 
 std::string text_curves(const Run& run, bool is_named, std::size_t columns, bool unicode) {
   const Updates& u = run.updates;
-  const std::string name = is_named ? printable(run.name) + ": " : "";
+  const std::string name = is_named ? one_line(run.name) + ": " : "";
   return text_plot(name + "loss over updates", u.step, u.loss, columns, 12, unicode) +
          text_plot(name + "tokens per second", u.step, u.positions_per_second, columns, 6, unicode, true);
 }

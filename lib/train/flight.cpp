@@ -206,7 +206,10 @@ void FlightFile::remove() noexcept {
   if (fd_ < 0) return;
   const std::lock_guard lock(mutex_);
   try {
-    if (is_file_at(fd_, path_)) ::unlink(path_.c_str());  // otherwise the file belongs to another run
+    if (is_file_at(fd_, path_) && ::unlink(path_.c_str()) != 0 && errno != ENOENT)  // else the file belongs to another run
+      print_warning(
+          format("{} could not be removed ({}); remove it, or the next run reports that this one did not end normally",
+                 path_.string(), std::strerror(errno)));
   } catch (const CallError&) {
   }
 }

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -122,10 +123,12 @@ class Metrics {
 
   /// Opens the file, as the constructor does if it gets one. Call it before start(). Throws UserError.
   void to_file(const std::filesystem::path& file);
+  /// Locks the file, as start() also does (MetricsFile::take()). Throws RunError if another run writes to it.
+  void take_file() { file_.take(); }
   /// Also writes the metrics to an event file in `folder` (train/tensorboard.hpp). Call it before start(). Throws UserError.
   void to_tensorboard(const std::filesystem::path& folder);
-  /// Writes the start line. Before that, calls take_up_metrics(), which marks the lines of updates that this run repeats.
-  /// Throws CallError.
+  /// Locks the file and writes the start line. Before that, calls take_up_metrics(), which marks the lines of updates that this
+  /// run repeats. Throws CallError, or RunError if another run writes to the file.
   void start(const StartMetrics& m);
   void train(const TrainMetrics& m);
   void skip(const SkipMetrics& m);
@@ -137,7 +140,9 @@ class Metrics {
   void sample(std::uint64_t step, const std::string& prompt, const std::string& text);
   void save(const SaveMetrics& m);
   /// Waits until all lines are on the disk. A save calls this before the checkpoint becomes valid. Any thread may call it.
-  void sync() { file_.sync(); }
+  void sync() {
+    if (const int error = file_.sync()) sync_error_ = error;
+  }
   /// `bytes_read`: bytes of tensors read by the rank that read most; `file_bytes`: the size of the whole source.
   void restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read, std::size_t file_bytes);
   /// `reason`: "SIGUSR1" or "the file checkpoints/stop", for example.
@@ -154,6 +159,7 @@ class Metrics {
   TimeSpent spent() const;
   void count_update(double& seconds, double ms);
   void print(const nlohmann::json& line, const std::string& text);
+  void show(const std::string& text);
   bool shows_bar() const { return active_ && bar_.terminal() && format_ == LogFormat::automatic; }
 
   bool active_;
@@ -161,6 +167,7 @@ class Metrics {
   LogFormat format_;
   std::FILE* out_;
   MetricsFile file_;
+  std::atomic<int> sync_error_ = 0;               // errno of the last sync() that failed
   std::unique_ptr<TensorBoardFile> tensorboard_;  // null: none
   int ranks_ = 1;
   std::vector<double> update_ms_;  // of the updates of this start

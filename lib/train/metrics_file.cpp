@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -63,7 +69,7 @@ std::string whole_path(const std::filesystem::path& path) {
 MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
   require_no_foreign_link(path_);
   const PathKind kind = kind_of(path_);
-  const bool mid_line = ends_in_mid_line(path_);
+  static_cast<void>(ends_in_mid_line(path_));  // throws if it is no metrics file
   std::error_code ignored;  // opening the file reports the error
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
   // Without O_NONBLOCK, opening a pipe would wait for a reader.
@@ -73,13 +79,16 @@ MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
                            kind == PathKind::file ? "make the file writable, or give another name"
                                                   : "give a path in a folder that can be written"));
   ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
-  if (mid_line) static_cast<void>(write_all(fd_, "\n"));
+  struct stat info {};
+  is_plain_ = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
 }
 
 MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(failed_, other.failed_);
+  std::swap(is_plain_, other.is_plain_);
+  std::swap(taken_, other.taken_);
   return *this;
 }
 
@@ -93,8 +102,16 @@ bool MetricsFile::append(std::string_view line) {
   return !failed_;
 }
 
-void MetricsFile::sync() noexcept {
-  if (fd_ >= 0) ::fdatasync(fd_);
+int MetricsFile::sync() noexcept { return is_plain_ && ::fdatasync(fd_) != 0 ? errno : 0; }
+
+bool MetricsFile::is_in_place(bool now) {
+  if (!is_plain_ || (!now && since_look_.seconds() < 1)) return in_place_;
+  since_look_.restart();
+  struct stat opened {
+  }, named{};
+  in_place_ = ::fstat(fd_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+              opened.st_dev == named.st_dev;
+  return in_place_;
 }
 
 namespace {
@@ -117,6 +134,17 @@ void look_backwards(const InputFile& file, const std::function<bool(std::uint64_
       tail.resize(first);
     }
   }
+}
+
+/// The save folder of the newest start in the file; empty if it is unknown.
+std::string newest_save_folder(const std::filesystem::path& path) {
+  std::string folder;
+  look_backwards(InputFile(path), [&](std::uint64_t, std::string_view text) {
+    if (text.find("\"type\":\"start\"") == text.npos) return true;
+    folder = text_at(parse_json(text), "save_folder");
+    return false;
+  });
+  return folder;
 }
 
 double number(const nlohmann::json& line, const char* key) {
@@ -185,6 +213,20 @@ bool is_start_of(const nlohmann::json& line, const std::string& save_dir) {
   return option.is_string() && option.get<std::string>() == save_dir;
 }
 
+/// Returns true if another descriptor of this process has the file open: that one may have the lock.
+bool has_another(int fd) {
+  struct stat mine {
+  }, other{};
+  std::error_code unknown;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", unknown), end; !unknown && at != end; at.increment(unknown)) {
+    const int found = std::atoi(at->path().filename().c_str());
+    if (found != fd && ::fstat(found, &other) == 0 && ::fstat(fd, &mine) == 0 && other.st_ino == mine.st_ino &&
+        other.st_dev == mine.st_dev)
+      return true;
+  }
+  return false;
+}
+
 /// Returns true if the run repeats what a line reports.
 bool will_be_repeated(const std::string& type, const nlohmann::json& line, const GoesOnAt& at) {
   const auto step = static_cast<std::uint64_t>(std::max(0.0, number(line, "step")));
@@ -197,6 +239,25 @@ bool will_be_repeated(const std::string& type, const nlohmann::json& line, const
 }
 
 }  // namespace
+
+void MetricsFile::take(double patience_s) {
+  if (!is_plain_ || taken_) return;
+  WaitTimer waited;
+  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // other errors: the file system has no locks
+    if (has_another(fd_)) break;
+    if (waited.seconds() < patience_s) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      continue;
+    }
+    const std::string folder = newest_save_folder(path_);
+    throw RunError(
+        format("{} is being written by another run{}, and the lines of two runs in one file are mixed; wait until "
+               "that run ends, or give another --log-file",
+               path_.string(), folder.empty() ? "" : format(" (its newest lines are of the run that saves to {})", folder)));
+  }
+  taken_ = true;
+  if (ends_in_mid_line(path_)) static_cast<void>(write_all(fd_, "\n"));
+}
 
 TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at, bool only_look) {
   TakenUp taken;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/timer.hpp"
 #include "train/goodput.hpp"
 
 namespace fsdp {
@@ -19,8 +20,8 @@ std::string whole_path(const std::filesystem::path& path);
 class MetricsFile {
  public:
   MetricsFile() = default;  // no file: append() does nothing
-  /// Opens the file; creates it and its folder if they do not exist. If the last line is incomplete, appends a line end, so
-  /// that the next line can be read. Throws UserError if the file cannot be opened or is not a metrics file.
+  /// Opens the file; creates it and its folder if they do not exist. Throws UserError if the file cannot be opened or is not a
+  /// metrics file.
   explicit MetricsFile(std::filesystem::path path);
   MetricsFile(MetricsFile&& other) noexcept { *this = std::move(other); }
   MetricsFile& operator=(MetricsFile&& other) noexcept;
@@ -28,15 +29,23 @@ class MetricsFile {
 
   bool is_open() const { return fd_ >= 0 && !failed_; }
   const std::filesystem::path& path() const { return path_; }
+  /// Locks the file, if it is a plain file, until this object or the process ends. Then, if the last line is incomplete,
+  /// appends a line end, so that the next line can be read. Throws RunError if another run still has the lock after
+  /// `patience_s` seconds. On a file system without locks, two runs are not noticed.
+  void take(double patience_s = 5);
   /// Returns false if the write fails; later calls write nothing and return true.
   [[nodiscard]] bool append(std::string_view line);
-  /// Waits until all lines are on the disk; errors are ignored. Another thread may append meanwhile.
-  void sync() noexcept;
+  /// Waits until all lines are on the disk. Returns 0, or errno. Another thread may append meanwhile.
+  int sync() noexcept;
+  /// Returns false if a plain file was opened and its path now leads to something else. Looks at most once a second, or if
+  /// `now`.
+  bool is_in_place(bool now);
 
  private:
   std::filesystem::path path_;
   int fd_ = -1;
-  bool failed_ = false;
+  bool failed_ = false, is_plain_ = false, taken_ = false, in_place_ = true;
+  Timer since_look_;
 };
 
 /// The point at which a run starts or resumes.

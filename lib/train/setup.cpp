@@ -91,6 +91,23 @@ std::size_t adapters_of_block(const Transformer& model) {
   return count / 2;
 }
 
+/// The adapters of a run for the start line, which the page shows.
+nlohmann::json adapter_fields(const Transformer& model, const BaseModel& base) {
+  const TransformerConfig& config = model.config();
+  std::set<std::string> targets;  // the last names of the projections, as "q_proj"
+  for (const Parameter& parameter : model.parameters())
+    if (parameter.is_adapter) {
+      const std::filesystem::path projection = parameter.name.substr(0, parameter.name.find(".lora_"));
+      targets.insert(projection.extension().string().substr(1));
+    }
+  return {{"rank", config.lora.rank},
+          {"alpha", config.lora.alpha},
+          {"scale", config.lora.scale()},
+          {"targets", targets},
+          {"base", base.path},
+          {"base_type", config.base_type ? nlohmann::json(name_of(*config.base_type)) : nlohmann::json()}};
+}
+
 std::string describe_traffic(int shard_ranks, int node_ranks, const NodeTraffic& traffic) {
   const auto bytes = [](std::uint64_t n) { return format_bytes(static_cast<double>(n)); };
   const std::string where = traffic.nodes == 1 ? "" : node_ranks % shard_ranks == 0 ? " within a node" : " on several nodes";
@@ -218,6 +235,7 @@ std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& w
                                             EarlierStart{.patience_s = timeout_s > 0 ? 1.25 * timeout_s + 60 : HUGE_VAL,
                                                          .say = [&](const std::string& text) { run.log.say(text); },
                                                          .stop = stop});
+          run.log.take_file();  // not before: an earlier start of this job may have it
         } catch (const RunError&) {
           stopped = stop();
           if (!stopped) throw;
@@ -374,6 +392,8 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   const nlohmann::json options = to_json(run.options);
   nlohmann::json more = start_fields(run, machine, model, traffic.has_value());
   if (data) more["data"] = data->counts();
+  more["trained_parameters"] = trained;
+  if (base) more["adapters"] = adapter_fields(transformer, *base);
   run.log.start({.version = version_string(),
                  .world_size = run.world.size(),
                  .strategy = std::string(model.placement().name),

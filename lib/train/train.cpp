@@ -15,6 +15,8 @@
 #include "base/narrow.hpp"
 #include "base/program.hpp"
 #include "base/version.hpp"
+#include "checkpoint/save_folder.hpp"
+#include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/json.hpp"
 #include "train/flight.hpp"
@@ -201,6 +203,14 @@ bool is_in_save_folder(const TrainOptions& options, const std::filesystem::path&
 
 }  // namespace
 
+/// The last step of the run, as the save folder; or the best one, if it is another one.
+std::string step_to_use(const TrainOptions& options, const Progress& progress) {
+  const std::filesystem::path& folder = options.save.folder;
+  const std::string best = best_checkpoint(folder).filename().string(), last = stored::step_name(progress.update);
+  if (best.empty() || best == last) return folder.string();
+  return format("{} (the best step, {}; {} has the last one, {})", (folder / best_name).string(), best, folder.string(), last);
+}
+
 int train(const TrainOptions& options, Communicator& world) {
   require_same_options(options, world);
   SignalWatch watch(options.save.folder, world.rank() == 0);
@@ -324,7 +334,7 @@ int train(const TrainOptions& options, Communicator& world) {
                      plural(valid->since_best, "validation"), valid->best_loss, valid->best_update));
     reporter.finish(options.save.none
                         ? "done; nothing is saved (--no-save)"
-                        : "done; next: fsdp-evaluate, fsdp-inspect or fsdp-consolidate " + options.save.folder.string());
+                        : "done; next: fsdp-evaluate, fsdp-inspect or fsdp-consolidate " + step_to_use(options, progress));
     world.barrier();
     return exit_code::done;
   });

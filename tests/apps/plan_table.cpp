@@ -81,6 +81,10 @@ BOOST_AUTO_TEST_CASE(one_rank_by_hand) {
     BOOST_TEST(row.keeping.memory.staging <= 4 * 4096u);  // a page for each group of one
     BOOST_TEST(row.chosen == (row.placement->name == "full"));
   }
+  const std::string text = describe(table);
+  CHECK_CONTAINS(text, "so all strategies are equal");
+  CHECK_CONTAINS(text, "> full ");
+  BOOST_TEST(text.find("hybrid-grad-op") == std::string::npos);
   // The residual stream before and after each block and its gradient, [8, 16] each, and what blocks save: of all, or of one.
   const std::size_t saved = (table.model.saved_numel({1, 8}) * 4 + 63) / 64 * 64;
   const PlanRow& none = row_of(table, "none");

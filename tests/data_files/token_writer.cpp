@@ -123,9 +123,10 @@ BOOST_AUTO_TEST_CASE(what_was_damaged_is_not_gone_on_with) {
   };
   const auto llmc = [&](const nlohmann::json& state) { return make_llmc_writer(folder / "t.bin", 256, 20, state); };
   const auto indexed = [&](const nlohmann::json& state) { return make_indexed_writer(folder / "i.bin", 256, state); };
-  for (const auto& [name, at] : {std::pair("t.bin.tmp-1", 1024 + 7), {"t.bin.tmp-2", 8}, {"t.bin.tmp-3", 1024 + 33}})
+  for (const auto& [name, at] :
+       {std::pair("t.bin.fsdp-tmp-1", 1024 + 7), {"t.bin.fsdp-tmp-2", 8}, {"t.bin.fsdp-tmp-3", 1024 + 33}})
     CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), "have changed since they were written");
-  for (const auto& [name, at] : {std::pair("i.bin.tmp-1", 3), {"i.idx.tmp-1", 34}})
+  for (const auto& [name, at] : {std::pair("i.bin.fsdp-tmp-1", 3), {"i.idx.fsdp-tmp-1", 34}})
     CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), indexed), "has changed since it was written");
 }
 
@@ -149,9 +150,9 @@ BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refus
   CHECK_CONTAINS(complaint(70000, most_llmc_tokens, state), "have changed since they were written");
   CHECK_CONTAINS(complaint(256, 100, state), "have changed since they were written");
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, nlohmann::json::object()), "\"full_shards\" is missing");
-  write_file(folder / "t.bin.tmp-1", read_file(folder / "t.bin.tmp-1").replace(1030, 1, 1, '\x55'));
+  write_file(folder / "t.bin.fsdp-tmp-1", read_file(folder / "t.bin.fsdp-tmp-1").replace(1030, 1, 1, '\x55'));
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "have changed since they were written");
-  std::filesystem::resize_file(folder / "t.bin.tmp-1", 1030);
+  std::filesystem::resize_file(folder / "t.bin.fsdp-tmp-1", 1030);
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "have changed since they were written");
   { make_llmc_writer(folder / "t.bin", 256)->finish(); }  // a new start replaces them
   BOOST_TEST(files_in(folder) == 1u);
@@ -242,9 +243,9 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
   BOOST_TEST(files_in(folder) == 4u);
   // The state does not match the files.
   CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }),
-                 "d.bin.tmp-1 has changed since it was written");
-  write_file(folder / "d.bin.tmp-1", "few");
-  write_file(folder / "d.idx.tmp-1", "few");
+                 "d.bin.fsdp-tmp-1 has changed since it was written");
+  write_file(folder / "d.bin.fsdp-tmp-1", "few");
+  write_file(folder / "d.idx.fsdp-tmp-1", "few");
   CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }),
                  "has changed since it was written; start anew");
   CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 70'000, state); }),

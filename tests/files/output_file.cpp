@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_written_through_a_link_or_over_a_file) {
     const FileSizeLimit limit(1000);
     message_of<CallError>([&] { write_text_file_durably(folder / "long", std::string(2000, 'x')); });
   }
-  BOOST_TEST(!std::filesystem::exists(folder / "long.tmp"));
+  BOOST_TEST(!std::filesystem::exists(folder / "long.fsdp-tmp"));
   BOOST_TEST(read_file(folder / "victim") == "precious");
   BOOST_TEST(!std::filesystem::exists(folder / "absent"));
 }

@@ -1,6 +1,7 @@
 // What a run leaves for its readers: its page, and event files for TensorBoard, over a crash, a preemption and a resize.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include <boost/test/unit_test.hpp>
@@ -187,4 +188,63 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_what_was_asked_for) {
     BOOST_TEST(second.says("another program writes TensorBoard's files to '../tb'"));
     kill(child, SIGUSR1);
   });
+}
+
+/// Names that a user may have for other things. A run and fsdp-report leave them as they are, and say so.
+BOOST_AUTO_TEST_CASE(files_of_the_user_stay) {
+  const auto folder = fresh_folder(), data = golden_folder("gpt2-tied") / "train.bin";
+  const std::vector<std::string> names = {"report.html.tmp", "best.tmp", "report.html"};
+  fs::create_directories(folder / "run");
+  for (const std::string& name : names) std::ofstream(folder / "run" / name) << "mine";
+  fs::create_directory_symlink("../elsewhere", folder / "run/best");
+  const std::string best = "--validate-interval-updates 1 --keep-best loss --valid " + data.string();
+  const Outcome trained = train(folder, 1, 3, best);
+  BOOST_TEST(trained.code == 0, trained.output);
+  for (const std::string& name : names) BOOST_TEST(contents(folder / "run" / name) == "mine", name);
+  BOOST_TEST(fs::read_symlink(folder / "run/best") == "../elsewhere");
+  BOOST_TEST(trained.says("run/best is no link to a step of this folder"), trained.output);
+  BOOST_TEST(trained.says("no report is written (run/report.html is in the way"), trained.output);
+
+  // A link is not followed. --out names a file, which is replaced.
+  std::ofstream(folder / "notes") << "mine";
+  fs::create_symlink("notes", folder / "report.html");
+  BOOST_TEST(report(folder, "run").says("report.html is in the way"));
+  BOOST_TEST(contents(folder / "notes") == "mine");
+  fs::remove(folder / "report.html");
+  BOOST_TEST(report(folder, "run").code == 0);
+  BOOST_TEST(report(folder, "run").code == 0);  // its own page is replaced
+  BOOST_TEST(report(folder, "run --out notes").code == 0);
+  BOOST_TEST(contents(folder / "notes") == contents(folder / "report.html"));
+}
+
+/// The name of a folder cannot speak to the terminal, nor print a line of its own.
+BOOST_AUTO_TEST_CASE(names_are_printed_without_control_characters) {
+  const auto folder = fresh_folder();
+  const std::string name = "=ck\x1b]0;title\x07\u009B\u202E\xff\nfsdp-train: done";
+  auto words = options(2);
+  std::replace(words.begin(), words.end(), std::string("run"), name);
+  std::vector<std::pair<std::string, std::vector<std::string>>> commands = {{"train", mpirun(2, "fsdp-train", words)}};
+  const std::string tokens = (golden_folder("gpt2-tied") / "train.bin").string(), bin = FSDP_BIN;
+  for (const auto& [program, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"inspect", {}},
+           {"inspect", {"--verify"}},
+           {"inspect", {"--options"}},
+           {"inspect", {name}},
+           {"consolidate", {"m.h5"}},
+           {"consolidate", {"m.h5", "--verify", "--no-verify"}},  // refused
+           {"evaluate", {"--tokens-per-sample", "16", tokens}},
+           {"report", {"--text"}},
+           {"report", {"--csv", "t.csv"}},
+           {"report", {"--out", name + ".html"}}}) {
+    std::vector<std::string> command = {bin + "/fsdp-" + program, name};
+    command.insert(command.end(), more.begin(), more.end());
+    commands.emplace_back(program, command);
+  }
+  for (const auto& [program, command] : commands) {
+    const Outcome outcome = run(folder, command);
+    BOOST_TEST(outcome.output != "");
+    for (const char* control : {"\x1b", "\x07", "\u009B", "\u202E", "\xff", "\nfsdp-train: done"})
+      BOOST_TEST(!outcome.says(control), program << " prints " << outcome.output);
+  }
+  BOOST_TEST(contents(folder / "t.csv").find("\n'=ck]0;title") != std::string::npos);
 }

@@ -3,6 +3,8 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <functional>
+
 #include "base/error.hpp"
 #include "nn/family_run.hpp"
 
@@ -122,6 +124,50 @@ BOOST_AUTO_TEST_CASE(overrides_keep_heads_that_do_not_follow_from_the_width) {
   overrides.heads = 3, overrides.kv_heads = 1;
   BOOST_CHECK_NO_THROW(override_config(arch_config("qwen3-0.6b"), overrides).validate());
   BOOST_CHECK_EXCEPTION(override_config(arch_config("mistral-7b"), overrides), UserError, names("`number of heads`"));
+}
+
+// Each architecture with each of these changes is a model that its files can describe, or is refused by name.
+BOOST_AUTO_TEST_CASE(changed_sizes_give_a_model_or_a_refusal) {
+  using Change = std::function<void(ConfigOverrides&)>;
+  const std::vector<Change> changes = {[](ConfigOverrides& o) { o.layers = 1; },
+                                       [](ConfigOverrides& o) { o.layers = 2; },
+                                       [](ConfigOverrides& o) { o.layers = 7; },
+                                       [](ConfigOverrides& o) { o.layers = 200; },
+                                       [](ConfigOverrides& o) { o.layers = 0; },
+                                       [](ConfigOverrides& o) { o.layers = 4, o.width = 128, o.heads = 2, o.kv_heads = 1; },
+                                       [](ConfigOverrides& o) { o.width = 96, o.heads = 3; },
+                                       [](ConfigOverrides& o) { o.width = 100, o.heads = 7; },
+                                       [](ConfigOverrides& o) { o.ffn_width = 1; },
+                                       [](ConfigOverrides& o) { o.heads = 1; },
+                                       [](ConfigOverrides& o) { o.heads = 6, o.kv_heads = 4; },
+                                       [](ConfigOverrides& o) { o.kv_heads = 1; },
+                                       [](ConfigOverrides& o) { o.kv_heads = 0; },
+                                       [](ConfigOverrides& o) { o.vocab_size = 1; },
+                                       [](ConfigOverrides& o) { o.max_positions = 8; },
+                                       [](ConfigOverrides& o) { o.max_positions = 1'000'000; },
+                                       [](ConfigOverrides& o) { o.tied_embeddings = true; },
+                                       [](ConfigOverrides& o) { o.tied_embeddings = false; },
+                                       [](ConfigOverrides& o) { o.layers = 2, o.learned_positions = true; },
+                                       [](ConfigOverrides& o) { o.layers = 2, o.learned_positions = false; },
+                                       [](ConfigOverrides& o) { o.unscaled_embedding = true; },
+                                       [](ConfigOverrides& o) { o.layers = 3, o.unscaled_embedding = false; },
+                                       [](ConfigOverrides& o) { o.activation = Activation::relu; },
+                                       [](ConfigOverrides& o) { o.layers = 5, o.activation = Activation::gelu_erf; }};
+  std::size_t valid = 0;
+  for (const auto& [name, description] : list_archs())
+    for (std::size_t i = 0; i < changes.size(); ++i)
+      try {
+        ConfigOverrides overrides;
+        changes[i](overrides);
+        const TransformerConfig config = override_config(arch_config(name), overrides);
+        config.validate();
+        BOOST_CHECK_MESSAGE(config_from_json(config_to_json(config)) == config, name << " with change " << i);
+        for (std::size_t layer = 0; layer < std::min(config.layers, arch_config(name).layers); ++layer)
+          BOOST_TEST(config.window_of(layer) == arch_config(name).window_of(layer), name << " with change " << i);
+        ++valid;
+      } catch (const UserError&) {  // any other exception fails the test
+      }
+  BOOST_TEST(valid > 12 * list_archs().size());
 }
 
 BOOST_AUTO_TEST_CASE(parameter_counts_are_the_published_ones) {

@@ -15,6 +15,7 @@
 
 #include "base/error.hpp"
 #include "base/quantile.hpp"
+#include "files/input_file.hpp"
 #include "report/run_report.hpp"
 #include "report/svg_reader.hpp"
 #include "report/text_plot.hpp"
@@ -159,18 +160,23 @@ BOOST_AUTO_TEST_CASE(starts_are_joined) {
 BOOST_AUTO_TEST_CASE(damaged_files_are_shown_as_far_as_they_go) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "m.jsonl";
+  const std::string endless(longest_text + 9, '[');  // of a line, only so much is read
   Written(path)
       .start(0)
       .train(1, 5)
-      .text("{\"type\":\"train\",\"step\":2,\n\xFF\xFE garbage\n")
+      .text("{\"type\":\"train\",\"step\":2,\n\xFF\xFE garbage\n" + endless + "\n")
       .train(3, 4)
       .text("{\"type\":\"tra");
   const Run run = read_runs(path).at(0);
   BOOST_TEST(run.updates.size() == 2u);
   BOOST_TEST_REQUIRE(run.notes.size() == 2u);
-  BOOST_TEST(run.notes[1].starts_with("2 lines of "));
+  BOOST_TEST(run.notes[1].starts_with("3 lines of "));
   BOOST_TEST(run.notes[1].ends_with("the first is line 3"));
   check_page(page_of(path));
+  std::istringstream text(endless + "\n{}");
+  std::string line;
+  BOOST_TEST((next_line(text, line) && line.size() == longest_text && !text.eof()));
+  BOOST_TEST((next_line(text, line) && line == "{}" && text.eof() && !next_line(text, line)));
 
   // Fields of other types, as another version might have them.
   Written(path)
@@ -203,7 +209,7 @@ BOOST_AUTO_TEST_CASE(names_and_texts_are_escaped) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "m.jsonl";
   const std::string hostile =
-      "</title><script>alert(1)</script>\"'&<b onload=x> \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \x01";
+      "</title><script>alert(1)</script>\"'&<b onload=x> \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \x01\u009B\u202E";
   Written(path)
       .start(0, {{"arch", hostile}, {hostile, hostile}}, "/scratch/" + hostile)
       .train(1, 5)
@@ -219,6 +225,35 @@ BOOST_AUTO_TEST_CASE(names_and_texts_are_escaped) {
   BOOST_TEST(page.find("<b onload") == std::string::npos);
   BOOST_TEST(page.find("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;") != std::string::npos);
   BOOST_TEST(page.find("\xF0\x9F\x98\x80") != std::string::npos);
+  for (const char* control : {"\x01", "\u009B", "\u202E"}) BOOST_TEST(page.find(control) == std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(adapters_and_the_best_step_are_shown) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "m.jsonl";
+  const auto page_with = [&](const json& options, const json& more) {
+    json start = {{"type", "start"}, {"parameters", 1000}, {"options", options}, {"save_folder", "/s"}};
+    start.update(more);
+    Written written(path);
+    written.line(start);
+    for (const double loss : {3.5, 2.5, 4.5}) {
+      const std::size_t step = loss == 3.5 ? 1 : loss == 2.5 ? 2 : 3;
+      written.train(step, loss).line({{"type", "valid"}, {"step", step}, {"loss", loss}});
+    }
+    return page_of(path);
+  };
+  const std::string page = page_with(
+      {{"keep-best", "loss"}},
+      {{"trained_parameters", 20},
+       {"adapters",
+        {{"rank", 8}, {"alpha", 16}, {"scale", 2}, {"targets", {"q_proj", "v_proj"}}, {"base", "SmolLM"}, {"base_type", "nf4"}}}});
+  check_page(page);
+  for (const char* words : {"20 of 1.00 k (2", "rank 8, alpha 16, scale 2, of q_proj, v_proj", "SmolLM, blocks in nf4",
+                            "the step best, of update 2: the smallest validation loss, 2.5"})
+    BOOST_TEST(page.find(words) != std::string::npos, words);
+  const std::string full = page_with(json::object(), {{"trained_parameters", 1000}});
+  for (const char* words : {"adapters", "parameters that are trained", "the step best"})
+    BOOST_TEST(full.find(words) == std::string::npos, words);
 }
 
 BOOST_AUTO_TEST_CASE(several_runs_are_drawn_over_each_other) {
@@ -377,6 +412,16 @@ BOOST_AUTO_TEST_CASE(tables) {
   BOOST_TEST(lines[3].starts_with("\"a, \"\"b\"\"\",valid,2,200,4.5,"));
   for (const std::string& line : lines)
     BOOST_TEST(std::count(line.begin(), line.end(), ',') == (line == lines[0] ? 15 : 16));  // one is in the name
+
+  // A spreadsheet takes no name for a formula, and a terminal none for a command.
+  for (const char* name : {"=SUM(A1)", "+1", "-1", "@x", "\x1b=1\n\u009B"}) {
+    Written(path).start(0, json::object(), std::string("/scratch/") + name).train(1, -5);
+    const std::string table = to_csv(read_runs(path));
+    const std::string row = table.substr(table.find('\n') + 1);
+    BOOST_TEST((row.starts_with("'") && row.find(",train,1,100,-5,") != std::string::npos), row);
+    BOOST_TEST(row.find_first_of("\x1b\xC2") == std::string::npos);
+    BOOST_TEST(std::count(row.begin(), row.end(), '\n') == 1);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(quantiles) {

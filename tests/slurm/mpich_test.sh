@@ -4,7 +4,7 @@
 # shellcheck source=tests/slurm/support.sh
 set -euo pipefail
 . "$1/tests/slurm/support.sh"
-if [[ -z $3 ]]; then
+if [[ -z ${3-} ]]; then
   echo "MPICH is not installed: tools/install --tests installs it, and the build must be configured again"
   exit 77
 fi

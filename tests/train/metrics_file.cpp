@@ -7,7 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
@@ -195,8 +198,47 @@ BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
   BOOST_TEST(::stat((folder / "shared").c_str(), &info) == 0);
   BOOST_TEST((info.st_mode & 0777) == 0664u);
   write_file(folder / "cut", "{\"type\":\"tra");
-  BOOST_TEST(MetricsFile(folder / "cut").append("{}\n"));
+  MetricsFile cut(folder / "cut");
+  cut.take();
+  BOOST_TEST(cut.append("{}\n"));
   BOOST_TEST(read_file(folder / "cut") == "{\"type\":\"tra\n{}\n");
+}
+
+BOOST_AUTO_TEST_CASE(two_runs_do_not_share_a_file) {
+  const TemporaryFolder folder;
+  write_file(folder / "m", R"({"type":"start","save_folder":"/saves/a"})" "\n" R"({"type":"train"})" "\n");
+  int ready[2];
+  BOOST_TEST_REQUIRE(::pipe(ready) == 0);
+  const pid_t first = ::fork();
+  if (first == 0) {
+    MetricsFile file(folder / "m"), again(folder / "m"), nowhere("/dev/null");
+    file.take(0), again.take(0), nowhere.take(0);  // a program may make a second log of its run
+    [[maybe_unused]] const ssize_t told = ::write(ready[1], "x", 1);
+    for (;;) ::pause();
+  }
+  char told = 0;
+  BOOST_TEST_REQUIRE(::read(ready[0], &told, 1) == 1);
+  MetricsFile("/dev/null").take(0);
+  MetricsFile second(folder / "m");
+  CHECK_CONTAINS(message_of<RunError>([&] { second.take(0); }),
+                 "m is being written by another run (its newest lines are of the run that saves to /saves/a)");
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+  second.take(0);  // the lock ends with the process
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_was_replaced_is_noticed) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("m", folder / "link");  // the user's own link is followed
+  MetricsFile file(folder / "link");
+  BOOST_TEST(file.is_in_place(true));
+  std::filesystem::rename(folder / "m", folder / "moved");
+  BOOST_TEST(file.is_in_place(false));  // looks once a second
+  BOOST_TEST(!file.is_in_place(true));
+  BOOST_TEST_REQUIRE(::mkfifo((folder / "m").c_str(), 0600) == 0);
+  BOOST_TEST(!file.is_in_place(true));
+  std::filesystem::rename(folder / "moved", folder / "m");
+  BOOST_TEST(file.is_in_place(true));
 }
 
 BOOST_AUTO_TEST_CASE(updates_that_were_left_out_go_by_the_position_in_the_data) {

@@ -18,6 +18,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/system.hpp"
 #include "base/version.hpp"
 #include "comm/launcher.hpp"
 #include "comm/mpi/check_mpi.hpp"
@@ -53,6 +54,15 @@ void require_one_mpi() {
                found[0], found[1]));
 }
 
+/// With too few descriptors, MPI_Init prints pages, and leaves Open MPI's daemon of a job without mpirun running.
+void require_open_files() {
+  constexpr std::size_t least = 32;  // Open MPI 4.1 needs 28 with one rank
+  if (const std::size_t most = allow_open_files(least); most < least)
+    throw UserError(format("this process may open only {} files at once (MPI needs at least {}); raise the limit, as with "
+                           "ulimit -n 1024",
+                           most, least));
+}
+
 /// Calls MPI_Finalize. Open MPI unloads its modules there while its progress thread still runs, and an event that reaches the
 /// thread in this time calls a function that is gone (4.1.4 closes mca_pmix_ext3x.so before the thread ends). So every library
 /// that is loaded now stays in memory until the process ends.
@@ -84,6 +94,7 @@ void MpiSession::start(int& argc, char**& argv) {
         "program itself");
   began_here_ = is_there == 0;
   if (began_here_) {
+    require_open_files();
     const std::string library = library_version();
     if (ranks_stay_alone(launched, library, has_client(), environment)) {
       // Launchers end all ranks as soon as one fails, so the others wait for the message of the first.
