@@ -1,5 +1,4 @@
 #include "fsdp-bench/tuning.hpp"
-#include "base/clean_text.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "base/system.hpp"

@@ -1,5 +1,4 @@
 #include "fsdp-doctor/doctor.hpp"
-#include "base/clean_text.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -8,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clean_text.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"

@@ -1,5 +1,4 @@
 #include "fsdp-evaluate/evaluate.hpp"
-#include "base/clean_text.hpp"
 
 #include <cmath>
 #include <filesystem>
@@ -10,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "base/progress.hpp"

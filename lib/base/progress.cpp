@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
 
@@ -73,6 +74,13 @@ void ProgressBar::update(double done, double total, std::string_view text) {
 }
 
 void ProgressBar::line(std::string_view text) {
+  std::string lines = clean_lines(text);
+  for (std::size_t i = lines.find('\n'); i < lines.size() - 1; i = lines.find('\n', i + 1))
+    if (lines[i + 1] != ' ') lines.insert(i + 1, "  ");
+  raw_line(lines);
+}
+
+void ProgressBar::raw_line(std::string_view text) {
   if (drawn_)
     print_raw(out_, format("\r\033[K{}\n{}", text, bar_));
   else

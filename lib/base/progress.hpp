@@ -27,8 +27,11 @@ class ProgressBar {
   void update(double done, double total);
   /// The same, with `words` after the bar instead of amount, rate and time left.
   void update(double done, double total, std::string_view words);
-  /// Prints a line that stays, above the bar.
+  /// Prints a line that stays, above the bar, as clean_lines() makes it. If it has line ends, what follows is indented, so that
+  /// no name looks like a line of its own.
   void line(std::string_view text);
+  /// The same with data or colours, which are printed as they are.
+  void raw_line(std::string_view text);
   /// Removes the bar. If the work took a second or more, prints a line with amount, time and rate.
   void finish();
   /// Erases the bar from the screen.

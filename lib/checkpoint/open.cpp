@@ -143,8 +143,9 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const fs::path& given, std::ve
   const auto latest = latest_checkpoint(path, &problems);
   if (latest) {
     if (const fs::path best = best_checkpoint(path); !best.empty() && best.filename() != latest->filename())
-      problems.push_back(format("the last step of {}, {}, is used, and not the best one, {}; give {} for that one", path.string(),
-                                latest->filename().string(), best.filename().string(), (path / best_name).string()));
+      problems.push_back(format("the last step of {}, {}, is used, and not the best one, {}; give {} for that one",
+                                path.string(), latest->filename().string(), best.filename().string(),
+                                (path / best_name).string()));
     if (warnings) warnings->insert(warnings->end(), problems.begin(), problems.end());
     return CheckpointReader::open(*latest, verify, weights);
   }

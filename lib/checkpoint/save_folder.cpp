@@ -153,12 +153,11 @@ fs::path best_checkpoint(const fs::path& save_dir) {
 void link_best(const fs::path& save_dir, std::uint64_t update) {
   const fs::path link = save_dir / best_name;
   std::error_code error;
-  if (fs::symlink_status(link).type() != fs::file_type::not_found &&
-      !stored::update_of_step_name(fs::read_symlink(link, error).string()))
+  const fs::path named = fs::read_symlink(link, error);
+  if (fs::symlink_status(link).type() != fs::file_type::not_found && !stored::update_of_step_name(named.string()))
     throw RunError(format("{} is no link to a step of this folder (another program made it); move it away", link.string()));
   stored::read_complete(save_dir / stored::step_name(update));
-  std::error_code no_link;
-  if (fs::read_symlink(link, no_link) == stored::step_name(update)) return;
+  if (named == stored::step_name(update)) return;
   fs::path made = link;
   made += temporary_suffix;
   fs::remove(made, error);

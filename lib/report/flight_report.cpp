@@ -1,5 +1,4 @@
 #include "report/flight_report.hpp"
-#include "base/clean_text.hpp"
 
 #include <algorithm>
 #include <ctime>
@@ -9,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clean_text.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 

@@ -120,8 +120,8 @@ struct Run {
 /// run.
 std::vector<Run> read_runs(const std::filesystem::path& path, const std::filesystem::path& save_folder = {});
 
-/// Reads a line as std::getline() does. Of a line with more than longest_text bytes, which is none of a run, keeps only the first
-/// ones.
+/// Reads a line as std::getline() does. Of a line with more than longest_text bytes, which is none of a run, keeps only the
+/// first ones.
 bool next_line(std::istream& file, std::string& line);
 
 /// Returns `value` as a whole number, and 0 if it is negative, larger than 2^53, or not a number.

@@ -1,5 +1,4 @@
 #include "report/run_report.hpp"
-#include "base/clean_text.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,6 +11,7 @@
 #include <map>
 #include <optional>
 
+#include "base/clean_text.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/version.hpp"

@@ -1,10 +1,10 @@
 #include "report/svg.hpp"
-#include "base/clean_text.hpp"
 
 #include <array>
 #include <cmath>
 #include <cstdint>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 
 namespace fsdp {

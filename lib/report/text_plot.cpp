@@ -1,5 +1,4 @@
 #include "report/text_plot.hpp"
-#include "base/clean_text.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/quantile.hpp"
 #include "report/plot.hpp"

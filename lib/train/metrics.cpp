@@ -1,5 +1,4 @@
 #include "train/metrics.hpp"
-#include "base/clean_text.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -103,7 +102,10 @@ void Metrics::write(nlohmann::json line) {
 /// Prints a line of the metrics on stderr in the format that the user chose.
 void Metrics::print(const nlohmann::json& line, const std::string& text) {
   if (format_ == LogFormat::none) return;
-  bar_.line(format_ == LogFormat::json ? json_text(line) : clean_lines(text));
+  if (format_ == LogFormat::json)
+    bar_.raw_line(json_text(line));
+  else
+    bar_.line(text);
 }
 
 /// The time spent in all starts, including this one.
@@ -117,16 +119,14 @@ TimeSpent Metrics::spent() const {
 }
 
 void Metrics::say(const std::string& text) {
-  if (active_) show(text);
+  if (active_) bar_.line(text);
 }
-
-void Metrics::show(const std::string& text) { bar_.line(clean_lines(text)); }
 
 void Metrics::warn(const std::string& text) {
   const std::string warning = printable(with_option_names(text));
   if (!active_ || std::find(warnings_.begin(), warnings_.end(), warning) != warnings_.end()) return;
   warnings_.push_back(warning);
-  bar_.line(warning_line(warning, out_));
+  bar_.raw_line(warning_line(warning, out_));
 }
 
 void Metrics::start(const StartMetrics& m) {
@@ -147,8 +147,8 @@ void Metrics::start(const StartMetrics& m) {
           "updates are in the file twice",
           file_.path().string(), m.step, taken.problem));
     else if (taken.lost > 0)
-      show(format("{} lines of {} are for updates after step {}, which this run repeats; their type is now 'lost'", taken.lost,
-                  file_.path().string(), m.step));
+      bar_.line(format("{} lines of {} are for updates after step {}, which this run repeats; their type is now 'lost'",
+                       taken.lost, file_.path().string(), m.step));
   }
   ranks_ = m.world_size;
   if (tensorboard_) tensorboard_->begin(wall_s(), m.step + 1);
@@ -229,7 +229,8 @@ void Metrics::skip(const SkipMetrics& m) {
   nlohmann::json line = {{"type", "skip"}, {"step", m.step}, {"ms", m.ms}, {"sequences", m.sequences}};
   if (const auto& o = m.overflow) {
     line.update({{"reason", "overflow"}, {"loss_scale", o->scale}, {"next_loss_scale", o->next_scale}});
-    show(format("step {} overflowed at loss scale {} and is left out; the scale is {} now", m.step, o->scale, o->next_scale));
+    bar_.line(
+        format("step {} overflowed at loss scale {} and is left out; the scale is {} now", m.step, o->scale, o->next_scale));
   }
   if (const auto& s = m.spike) {
     line.update({{"reason", "spike"},
@@ -237,8 +238,8 @@ void Metrics::skip(const SkipMetrics& m) {
                  {"gnorm", s->norm},
                  {"most_loss", s->most_loss},
                  {"most_gnorm", s->most_norm}});
-    show(format("step {} is a spike and is left out: loss {:.4f} (at most {:.4f}), gnorm {:.3f} (at most {:.3f})", m.step,
-                s->loss, s->most_loss, s->norm, s->most_norm));
+    bar_.line(format("step {} is a spike and is left out: loss {:.4f} (at most {:.4f}), gnorm {:.3f} (at most {:.3f})", m.step,
+                     s->loss, s->most_loss, s->norm, s->most_norm));
   }
   write(std::move(line));
   count_update(here_.skipped_s, m.ms);
@@ -250,7 +251,7 @@ void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batch
   if (shows_bar()) return bar_.update(static_cast<double>(done), static_cast<double>(batches), text);
   if (seconds < next_validating_s_) return;
   next_validating_s_ = 2 * seconds;
-  show(text);
+  bar_.line(text);
 }
 
 void Metrics::valid(const ValidMetrics& m) {
@@ -267,7 +268,7 @@ void Metrics::valid(const ValidMetrics& m) {
 void Metrics::sample(std::uint64_t step, const std::string& prompt, const std::string& text) {
   if (!active_) return;
   write({{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}});
-  show(format("sample {}: {}{}", step, prompt, text));
+  bar_.line(format("sample {}: {}{}", step, prompt, text));
 }
 
 void Metrics::save(const SaveMetrics& m) {
@@ -279,8 +280,8 @@ void Metrics::save(const SaveMetrics& m) {
          {"bytes", m.bytes},
          {"ms", m.ms},
          {"stall_ms", m.stall_ms}});
-  show(format("saved {} in {}{}", one_line(m.folder.string()), format_duration(1e-3 * m.ms),
-              m.stall_ms < 0.9 * m.ms ? format("; training paused {}", format_duration(1e-3 * m.stall_ms)) : ""));
+  bar_.line(format("saved {} in {}{}", m.folder.string(), format_duration(1e-3 * m.ms),
+                   m.stall_ms < 0.9 * m.ms ? format("; training paused {}", format_duration(1e-3 * m.stall_ms)) : ""));
 }
 
 void Metrics::restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read,
@@ -292,15 +293,15 @@ void Metrics::restore(std::uint64_t step, const std::string& source, double ms, 
          {"ms", ms},
          {"bytes_read", bytes_read},
          {"file_bytes", file_bytes}});
-  show(wrapped(format("restored step {} from {} in {}; a rank reads at most {} of {}", step, one_line(source),
-                      format_duration(1e-3 * ms), format_bytes(static_cast<double>(bytes_read)),
-                      format_bytes(static_cast<double>(file_bytes)))));
+  bar_.line(
+      wrapped(format("restored step {} from {} in {}; a rank reads at most {} of {}", step, source, format_duration(1e-3 * ms),
+                     format_bytes(static_cast<double>(bytes_read)), format_bytes(static_cast<double>(file_bytes)))));
 }
 
 void Metrics::stop(std::uint64_t step, const std::string& reason) {
   if (!active_) return;
   write({{"type", "stop"}, {"step", step}, {"reason", reason}});
-  show(format("stopping after step {} ({})", step, one_line(reason)));
+  bar_.line(format("stopping after step {} ({})", step, reason));
 }
 
 void Metrics::end(const EndMetrics& m) {
@@ -328,16 +329,16 @@ void Metrics::end(const EndMetrics& m) {
   if (m.tokens_per_second > 0)
     line += format(", {} tok/s, peak {} per rank", format_count(m.tokens_per_second),
                    format_bytes(static_cast<double>(m.mem_peak_bytes)));
-  show(line);
-  if (m.tokens_here > 0) show(describe(spent));
+  bar_.line(line);
+  if (m.tokens_here > 0) bar_.line(describe(spent));
   if (told)
-    show(format("energy: {:.3g} J per token of this start ({})", per_token,
-                !m.energy.gpus         ? "processors"
-                : !m.energy.processors ? "GPUs"
-                                       : "processors and GPUs"));
-  if (!warnings_.empty()) show("warnings of this run:");
-  for (const std::string& warning : warnings_) show(wrapped("  " + warning));
-  if (!m.next.empty()) show(m.next);
+    bar_.line(format("energy: {:.3g} J per token of this start ({})", per_token,
+                     !m.energy.gpus         ? "processors"
+                     : !m.energy.processors ? "GPUs"
+                                            : "processors and GPUs"));
+  if (!warnings_.empty()) bar_.line("warnings of this run:");
+  for (const std::string& warning : warnings_) bar_.line(wrapped("  " + warning));
+  if (!m.next.empty()) bar_.line(m.next);
 }
 
 }  // namespace fsdp

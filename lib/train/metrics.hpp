@@ -159,7 +159,6 @@ class Metrics {
   TimeSpent spent() const;
   void count_update(double& seconds, double ms);
   void print(const nlohmann::json& line, const std::string& text);
-  void show(const std::string& text);
   bool shows_bar() const { return active_ && bar_.terminal() && format_ == LogFormat::automatic; }
 
   bool active_;

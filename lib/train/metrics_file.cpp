@@ -70,7 +70,7 @@ MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
   require_no_foreign_link(path_);
   const PathKind kind = kind_of(path_);
   static_cast<void>(ends_in_mid_line(path_));  // throws if it is no metrics file
-  std::error_code ignored;  // opening the file reports the error
+  std::error_code ignored;                     // opening the file reports the error
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
   // Without O_NONBLOCK, opening a pipe would wait for a reader.
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);

@@ -155,8 +155,7 @@ BOOST_AUTO_TEST_CASE(changed_sizes_give_a_model_or_a_refusal) {
                                        [](ConfigOverrides& o) { o.layers = 5, o.activation = Activation::gelu_erf; }};
   std::size_t valid = 0;
   for (const auto& [name, description] : list_archs())
-    for (std::size_t i = 0; i < changes.size(); ++i)
-      try {
+    for (std::size_t i = 0; i < changes.size(); ++i) try {
         ConfigOverrides overrides;
         changes[i](overrides);
         const TransformerConfig config = override_config(arch_config(name), overrides);

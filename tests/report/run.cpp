@@ -242,11 +242,14 @@ BOOST_AUTO_TEST_CASE(adapters_and_the_best_step_are_shown) {
     }
     return page_of(path);
   };
-  const std::string page = page_with(
-      {{"keep-best", "loss"}},
-      {{"trained_parameters", 20},
-       {"adapters",
-        {{"rank", 8}, {"alpha", 16}, {"scale", 2}, {"targets", {"q_proj", "v_proj"}}, {"base", "SmolLM"}, {"base_type", "nf4"}}}});
+  const std::string page = page_with({{"keep-best", "loss"}}, {{"trained_parameters", 20},
+                                                               {"adapters",
+                                                                {{"rank", 8},
+                                                                 {"alpha", 16},
+                                                                 {"scale", 2},
+                                                                 {"targets", {"q_proj", "v_proj"}},
+                                                                 {"base", "SmolLM"},
+                                                                 {"base_type", "nf4"}}}});
   check_page(page);
   for (const char* words : {"20 of 1.00 k (2", "rank 8, alpha 16, scale 2, of q_proj, v_proj", "SmolLM, blocks in nf4",
                             "the step best, of update 2: the smallest validation loss, 2.5"})

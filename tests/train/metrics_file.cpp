@@ -206,7 +206,10 @@ BOOST_AUTO_TEST_CASE(a_file_that_holds_something_else_stays_as_it_is) {
 
 BOOST_AUTO_TEST_CASE(two_runs_do_not_share_a_file) {
   const TemporaryFolder folder;
-  write_file(folder / "m", R"({"type":"start","save_folder":"/saves/a"})" "\n" R"({"type":"train"})" "\n");
+  write_file(folder / "m", R"({"type":"start","save_folder":"/saves/a"})"
+                           "\n"
+                           R"({"type":"train"})"
+                           "\n");
   int ready[2];
   BOOST_TEST_REQUIRE(::pipe(ready) == 0);
   const pid_t first = ::fork();

@@ -58,9 +58,10 @@ void require_one_mpi() {
 void require_open_files() {
   constexpr std::size_t least = 32;  // Open MPI 4.1 needs 28 with one rank
   if (const std::size_t most = allow_open_files(least); most < least)
-    throw UserError(format("this process may open only {} files at once (MPI needs at least {}); raise the limit, as with "
-                           "ulimit -n 1024",
-                           most, least));
+    throw UserError(
+        format("this process may open only {} files at once (MPI needs at least {}); raise the limit, as with "
+               "ulimit -n 1024",
+               most, least));
 }
 
 /// Calls MPI_Finalize. Open MPI unloads its modules there while its progress thread still runs, and an event that reaches the
