@@ -42,10 +42,9 @@ struct TextGeneratorOptions {
   std::string sharding_strategy = "FULL_SHARD";  // as in FsdpOptions
   std::string param_dtype = "fp32";              // the type of parameters and of computation: "fp32", "bf16" or "fp16"
   std::filesystem::path adapter = {};            // adapters, used over a base of the type in their training; empty: none
-  std::string base_dtype =
-      {};                      // "int8" or "nf4": keeps the matrices of the blocks quantized; empty: as trained, or param_dtype
-  std::string tokenizer = {};  // a folder, a file or "bytes"; empty: the model's own
-  bool use_ema = false;        // reads the average of the parameters, which a checkpoint can have
+  std::string base_dtype = {};  // "int8" or "nf4": type of the blocks' matrices; empty: as adapters were trained
+  std::string tokenizer = {};   // a folder, a file or "bytes"; empty: the model's own
+  bool use_ema = false;         // reads the average of the parameters, which a checkpoint can have
 };
 
 /// Generates texts with sharded parameters: units are gathered one after another in each step, as in training. The functions

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <regex>
@@ -112,82 +113,46 @@ bool is_off(const json& value) {
       where, what, why));
 }
 
-/// Names of modules in adapter_config.json: a list of names and ends of names, or a regular expression.
-struct ModuleNames {
-  std::optional<std::regex> pattern;
-  std::vector<std::string> list;
-
-  ModuleNames(const fs::path& path, const json& config, const std::string& key) {
-    const json value = config.value(key, json());
-    const std::string what = format("{} {}", key, json_excerpt(value));
-    const auto is_text = [](const json& each) { return each.is_string(); };
-    if (value.is_array() && std::all_of(value.begin(), value.end(), is_text)) {
-      list = value;
-    } else if (value.is_string()) {
-      // std::regex takes very long for repeated copies and nested assertions. A list of names can always take their place.
-      const std::string text = value;
-      const auto assertion = [&](std::size_t from) { return std::min(text.find("(?=", from), text.find("(?!", from)); };
-      const bool several = assertion(0) != text.npos && assertion(assertion(0) + 1) != text.npos;
-      try {
-        if (text.size() > 1000 || text.find('{') != text.npos || several)
-          throw std::regex_error(std::regex_constants::error_complexity);
-        pattern.emplace(text, std::regex::ECMAScript | std::regex_constants::__polynomial);
-      } catch (const std::regex_error&) {
-        refuse(path, what, "such a pattern is not read; a list of names is");
-      }
-    } else if (!is_off(value)) {
-      refuse(path, what, "it has names of modules, or a pattern of them");
-    }
+/// Returns which modules a list of names and ends of names, or a regular expression, in adapter_config.json means.
+std::function<bool(const std::string&)> modules_named(const fs::path& path, const json& config, const char* key) {
+  const json value = config.value(key, json());
+  try {
+    if (is_off(value)) return [](const std::string&) { return false; };
+    if (value.is_array())
+      return [list = value.get<std::vector<std::string>>()](const std::string& module) {
+        return std::any_of(list.begin(), list.end(),
+                           [&](const std::string& name) { return module == name || module.ends_with("." + name); });
+      };
+    const std::string text = value;
+    for (const char* slow : {"{", "(?=", "(?!"})  // std::regex may take very long for these
+      if (text.size() > 1000 || text.find(slow) != text.npos) throw UserError("the pattern may be slow");
+    return [pattern = std::regex(text, std::regex::ECMAScript | std::regex_constants::__polynomial)](
+               const std::string& module) { return std::regex_match(module, pattern); };
+  } catch (const std::exception&) {
+    refuse(path, format("{} {}", key, json_excerpt(value)), "a list of names, or a simple pattern, is read");
   }
-  bool contain(const std::string& module) const {
-    return pattern ? std::regex_match(module, *pattern) : std::any_of(list.begin(), list.end(), [&](const std::string& name) {
-      return module == name || module.ends_with("." + name);
-    });
-  }
-};
+}
 
-/// The modules that adapter_config.json describes, by the rules of PEFT (check_target_module_exists).
-class DescribedModules {
- public:
-  DescribedModules(const fs::path& path, const json& config)
-      : targets_(path, config, "target_modules"),
-        excluded_(path, config, "exclude_modules"),
-        all_linear_(config.value("target_modules", json()) == "all-linear") {
-    if (!targets_.pattern && targets_.list.empty()) refuse(path, "no target_modules", "they name the modules with adapters");
-    json layers = config.value("layers_to_transform", json());
-    if (!layers.is_array()) layers = is_off(layers) ? json::array() : json::array({layers});
-    const json above = config.value("layers_pattern", json());
-    if (!layers.empty() && targets_.pattern) refuse(path, "layers_to_transform besides a pattern", "PEFT takes one of them");
-    if (!is_off(above) && above != "") refuse(path, format("layers_pattern {}", json_excerpt(above)), "only null is read");
-    for (const json& layer : layers)
-      if (layer.is_number_integer())
-        layers_.insert(layer.get<std::int64_t>());
-      else
-        refuse(path, format("layers_to_transform {}", json_excerpt(layer)), "it has numbers of blocks");
-  }
-  bool contain(const std::string& module, int block) const {
-    if (excluded_.contain(module)) return false;
-    if (all_linear_) return block >= 0;
-    const bool is_whole = std::find(targets_.list.begin(), targets_.list.end(), module) != targets_.list.end();
-    return targets_.contain(module) && (is_whole || layers_.empty() || layers_.contains(block));
-  }
-
- private:
-  ModuleNames targets_, excluded_;
-  bool all_linear_;
-  std::set<std::int64_t> layers_;
-};
-
-/// Throws UserError if adapter_config.json describes other modules than those `with_adapters`. `blocks` has the number of the
-/// block of each module of the base model that has a matrix, or -1.
+/// Throws UserError if adapter_config.json, by PEFT's rules (check_target_module_exists), describes other modules than those
+/// `with_adapters`. `blocks` has the number of the block of each module of the base model that has a matrix, or -1.
 void require_described(const fs::path& path, const std::map<std::string, int>& blocks,
                        const std::set<std::string>& with_adapters) {
-  const DescribedModules described(path, read_json_object(path));
+  const json config = read_json_object(path), targets = config.value("target_modules", json());
+  json layers = config.value("layers_to_transform", json());
+  if (!is_off(layers) && !layers.is_array()) layers = json::array({layers});
+  if (!is_off(layers) && !targets.is_array())
+    refuse(path, "layers_to_transform", "PEFT takes it only with a list of target_modules");
+  const auto is_target = modules_named(path, config, "target_modules"),
+             is_left_out = modules_named(path, config, "exclude_modules");
+  const auto has = [](const json& list, const json& one) { return std::find(list.begin(), list.end(), one) != list.end(); };
   std::vector<std::string> missing, surplus;
   for (const auto& [module, block] : blocks) {
-    const bool is_described = described.contain(module, block), has_adapter = with_adapters.contains(module);
+    const bool is_described =
+        !is_left_out(module) &&
+        (targets == "all-linear" ? block >= 0
+                                 : is_target(module) && (is_off(layers) || has(layers, block) || has(targets, module)));
     if (is_described && block < 0) refuse(path, "adapters of " + module, only_projections);
-    if (is_described != has_adapter) (is_described ? missing : surplus).push_back(module);
+    if (is_described != with_adapters.contains(module)) (is_described ? missing : surplus).push_back(module);
   }
   std::vector<std::string> problems;
   if (!missing.empty())
@@ -220,9 +185,8 @@ Lora lora_of_config(const fs::path& path, const json& config) {
   constexpr std::string_view read[] = {"peft_type",  "bias",         "init_lora_weights", "r",
                                        "lora_alpha", "lora_dropout", "use_rslora"};
   constexpr std::string_view without_effect[] = {
-      "task_type",      "auto_mapping",   "peft_version",     "base_model_name_or_path", "revision",
-      "inference_mode", "target_modules", "exclude_modules",  "fan_in_fan_out",          "layers_to_transform",
-      "layers_pattern", "megatron_core",  "qalora_group_size"};
+      "task_type",      "auto_mapping",    "peft_version",   "base_model_name_or_path", "revision",      "inference_mode",
+      "target_modules", "exclude_modules", "fan_in_fan_out", "layers_to_transform",     "megatron_core", "qalora_group_size"};
   const auto is_in = [](const auto& keys, const std::string& key) {
     return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
   };

@@ -99,9 +99,12 @@ void quantize_blocks(std::span<const float> values, float* scales, std::uint8_t*
     const std::size_t begin = b * quantized_block;
     const std::span<const float> block = values.subspan(begin, std::min(quantized_block, values.size() - begin));
     const float scale = scales[b] = largest_magnitude(block);
+    // bitsandbytes multiplies by the reciprocal, too. A quotient is another number, and would have another nearest level for
+    // one of some million elements.
+    const float to_level = 1 / std::max(scale, 1e-38f);
     float value[quantized_block] = {};
     std::int32_t code[quantized_block] = {};  // the number of the nearest level
-    for (std::size_t i = 0; i < block.size(); ++i) value[i] = scale > 0 ? block[i] / scale : 0;
+    for (std::size_t i = 0; i < block.size(); ++i) value[i] = block[i] * to_level;
     for (std::size_t level = 1; level < nf4_levels.size(); ++level) {
       const float between = (nf4_levels[level - 1] + nf4_levels[level]) / 2;
 #pragma omp simd
@@ -126,8 +129,9 @@ void quantize_scales(std::vector<float> scales, const QuantizedParts& at, std::s
     const std::span<const float> some =
         std::span<const float>(scales).subspan(begin, std::min(nf4_scales_in_block, scales.size() - begin));
     const float scale = part_at<float>(out, at.scales)[begin / nf4_scales_in_block] = largest_magnitude(some);
+    const float to_level = 1 / std::max(scale, 1e-38f);
     for (std::size_t i = 0; i < some.size(); ++i)
-      part_at<std::uint8_t>(out, at.block_scales)[begin + i] = nearest(levels, scale > 0 ? some[i] / scale : 0);
+      part_at<std::uint8_t>(out, at.block_scales)[begin + i] = nearest(levels, some[i] * to_level);
   }
 }
 

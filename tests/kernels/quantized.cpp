@@ -89,6 +89,16 @@ BOOST_AUTO_TEST_CASE(nf4_is_that_of_bitsandbytes) {
   check_sums(all, 0.824005103204, 607.761590063, 12.4441549353);
 }
 
+// The product of this element with the reciprocal of 3 is above the middle of two levels, and their quotient is that middle.
+BOOST_AUTO_TEST_CASE(nf4_rounds_as_bitsandbytes_between_two_levels) {
+  const Quantized q(Quantization::nf4, {1, 64}, [] {
+    Floats w(64);
+    w[0] = 3, w[1] = 0x1.2afdf6p+0f;
+    return w;
+  }());
+  BOOST_TEST(static_cast<int>(q.part<std::uint8_t>(q.at.codes)[0]) == 0xfc);
+}
+
 BOOST_AUTO_TEST_CASE(int8_is_that_of_bitsandbytes) {
   const MatrixShape shape{5, 37};
   const Quantized q(Quantization::int8, shape, numbers(shape.numel(), 1024, false));
