@@ -302,6 +302,7 @@ MAX_RESTARTS; see above what it has done, and submit it again"
     SLURM_JOB_NODELIST=$(of_job NodeList) SLURM_TASKS_PER_NODE="$ranks_per_node(x$nodes)"
     SLURM_NODELIST=$SLURM_JOB_NODELIST SLURM_JOB_CPUS_PER_NODE="$((ranks_per_node * cores))(x$nodes)"
     watch_first_node
+    export FSDP_STARTS_AGAIN=1   # options such as --restore are for the first start of the job
     run_step
   done
   [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true

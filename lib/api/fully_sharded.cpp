@@ -533,6 +533,8 @@ struct FullyShardedDataParallel::Parts {
   StepResult step(double learning_rate, const FillBatch& fill);
   double evaluate(const FillBatch& fill, bool use_ema);
   void freeze(const std::vector<std::string>& patterns, bool frozen);
+  void freeze_as(const std::map<std::string, bool>& frozen);
+  void warn_of_new_states(const CheckpointReader& checkpoint);
   double evaluate(const Samples& samples, bool use_ema);
   std::vector<float> predict(const std::string& layer, const FillBatch& fill, bool use_ema);
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema);
@@ -902,6 +904,9 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
                  checkpoint->description(), there, mine.name));
   });
   if (adapted && !base) load_full(agree(world, [&] { return base_of(*checkpoint); }), checkpoint.get());
+  std::map<std::string, bool> frozen = checkpoint->header().progress.frozen;
+  frozen.merge(progress.frozen);
+  freeze_as(frozen);
   UserData user_data;
   agree(world, [&] {
     for (const auto& [name, bytes] : checkpoint->user_data_sizes()) user_data[name] = checkpoint->read_user_data(name);
@@ -921,10 +926,12 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
   });
   loaded_data = std::move(user_data);
   progress = checkpoint->header().progress;
+  progress.frozen = std::move(frozen);
   note_states(progress, parameters(), sharded->layout().trained(),
               [&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });
   executor().count_from(missed_updates(progress, parameters()));
-  progress.data = {};  // the position of a run of fsdp-train; that of the user's program is unknown
+  progress.data = {}, progress.schedule_end = 0;  // of a run of fsdp-train; those of the user's program are unknown
+  warn_of_new_states(*checkpoint);
   model_folder = checkpoint->header().model_folder;
   if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
   if (spikes && progress.spikes) spikes->restore(*progress.spikes);
@@ -938,14 +945,25 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
     throw UserError(format("the patterns are '{}' here and '{}' on rank 0 (the ranks train one model); give all ranks the same",
                            fmt::join(patterns, " "), first));
   });
+  std::map<std::string, bool> all = progress.frozen;
+  agree(world, [&] {
+    const std::vector<bool> named = named_by(patterns, frozen ? "frozen parameters" : "unfrozen parameters", parameters());
+    for (std::size_t p = 0; p < named.size(); ++p)
+      if (named[p]) all[parameters()[p].name] = frozen;
+  });
+  freeze_as(all);
+  progress.frozen = std::move(all);
+}
+
+/// Freezes those parameters whose value is true, and unfreezes those whose value is false.
+void FullyShardedDataParallel::Parts::freeze_as(const std::map<std::string, bool>& frozen) {
   const std::vector<bool> trained = sharded->layout().trained();
   ShardingOptions after = sharding;
   after.patterns.frozen = trained;
-  agree(world, [&] {
-    const std::vector<bool> named = named_by(patterns, frozen ? "frozen parameters" : "unfrozen parameters", parameters());
-    for (std::size_t p = 0; p < named.size(); ++p) after.patterns.frozen[p] = named[p] ? frozen : !trained[p];
-    check_sharding(*built, after, world.size());
-  });
+  after.patterns.frozen.flip();
+  for (std::size_t p = 0; p < trained.size(); ++p)
+    if (const auto found = frozen.find(parameters()[p].name); found != frozen.end()) after.patterns.frozen[p] = found->second;
+  agree(world, [&] { check_sharding(*built, after, world.size()); });
   auto trains = after.patterns.frozen;
   trains.flip();
   if (trains == trained) return;
@@ -972,6 +990,18 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   note_states(progress, parameters(), sharded->layout().trained(), [&](std::size_t p) { return trained[p]; });
   executor().count_from(missed_updates(progress, parameters()));
   executor().publish_parameters();
+}
+
+/// Warns of parameters that were frozen when the checkpoint was written, and are trained now.
+void FullyShardedDataParallel::Parts::warn_of_new_states(const CheckpointReader& checkpoint) {
+  const std::vector<bool> trained = sharded->layout().trained();
+  std::vector<std::string> names;
+  for (std::size_t p = 0; p < trained.size(); ++p)
+    if (const std::string& name = parameters()[p].name; trained[p] && !checkpoint.was_trained(name)) names.push_back(name);
+  if (!names.empty() && world.rank() == 0)
+    print_warnings({format("{}{} not trained when {} was saved; the optimizer state starts at zero", names.front(),
+                           names.size() == 1 ? " was" : format(" and {} other parameters were", names.size() - 1),
+                           checkpoint.description())});
 }
 
 bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {

@@ -277,7 +277,7 @@ class FullyShardedDataParallel {
   /// frozen begins at zero. memory() and plan() are then those of a new plan. During the call, each rank has a copy of its
   /// parameters and optimizer state in host memory (4 bytes per number), and 16 MiB more. Throws CollectiveError if a pattern
   /// matches no parameter, if nothing is left to train, if the model has adapters, or if there is too little memory. Nothing
-  /// has changed then.
+  /// has changed then. Checkpoints have what these calls have set, and load() and restore() set it again.
   void freeze(const std::vector<std::string>& patterns);
   void unfreeze(const std::vector<std::string>& patterns);
 

@@ -37,7 +37,7 @@ LearningRate::LearningRate(const Schedule& schedule) : schedule_(schedule) {
                      {"end-learning-rate", "end", number(schedule.end)},
                      {"power", "power", number(schedule.power)},
                      {"decay-updates", "decay_updates", unless_zero(schedule.decay_updates)}});
-  if (schedule.total == 0 && schedule.decay != Decay::fixed && schedule.decay != Decay::inverse_sqrt)
+  if (schedule.total == 0 && has_end(schedule))
     throw UserError(
         format("decay {} has no end (total is 0); set total to the last update of the decay", name_in_table(schedule.decay)));
 }

@@ -53,6 +53,9 @@ struct Progress {
   /// trained parameters were zero after `optimizer_began`.
   std::map<std::string, std::uint64_t> states_began = {};
   std::uint64_t valid_sum = 0;  // what `validations` measured (ValidData::sum); 0: not known
+  /// The update at which the decay of the learning rate ends if its data end the run; 0: it has no end, or it is unknown.
+  std::uint64_t schedule_end = 0;
+  std::map<std::string, bool> frozen = {};  // what freeze() (true) and unfreeze() of a user's program have set, by parameter
 };
 /// For each parameter: how many updates of the optimizer came before its first one (Executor::count_from()).
 std::vector<std::uint64_t> missed_updates(const Progress& progress, const std::vector<Parameter>& parameters);
@@ -89,6 +92,7 @@ struct CheckpointHeader {
   /// one may round differently. Empty if unknown.
   std::string arithmetic = {};
   std::string model_folder = {};  // the Hugging Face folder that the model came from; empty if none
+  std::string first_start = {};   // of the Slurm job that made the checkpoint, see first_start_of() in train/setup.hpp
   /// Set if the model has adapters. The checkpoint then has only these (UnitSpec::saved).
   std::optional<BaseModel> base = {};
   /// The tokenizer's files, which save_checkpoint() also writes. Null in a header that was read from a checkpoint: then the

@@ -156,6 +156,8 @@ void write_progress(h5::Node& node, const Progress& progress) {
                                    {"norm_variance", s->norm.variance}}
                                   .dump());
   if (!progress.states_began.empty()) node.write_text("states_began", json_text(json(progress.states_began)));
+  if (!progress.frozen.empty()) node.write_text("frozen", json_text(json(progress.frozen)));
+  if (progress.schedule_end != 0) node.write_integer("schedule_end", progress.schedule_end);
   node.write_integer("sequences", progress.data.sequences);
   node.write_integer("tokens_per_sample", progress.data.tokens_per_sample);
   node.write_integer("data_tokens", progress.data.data_tokens);
@@ -215,6 +217,18 @@ std::map<std::string, std::uint64_t> read_states_began(const h5::Node& node) {
   return began;
 }
 
+std::map<std::string, bool> read_frozen(const h5::Node& node) {
+  std::map<std::string, bool> frozen;
+  if (!node.has_attribute("frozen")) return frozen;
+  const json all = parse_json(node.read_text("frozen"));
+  for (const auto& [name, value] : all.items()) {
+    if (!all.is_object() || !value.is_boolean())
+      throw UserError("the checkpoint's attribute frozen cannot be read; use another checkpoint");
+    frozen[name] = value.get<bool>();
+  }
+  return frozen;
+}
+
 std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
   if (!node.has_attribute("loss_scaler")) return {};
   const auto number = numbers_of(node, "loss_scaler", "loss scale");
@@ -238,7 +252,9 @@ Progress read_progress(const h5::Node& node) {
           read_spikes(node),
           read_validations(node),
           read_states_began(node),
-          sum("valid_data_sum")};
+          sum("valid_data_sum"),
+          sum("schedule_end"),
+          read_frozen(node)};
 }
 
 namespace {
@@ -336,6 +352,7 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_text("options", header.options_json);
   if (!header.arithmetic.empty()) node.write_text("arithmetic", header.arithmetic);
   if (!header.model_folder.empty()) node.write_text("model_folder", header.model_folder);
+  if (!header.first_start.empty()) node.write_text("first_start", header.first_start);
   if (header.base) {
     node.write_text("base_model", header.base->path);
     node.write_integer("base_xxh3", header.base->sum);
@@ -361,6 +378,7 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.options_json = node.read_text("options");
   if (node.has_attribute("arithmetic")) header.arithmetic = node.read_text("arithmetic");
   if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
+  if (node.has_attribute("first_start")) header.first_start = node.read_text("first_start");
   if (node.has_attribute("base_model")) header.base = {node.read_text("base_model"), node.read_integer("base_xxh3")};
   const json config = parse_json(node.read_text("config"));
   if (config.is_discarded())

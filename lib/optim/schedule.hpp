@@ -19,6 +19,11 @@ struct Schedule {
   std::uint64_t decay_updates = 0;  // D, for `wsd`
 };
 
+/// Returns true if the rate falls to `end` at update `total`.
+inline bool has_end(const Schedule& schedule) {
+  return schedule.decay != Decay::fixed && schedule.decay != Decay::inverse_sqrt;
+}
+
 /// Returns the learning rate of update u = 1, 2, .... It depends on W = warmup, U = total and D = decay_updates. During the
 /// warm-up, u <= W, it is lr * u / W. After the warm-up it is:
 ///   fixed         lr

@@ -47,12 +47,10 @@ namespace {
 constexpr std::array of_schedule = {
     "lr", "lr-scheduler", "warmup-updates", "total-num-update", "decay-updates", "end-learning-rate", "power"};
 
-bool ends(const Schedule& schedule) { return schedule.decay != Decay::fixed && schedule.decay != Decay::inverse_sqrt; }
-
 /// Returns false if `option` has no effect with the current values of the other options.
 bool is_read(const std::string& option, const TrainOptions& now) {
-  if (option == "total-num-update") return ends(now.schedule);
-  if (option == "max-epoch") return ends(now.schedule) && now.schedule.total == 0;
+  if (option == "total-num-update") return has_end(now.schedule);
+  if (option == "max-epoch") return has_end(now.schedule) && now.schedule.total == 0;
   if (option == "fp16-init-scale") return now.reset_optimizer;  // else the checkpoint has the scale
   if (option == "fp16-scale-window") return now.sharding.types.parameter == DType::f16;
   return true;
@@ -62,8 +60,9 @@ std::string text_of(const nlohmann::json& value) {
   return value.is_null() ? "unset" : value.is_string() ? excerpt(value.get<std::string>()) : json_text(value);
 }
 
-/// The schedule that `options`, from to_json(), describe; empty if the schedule's length is unknown.
-std::optional<Schedule> schedule_of(const nlohmann::json& options) {
+/// The schedule that `options`, from to_json(), describe. If they do not have its end, that is `end`, or unknown if `end` is 0:
+/// then the result is empty.
+std::optional<Schedule> schedule_of(const nlohmann::json& options, std::uint64_t end = 0) {
   std::vector<std::string> words = {"fsdp-train"};
   for (const char* name : of_schedule)
     if (options.contains(name) && !options[name].is_null() && options[name] != nlohmann::json(0))
@@ -76,15 +75,15 @@ std::optional<Schedule> schedule_of(const nlohmann::json& options) {
   } catch (const UserError&) {
     return {};
   }
-  if (ends(found.schedule) && found.schedule.total == 0) return {};
+  if (has_end(found.schedule) && found.schedule.total == 0) found.schedule.total = end;
+  if (has_end(found.schedule) && found.schedule.total == 0) return {};
   return found.schedule;
 }
 
 std::string rate_text(double rate) { return rate == 0 ? "0" : format("{:.2e}", rate); }
 
 /// Returns " (the rate was 0 at update 6 and is 3.71e-04 at update 7)"; empty if the rates are unknown.
-std::string effect_on_rate(const nlohmann::json& before, const nlohmann::json& now, std::uint64_t update) {
-  const std::optional<Schedule> earlier = schedule_of(before), later = schedule_of(now);
+std::string effect_on_rate(const std::optional<Schedule>& earlier, const std::optional<Schedule>& later, std::uint64_t update) {
   if (!earlier || !later || update == 0) return "";
   return format(" (the rate was {} at update {} and is {} at update {})", rate_text(learning_rate(*earlier, update)), update,
                 rate_text(learning_rate(*later, update + 1)), update + 1);
@@ -111,8 +110,21 @@ std::string describe_changed_options(const nlohmann::json& before, const TrainOp
   if (changed.empty()) return "";
   const bool other_batch = before.contains("total-batch-size") && before["total-batch-size"] != now["total-batch-size"];
   return format("the run resumes after update {} with changed options: {}{}{}", update, changed,
-                changes_rate ? effect_on_rate(before, now, update) : "",
+                changes_rate ? effect_on_rate(schedule_of(before), schedule_of(now), update) : "",
                 other_batch ? "; to keep the sequences of an update at any number of ranks, give --total-batch-size" : "");
+}
+
+std::string describe_moved_end(const nlohmann::json& before, std::uint64_t end, const TrainOptions& options,
+                               const Schedule& now, std::uint64_t update) {
+  if (!before.is_object() || (schedule_of(before) && (!has_end(now) || options.schedule.total != 0))) return "";
+  const std::optional<Schedule> earlier = schedule_of(before, end);
+  if (!earlier || (earlier->total == now.total && learning_rate(*earlier, update + 1) == learning_rate(now, update + 1)))
+    return "";
+  const auto end_of = [](const Schedule& schedule) {
+    return has_end(schedule) ? format("ends at update {}", schedule.total) : std::string("has no end");
+  };
+  return format("the decay of the learning rate {} now; as planned before, it {}{}; to keep it, give --total-num-update",
+                end_of(now), end_of(*earlier), effect_on_rate(earlier, now, update));
 }
 
 }  // namespace fsdp

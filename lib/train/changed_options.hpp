@@ -21,4 +21,10 @@ std::span<const std::string_view> options_that_keep_results();
 /// `before` are not compared.
 std::string describe_changed_options(const nlohmann::json& before, const TrainOptions& now, std::uint64_t update);
 
+/// Returns a warning if the decay of the learning rate ends at another update than before because its end follows from the
+/// data, the batch and the number of ranks; "" if the end is the same, if it is unknown, or if describe_changed_options()
+/// compares it. `end` is Progress::schedule_end of the checkpoint; `now` is the schedule with its end.
+std::string describe_moved_end(const nlohmann::json& before, std::uint64_t end, const TrainOptions& options,
+                               const Schedule& now, std::uint64_t update);
+
 }  // namespace fsdp

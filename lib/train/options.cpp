@@ -922,8 +922,7 @@ std::string with_option_names(const std::string& message) {
 }
 
 void check_schedule(const Schedule& s) {
-  const bool ends = s.decay != Decay::fixed && s.decay != Decay::inverse_sqrt;
-  if (ends && s.total != 0 && s.warmup + s.decay_updates > s.total)
+  if (has_end(s) && s.total != 0 && s.warmup + s.decay_updates > s.total)
     throw UserError(format(
         "--warmup-updates {}{} is more than the {} updates of the schedule (the decay would end before it starts); lower "
         "the one or raise --total-num-update",

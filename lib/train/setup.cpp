@@ -247,6 +247,41 @@ std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& w
   return lock;
 }
 
+std::vector<std::string> options_of_first_start(const TrainOptions& options) {
+  std::vector<std::string> given;
+  if (options.restore != "latest") given.push_back("--restore");
+  if (options.reset_optimizer) given.push_back("--reset-optimizer");
+  if (options.reset_dataloader) given.push_back("--reset-dataloader");
+  return given;
+}
+
+std::string first_start_of(const TrainOptions& options) {
+  const char *const job = std::getenv("SLURM_JOB_ID"), *const cluster = std::getenv("SLURM_CLUSTER_NAME");
+  if (!job) return "";
+  return format("job {} of {}: {} ({})", job, cluster ? cluster : "a cluster", fmt::join(options_of_first_start(options), " "),
+                options.restore);
+}
+
+void drop_options_of_first_start(const RunContext& run, TrainOptions& options) {
+  const std::vector<std::string> given = options_of_first_start(options);
+  if (options.dry_run || given.empty()) return;
+  const auto applied = agree(run.world, [&] {
+    const auto is_set = [](const char* name) { return std::atoll(std::getenv(name) ? std::getenv(name) : "0") > 0; };
+    // slurm/job.sh sets the latter if it starts the run again within a start of the job.
+    if (run.world.rank() != 0 || !(is_set("SLURM_RESTART_COUNT") || is_set("FSDP_STARTS_AGAIN"))) return false;
+    try {
+      const auto latest = latest_checkpoint(options.save.folder);
+      return latest && CheckpointReader::open(*latest, Verify::no)->header().first_start == first_start_of(options);
+    } catch (const RunError&) {  // find_origin() reports the damage
+      return false;
+    }
+  });
+  if (run.world.sum(std::int64_t{applied}) == 0) return;
+  run.log.say(format("{} {} not applied again: an earlier start of this job has done that, and the run continues from its save",
+                     fmt::join(given, " and "), given.size() == 1 ? "is" : "are"));
+  options.restore = "latest", options.reset_optimizer = options.reset_dataloader = false;
+}
+
 std::unique_ptr<TraceFile> open_trace(const RunContext& run) {
   const std::filesystem::path& file = run.options.trace.file;
   return agree(run.world, [&] {

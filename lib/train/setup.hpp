@@ -39,6 +39,15 @@ void open_metrics(const RunContext& run);
 /// this job still holds the lock, rank 0 waits until that start has ended, but not much longer than the timeout of collectives.
 /// A request to stop that `watch` receives ends the wait.
 std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& watch);
+/// Returns the given options that are for the first start of a run only: --restore, --reset-optimizer and --reset-dataloader.
+/// Not collective.
+std::vector<std::string> options_of_first_start(const TrainOptions& options);
+/// Returns the Slurm job of this process and its options for the first start, with the value of --restore; empty outside of a
+/// job. Not collective.
+std::string first_start_of(const TrainOptions& options);
+/// If this is a later start of a Slurm job, and an earlier one with the same options has saved, resets these options, which
+/// have been applied, and says so. `options` are those of `run`. The caller must have the lock of the save folder.
+void drop_options_of_first_start(const RunContext& run, TrainOptions& options);
 /// Creates the trace file on rank 0 if --trace is given; else returns null.
 std::unique_ptr<TraceFile> open_trace(const RunContext& run);
 /// The progress with which the run begins, except the position in the data, which open_train_data() sets.

@@ -45,10 +45,7 @@ void require_same_options(const TrainOptions& options, Group& world) {
 
 /// A sentence that tells the user who stopped the run how to continue it.
 std::string how_to_continue(const TrainOptions& options) {
-  std::vector<std::string> once;
-  if (options.restore != "latest") once.push_back("--restore");
-  if (options.reset_optimizer) once.push_back("--reset-optimizer");
-  if (options.reset_dataloader) once.push_back("--reset-dataloader");
+  const std::vector<std::string> once = options_of_first_start(options);
   std::string text = "the same command continues";
   if (!once.empty()) text = format("the same command without {} continues", fmt::join(once, " and "));
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) text += " (mpirun reports exit code 75 as an abort; all is saved)";
@@ -175,6 +172,7 @@ bool warn_of_short_lead(const RunContext& run, const Outlook& outlook) {
 }
 
 CheckpointHeader make_header(const LoopContext& loop, const Machine& machine, const Origin& origin,
+                             const std::string& first_start,
                              std::shared_ptr<const std::vector<TokenizerFile>> tokenizer_files) {
   return {.model = loop.model.transformer().config(),
           .progress = loop.progress,
@@ -186,6 +184,7 @@ CheckpointHeader make_header(const LoopContext& loop, const Machine& machine, co
           .options_json = json_text(to_json(loop.options)),
           .arithmetic = arithmetic_of(machine),
           .model_folder = origin.model_folder,
+          .first_start = first_start,
           .base = origin.base,
           .tokenizer_files = std::move(tokenizer_files),
           .version = version_string()};
@@ -211,8 +210,9 @@ std::string step_to_use(const TrainOptions& options, const Progress& progress) {
   return format("{} (the best step, {}; {} has the last one, {})", (folder / best_name).string(), best, folder.string(), last);
 }
 
-int train(const TrainOptions& options, Communicator& world) {
-  require_same_options(options, world);
+int train(const TrainOptions& given, Communicator& world) {
+  require_same_options(given, world);
+  TrainOptions options = given;
   SignalWatch watch(options.save.folder, world.rank() == 0);
   Machine machine = find_machine(options, world);
   Metrics log({}, options.log_interval, world.rank() == 0, stderr, options.log_format);
@@ -220,6 +220,8 @@ int train(const TrainOptions& options, Communicator& world) {
   const bool logs_in_saves = is_in_save_folder(options, options.log_file) || is_in_save_folder(options, options.tensorboard);
   if (!logs_in_saves && !options.dry_run) open_metrics(run);
   const std::unique_ptr<SaveLock> lock = take_save_folder(run, watch);
+  const std::string first_start = first_start_of(options);
+  drop_options_of_first_start(run, options);
   const std::unique_ptr<TraceFile> trace = open_trace(run);
   if (lock && !lock->taken_over().empty()) log.say(lock->taken_over());
   Origin origin = find_origin(options, world);
@@ -250,7 +252,7 @@ int train(const TrainOptions& options, Communicator& world) {
     UpdatePolicy policy(loop, data->batches);
     prepare(loop, machine, memory, origin);
     Executor& executor = model.executor();
-    Saver saver(loop, make_header(loop, machine, origin, tokenizer_files),
+    Saver saver(loop, make_header(loop, machine, origin, first_start, tokenizer_files),
                 agree(loop.world, [&] { return machine.device->allocate_staging(memory.snapshot); }), lock.get());
     TextSampler sampler(loop, prompt);
     BatchSource batches(loop, *data);

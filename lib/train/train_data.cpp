@@ -17,8 +17,10 @@
 #include "data/text_source.hpp"
 #include "data/tokenize_job.hpp"
 #include "files/checksum.hpp"
+#include "files/json.hpp"
 #include "files/scratch_folder.hpp"
 #include "text/tokenizer_files.hpp"
+#include "train/changed_options.hpp"
 #include "train/model_tokenizer.hpp"
 #include "train/same_files.hpp"
 
@@ -223,6 +225,12 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
     run.log.warn(format(
         "the largest token of {} is {}, but the model's vocabulary has {} tokens (were the data made with its tokenizer?)",
         data.mixture.description(), most, vocabulary));
+  if (origin.checkpoint)
+    if (const std::string moved =
+            describe_moved_end(parse_json(origin.checkpoint->header().options_json), progress.schedule_end, run.options,
+                               schedule_of(run.options, progress, data.batches), progress.update);
+        !moved.empty())
+      run.log.warn(moved);
   const std::size_t per_update = batch_cut(run.options, run.world).sequences_per_update();
   if (ingredients.size() == 1 && !run.options.max_epoch && data.mixture.sequences() < per_update)
     run.log.warn(format("an update takes {}, but {} has only {}: an update reads some of them more than once",

@@ -32,6 +32,12 @@ UpdatePolicy::UpdatePolicy(const LoopContext& loop, const TrainBatches& batches)
       scaler_(make_scaler(loop.options, loop.progress)),
       spikes_(make_filter(loop.options, loop.progress)) {
   loop.progress.spikes = spikes_ ? std::optional(spikes_->state()) : std::nullopt;
+  note_end_of_schedule();
+}
+
+void UpdatePolicy::note_end_of_schedule() {
+  const Schedule schedule = schedule_of(loop_.options, loop_.progress, batches_);
+  loop_.progress.schedule_end = has_end(schedule) ? schedule.total : 0;
 }
 
 UpdateScalars UpdatePolicy::next_update() const {
@@ -75,7 +81,7 @@ Verdict UpdatePolicy::judge(const UpdateScalars& scalars, const UpdateResult& re
     spikes_->update(result.loss, result.gradient_norm);
     progress.spikes = spikes_->state();
   }
-  if (!result.finite() || result.is_spike) return Verdict::left_out;
+  if (!result.finite() || result.is_spike) return note_end_of_schedule(), Verdict::left_out;
   ++progress.update;
   progress.tokens += static_cast<std::uint64_t>(scalars.tokens);
   return Verdict::done;

@@ -30,6 +30,8 @@ class UpdatePolicy {
   Verdict judge(const UpdateScalars& scalars, const UpdateResult& result);
 
  private:
+  void note_end_of_schedule();
+
   const LoopContext& loop_;
   const TrainBatches& batches_;
   std::optional<LossScaler> scaler_;  // fp16

@@ -267,3 +267,36 @@ BOOST_AUTO_TEST_CASE(mistakes_change_nothing) {
   train(model, 1, outcome);
   BOOST_TEST(model.updates() == 3u);
 }
+
+// A program that resumes need not call freeze() and unfreeze() again.
+BOOST_AUTO_TEST_CASE(what_is_frozen_survives_a_resume) {
+  const fs::path folder = new_folder("resume");
+  Job job;
+  FsdpOptions options = options_of();
+  options.freeze = {"three.weight"};
+  FullyShardedDataParallel model(job, small_model(), options), early(job, small_model(), options);
+  Outcome found, expected;
+  const auto begin = [](FullyShardedDataParallel& sharded, Outcome& outcome) {
+    train(sharded, 2, outcome);
+    sharded.freeze({"one.*"}), sharded.unfreeze({"three.*"});
+    train(sharded, 2, outcome);
+  };
+  const auto end = [](FullyShardedDataParallel& sharded, Outcome& outcome) {
+    train(sharded, 2, outcome);
+    sharded.unfreeze({"one.*"});
+    train(sharded, 2, outcome);
+  };
+  begin(model, expected);
+  begin(early, found);
+  early.save(folder / "early");
+  FullyShardedDataParallel middle(job, small_model(), options);
+  BOOST_TEST(middle.restore(folder / "early"));
+  train(model, 1, expected), train(middle, 1, found);
+  middle.save(folder / "middle");
+  FullyShardedDataParallel late(job, small_model(), options);
+  late.freeze({"one.bias"});  // a call before the load
+  BOOST_TEST(late.restore(folder / "middle"));
+  end(model, expected), end(late, found);
+  BOOST_TEST(found.losses == expected.losses, boost::test_tools::per_element());
+  BOOST_TEST(found.norms == expected.norms, boost::test_tools::per_element());
+}

@@ -1,5 +1,6 @@
 // An interrupted run is the undisturbed run: the same losses, norms, validations, samples, best step and end, whenever it is
 // stopped or killed. Usage: `interrupting -- ROUNDS SEED`.
+#include <cmath>
 #include <random>
 
 #include <boost/test/unit_test.hpp>
@@ -113,4 +114,63 @@ BOOST_AUTO_TEST_CASE(an_interrupted_run_is_the_undisturbed_run) {
       BOOST_TEST(computed(folder, parts) == expected, boost::test_tools::per_element());
     }
   }
+}
+
+// Slurm requeues a job with the same command, and slurm/job.sh starts the run again if a node has died.
+BOOST_AUTO_TEST_CASE(options_of_the_first_start_apply_once_per_job) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "train.bin", 600, 1);
+  const auto start = [&](const std::string& save_dir, int updates, const std::string& more, const std::string& environment) {
+    const std::string words =
+        "train.bin --arch gpt2 --vocab-size 256 --decoder-layers 1 --decoder-embed-dim 32 "
+        "--decoder-attention-heads 2 --tokens-per-sample 32 --batch-size 4 --lr 1e-9 --no-report "
+        "--save-dir ";
+    const Outcome outcome =
+        run(folder, mpirun(1, "fsdp-train", split(words + save_dir + " --max-update " + std::to_string(updates) + " " + more),
+                           split("env -u SLURM_JOB_ID -u SLURM_RESTART_COUNT " + environment)));
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return outcome;
+  };
+  const auto losses = [&](const std::string& save_dir) {
+    std::vector<double> all;
+    for (const json& line : metrics(folder / save_dir / "metrics.jsonl", "train")) all.push_back(line["loss"]);
+    return all;
+  };
+  start("s", 4, "", "");
+  const std::string once = "--reset-dataloader --reset-optimizer", again = "--reset-dataloader and --reset-optimizer are not";
+  BOOST_TEST(!start("s", 6, once, "SLURM_JOB_ID=7 SLURM_RESTART_COUNT=1").says(again));  // it was killed before its first save
+  BOOST_TEST(start("s", 7, once, "SLURM_JOB_ID=7 SLURM_RESTART_COUNT=1").says(again));
+  BOOST_TEST(start("s", 8, once, "SLURM_JOB_ID=7 FSDP_STARTS_AGAIN=1").says(again));
+  BOOST_TEST(!start("s", 9, once, "SLURM_JOB_ID=7").says(again));  // another command of the same job
+  BOOST_TEST(!start("s", 10, once, "SLURM_JOB_ID=8").says(again));
+  const auto found = losses("s");
+  const std::vector<std::size_t> batches = {0, 1, 2, 3, 0, 1, 2, 3, 0, 0};
+  BOOST_TEST_REQUIRE(found.size() == batches.size());
+  for (std::size_t u = 0; u < found.size(); ++u) BOOST_TEST(std::abs(found[u] - found[batches[u]]) < 1e-5, u);
+  BOOST_TEST(std::abs(found[0] - found[1]) > 1e-3);
+
+  start("other", 6, "--restore s/step-00000004", "SLURM_JOB_ID=7");
+  BOOST_TEST(start("other", 7, "--restore s/step-00000004", "SLURM_JOB_ID=7 SLURM_RESTART_COUNT=1").says("restored step 6"));
+}
+
+BOOST_AUTO_TEST_CASE(a_decay_that_other_batches_move_is_said) {
+  const auto folder = fresh_folder();
+  write_tokens(folder / "train.bin", 600, 1);
+  fs::create_directories(folder / "s");
+  const auto start = [&](const std::string& batch) {
+    std::ofstream(folder / "s" / "stop") << "";
+    return run(folder, mpirun(1, "fsdp-train",
+                              split("train.bin --arch gpt2 --vocab-size 256 --decoder-layers 1 "
+                                    "--decoder-embed-dim 32 --decoder-attention-heads 2 --tokens-per-sample 32 "
+                                    "--max-epoch 4 --lr-scheduler cosine --lr 1e-2 --save-dir s --batch-size " +
+                                    batch)));
+  };
+  BOOST_TEST(start("4").code == 75);
+  BOOST_TEST(!start("4").says("the decay"));
+  const Outcome moved = start("2");
+  BOOST_TEST(
+      moved.says("the decay of the learning rate ends at update 34 now; as planned before, it ends at update 18 (the rate "
+                 "was 9.70e-03 at update 2 and is "),
+      moved.output);
+  BOOST_TEST(!start("2").says("the decay"));
 }

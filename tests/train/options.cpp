@@ -331,6 +331,24 @@ BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
                      {"--lr-scheduler", "cosine", "--total-num-update", "9", "--max-update", "8"}) == "");
   CHECK_CONTAINS(changed({"--lr-scheduler", "cosine", "--max-epoch", "1"}, {"--lr-scheduler", "cosine", "--max-epoch", "2"}),
                  "--max-epoch (at its end the decay ends) is 2 now and was 1");
+  const auto moved = [](std::vector<const char*> before, std::vector<const char*> now, std::uint64_t end,
+                        std::uint64_t end_now) {
+    for (auto* words : {&before, &now}) words->insert(words->end(), {"--data", "d", "--arch", "gpt2"});
+    const TrainOptions options = parse(now).options;
+    Schedule schedule = options.schedule;
+    if (schedule.total == 0) schedule.total = end_now;
+    return describe_moved_end(to_json(parse(before).options), end, options, schedule, 16);
+  };
+  const std::vector<const char*> passes = {"--lr-scheduler", "cosine", "--lr", "1e-2", "--max-epoch", "2"};
+  BOOST_TEST(moved(passes, passes, 20, 56) ==
+             "the decay of the learning rate ends at update 56 now; as planned before, it ends at update 20 (the rate was "
+             "9.55e-04 at update 16 and is 7.89e-03 at update 17); to keep it, give --total-num-update");
+  BOOST_TEST(moved(passes, passes, 20, 20) == "");
+  BOOST_TEST(moved(passes, passes, 0, 56) == "");  // an older checkpoint
+  CHECK_CONTAINS(moved(passes, {"--lr-scheduler", "cosine", "--lr", "1e-2", "--max-update", "30"}, 20, 0), "update 30 now");
+  CHECK_CONTAINS(moved({"--max-update", "30"}, passes, 0, 56), "it has no end");
+  const std::vector<const char*> fixed = {"--lr", "1e-2", "--max-epoch", "2"};
+  BOOST_TEST(moved(fixed, fixed, 0, 56) == "");
   const std::vector<const char*> scale = {"--max-update", "9", "--fp16", "--fp16-init-scale", "64"};
   BOOST_TEST(changed({"--max-update", "9", "--fp16"}, scale) == "");  // the checkpoint has the scale
   BOOST_TEST(changed({"--max-epoch", "1"}, {"--max-epoch", "2"}) == "");
