@@ -615,8 +615,14 @@ struct FullyShardedDataParallel::Parts {
         fill(batch_at(k));
         if (is_new) {
           const std::string who = format("the function that fills micro-batch {}", k);
-          require_written(tensor(inputs, rows.inputs), rows.tokens ? "tokens()" : "inputs()", who);
-          require_written(tensor(targets, rows.targets), rows.labels ? "labels()" : "targets()", who);
+          if (!clear_unwritten(tensor(inputs, rows.inputs)))
+            throw UserError(format("{} writes nothing to {}; write them", who, rows.tokens ? "tokens()" : "inputs()"));
+          if (rows.labels)
+            require_written(tensor(targets, rows.targets), "labels()", who);
+          else if (labels == Labels::used && !clear_unwritten(tensor(targets, rows.targets))) {
+            has_targets = false;  // a loss need not use them; if it does, they make it NaN
+            std::fill(targets.begin(), targets.end(), std::bit_cast<std::int32_t>(std::nanf("")));
+          }
           if (labels == Labels::used) filled = k + 1;
         }
         if (rows.tokens) require_below(inputs, rows.vocabulary, false, "token");
@@ -707,6 +713,7 @@ struct FullyShardedDataParallel::Parts {
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
   std::vector<std::int32_t> batch;       // for each micro-batch the inputs, then the targets
   std::size_t filled = 0;                // the micro-batches whose memory a function has written once
+  bool has_targets = true;               // false: it has not written their numeric targets
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
@@ -754,9 +761,9 @@ StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const Fil
   if (!result.finite() && (!scaler || !goes_on))
     agree(world, [&] {
       throw RunError(
-          format("update {} has loss {} and gradient norm {} (the update was not applied); lower the learning rate, or look "
+          format("update {} has loss {} and gradient norm {} (the update was not applied{}); lower the learning rate, or look "
                  "for numbers in the data that are not finite",
-                 scalars.update, result.loss, result.gradient_norm));
+                 scalars.update, result.loss, result.gradient_norm, has_targets ? "" : "; no function has written targets()"));
     });
   last_step_s = timer.seconds(), last_tokens = counted.rows;
   if (scaler) progress.loss_scaler = scaler->state();

@@ -12,6 +12,8 @@ namespace fsdp {
 void make_unwritten(const Tensor& result);
 /// Throws UserError if some numbers of a dense tensor are still unwritten. `who` should have written them.
 void require_written(const Tensor& result, const char* name, const std::string& who);
+/// Sets the numbers that are still unwritten to 0. If all are, changes nothing and returns false.
+bool clear_unwritten(const Tensor& result);
 
 /// Runs the pass `function` of a layer or loss; of its inner layer `inner`, unless that is empty. In update 1 on CPUs, throws
 /// UserError if the pass does not write all of `result`, which is dense. It is not checked if it is memory of an operand, too.

@@ -206,6 +206,7 @@ BOOST_AUTO_TEST_CASE(metrics_count_rows_without_weights) {
       options_of(division));
   const auto fill = [&](const Batch& batch) {
     const std::size_t first = first_row(batch, job, division);
+    std::fill(batch.inputs().begin(), batch.inputs().end(), 0.0f);
     for (std::size_t r = 0; r < batch.labels().size(); ++r) batch.labels()[r] = label_of(first + r, 3);
   };
   double labelled = 0;  // rows that have label 1 or count
@@ -232,6 +233,7 @@ BOOST_AUTO_TEST_CASE(wrong_labels_of_one_rank_are_refused_on_all) {
       options_of(divisions().front()));
   const auto with_labels = [&](std::int32_t mine, std::int32_t of_last) {
     return [=, &job](const Batch& batch) {
+      std::fill(batch.inputs().begin(), batch.inputs().end(), 0.0f);
       for (std::int32_t& label : batch.labels()) label = mine;
       if (job.rank() == job.size() - 1) batch.labels().back() = of_last;
     };
