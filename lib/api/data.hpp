@@ -52,7 +52,7 @@ struct TokenDataOptions {
   std::uint64_t max_epoch = 0;      // passes over the data; 0: no end
   std::string break_mode = "none";  // where sequences begin: "none", "complete", "eos"
   std::string mask = {};            // files that say which tokens count in the loss; empty: the data's own masks, or all
-  std::optional<std::uint64_t> eos_token_id = {};  // the token that ends documents, as --eos-token-id
+  std::optional<std::uint64_t> eos_token_id = {};  // the token that ends documents, as in fsdp-train
 };
 
 /// Files of tokens, in any format that fsdp-train reads, cut into sequences of FsdpOptions::sequence_length tokens. A step has
