@@ -155,6 +155,7 @@ class Run {
       }
       case Node::unary: {
         const Value operand = evaluate(*node.parts[0]);
+        if (const double* const real = operand.as<double>(); real && node.name == "-") return -*real;
         return node.name == "not" ? Value(!truth(operand)) : operate(node.name, 0, operand, budget_);
       }
       case Node::binary: {

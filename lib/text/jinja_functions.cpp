@@ -230,10 +230,12 @@ bool has_end(const Call& call, bool (*is)(const std::string&, const std::string&
   });
 }
 
-/// The attribute with this name of each dictionary, as by the filters with `attribute`: "a.b".
-Value at_path(Value value, const Value* path, Budget& budget) {
+/// The attribute with this name of each dictionary, as by the filters with `attribute`: "a.b". `otherwise` stands for what is
+/// undefined.
+Value at_path(Value value, const Value* path, Budget& budget, const Value* otherwise = nullptr) {
   if (!path || path->is_none()) return value;
-  if (!path->text()) return subscript(value, *path, budget);
+  const auto defined = [&](Value found) { return found.is_undefined() && otherwise ? *otherwise : std::move(found); };
+  if (!path->text()) return defined(subscript(value, *path, budget));
   const std::string& text = *path->text();
   budget.work(text.size());
   for (std::size_t at = 0; at <= text.size();) {
@@ -241,7 +243,7 @@ Value at_path(Value value, const Value* path, Budget& budget) {
     const char *const first = text.data() + at, *const last = text.data() + end;
     std::int64_t index = 0;
     const bool is_index = end > at && *first != '-' && std::from_chars(first, last, index).ptr == last;
-    value = subscript(value, is_index ? Value(index) : text_of({first, last}, budget), budget);
+    value = defined(subscript(value, is_index ? Value(index) : text_of({first, last}, budget), budget));
     at = end + 1;
   }
   return value;
@@ -374,10 +376,8 @@ Value mapped(const Call& c) {
   if (!path && (values.empty() || !values[0].text())) throw Problem("'map' needs the name of a filter, or 'attribute'");
   const Arguments rest = rest_of(c.all, 1, c.budget);
   Items all(&c.budget);
-  for (const Value& one : c.elements()) {
-    Value made = path ? at_path(one, path, c.budget) : call_filter(*values[0].text(), one, rest, c.budget);
-    all.add(path && otherwise && made.is_undefined() ? *otherwise : std::move(made));
-  }
+  for (const Value& one : c.elements())
+    all.add(path ? at_path(one, path, c.budget, otherwise) : call_filter(*values[0].text(), one, rest, c.budget));
   return all.done(Shape::once);
 }
 

@@ -29,6 +29,7 @@ struct Owned {
 };
 template <class T>
 std::shared_ptr<const T> owned(T value, Held held) {
+  if (held.budget()) held.budget()->work(Budget::bytes_per_step / 2);
   held.add(sizeof(Owned<T>) + 48);
   const auto all = std::make_shared<const Owned<T>>(Owned<T>{std::move(value), std::move(held)});
   return {all, &all->value};

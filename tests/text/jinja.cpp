@@ -58,8 +58,8 @@ BOOST_AUTO_TEST_CASE(expressions) {
   check(
       {{"{{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }}", "7 9 3 -4 2 3.5"},
        {"{{ 1 ~ 2 * 3 }} {{ 'a' + 'b' ~ 1 }}", "16 ab1"},
-       {"{{ 1.0 }} {{ 1e20 }} {{ 0.1 + 0.2 }} {{ 1e-7 }} {{ 6 / 3 }} {{ 1_000 }}",
-        "1.0 1e+20 0.30000000000000004 1e-07 2.0 1000"},
+       {"{{ 1.0 }} {{ 1e20 }} {{ 0.1 + 0.2 }} {{ 1e-7 }} {{ 6 / 3 }} {{ 1_000 }} {{ -0.0 }}",
+        "1.0 1e+20 0.30000000000000004 1e-07 2.0 1000 -0.0"},
        {"{{ true }} {{ none }} {{ [1, 'a', none] }} {{ {'a': true} }} {{ (1,) }} {{ () }}",
         "True None [1, 'a', None] {'a': True} (1,) ()"},
        {"{{ [\"it's\"] }} {{ ['a\"\\'b'] }} {{ ['\\n\\t\\x00é\\u200b'] }}", "[\"it's\"] ['a\"\\'b'] ['\\n\\t\\x00é\\u200b']"},
@@ -95,6 +95,7 @@ BOOST_AUTO_TEST_CASE(filters_tests_and_methods) {
          {"{{ messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | first }} {{ ['a', '', 'b'] | select | "
           "list }} {{ ['a', 'B'] | map('upper') | list }}",
           "b ['a', 'b'] ['A', 'B']"},
+         {"{{ [{}, {'a': {'b': 1}}] | map(attribute='a.b', default=2) | list }}", "[2, 1]"},
          {"{{ d | tojson }} {{ d | tojson(indent=1) }} {{ 'é<\"' | tojson }} {{ 'é😀' | tojson(ensure_ascii=true) }} {{ {'b': "
           "1, 'a': []} | tojson(sort_keys=true, separators=(',', ':')) }}",
           "{\"z\": 1, \"a\": [1.0, null], \"get\": \"k\"} {\n \"z\": 1,\n \"a\": [\n  1.0,\n  null\n ],\n \"get\": \"k\"\n} "
