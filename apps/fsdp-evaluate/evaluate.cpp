@@ -187,10 +187,13 @@ class LossReport {
       const std::size_t T = options.tokens_per_sample > 0 ? options.tokens_per_sample : default_length(tokens->size());
       samples_.emplace(std::move(tokens), Cut{T, options.break_mode, options.end_of_document, options.document_attention},
                        open_masks(options.mask));
+      EvaluateOptions unused;
+      const OptionTable names = evaluate_option_table(unused);
       if (world.rank() == 0)
         report_counts(
             samples_->counts(), samples_->tokens().name(),
-            [](const std::string& line) { print_to(stderr, "{}\n", wrapped(printable(line))); }, print_warning);
+            [](const std::string& line) { print_text(stderr, wrapped(line) + "\n"); },
+            [&](const std::string& text) { print_warning(names.name_options(text)); });
       if (world.rank() == 0 && !samples_->doubt().empty()) print_warnings({samples_->doubt()});
       batches_.emplace(*samples_, BatchCut{batch_size(), T, 1, world.rank(), world.size()}, vocab_size);
     });

@@ -357,7 +357,8 @@ int tokenize(const TokenizeOptions& options) {
         print_to(stdout, "{}: its dataset loss_mask has 1 for tokens of answers, 0 for others\n", file.path.string());
   if (options.format->has_shards) warn_of_earlier_files(options, done);
   done.train_counts.warnings = chat.warnings();
-  const auto say = [](const std::string& line) { print_to(stdout, "{}\n", wrapped(printable(line))); };
+  const auto say = [](const std::string& line) { print_text(stdout, wrapped(line) + "\n"); };
+  std::fflush(stdout);  // the files come before warnings
   report_counts(done.train_counts, options.out.string(), say, print_warning);
   if (holds_out) report_counts(done.valid_counts, options.valid_out.string(), say, print_warning);
   return exit_code::done;

@@ -88,9 +88,10 @@ DataCounts counts_of_json(const nlohmann::json& object) {
     if (const auto at = object.find(name); at != object.end() && at->is_number_unsigned()) counts.*number = *at;
   for (const auto& [name, text] : texts)
     if (const auto at = object.find(name); at != object.end() && at->is_string()) counts.*text = *at;
-  for (const auto& [role, messages] : object.value("roles", nlohmann::json::object()).items())
+  const nlohmann::json roles = object.value("roles", nlohmann::json()), warnings = object.value("warnings", nlohmann::json());
+  for (const auto& [role, messages] : roles.items())
     if (messages.is_number_unsigned()) counts.add_role(role, messages);
-  for (const nlohmann::json& warning : object.value("warnings", nlohmann::json::array()))
+  for (const nlohmann::json& warning : warnings)
     if (warning.is_string()) counts.warnings.push_back(warning);
   return counts;
 }
@@ -155,11 +156,11 @@ void report_counts(const DataCounts& counts, const std::string& name, const Warn
                  "if they are answers, correct the role",
                  plural(messages, "message"), name, role, roles_of(counts)));
   if (counts.unended_answers > 0)
-    warn(
-        format("{} of {} answers in {} have no target at which generation ends (the first ends by {}), so the model does not "
-               "learn to stop after them; let the chat template end answers by the end token, or name the token that follows "
-               "them as \"eos_token_id\" of generation_config.json",
-               counts.unended_answers, counts.answers, name, counts.unended));
+    warn(format(
+        "{} of {} answers in {} have no target at which generation ends (the first ends by {}), so the model does not "
+        "learn to stop after them; end answers in the chat template (texts of prompts and completions by --append-eos of "
+        "fsdp-tokenize), or name the token that follows them as \"eos_token_id\" of generation_config.json",
+        counts.unended_answers, counts.answers, name, counts.unended));
   const bool all_count = counts.targets + counts.rows + 1 >= counts.tokens;  // documents' first tokens may be no targets
   if (counts.late_targets > 0 && !all_count)
     warn(
