@@ -126,7 +126,7 @@ void TextGenerator::Parts::open(FullyShardedDataParallel& model, const std::stri
       folder = inside.model_folder;
       find_texts(folder, tokenizer);
     });
-    require_same_files(*inside.job.world, [&] { return FileLists{tokenizer_files_in(folder), files_of_tokenizer(tokenizer)}; });
+    require_same_files(*inside.job.world, [&] { return FileLists{tokenizer_files_at(folder), tokenizer_files_at(tokenizer)}; });
   });
 }
 

@@ -54,23 +54,17 @@ nlohmann::json read_note(const fs::path& stem) {
   return has("tokens") && has("bytes") && has("checksum") && note.contains("made_of") ? note : nlohmann::json();
 }
 
-struct Companion {
-  const char *extension, *key;  // `key` is that of its checksum in the note
-};
-/// The files next to the token file: its index and, if the tokens have a mask, the two files of the mask.
-std::span<const Companion> companions(bool masked) {
-  static constexpr Companion all[] = {
-      {".idx", "index_checksum"}, {".mask.bin", "mask_checksum"}, {".mask.idx", "mask_index_checksum"}};
-  return std::span(all).first(masked ? 3 : 1);
-}
+/// The files next to the token file, and the keys of their checksums in the note: its index and, if the tokens have a mask, the
+/// two files of the mask.
+constexpr std::pair<const char*, const char*> companions[] = {
+    {".idx", "index_checksum"}, {".mask.bin", "mask_checksum"}, {".mask.idx", "mask_index_checksum"}};
 
-/// Returns true unless the size of the token file, or a file next to it, is not what was written.
+/// Returns true if the files next to the token file are what was written, and its size is.
 bool is_whole(const fs::path& stem, const nlohmann::json& note) {
-  if (size_of_file(with(stem, ".bin")) != note["bytes"].get<std::uint64_t>()) return false;
-  return std::ranges::all_of(companions(note.contains("mask_checksum")), [&](const Companion& file) {
-    const fs::path path = with(stem, file.extension);  // notes of older releases have fewer checksums
-    return size_of_file(path) && (!note.contains(file.key) || sum_file(path).checksum == note[file.key]);
-  });
+  for (const auto& [extension, key] : companions)  // notes of older releases have fewer checksums
+    if (note.contains(key) && (!size_of_file(with(stem, extension)) || sum_file(with(stem, extension)).checksum != note[key]))
+      return false;
+  return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
 }
 
 FileSum sum_in(const nlohmann::json& note) {
@@ -150,13 +144,11 @@ class TokenMaker {
       std::size_t done = 0;
       sum = sum_file(with(stem, ".bin"), [&](std::size_t bytes) { progress(done += bytes, all); });
     });
-    nlohmann::ordered_json note = {{"made_of", made_of},
-                                   {"tokenizer", reading_.tokenizer},
-                                   {"tokens", tokens},
-                                   {"bytes", sum.bytes},
-                                   {"checksum", sum.checksum},
-                                   {"counts", to_json(made.train_counts)}};
-    for (const Companion& file : companions(chat.has_value())) note[file.key] = sum_file(with(stem, file.extension)).checksum;
+    nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
+                                   {"tokens", tokens},         {"bytes", sum.bytes},
+                                   {"checksum", sum.checksum}, {"counts", to_json(made.train_counts)}};
+    for (const auto& [extension, key] : std::span(companions).first(chat ? 3 : 1))
+      note[key] = sum_file(with(stem, extension)).checksum;
     write_text_file_durably(with(stem, ".json"), seal_json(note));
     require_tokens_of_model(text, stem);
     return format("text: '{}' has {} tokens", text.name, tokens);

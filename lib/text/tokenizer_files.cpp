@@ -64,18 +64,13 @@ std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name) {
   return files;
 }
 
-std::vector<fs::path> tokenizer_files_in(const fs::path& folder) {
-  if (folder.empty()) return {};
-  std::vector<fs::path> files = {folder / "config.json", folder / "additional_chat_templates" / "tool_use.jinja"};
+std::vector<fs::path> tokenizer_files_at(const fs::path& path) {
+  const PathKind kind = path.empty() ? PathKind::missing : kind_of(path);
+  std::vector<fs::path> files = {path};
+  const fs::path folder = kind == PathKind::folder ? path : path.parent_path();
+  if (kind == PathKind::missing || (kind == PathKind::file && !is_tokenizer_file(path.filename()))) return files;
   for (const char* const name : file_names) files.push_back(folder / name);
-  return files;
-}
-
-std::vector<fs::path> files_of_tokenizer(const std::string& name) {
-  const fs::path file = name.empty() ? fs::path() : find_tokenizer(name);
-  if (file.empty()) return {};
-  std::vector<fs::path> files = tokenizer_files_in(folder_of_tokenizer(name));
-  files.push_back(file);
+  files.insert(files.end(), {folder / "additional_chat_templates" / "tool_use.jinja", folder / "config.json"});
   return files;
 }
 

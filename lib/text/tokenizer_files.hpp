@@ -24,10 +24,9 @@ std::vector<TokenizerFile> read_tokenizer_files(const std::filesystem::path& fol
 /// tokenizer.json or tokenizer.model, without the files next to it. "bytes" has no files. The returned
 /// tokenizer_config.json names the tokenizer_class, because config.json, which may define it, is not copied. Throws UserError.
 std::vector<TokenizerFile> read_files_of_tokenizer(const std::string& name);
-/// The files of a folder, of which some may be missing, that are read to tokenize texts and conversations and to end texts.
-std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::path& folder);
-/// The files that are read if open_tokenizer(name) is called; none if `name` is empty or "bytes". Throws UserError.
-std::vector<std::filesystem::path> files_of_tokenizer(const std::string& name);
+/// The files that are read to tokenize texts and conversations and to end texts with the folder or tokenizer file `path`. Some
+/// may be missing, and `path` may be empty.
+std::vector<std::filesystem::path> tokenizer_files_at(const std::filesystem::path& path);
 /// Returns the checksums of the tokenizer's files that determine the tokens of a text, or "bytes" if `name` is "bytes". Throws
 /// UserError.
 std::string sum_of_tokenizer(const std::string& name);

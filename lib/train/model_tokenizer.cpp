@@ -32,8 +32,8 @@ std::filesystem::path folder_beside(const TensorSource& source, const std::files
 
 FileLists files_of_model(const TensorSource& source, const std::filesystem::path& path, const std::string& name,
                          const FileLists& more) {
-  FileLists all = {source.files(), tokenizer_files_in(folder_beside(source, path)),
-                   tokenizer_files_in(folder_of_origin(source)), files_of_tokenizer(name)};
+  FileLists all = {source.files(), tokenizer_files_at(folder_beside(source, path)),
+                   tokenizer_files_at(folder_of_origin(source)), tokenizer_files_at(name)};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }

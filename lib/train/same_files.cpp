@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "base/format.hpp"
@@ -23,9 +24,10 @@ struct Files {
   std::vector<std::size_t> sizes, identities;
 
   explicit Files(const FileLists& lists) {
+    std::set<std::filesystem::path> known;
     for (const auto& list : lists)
       for (const std::filesystem::path& path : list) {
-        if (kind_of(path) != PathKind::file) continue;
+        if (kind_of(path) != PathKind::file || !known.insert(path).second) continue;
         const InputFile file(path);
         paths.push_back(path), sizes.push_back(file.size()), identities.push_back(file.identity());
         lines += format("{} ({} bytes)\n", path.filename().string(), file.size());
@@ -59,12 +61,11 @@ void require_same_files(Group& world, const std::function<FileLists()>& lists, b
   require_same(world, files.lines, [&](const std::string& first) {
     const auto same = static_cast<std::size_t>(std::ranges::mismatch(files.lines, first).in1 - files.lines.begin());
     const std::size_t begin = same == 0 ? 0 : first.rfind('\n', same - 1) + 1;  // of the lines that differ
-    const auto line_of = [&](const std::string& lines) {
-      return begin == lines.size() ? "missing" : lines.substr(begin, lines.find('\n', begin) - begin);
-    };
-    throw UserError(format("file {} of those that are read is {} on {}, and {} on {} {}",
-                           std::ranges::count(first.substr(0, begin), '\n') + 1, line_of(files.lines), here, line_of(first),
-                           there, advice));
+    const auto i = static_cast<std::size_t>(std::ranges::count(first.substr(0, begin), '\n'));
+    throw UserError(
+        format("file {} of those that are read is {} on {}, and {} on {} {}", i + 1,
+               i < files.paths.size() ? format("{} ({} bytes)", files.paths[i].string(), files.sizes[i]) : "missing", here,
+               begin < first.size() ? first.substr(begin, first.find('\n', begin) - begin) : "missing", there, advice));
   });
   if (only_sizes) return;
 
