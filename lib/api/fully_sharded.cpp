@@ -905,7 +905,7 @@ void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) 
   });
   if (adapted && !base) load_full(agree(world, [&] { return base_of(*checkpoint); }), checkpoint.get());
   std::map<std::string, bool> frozen = checkpoint->header().progress.frozen;
-  frozen.merge(progress.frozen);
+  frozen.insert(progress.frozen.begin(), progress.frozen.end());
   freeze_as(frozen);
   UserData user_data;
   agree(world, [&] {
