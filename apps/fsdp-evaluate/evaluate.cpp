@@ -192,7 +192,9 @@ class LossReport {
       if (world.rank() == 0)
         report_counts(
             samples_->counts(), samples_->tokens().name(),
-            [](const std::string& line) { print_text(stderr, wrapped(line) + "\n"); },
+            [&](const std::string& line) {  // with --json, the result has the counts
+              if (!options.json) print_text(stderr, wrapped(line) + "\n");
+            },
             [&](const std::string& text) { print_warning(names.name_options(text)); });
       if (world.rank() == 0 && !samples_->doubt().empty()) print_warnings({samples_->doubt()});
       batches_.emplace(*samples_, BatchCut{batch_size(), T, 1, world.rank(), world.size()}, vocab_size);
@@ -227,7 +229,8 @@ class LossReport {
                              {"tokens", batches_->targets()},
                              {"seconds", seconds},
                              {"model", source_.description()},
-                             {"precision", name_of(options_.precision)}};
+                             {"precision", name_of(options_.precision)},
+                             {"data", to_json(samples_->counts())}};
       if (bits_per_byte) json["bits_per_byte"] = *bits_per_byte;
       return json_text(json) + "\n";
     }
