@@ -957,6 +957,7 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
 
 /// Freezes those parameters whose value is true, and unfreezes those whose value is false.
 void FullyShardedDataParallel::Parts::freeze_as(const std::map<std::string, bool>& frozen) {
+  if (frozen.empty()) return;
   const std::vector<bool> trained = sharded->layout().trained();
   ShardingOptions after = sharding;
   after.patterns.frozen = trained;

@@ -13,7 +13,7 @@ namespace fsdp {
 /// y = x W^T + b. W is the parameter weight[out, in], b is bias[out]. The initial W is normal with `standard_deviation`, or
 /// with 1/sqrt(in) if `standard_deviation` is 0. The initial b is 0.
 LayerPtr linear(std::size_t in, std::size_t out, bool bias = true, float standard_deviation = 0);
-/// Element by element: max(x, 0); GELU with one of two formulas; x sigmoid(x); tanh(x); 1 / (1 + exp(-x)).
+/// Element by element: max(x, 0); GELU with one of two formulas; x sigmoid(x); tanh(x).
 LayerPtr relu(std::size_t width);
 LayerPtr gelu(std::size_t width, ops::Gelu formula = ops::Gelu::tanh);
 LayerPtr silu(std::size_t width);
@@ -22,6 +22,7 @@ template <std::integral Width>  // so that a program that is `using namespace fs
 LayerPtr tanh(Width width) {
   return tanh(static_cast<std::size_t>(width));
 }
+/// Element by element: 1 / (1 + exp(-x)).
 LayerPtr sigmoid(std::size_t width);
 /// y = silu(gate) * up (Shazeer 2020). The first `width` of the 2 width inputs of a row are the gate, the others are up.
 LayerPtr swiglu(std::size_t width);

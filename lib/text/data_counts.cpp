@@ -156,11 +156,11 @@ void report_counts(const DataCounts& counts, const std::string& name, const Warn
                  "if they are answers, correct the role",
                  plural(messages, "message"), name, role, roles_of(counts)));
   if (counts.unended_answers > 0)
-    warn(format(
-        "{} of {} answers in {} have no target at which generation ends (the first ends by {}), so the model does not "
-        "learn to stop after them; end answers in the chat template (texts of prompts and completions by --append-eos of "
-        "fsdp-tokenize), or name the token that follows them as \"eos_token_id\" of generation_config.json",
-        counts.unended_answers, counts.answers, name, counts.unended));
+    warn(
+        format("{} of {} answers in {} have no target at which generation ends (the first ends by {}), so the model does not "
+               "learn to stop after them; end answers in the chat template, or tokenize texts of prompts and completions with "
+               "an end token, or name the token that follows them as \"eos_token_id\" of generation_config.json",
+               counts.unended_answers, counts.answers, name, counts.unended));
   const bool all_count = counts.targets + counts.rows + 1 >= counts.tokens;  // documents' first tokens may be no targets
   if (counts.late_targets > 0 && !all_count)
     warn(

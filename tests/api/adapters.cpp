@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(they_are_exchanged_with_peft) {
     BOOST_TEST(second.evaluate(batch) != of_average);
   }
   // Without adapters, the model of a checkpoint has them in its weights. It may be the base model of others.
-  FullyShardedDataParallel plain(job, adapted(), options_of()),
+  FullyShardedDataParallel plain(job, adapted("nf4"), options_of()),
       merged(job, TransformerDescription::from_config(base), options_of()),
       more(job, TransformerDescription::from_config(base).lora({.rank = 2}), options_of());
   plain.load_full(base);

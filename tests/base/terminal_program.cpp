@@ -4,5 +4,6 @@
 
 int main() {
   const fsdp::Terminal terminal(stderr);
-  fsdp::print_to(stderr, "draws {}, width {}\n{}\n", terminal.draws(), terminal.width(), fsdp::warning_line("of this"));
+  fsdp::print_to(stderr, "draws {}, width {}\n", terminal.draws(), terminal.width());
+  fsdp::print_warning("of this");
 }

@@ -103,6 +103,8 @@ BOOST_AUTO_TEST_CASE(a_launcher_that_mpi_does_not_know_is_seen_before_mpi_starts
 BOOST_AUTO_TEST_CASE(all_ranks_run_the_same_version) {
   const std::vector<std::string> hosts = {"a", "a", "b"};
   BOOST_CHECK_NO_THROW(require_one_program(hosts, {"0.1.0 (x)", "0.1.0 (x)", "0.1.0 (x)"}));
-  CHECK_CONTAINS(message_of([&] { require_one_program(hosts, {"0.1.0 (x)", "0.1.0 (x)", "0.1.0 (y)"}); }),
+  CHECK_CONTAINS(message_of([&] {
+                   require_one_program(hosts, {"0.1.0 (x)", "0.1.0 (x)", "0.1.0 (y)"});
+                 }),
                  "rank 2 on b runs fsdp 0.1.0 (y), and rank 0 on a runs fsdp 0.1.0 (x)");
 }

@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(training_reads_conversations_itself) {
     if (entry.path().string().ends_with(".mask.idx")) fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
   const Outcome mended = run(folder, mpirun(1, "fsdp-train", options("one", "--batch-size 6 --max-update 5", chat)));
   must(mended);
-  BOOST_TEST(mended.times_said("anew, because that file is damaged") == 1u, mended.output);
+  BOOST_TEST(mended.times_said("because that file is damaged") == 1u, mended.output);
   BOOST_TEST(!mended.says("read from the start"), mended.output);
 
   // The same for evaluation. Another template makes the tokens anew.
@@ -277,7 +277,8 @@ BOOST_AUTO_TEST_CASE(the_data_are_counted) {
   const Outcome resumed = train("rows.jsonl --skip-invalid --valid good.jsonl --max-update 2", "saves");
   must(resumed);
   for (const Outcome* outcome : {&dry, &first, &resumed}) {
-    CHECK_CONTAINS(outcome->output, "data: 'rows.jsonl': 3 conversations, 2 more left out, 3 answers, 1 of them empty");
+    CHECK_CONTAINS(outcome->output, "data: 'rows.jsonl': 3 conversations, 2 more left out, 3 answers,");
+    CHECK_CONTAINS(outcome->output, "1 of them empty (only the token that ends it is learned)");
     CHECK_CONTAINS(outcome->output,
                    "data: 'rows.jsonl' begins: <|im_start|>user\\nabc<|im_end|>\\n<|im_start|>assistant\\n[[God "
                    "knows.<|im_end|>]]\\n");
@@ -347,7 +348,8 @@ BOOST_AUTO_TEST_CASE(the_end_of_an_answer_is_learned_or_a_warning_shows_it) {
                         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
                         "{% if add_generation_prompt %}assistant: {% endif %}",
                     last_only =
-                        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if loop.last %}<|im_end|>{% else %} "
+                        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if loop.last and m.role == 'assistant' "
+                        "%}<|im_end|>{% else %} "
                         "{% endif %}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
   BOOST_TEST(ends(next_role, " --append-eos", 1) == 1u);
   BOOST_TEST(ends(generation, "", 0) == 2u);

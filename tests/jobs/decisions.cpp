@@ -98,7 +98,7 @@ void prepare(Starts& starts) {
   starts.prepare("fsdp-tokenize", "v.txt --out v.bin");
   starts.prepare("fsdp-tokenize", "a.txt --train-bpe 300 --tokenizer tok/tokenizer.json --out wide.bin");
   starts.prepare("fsdp-tokenize", "v.txt --train-bpe 300 --tokenizer other/tokenizer.json --out other.bin");
-  write_file(starts / "tok/tokenizer_config.json", R"({"eos_token": "9"})");
+  write_file(starts / "tok/tokenizer_config.json", R"({"eos_token": "5"})");
   write_file(starts / "tok/chat_template.jinja",
              "{% for m in messages %}{{ m.role + ':' + m.content + ';' }}{% endfor %}"
              "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
@@ -160,7 +160,8 @@ void over_starts(Starts& starts) {
   file.seekp(6000);
   file.put('x');
   file.close();
-  resume("the checkpoint's files", "a.txt" + model, failed, "is damaged");
+  resume("the checkpoint's files", "a.txt --valid v.txt" + model + judged, goes_on,
+         "step-00000002/rank-00000-of-00001.h5 is damaged");
   starts.is_checked("parameters that a program froze (`freeze()`)");  // by api.freezing
 }
 
@@ -187,14 +188,15 @@ void among_files(Starts& starts) {
   write_file(starts / "none.jsonl", "{\"messages\": [" + user + "]}\n");
   starts.check("conversations and their targets", "fsdp-tokenize", "none.jsonl" + tokenize, refused,
                "line 1 of 'none.jsonl' has no target");
-  write_file(starts / "chat.jsonl", "{\"messages\": [" + user + R"(, {"role": "assistant", "content": "49"}]})" + "\n");
+  const std::string turn = user + R"(, {"role": "assistant", "content": "49"})";
+  write_file(starts / "chat.jsonl", "{\"messages\": [" + turn + ", " + turn + "]}\n");
   starts.check("the end of an answer and the tokens that end generation", "fsdp-tokenize", "chat.jsonl" + tokenize, goes_on,
-               "1 of 1 answers in chat.h5 have no target at which generation ends");
+               "1 of 2 answers in chat.h5 have no target at which generation ends");
   starts.check("conversations and `--tokens-per-sample`", "fsdp-train",
                "chat.h5 --vocab-size 400 --document-attention --break-mode complete --tokens-per-sample 8 --batch-size 1 "
                "--max-update 1 --no-save --save-dir new --no-report" +
                    model,
-               goes_on, "2 of 2 targets are predicted without the beginning of their document");
+               goes_on, "targets are predicted without the beginning of their document");
 
   evaluate("an adapter and the type of its base", "base a.bin --adapter peft --base-dtype int8", goes_on,
            "were trained over a base model in nf4, but are used over one in int8");

@@ -354,7 +354,8 @@ BOOST_AUTO_TEST_CASE(keys_of_conversations_are_used_or_named) {
   };
   for (const char* const key : {"functions", "system", "images"})
     CHECK_CONTAINS(complaint(format("\"{}\":\"x\"", key)), format("it has \"{}\", which is not read here", key));
-  CHECK_CONTAINS(complaint(R"("conversations":[{"from":"human","value":"a"}])"), "as in ShareGPT");
+  CHECK_CONTAINS(complaint(R"("conversations":[{"from":"human","value":"a"}])"),
+                 "it has \"conversations\", which is not read here");
   CHECK_CONTAINS(complaint(R"("completion":"a")"), "both \"messages\" and \"completion\"");
   CHECK_CONTAINS(complaint(R"("weight":0)"), "its \"weight\" or \"train\" excludes it from training");
   BOOST_TEST(complaint(R"("weight":1,"id":7,"functions":[],"system":"","images":null)") == "");
