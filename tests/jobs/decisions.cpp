@@ -100,7 +100,7 @@ void prepare(Starts& starts) {
   starts.prepare("fsdp-tokenize", "v.txt --train-bpe 300 --tokenizer other/tokenizer.json --out other.bin");
   write_file(starts / "tok/tokenizer_config.json", R"({"eos_token": "5"})");
   write_file(starts / "tok/chat_template.jinja",
-             "{% for m in messages %}{{ m.role + ':' + m.content + ';' }}{% endfor %}"
+             "{% for m in messages %}{{ m.role + ':' + m.content + ' ' }}{% endfor %}"
              "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
   starts.prepare("fsdp-train", "a.txt --valid v.txt" + model + batch +
                                    " --keep-best loss --validate-interval-updates 1 --max-update 2 --save-dir saves");
@@ -191,7 +191,7 @@ void among_files(Starts& starts) {
   const std::string turn = user + R"(, {"role": "assistant", "content": "49"})";
   write_file(starts / "chat.jsonl", "{\"messages\": [" + turn + ", " + turn + "]}\n");
   starts.check("the end of an answer and the tokens that end generation", "fsdp-tokenize", "chat.jsonl" + tokenize, goes_on,
-               "1 of 2 answers in chat.h5 have no target at which generation ends");
+               " of 2 answers in chat.h5 have no target at which generation ends");
   starts.check("conversations and `--tokens-per-sample`", "fsdp-train",
                "chat.h5 --vocab-size 400 --document-attention --break-mode complete --tokens-per-sample 8 --batch-size 1 "
                "--max-update 1 --no-save --save-dir new --no-report" +
