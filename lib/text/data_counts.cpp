@@ -139,8 +139,9 @@ void report_counts(const DataCounts& counts, const std::string& name, const Warn
     parts.push_back(format("{} padding", share_of(counts.padding, counts.positions)));
   }
   if (counts.cut_rows > 0) parts.push_back(plural(counts.cut_rows, "row is cut", "rows are cut"));
-  say(format("data: {}: {}", name, fmt::join(parts, ", ")));
-  if (!counts.first_row.empty()) say(format("data: {} begins: {}", name, counts.first_row));
+  const std::string shown = excerpt(name, 80);
+  say(format("data: {}: {}", shown, fmt::join(parts, ", ")));
+  if (!counts.first_row.empty()) say(format("data: {} begins: {}", shown, counts.first_row));
 
   for (const std::string& warning : counts.warnings) warn(warning);
   if (counts.skipped > 0)
