@@ -61,7 +61,7 @@ void expect_complete(const std::vector<std::string>& lines, const std::string& t
   BOOST_TEST(with("warnings of this run:") == 1, text);
   BOOST_TEST(with("  '") == 1, text);
   for (const std::string& line : lines)
-    if (!line.starts_with("warning: ")) BOOST_TEST(line.size() < 120, line);
+    if (!line.starts_with("warning: ") && !line.starts_with("  xxx")) BOOST_TEST(line.size() < 120, line);  // a word is whole
 }
 
 }  // namespace

@@ -149,7 +149,9 @@ BOOST_AUTO_TEST_CASE(a_resumed_run_appends_below_a_line_that_was_cut_off) {
   const TemporaryFolder folder;
   write_file(folder / "m.jsonl", "{\"type\":\"start\"}\n{\"type\":\"tra");
   const Printed out(folder / "err");
-  Metrics(folder / "m.jsonl", 1, true, out.file).stop(1, "x");
+  Metrics metrics(folder / "m.jsonl", 1, true, out.file);
+  metrics.take_file();
+  metrics.stop(1, "x");
   const std::string text = read_file(folder / "m.jsonl");
   BOOST_TEST(text.starts_with("{\"type\":\"start\"}\n{\"type\":\"tra\n{"));
   BOOST_TEST(text.ends_with("}\n"));
