@@ -359,7 +359,7 @@ inline std::string difference(const Job& job, const Outcome& a, const Outcome& b
   const Optimizer* const kind = job.sharding.optimizer.kind;
   const bool noisy = kind == &lion_optimizer() || kind == &muon_optimizer();
   const DType computed = job.sharding.types.parameter;
-  const float flips = computed == DType::bf16 || (noisy && job.updates > 1) ? 0.01f : computed == DType::f16 ? 0.002f : 0;
+  const float flips = computed == DType::bf16 || (noisy && job.updates > 1) ? 0.02f : computed == DType::f16 ? 0.002f : 0;
   const double loss_bound = (rounding == 0 ? 2e-5 : 1e-3) + 0.1 * flips, norm_bound = 2e-4 + rounding + 0.2 * flips;
   float largest_of_all = 0;
   for (const auto& gradient : b.gradients)
