@@ -381,7 +381,7 @@ inline std::string difference(const Job& job, const Outcome& a, const Outcome& b
       for (const float g : b.gradients[p]) largest = std::max(largest, std::abs(g));
       for (std::size_t i = 0; i < a.gradients[p].size(); ++i)
         if (!(std::abs(a.gradients[p][i] - b.gradients[p][i]) <=
-              (2e-3f + rounding + flips) * largest + 0.1f * rounding * largest_of_all + 2e-5f))
+              (2e-3f + rounding + flips) * largest + 0.1f * rounding * largest_of_all + (flips > 0 ? 1e-4f : 2e-5f)))
           return format("gradient {}[{}]: {} and {}, of up to {}", parameters[p].name, i, a.gradients[p][i], b.gradients[p][i],
                         largest);
       // A wrong optimizer moves a whole tensor to other values.
