@@ -28,6 +28,7 @@
 #include "train/mean_loss.hpp"
 #include "train/model_tokenizer.hpp"
 #include "train/program.hpp"
+#include "train/train_data.hpp"
 
 namespace fsdp {
 
@@ -174,10 +175,8 @@ class LossReport {
     const std::size_t vocab_size = source.config().vocab_size;
     const NodeTexts texts(options, source, world, node);
     std::unique_ptr<Tokens> tokens;
-    agree(world, [&] {
-      tokens = open_tokens(options.data, Split::valid, texts.folder());
-      check_vocabulary(*tokens, vocab_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
-    });
+    agree(world, [&] { tokens = open_tokens(options.data, Split::valid, texts.folder()); });
+    check_tokens(world, *tokens, vocab_size);
     if (const auto doubt = doubt_type(*tokens, vocab_size); doubt && world.rank() == 0) print_warnings({*doubt});
     if (const std::string unread = tokens->unread(); !unread.empty() && world.rank() == 0) print_warnings({unread});
     agree(world, [&] {

@@ -45,10 +45,15 @@ std::string share_of(std::uint64_t part, std::uint64_t all) {
   return format("{:.3g} %", 100 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(all, 1)));
 }
 
+/// What a row is. If all rows were left out, only their roles show that they are conversations.
+const char* row_word(const DataCounts& counts) {
+  const bool only_chats = counts.conversations == counts.rows && (counts.rows > 0 || !counts.roles.empty());
+  return only_chats ? "conversation" : "document";
+}
+
 /// "2 of 3 conversations": `part` of the rows, the skipped ones counted as well.
 std::string rows_of(const DataCounts& counts, std::uint64_t part) {
-  const bool only_chats = counts.conversations == counts.rows && !counts.roles.empty();
-  return format("{} of {}", part, plural(counts.rows + counts.skipped, only_chats ? "conversation" : "document"));
+  return format("{} of {}", part, plural(counts.rows + counts.skipped, row_word(counts)));
 }
 
 }  // namespace
@@ -123,8 +128,7 @@ std::string why_no_target(const DataCounts& row) {
 
 void report_counts(const DataCounts& counts, const std::string& name, const Warn& say, const Warn& warn) {
   std::vector<std::string> parts;
-  if (counts.rows > 0 || counts.skipped > 0)
-    parts.push_back(plural(counts.rows, counts.conversations == counts.rows ? "conversation" : "document"));
+  if (counts.rows > 0 || counts.skipped > 0) parts.push_back(plural(counts.rows, row_word(counts)));
   if (counts.skipped > 0) parts.push_back(format("{} more left out", counts.skipped));
   if (counts.answers > 0) parts.push_back(plural(counts.answers, "answer"));
   if (counts.empty_answers > 0)
@@ -168,7 +172,7 @@ void report_counts(const DataCounts& counts, const std::string& name, const Warn
         format("{} in {} {} longer than a sequence, or cut by its end: {} of {} targets are predicted without the beginning of "
                "their {}; give a larger `sequence length`, and `break mode` complete",
                rows_of(counts, counts.cut_rows), name, counts.cut_rows == 1 ? "is" : "are", counts.late_targets, counts.targets,
-               counts.conversations > 0 ? "conversation" : "document"));
+               row_word(counts)));
 }
 
 }  // namespace fsdp

@@ -185,6 +185,7 @@ void report_data(const RunContext& run, const Samples& samples) {
   report_counts(
       samples.counts(), samples.tokens().name(), [&](const std::string& line) { run.log.say(wrapped(printable(line))); },
       [&](const std::string& warning) { run.log.warn(warning); });
+  if (!samples.doubt().empty()) run.log.warn(samples.doubt());
 }
 
 /// Warns of suspicious data. Each rank checks its own part of the data. Collective.
@@ -202,7 +203,6 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
   for (const Ingredient& each : ingredients) {
     report_data(run, each.samples);
     warn_of_type(each.samples.tokens());
-    if (!each.samples.doubt().empty()) run.log.warn(each.samples.doubt());
     if (each.samples.documents() == 1)
       run.log.warn(format(
           "{} is one document, so {} changes little (a file of plain text is one document; fsdp-tokenize --append-eos ends "
@@ -217,7 +217,6 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
                "some of its tokens are to count, give its mask and those files with --mask",
                whole->samples.tokens().name()));
   if (data.valid) report_data(run, data.valid->samples), warn_of_type(data.valid->samples.tokens());
-  if (data.valid && !data.valid->samples.doubt().empty()) run.log.warn(data.valid->samples.doubt());
   agree(run.world, [&] {
     if (run.world.rank() == 0) warn_of_files(run, same_tokens);
   });

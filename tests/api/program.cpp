@@ -72,6 +72,16 @@ int main(int argc, char** argv) {
   fsdp::JobOptions options;
   options.timeout_s = 100;
   if (argc > 2) options.comm = argv[2];
+  /// Runs `body` with a model, and collectives that wait for 2 seconds.
+  const auto with_short_timeout = [&](const auto& body) {
+    options.timeout_s = 2;
+    const auto run_body = [&](fsdp::Job& job) {
+      fsdp::FullyShardedDataParallel sharded(job, small_model(), {.batch_size = 2});
+      body(job, sharded);
+      return 0;
+    };
+    return fsdp::run(argc, argv, run_body, options);
+  };
   const std::map<std::string, std::function<int()>> mistakes = {
       {"none",
        [&] {
@@ -121,28 +131,16 @@ int main(int argc, char** argv) {
        }},
       {"no_step",
        [&] {
-         options.timeout_s = 2;
-         return fsdp::run(
-             argc, argv,
-             [](fsdp::Job& job) {
-               fsdp::FullyShardedDataParallel sharded(job, small_model(), {.batch_size = 2});
-               if (job.rank() == 1) sleep(60);
-               sharded.step(1e-2, fill);
-               return 0;
-             },
-             options);
+         return with_short_timeout([](fsdp::Job& job, fsdp::FullyShardedDataParallel& sharded) {
+           if (job.rank() == 1) sleep(60);
+           sharded.step(1e-2, fill);
+         });
        }},
       {"slow_fill",
        [&] {
-         options.timeout_s = 2;
-         return fsdp::run(
-             argc, argv,
-             [](fsdp::Job& job) {
-               fsdp::FullyShardedDataParallel sharded(job, small_model(), {.batch_size = 2});
-               sharded.step(1e-2, [&](const fsdp::Batch& batch) { fill(batch), sleep(job.rank() == 1 ? 60 : 0); });
-               return 0;
-             },
-             options);
+         return with_short_timeout([](fsdp::Job& job, fsdp::FullyShardedDataParallel& sharded) {
+           sharded.step(1e-2, [&](const fsdp::Batch& batch) { fill(batch), sleep(job.rank() == 1 ? 60 : 0); });
+         });
        }},
       {"unfinished_save",
        [&] {
