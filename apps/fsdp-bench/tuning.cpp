@@ -19,7 +19,7 @@
 #include "fsdp-bench/support.hpp"
 #include "fsdp/placement.hpp"
 #include "kernels/threads.hpp"
-#include "train/memory.hpp"
+#include "engine/memory.hpp"
 
 namespace fsdp {
 
@@ -87,7 +87,7 @@ std::size_t memory_of(const BenchOptions& options, const ShardingOptions& shardi
   train.sharding = sharding;
   train.comm = options.comm;
   train.save.interval_updates = 1;
-  return memory_account(train, sharded, world, node).total();
+  return memory_account(train, sharded, world, node, {}).total();
 }
 
 /// Returns the median time of options.steps updates, after one that is not counted.

@@ -25,7 +25,7 @@
 #include "fsdp/sharded_model.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
-#include "train/mean_loss.hpp"
+#include "engine/mean_loss.hpp"
 #include "train/model_tokenizer.hpp"
 #include "train/program.hpp"
 #include "train/train_data.hpp"

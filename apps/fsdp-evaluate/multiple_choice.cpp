@@ -6,7 +6,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/agree.hpp"
-#include "train/mean_loss.hpp"
+#include "engine/mean_loss.hpp"
 
 namespace fsdp {
 

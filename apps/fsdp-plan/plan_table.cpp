@@ -42,8 +42,7 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
                          const TrainOptions& train, const GpuFigures* gpu, std::vector<std::string>* warnings) {
   const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
   PlanVariant variant;
-  variant.memory = memory_account(train, model, planned, mesh, cluster);
-  variant.memory.trace = 0;  // its size depends on the number of operations, of which this plan has fewer than the run
+  variant.memory = memory_account(train, model, planned, mesh, cluster, {.snapshot = train.save.meanwhile()});
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
   if (gpu) variant.step = predict_update(model, options, mesh, cluster, *gpu);

@@ -14,7 +14,7 @@
 #include "fsdp/plan.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "fsdp/traffic.hpp"
-#include "train/memory.hpp"
+#include "engine/memory.hpp"
 #include "train/options.hpp"
 #include "train/prediction.hpp"
 

@@ -13,6 +13,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/plain_attention.hpp"
 #include "kernels/threads.hpp"
+#include "nn/attention.hpp"
 
 namespace fsdp {
 
@@ -131,8 +132,7 @@ class Attention final : public Layer {
     rotate(pass, qkv, false);
     with_element(pass.type, [&]<class E>() {
       if (fuses<E>(pass, {qkv, attended}))
-        kernels::attention_forward(*pass.stream, at<E>(attended), pass.stats.floats(), at<E>(qkv), at<E>(qkv) + H * D,
-                                   at<E>(qkv) + (H + K) * D, shape(pass), memory(pass));
+        CausalAttention{shape(pass)}.forward(*pass.stream, at<E>(qkv), at<E>(attended), pass.stats.floats(), memory(pass));
       else
         plain_forward<E>(pass, at<E>(attended), at<E>(qkv));
     });
@@ -148,12 +148,11 @@ class Attention final : public Layer {
     if (out_bias_) add_bias_gradient(pass, pass.dy, pass.gradient(out + 1));
     ops::matmul(pass, pass.dy, Transpose::no, pass.parameter(out), backward_transpose(stored_), d_attended);
     with_element(pass.type, [&]<class E>() {
-      E *const d = at<E>(d_qkv), *const q = at<E>(qkv);
       if (fuses<E>(pass, {qkv, attended, d_qkv, d_attended}))
-        kernels::attention_backward(*pass.stream, d, d + H * D, d + (H + K) * D, at<E>(d_attended), at<E>(attended),
-                                    pass.stats.floats(), q, q + H * D, q + (H + K) * D, shape(pass), memory(pass));
+        CausalAttention{shape(pass)}.backward(*pass.stream, at<E>(d_qkv), at<E>(d_attended), at<E>(qkv), at<E>(attended),
+                                              pass.stats.floats(), memory(pass));
       else
-        plain_backward<E>(pass, d, at<E>(d_attended), q);
+        plain_backward<E>(pass, at<E>(d_qkv), at<E>(d_attended), at<E>(qkv));
     });
     rotate(pass, d_qkv, true);
     for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -214,9 +213,8 @@ class Attention final : public Layer {
     if (o_.rope_theta == 0) return;
     auto* const table = static_cast<float*>(work(pass));
     kernels::rotary_table(*pass.stream, table, pass.T, frequencies_, pass.type);
-    with_element(pass.type, [&]<class E>() {
-      kernels::rope(*pass.stream, at<E>(qkv), pass.B, pass.T, H + K, D, D, qkv.stride, table, D, inverse);
-    });
+    const CausalAttention attention = {shape(pass), table, D, D};
+    with_element(pass.type, [&]<class E>() { attention.rotate(*pass.stream, at<E>(qkv), inverse); });
   }
 
   /// Some queries of a sequence and head, and the memory for their scores.

@@ -13,7 +13,7 @@
 #include "data/permutation.hpp"
 #include "data/position.hpp"
 #include "files/json.hpp"
-#include "train/same_files.hpp"
+#include "engine/same_files.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {

@@ -32,17 +32,17 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/scratch_folder.hpp"
-#include "fsdp/host_states.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "nn/patterns.hpp"
 #include "nn/transformer.hpp"
-#include "optim/loss_scaler.hpp"
-#include "optim/spike_filter.hpp"
-#include "train/mean_loss.hpp"
-#include "train/memory.hpp"
+#include "engine/engine.hpp"
+#include "engine/find_step.hpp"
+#include "engine/fit.hpp"
+#include "engine/mean_loss.hpp"
+#include "engine/memory.hpp"
 #include "train/options.hpp"
 #include "train/origin.hpp"
-#include "train/same_files.hpp"
+#include "engine/same_files.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -194,16 +194,9 @@ void require_transformer(const Model& model, const TrainOptions& o) {
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
 std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
 
-/// The size of the copy from which a rank saves in the background; 0 without FsdpOptions::background_saves.
-std::size_t snapshot_of(bool saves_in_background, const Plan& plan, const Layout& layout, const ShardingOptions& sharding,
-                        int rank, int ranks) {
-  return saves_in_background ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, ranks, !plan.averages.empty()) : 0;
-}
-
-/// Adds to `account` the memory into which the program writes batches, and `snapshot`.
-MemoryUse memory_of(MemoryAccount account, const RowSizes& rows, const ShardingOptions& sharding, std::size_t snapshot) {
+/// Adds to `account` the memory into which the program writes batches.
+MemoryUse memory_of(MemoryAccount account, const RowSizes& rows, const ShardingOptions& sharding) {
   account.batch += sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
-  account.snapshot = snapshot;
   MemoryUse use;
   const auto add = [&](std::string_view name, std::size_t bytes, bool on_host = false) {
     if (bytes > 0)
@@ -371,8 +364,9 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
                  options.sharding_strategy));
     const MeshShape mesh = mesh_shape(placement, ranks, options.shard_group_size);
     const ShardedPlan planned = plan_sharding(*built, sharding, mesh);
-    return memory_of(memory_account(trained, *built, planned, mesh, {.nodes = 1, .ranks_per_node = ranks}), built->row_sizes(),
-                     sharding, snapshot_of(options.background_saves, planned.plan, planned.layout, sharding, 0, ranks));
+    return memory_of(memory_account(trained, *built, planned, mesh, {.nodes = 1, .ranks_per_node = ranks},
+                                    {.snapshot = options.background_saves}),
+                     built->row_sizes(), sharding);
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
@@ -395,6 +389,35 @@ void require_nothing_damaged(const std::filesystem::path& folder) {
                damaged.back().string(), folder.string()));
 }
 
+/// Returns the options of fsdp-train that keep steps, checked by its table.
+SaveOptions kept_steps(const std::filesystem::path& folder, const CheckpointOptions& o) {
+  const auto unless_zero = [](std::size_t n) { return n > 0 ? std::optional(format("{}", n)) : std::nullopt; };
+  TrainOptions options;
+  OptionTable table = train_option_table(options, 1);
+  set_fields(table,
+             {{"keep-last", "keep_last", unless_zero(o.keep_last)}, {"keep-every", "keep_every", unless_zero(o.keep_every)}});
+  options.save.keep_best = "loss";
+  options.save.folder = folder;
+  return options.save;
+}
+
+/// One line for each option.
+std::string text_of_saved(const CheckpointOptions& o) {
+  std::string text = format("keep_last {}\nkeep_every {}\n", o.keep_last, o.keep_every);
+  text += o.validation_loss ? format("validation_loss {}\n", *o.validation_loss) : "no validation_loss\n";
+  for (const auto& [name, bytes] : o.data)
+    text += format("data '{}' of {} bytes with checksum {}\n", name, bytes.size(),
+                   checksum_text(checksum(bytes.data(), bytes.size())));
+  return text;
+}
+
+Weights weights_of(bool use_ema) { return use_ema ? Weights::average : Weights::trained; }
+
+/// The files that all ranks must have to load a checkpoint.
+FileLists files_of(const CheckpointReader* checkpoint) {
+  return checkpoint ? FileLists{checkpoint->files()} : FileLists();
+}
+
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
   return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
 }
@@ -402,55 +425,38 @@ TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
 }  // namespace
 
 struct FullyShardedDataParallel::Parts {
-  enum class Function {
-    step,
-    evaluate,
-    predict,
-    predict_layer,
-    measure,
-    save,
-    finish_save,
-    load,
-    restore,
-    save_full,
-    load_full,
-    load_adapter,
-    for_each_parameter,
-    generate,
-    freeze,
-    unfreeze
-  };
-  static const char* name_of(Function function) {
-    constexpr std::array names = {
-        "step",      "evaluate",  "predict",      "predict_layer",      "measure",  "save",   "finish_save", "load", "restore",
-        "save_full", "load_full", "load_adapter", "for_each_parameter", "generate", "freeze", "unfreeze"};
-    return names.at(static_cast<std::size_t>(function));
-  }
+  /// What a public function needs of a model with adapters.
+  enum class Needs { base_model, nothing };
 
   Parts(std::shared_ptr<Job::Parts> of_job, const ModelDescription& description, const FsdpOptions& user_options)
-      : job(std::move(of_job)), world(*job->world), options(agreed_options(user_options, *job)) {
-    agree(world, [&] {
-      built = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads));
+      : job(std::move(of_job)),
+        world(*job->world),
+        options(agreed_options(user_options, *job)),
+        engine(checked_model(description, user_options), options, world, user_options.background_saves,
+               {.warn = [](const std::string& text) { print_warnings({text}); }}) {
+    rows = engine.model().model().row_sizes();
+    if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) loss_of_layers = &chain->loss();
+    if (const TransformerConfig* const config = engine.model().model().transformer_config(); config && config->lora.rank > 0)
+      adapted = config;
+    engine.allocate(*job->rank.device);
+    batch.resize(sharding.plan.micro_batches * numbers_of_batch());
+    if (adapted) return;  // the base model and initial adapters come from load_full() or load()
+    executor().initialize_parameters(options.seed);
+    if (engine.keeps_average()) executor().begin_average();
+    engine.start();
+  }
+
+  std::shared_ptr<const Model> checked_model(const ModelDescription& description, const FsdpOptions& user_options) {
+    auto model = agree(world, [&] {
+      auto built = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads));
       require_transformer(*built, options);
+      return built;
     });
-    rows = built->row_sizes();
-    if (const auto* const chain = dynamic_cast<const Chain*>(built.get())) loss_of_layers = &chain->loss();
-    if (const TransformerConfig* const config = built->transformer_config(); config && config->lora.rank > 0) adapted = config;
-    require_same_everywhere(*built, fields_of(user_options),
+    require_same_everywhere(*model, fields_of(user_options),
                             format("{}{}generate_positions {}\nbackground_saves {}\n", text_of(user_options.param_groups),
                                    description.text(), user_options.generate_positions, user_options.background_saves));
-    agree(world, [&] { check_sharding(*built, sharding, world.size()); });
-    make_sharded();
-    batch.resize(sharding.plan.micro_batches * numbers_of_batch());
-    saves_in_background = user_options.background_saves;
-    make_snapshot();
-    if (!adapted) {  // else the base model and initial adapters come from load_full() or load()
-      executor().initialize_parameters(options.seed);
-      executor().publish_parameters();
-      if (keeps_average()) executor().begin_average();
-    }
-    if (sharding.types.parameter == DType::f16) scaler.emplace(options.loss_scaler);
-    if (options.skip_spikes > 0) spikes.emplace(options.skip_spikes);
+    agree(world, [&] { check_sharding(*model, options.sharding, world.size()); });
+    return model;
   }
 
   /// Throws UserError unless all ranks pass the same options and the same model.
@@ -481,23 +487,33 @@ struct FullyShardedDataParallel::Parts {
     });
   }
 
-  /// Every public function passes its work to this function, which runs it. Throws UserError if a public function is called
-  /// within another one, or if not all ranks call the same function. Collective.
-  void call(Function function, const std::function<void()>& work) {
+  /// Every public function passes its name and its work to this function, which runs the work and returns its result. Throws
+  /// UserError if a public function is called within another one, or if not all ranks call the same function. Collective.
+  template <class Work>
+  std::invoke_result_t<Work, Parts&> call(const char* function, const Work& work, Needs needs = Needs::base_model) {
+    if constexpr (std::is_void_v<std::invoke_result_t<Work, Parts&>>) {
+      run(function, needs, [&] { work(*this); });
+    } else {
+      std::optional<std::invoke_result_t<Work, Parts&>> result;
+      run(function, needs, [&] { result.emplace(work(*this)); });
+      return *std::move(result);
+    }
+  }
+  void run(const char* function, Needs needs, const std::function<void()>& work) {
     if (under_way)
-      throw UserError(format("{}() is called during {}() (it would change that function's data); call it before or after",
-                             name_of(function), name_of(*under_way)));
+      throw UserError(format("{}() is called during {}() (it would change that function's data); call it before or after", function,
+                             under_way));
     under_way = function;
     try {
       job->together([&] {
-        job->require_same_call(name_of(function), number * Job::Parts::most_functions + static_cast<std::int64_t>(function));
-        if (is_lost)
+        job->require_same_call(function, number * Job::Parts::most_functions + Job::Parts::code_of(function));
+        if (engine.is_lost())
           agree(world, [&] {
             throw UserError(
                 "freeze() or unfreeze() failed, and there was too little memory to undo it; make a new object, and load() a "
                 "checkpoint");
           });
-        if (adapted && !base && function != Function::load && function != Function::restore && function != Function::load_full)
+        if (adapted && !engine.base && needs == Needs::base_model)
           agree(world, [&] {
             throw UserError(
                 "adapters have no base model (they change a model that is trained already); call load_full() with it, or "
@@ -507,65 +523,36 @@ struct FullyShardedDataParallel::Parts {
         try {
           work();
         } catch (const CollectiveTimeout& late) {
-          throw CollectiveTimeout(format("during {}(): {}", name_of(function), late.what()), late.who, late.ranks,
-                                  late.timeout_s);
+          throw CollectiveTimeout(format("during {}(): {}", function, late.what()), late.who, late.ranks, late.timeout_s);
         }
       });
     } catch (...) {
-      under_way.reset();
+      under_way = nullptr;
       throw;
     }
-    under_way.reset();
+    under_way = nullptr;
   }
 
-  void make_sharded() {
-    ++plans;
-    sharded.emplace(built, sharding, world);
-    sharded->allocate(*job->rank.device, options.execution, job->comm);
-  }
-
-  /// The size of the state, and so of its copy, follows from the plan.
-  void make_snapshot() {
-    snapshot_bytes = snapshot_of(saves_in_background, sharded->plan(), sharded->layout(), sharding, world.rank(), world.size());
-    saver.set_snapshot(agree(world, [&] { return job->rank.device->allocate_staging(snapshot_bytes); }));
-  }
-
-  StepResult step(double learning_rate, const FillBatch& fill);
-  double evaluate(const FillBatch& fill, bool use_ema);
-  void freeze(const std::vector<std::string>& patterns, bool frozen);
-  void freeze_as(const std::map<std::string, bool>& frozen);
-  void warn_of_new_states(const CheckpointReader& checkpoint);
-  double evaluate(const Samples& samples, bool use_ema);
-  std::vector<float> predict(const std::string& layer, const FillBatch& fill, bool use_ema);
-  double measure(const Metric& metric, const FillBatch& fill, bool use_ema);
-  /// Runs `work`, which is collective, with the average of the parameters in their place.
-  void with_parameters(bool use_ema, const std::function<void()>& work);
+  /// Throws CollectiveError if the average is asked for and cannot be used. Collective.
   void require_evaluation(bool use_ema, bool of_outputs);
   std::vector<float> outputs_of(const std::string& layer, bool use_ema);
-  void load(const std::filesystem::path& folder);
-  bool restore(const std::filesystem::path& folder);
-  void save_full(const std::filesystem::path& path, bool use_ema);
+  void load(std::unique_ptr<CheckpointReader> checkpoint);
+  /// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
   void load_full(const std::filesystem::path& path, const CheckpointReader* adapters = nullptr);
-  void load_adapter(const std::filesystem::path& folder);
-  void for_each_parameter(const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take);
+  /// Sets whether the parameters that match are frozen.
+  void freeze(const std::vector<std::string>& patterns, bool frozen);
 
-  Executor& executor() { return sharded->executor(); }
-  void swap_average_if(bool use_ema) {
-    if (!use_ema) return;
-    executor().swap_average();
-    executor().publish_parameters();
-  }
-  bool keeps_average() const { return sharding.plan.average_weights; }
+  Executor& executor() { return engine.executor(); }
   void require_average(bool use_ema) {
     const std::int64_t users = world.sum(std::int64_t{use_ema});
     agree(world, [&] {
       require_user(users == 0 || users == world.size(),
                    "use_ema is true on some ranks only (all ranks use one model); give all ranks the same");
-      require_user(!use_ema || keeps_average(),
+      require_user(!use_ema || engine.keeps_average(),
                    "there is no average of the parameters (ema_decay is 0); set ema_decay, or leave out use_ema");
     });
   }
-  const std::vector<Parameter>& parameters() const { return sharded->model().parameters(); }
+  const std::vector<Parameter>& parameters() const { return engine.parameters(); }
   struct Selected {
     std::vector<Parameter> parameters;
     std::vector<bool> others;  // by parameter of the model: true if it is not among `parameters`
@@ -691,26 +678,21 @@ struct FullyShardedDataParallel::Parts {
     std::copy_n(numbers + inputs_of_batch(), numbers_of_batch() - inputs_of_batch(), targets);
   }
 
-  CheckpointHeader header() const {
-    return {.model = StoredModel(sharded->model()),
-            .progress = progress,
-            .strategy = std::string(sharded->placement().name),
-            .world_size = world.size(),
-            .shards = sharded->layout().shards(),
-            .units = {sharded->layout().units().begin(), sharded->layout().units().end()},
-            .optimizer = std::string(sharding.optimizer.kind->name),
-            .options_json = "{}",
-            .model_folder = model_folder,
-            .base = base,
-            .version = version_string()};
+  [[noreturn]] void refuse(const UpdateScalars& scalars, const UpdateResult& result) {
+    const std::string problem = describe_refused(engine.model(), world, scalars, result);
+    agree(world, [&] {
+      throw RunError(format("{}{}; lower the learning rate, or look for numbers in the data that are not finite", problem,
+                            has_targets ? "" : " (no function has written targets())"));
+    });
+    throw InternalError("agree() throws on all ranks");
   }
 
   const std::shared_ptr<Job::Parts> job;  // must outlive the other members
   const std::int64_t number = ++job->models;
   Communicator& world;
-  TrainOptions options;
-  const ShardingOptions& sharding = options.sharding;
-  std::shared_ptr<const Model> built;
+  const TrainOptions options;
+  Engine engine;
+  const ShardingOptions& sharding = engine.options().sharding;
   RowSizes rows;
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
   std::vector<std::int32_t> batch;       // for each micro-batch the inputs, then the targets
@@ -719,83 +701,16 @@ struct FullyShardedDataParallel::Parts {
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
-  Progress progress;
-  std::string model_folder;                    // the Hugging Face folder of the last load_full(); else empty
-  const TransformerConfig* adapted = nullptr;  // the configuration of a model with adapters; else null
-  std::optional<BaseModel> base;               // of adapters, once it is loaded
-  std::optional<Function> under_way;
-  bool is_lost = false;               // freeze() could not allocate any plan
-  std::optional<LossScaler> scaler;   // with fp16
-  std::optional<SpikeFilter> spikes;  // with skip_spikes
+  const TransformerConfig* adapted = nullptr;     // the configuration of a model with adapters; else null
+  const char* under_way = nullptr;                // the public function that runs
+  std::optional<Validations> validations_before;  // those before the last save()
   UserData loaded_data;
   double last_step_s = 0, last_tokens = 0;
-  std::optional<ShardedModel> sharded;
-  std::uint64_t plans = 0;  // how many there were: freeze() and unfreeze() make a new one
-  bool saves_in_background = false;
-  std::size_t snapshot_bytes = 0;
-  CheckpointSaver saver{world, job->comm.timeout_s};
 };
-
-StepResult FullyShardedDataParallel::Parts::step(double learning_rate, const FillBatch& fill) {
-  const Timer timer;
-  const Counted counted = fill_batches(sharding.plan.micro_batches, fill, learning_rate);
-  const std::size_t sequences = sharding.batch.B;
-  UpdateScalars scalars = {.update = progress.update + 1,
-                           .learning_rate = learning_rate,
-                           .clip_norm = options.clip_norm,
-                           .clip_value = options.clip_value,
-                           .state_began = progress.optimizer_began,
-                           .dropout = {.residual = static_cast<float>(options.dropout),
-                                       .attention = static_cast<float>(options.attention_dropout),
-                                       .adapters = adapted ? static_cast<float>(adapted->lora.dropout) : 0,
-                                       .neftune_alpha = static_cast<float>(options.neftune_alpha),
-                                       .seed = sharding.optimizer.seed,
-                                       .update = progress.update + 1,
-                                       .first_sequence = static_cast<std::uint64_t>(world.rank()) * sequences},
-                           .loss_terms = {.label_smoothing = static_cast<float>(options.label_smoothing),
-                                          .z_loss = static_cast<float>(options.z_loss)},
-                           .ema_decay = progress.update + 1 > options.ema_start_update ? options.ema_decay : 0,
-                           .tokens = counted.weight,
-                           .loss_scale = scaler ? scaler->scale() : 1};
-  if (spikes) scalars.most_loss = spikes->limits().loss, scalars.most_norm = spikes->limits().norm;
-  const UpdateResult result = executor().run_update(reader, scalars);
-  const bool goes_on = !scaler || scaler->update(result.finite());
-  if (!result.finite() && (!scaler || !goes_on))
-    agree(world, [&] {
-      throw RunError(
-          format("update {} has loss {} and gradient norm {} (the update was not applied{}); lower the learning rate, or look "
-                 "for numbers in the data that are not finite",
-                 scalars.update, result.loss, result.gradient_norm, has_targets ? "" : "; no function has written targets()"));
-    });
-  last_step_s = timer.seconds(), last_tokens = counted.rows;
-  if (scaler) progress.loss_scaler = scaler->state();
-  if (spikes && result.finite()) {
-    spikes->update(result.loss, result.gradient_norm);
-    progress.spikes = spikes->state();
-  }
-  if (!result.finite() || result.is_spike) return {.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = true};
-  ++progress.update;
-  progress.tokens += static_cast<std::uint64_t>(counted.rows);
-  return {.loss = result.loss, .gradient_norm = result.gradient_norm};
-}
-
-void FullyShardedDataParallel::Parts::with_parameters(bool use_ema, const std::function<void()>& work) {
-  swap_average_if(use_ema);
-  try {
-    work();
-  } catch (const CollectiveError&) {  // all ranks throw it, and training may continue
-    swap_average_if(use_ema);
-    throw;
-  } catch (...) {  // ends a job of several ranks, but is thrown to the program of one
-    if (world.size() == 1) swap_average_if(use_ema);
-    throw;
-  }
-  swap_average_if(use_ema);
-}
 
 /// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
 std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
-  const auto& chain = static_cast<const Chain&>(sharded->model());
+  const auto& chain = static_cast<const Chain&>(engine.model().model());
   std::size_t stage = chain.blocks();
   if (!layer.empty()) {
     require_same_lines(world, layer, "name different layers", "they run one forward pass");
@@ -803,7 +718,7 @@ std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string
   }
   std::vector<float> outputs;
   outputs.reserve(sharding.batch.rows() * chain.outputs_of(stage));
-  with_parameters(use_ema, [&] {
+  engine.with(weights_of(use_ema), [&] {
     executor().evaluate_stage(reader, stage, [&](const MemoryView& view) {
       with_element(sharding.types.parameter, [&]<class E>() {
         view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
@@ -819,275 +734,51 @@ void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_o
   require_average(use_ema);
   agree(world, [&] {
     require_user(!use_ema || sharding.types.master == DType::f32, "the average is evaluated only with fp32 parameters");
-    require_user(!of_outputs || !sharded->model().transformer_config(),
+    require_user(!of_outputs || !engine.model().model().transformer_config(),
                  "a TransformerDescription gives no outputs (the logits of all tokens are more than its plan holds); use "
                  "evaluate(), or fsdp-generate");
   });
 }
 
-std::vector<float> FullyShardedDataParallel::Parts::predict(const std::string& layer, const FillBatch& fill, bool use_ema) {
-  require_evaluation(use_ema, true);
-  fill_batches(1, fill, 0, Labels::unused);
-  return outputs_of(layer, use_ema);
-}
-
-double FullyShardedDataParallel::Parts::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
-  require_evaluation(use_ema, true);
-  agree(world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
-  const double counted = fill_batches(1, fill).rows;
-  const std::vector<float> outputs = outputs_of("", use_ema);
-  double sum = 0;
-  agree(world, [&] { sum = metric(outputs, batch_at(0)); });
-  return world.sum(sum) / counted;
-}
-
-double FullyShardedDataParallel::Parts::evaluate(const FillBatch& fill, bool use_ema) {
-  require_evaluation(use_ema, false);
-  const double counted = fill_batches(1, fill).weight;
-  kernels::LossSum sum;
-  with_parameters(use_ema, [&] { sum = executor().evaluate(reader); });
-  std::array words = {sum.units, sum.fractions, sum.non_finite};
-  world.sum(words);
-  sum = {words[0], words[1], words[2]};
-  return sum.value() / counted;
-}
-
-double FullyShardedDataParallel::Parts::evaluate(const Samples& samples, bool use_ema) {
-  require_evaluation(use_ema, false);
-  const ValidBatches batches = agree(world, [&] {
-    require_user(rows.tokens && rows.labels && rows.targets == 1 && samples.T() == sharding.batch.T,
-                 "the token data do not fit the model (they are for one of tokens with this sequence_length, and one label for "
-                 "each token); make a TokenData with this model");
-    for (std::size_t label = 0; loss_of_layers && label < rows.classes; ++label)
-      require_user(
-          loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
-          "evaluate() over token data does not know the weights of classes; call evaluate() with a function that fills "
-          "batches");
-    require_user(!loss_of_layers || loss_of_layers->ignore_index() < 0,
-                 "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
-    const std::size_t vocabulary = vocabulary_of(rows);  // each token is a label, too
-    return ValidBatches(samples, batch_cut(options, world), rows.classes > 0 ? std::min(vocabulary, rows.classes) : vocabulary);
-  });
-  double loss = 0;
-  with_parameters(use_ema, [&] { loss = *mean_loss(executor(), batches, world); });
-  return loss;
-}
-
-void FullyShardedDataParallel::Parts::load(const std::filesystem::path& folder) {
-  require_same_path(folder);
-  saver.finish();  // the save under way may be the latest step of the folder
-  std::unique_ptr<CheckpointReader> checkpoint;
-  try {
-    agree(world, [&] { checkpoint = open_checkpoint(folder); });
-  } catch (const CollectiveError& e) {  // all ranks read the same index: if only some fail, it is not damaged
-    throw CollectiveError(e.what(), e.speaker, e.all, e.exit_code, e.damage && e.all);
-  }
-  const std::string update = format("{}", checkpoint->header().progress.update);
-  require_same(world, update, [&](const std::string& first) {
-    throw RunError(
-        format("{} is of update {} here, but of update {} on rank 0 (the ranks see different folders, or another program "
-               "writes to the folder); give the folder of a step that all ranks can read",
-               checkpoint->description(), update, first));
-  });
-  require_same_files(world, [&] { return FileLists{checkpoint->files()}; });
+void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> checkpoint) {
+  std::vector<std::string> warnings(1);
   agree(world, [&] {
-    if (const TransformerConfig* const config = sharded->model().transformer_config())
+    if (const TransformerConfig* const config = engine.model().model().transformer_config())
       if (const std::string how = describe_differences(*config, checkpoint->config(), "the checkpoint"); !how.empty())
         throw UserError(
             format("{} holds another model ({}); describe the model as it was saved", checkpoint->description(), how));
-    const std::string& there = checkpoint->header().optimizer;
-    const Optimizer& mine = *sharding.optimizer.kind;
-    if (algorithm_of(mine.name) != algorithm_of(there))
-      throw UserError(
-          format("{} holds the state of optimizer {} (this model uses {}); choose that optimizer, or load only the parameters "
-                 "with load_full()",
-                 checkpoint->description(), there, mine.name));
+    require_same_optimizer(sharding.optimizer, *checkpoint, "load only the parameters with load_full()");
+    warnings.front() = fsdp::require_average(options, *checkpoint);
   });
-  if (adapted && !base) load_full(agree(world, [&] { return base_of(*checkpoint); }), checkpoint.get());
+  if (adapted && !engine.base) load_full(agree(world, [&] { return base_of(*checkpoint); }), checkpoint.get());
   std::map<std::string, bool> frozen = checkpoint->header().progress.frozen;
-  frozen.insert(progress.frozen.begin(), progress.frozen.end());
-  freeze_as(frozen);
+  frozen.insert(engine.progress().frozen.begin(), engine.progress().frozen.end());
+  if (!frozen.empty()) engine.freeze(frozen);
   UserData user_data;
   agree(world, [&] {
     for (const auto& [name, bytes] : checkpoint->user_data_sizes()) user_data[name] = checkpoint->read_user_data(name);
-    if (adapted) require_base(*checkpoint, checkpoint->header().base->sum, base->sum, base->path);
-    std::vector<ShardState> wanted = executor().states();
-    wanted.front() = only_units(wanted.front(), sharded->layout(), true);
-    if (keeps_average() && !has_average(*checkpoint)) {
-      if (checkpoint->header().progress.update > options.ema_start_update)
-        throw UserError(
-            format("{} has no average of the parameters for ema_decay (it was saved without one); leave out ema_decay, or set "
-                   "ema_start_update to {} to begin an average with its parameters",
-                   checkpoint->description(), update));
-      wanted.pop_back();
-    }
-    load_states(*checkpoint, parameters(), sharded->layout(), sharded->shard(), wanted);
-    if (keeps_average() && !has_average(*checkpoint)) executor().begin_average();
+    if (adapted) require_base(*checkpoint, checkpoint->header().base->sum, engine.base->sum, engine.base->path);
+    engine.load_states(*checkpoint, true);
   });
   loaded_data = std::move(user_data);
+  Progress& progress = engine.progress();
   progress = checkpoint->header().progress;
   progress.frozen = std::move(frozen);
-  note_states(progress, parameters(), sharded->layout().trained(),
-              [&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });
-  executor().count_from(missed_updates(progress, parameters()));
   progress.data = {}, progress.schedule_end = 0;  // of a run of fsdp-train; those of the user's program are unknown
-  warn_of_new_states(*checkpoint);
-  model_folder = checkpoint->header().model_folder;
-  if (scaler && progress.loss_scaler) scaler->restore(*progress.loss_scaler);
-  if (spikes && progress.spikes) spikes->restore(*progress.spikes);
-  progress.spikes = spikes ? std::optional(spikes->state()) : std::nullopt;
-  executor().publish_parameters();
+  validations_before = progress.validations;
+  engine.model_folder = checkpoint->header().model_folder;
+  engine.restore_policy();
+  engine.start([&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });
+  warnings.push_back(describe_new_states(engine.model().layout(), parameters(), *checkpoint));
+  std::erase(warnings, "");
+  if (world.rank() == 0) print_warnings(warnings);
 }
 
-/// Sets whether the parameters that match are frozen.
-void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& patterns, bool frozen) {
-  require_same(world, format("{}", fmt::join(patterns, " ")), [&](const std::string& first) {
-    throw UserError(format("the patterns are '{}' here and '{}' on rank 0 (the ranks train one model); give all ranks the same",
-                           fmt::join(patterns, " "), first));
-  });
-  std::map<std::string, bool> all = progress.frozen;
-  agree(world, [&] {
-    const std::vector<bool> named = named_by(patterns, frozen ? "frozen parameters" : "unfrozen parameters", parameters());
-    for (std::size_t p = 0; p < named.size(); ++p)
-      if (named[p]) all[parameters()[p].name] = frozen;
-  });
-  freeze_as(all);
-  progress.frozen = std::move(all);
-}
-
-/// Freezes those parameters whose value is true, and unfreezes those whose value is false.
-void FullyShardedDataParallel::Parts::freeze_as(const std::map<std::string, bool>& frozen) {
-  if (frozen.empty()) return;
-  const std::vector<bool> trained = sharded->layout().trained();
-  ShardingOptions after = sharding;
-  after.patterns.frozen = trained;
-  after.patterns.frozen.flip();
-  for (std::size_t p = 0; p < trained.size(); ++p)
-    if (const auto found = frozen.find(parameters()[p].name); found != frozen.end()) after.patterns.frozen[p] = found->second;
-  agree(world, [&] { check_sharding(*built, after, world.size()); });
-  auto trains = after.patterns.frozen;
-  trains.flip();
-  if (trains == trained) return;
-  saver.finish();
-  const HostStates states = agree(world, [&] { return HostStates(*sharded); });
-  const ShardingOptions before = std::exchange(options.sharding, std::move(after));
-  saver.set_snapshot({});
-  is_lost = true;
-  try {
-    make_sharded();
-    make_snapshot();
-    is_lost = false;
-  } catch (const CollectiveError&) {
-    options.sharding = before;
-    make_sharded();
-    make_snapshot();
-    is_lost = false;
-    states.copy_to(*sharded);
-    executor().count_from(missed_updates(progress, parameters()));
-    executor().publish_parameters();
-    throw;
-  }
-  states.move_to(*sharded, world);
-  note_states(progress, parameters(), sharded->layout().trained(), [&](std::size_t p) { return trained[p]; });
-  executor().count_from(missed_updates(progress, parameters()));
-  executor().publish_parameters();
-}
-
-/// Warns of parameters that were frozen when the checkpoint was written, and are trained now.
-void FullyShardedDataParallel::Parts::warn_of_new_states(const CheckpointReader& checkpoint) {
-  const std::vector<bool> trained = sharded->layout().trained();
-  std::vector<std::string> names;
-  for (std::size_t p = 0; p < trained.size(); ++p)
-    if (const std::string& name = parameters()[p].name; trained[p] && !checkpoint.was_trained(name)) names.push_back(name);
-  if (!names.empty() && world.rank() == 0)
-    print_warnings({format("{}{} not trained when {} was saved; the optimizer state starts at zero", names.front(),
-                           names.size() == 1 ? " was" : format(" and {} other parameters were", names.size() - 1),
-                           checkpoint.description())});
-}
-
-bool FullyShardedDataParallel::Parts::restore(const std::filesystem::path& folder) {
-  require_same_path(folder);
-  agree(world, [&] {
-    if (kind_of(folder) == PathKind::file)
-      throw UserError(format("'{}' is a file (checkpoints are in a folder); give their folder", folder.string()));
-  });
-  saver.finish();  // as in load()
-  for (;;) {
-    const auto there = static_cast<std::int64_t>(agree(world, [&] { return can_load(folder) || is_step(folder); }));
-    const std::int64_t all = world.sum(there);
-    agree(world, [&] {
-      if (all > 0 && there == 0)
-        throw RunError(
-            format("{} has no checkpoint on rank {}, but one on other ranks (the ranks see different folders); give a folder "
-                   "that all ranks can read",
-                   folder.string(), world.rank()));
-      if (all == 0 && world.rank() == 0) require_nothing_damaged(folder);
-    });
-    if (all == 0) return false;
-    try {
-      load(folder);
-    } catch (const CollectiveError& damage) {
-      if (!damage.damage || is_step(folder)) throw;
-      agree(world, [&] {
-        if (world.rank() != 0) return;
-        const auto latest = latest_checkpoint(folder);
-        if (!latest) throw damage;
-        print_warnings({format("{}. It was renamed to {}", damage.what(), set_aside(*latest).string())});
-      });
-      continue;
-    }
-    agree(world, [&] {  // later saves will use the names of these steps
-      if (world.rank() != 0 || is_step(folder)) return;
-      for (const std::filesystem::path& step : damaged_checkpoints(folder, progress.update))
-        print_warnings({format("{} is damaged, and was renamed to {}", step.string(), set_aside(step).string())});
-    });
-    return true;
-  }
-}
-
-void FullyShardedDataParallel::Parts::save_full(const std::filesystem::path& path, bool use_ema) {
-  require_average(use_ema);
-  const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
-  constexpr std::array other_files = {".bin", ".ckpt", ".pt", ".pth", ".safetensors"};
-  const bool is_other = std::find(other_files.begin(), other_files.end(), path.extension()) != other_files.end();
-  require_same_path(path);
-  // All ranks first write their shards into a temporary folder next to `path`. Then rank 0 joins them, as fsdp-consolidate
-  // does.
-  std::optional<ScratchFolder> shards;
-  std::string folder;
-  agree(world, [&] {
-    if (adapted && (is_hdf5 || is_other))
-      throw UserError(
-          format("'{}' is no name for adapters (they are written as a folder of PEFT); choose a name without such an ending",
-                 path.string()));
-    if (!is_hdf5 && (is_other || !StoredModel(sharded->model()).is_transformer()))
-      throw UserError(
-          format("'{}' is no name for a full model (NAME.h5 is an HDF5 file; the folder of a transformer has a name without "
-                 "such an ending); choose another name",
-                 path.string()));
-    if (world.rank() != 0) return;
-    if (std::filesystem::exists(path))
-      throw UserError(format("'{}' already exists; remove it, or choose another name", path.string()));
-    folder = shards.emplace(path.parent_path(), path.filename().string() + ".shards").path();
-  });
-  folder = world.broadcast(folder, 0);
-  std::vector<ShardState> states = {executor().parameters()};
-  if (use_ema) states.push_back(executor().average().value());
-  const std::filesystem::path step = save_checkpoint(folder, header(), sharded->layout(), states, world);
-  agree(world, [&] {
-    if (world.rank() != 0) return;
-    ConsolidateOptions to;
-    if (!is_hdf5) to.format = adapted ? &peft_format() : &safetensors_format();
-    consolidate(*CheckpointReader::open(step, Verify::yes, use_ema ? Weights::average : Weights::trained), path, to);
-  });
-}
-
-/// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
 void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& path, const CheckpointReader* adapters) {
   const Selected of_base = select(false);
   const auto source = agree(world, [&] {
     const bool is_plain = loss_of_layers && kind_of(path) == PathKind::file && hdf5_format().is(path);
-    auto opened = is_plain ? open_plain(path, StoredModel(*built)) : open_model(path);
+    auto opened = is_plain ? open_plain(path, StoredModel(engine.model().model())) : open_model(path);
     if (adapted)
       if (const std::string how = describe_differences(without_adapters(*adapted), opened->config(), "that model");
           !how.empty())
@@ -1103,66 +794,29 @@ void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& pat
   if (adapted) found = {path_to_record(*source, path), content_sum(*source, world)};
   agree(world, [&] {
     if (adapters) require_base(*adapters, adapters->header().base->sum, found->sum, source->description());
-    load_parameters(*source, parameters(), sharded->layout(), sharded->shard(), executor().parameters(), of_base.others);
+    load_parameters(*source, parameters(), engine.model().layout(), engine.model().shard(), executor().parameters(), of_base.others);
     executor().initialize_parameters(options.seed, of_base.others);
-    if (keeps_average()) executor().begin_average();
+    if (engine.keeps_average()) executor().begin_average();
   });
-  base = std::move(found);
+  engine.base = std::move(found);
   const bool is_hugging_face = kind_of(path / "config.json") == PathKind::file;
-  model_folder = is_hugging_face ? std::filesystem::absolute(path).string() : "";
+  engine.model_folder = is_hugging_face ? std::filesystem::absolute(path).string() : "";
   executor().publish_parameters();
 }
 
-void FullyShardedDataParallel::Parts::load_adapter(const std::filesystem::path& folder) {
-  require_same_path(folder);
-  std::optional<Adapter> opened;
-  agree(world, [&] {
-    require_user(adapted != nullptr,
-                 "load_adapter() needs a model with adapters (this one has none); describe them with lora()");
-    opened = open_adapter(folder, without_adapters(*adapted));
+void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& patterns, bool frozen) {
+  require_same(world, format("{}", fmt::join(patterns, " ")), [&](const std::string& first) {
+    throw UserError(format("the patterns are '{}' here and '{}' on rank 0 (the ranks train one model); give all ranks the same",
+                           fmt::join(patterns, " "), first));
   });
-  require_same_files(world, [&] { return FileLists{opened->tensors->files()}; });
+  std::map<std::string, bool> all = engine.progress().frozen;
   agree(world, [&] {
-    const Adapter& adapter = *opened;
-    const Selected adapters = select(true);
-    find_mismatch(*adapter.tensors, adapters.parameters, {},
-                  "give lora() the rank and targets of these adapters, or their folder");
-    if (adapter.lora.scale() != adapted->lora.scale())
-      throw UserError(
-          format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
-                 adapter.tensors->description(), adapter.lora.scale(), adapted->lora.scale()));
-    require_base(*adapter.tensors, adapter.base_sum, base->sum, base->path);
-    std::vector<std::string> warnings;
-    adapter.compare_base_type(adapted->base_type, &warnings);
-    if (world.rank() == 0) print_warnings(warnings);
-    load_parameters(*adapter.tensors, parameters(), sharded->layout(), sharded->shard(),
-                    only_units(executor().parameters(), sharded->layout(), true), adapters.others);
-    if (keeps_average()) executor().begin_average();
+    const std::vector<bool> named = named_by(patterns, frozen ? "frozen parameters" : "unfrozen parameters", parameters());
+    for (std::size_t p = 0; p < named.size(); ++p)
+      if (named[p]) all[parameters()[p].name] = frozen;
   });
-  executor().publish_parameters();
-}
-
-void FullyShardedDataParallel::Parts::for_each_parameter(
-    const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take) {
-  const Layout& layout = sharded->layout();
-  const ShardState mine = executor().parameters();
-  const bool is_first_copy = sharded->mesh().replicate->rank() == 0;
-  const auto stream = make_host_stream();
-  for (std::size_t parameter = 0; parameter < parameters().size(); ++parameter) {
-    if (adapted && !parameters()[parameter].is_adapter) continue;
-    // Each element is set on exactly one rank and zero on all others, so that the sum over the ranks is the whole parameter.
-    std::vector<float> whole(numel(parameters()[parameter].shape));
-    for (std::size_t u = 0; u < layout.units().size() && is_first_copy; ++u) {
-      if (!layout.units()[u].sharded && sharded->shard() != 0) continue;
-      for (const Slice& slice : layout.slices(u, sharded->shard()))
-        if (slice.parameter == parameter)
-          mine.read(u, slice.shard_offset, std::span(whole).subspan(slice.range.begin, slice.range.size()));
-    }
-    world.all_reduce(*stream, whole.data(), whole.size(), DType::f32);
-    agree(world, [&] {
-      if (world.rank() == 0) take(parameters()[parameter].name, parameters()[parameter].shape, whole);
-    });
-  }
+  if (!all.empty()) engine.freeze(all);
+  engine.progress().frozen = std::move(all);
 }
 
 FullyShardedDataParallel::FullyShardedDataParallel(Job& job, const ModelDescription& model, const FsdpOptions& options) {
@@ -1174,70 +828,144 @@ FullyShardedDataParallel::FullyShardedDataParallel(const ModelDescription& model
 FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 
 StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch& fill) {
-  StepResult result;
-  parts_->call(Parts::Function::step, [&] { result = parts_->step(learning_rate, fill); });
-  return result;
+  return parts_->call(__func__, [&](Parts& p) {
+    const Timer timer;
+    const Parts::Counted counted = p.fill_batches(p.sharding.plan.micro_batches, fill, learning_rate);
+    const UpdateScalars scalars = p.engine.next_update(learning_rate, counted.weight);
+    const UpdateResult result = p.executor().run_update(p.reader, scalars);
+    const Verdict verdict = p.engine.judge(result, counted.rows);
+    if (verdict == Verdict::refused) p.refuse(scalars, result);
+    p.last_step_s = timer.seconds(), p.last_tokens = counted.rows;
+    return StepResult{.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = verdict == Verdict::left_out};
+  });
 }
 
 double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
-  double loss = 0;
-  parts_->call(Parts::Function::evaluate, [&] {
-    const Samples* samples = nullptr;
-    agree(parts_->world, [&] { samples = &data.samples(); });
-    loss = parts_->evaluate(*samples, use_ema);
+  return parts_->call(__func__, [&](Parts& p) {
+    p.require_evaluation(use_ema, false);
+    const ValidBatches batches = agree(p.world, [&] {
+      const Samples& samples = data.samples();
+      require_user(p.rows.tokens && p.rows.labels && p.rows.targets == 1 && samples.T() == p.sharding.batch.T,
+                   "the token data do not fit the model (they are for one of tokens with this sequence_length, and one label for "
+                   "each token); make a TokenData with this model");
+      for (std::size_t label = 0; p.loss_of_layers && label < p.rows.classes; ++label)
+        require_user(
+            p.loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
+            "evaluate() over token data does not know the weights of classes; call evaluate() with a function that fills "
+            "batches");
+      require_user(!p.loss_of_layers || p.loss_of_layers->ignore_index() < 0,
+                   "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
+      const std::size_t vocabulary = vocabulary_of(p.rows);  // each token is a label, too
+      return ValidBatches(samples, batch_cut(p.options, p.world), p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
+    });
+    double loss = 0;
+    p.engine.with(weights_of(use_ema), [&] { loss = *mean_loss(p.executor(), batches, p.world); });
+    return loss;
   });
-  return loss;
 }
 
 double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
-  double loss = 0;
-  parts_->call(Parts::Function::evaluate, [&] { loss = parts_->evaluate(fill, use_ema); });
-  return loss;
+  return parts_->call(__func__, [&](Parts& p) {
+    p.require_evaluation(use_ema, false);
+    const double counted = p.fill_batches(1, fill).weight;
+    kernels::LossSum sum;
+    p.engine.with(weights_of(use_ema), [&] { sum = p.executor().evaluate(p.reader); });
+    return all_ranks(sum, p.world) / counted;
+  });
 }
 
 std::vector<float> FullyShardedDataParallel::predict(const FillBatch& fill, bool use_ema) {
-  std::vector<float> outputs;
-  parts_->call(Parts::Function::predict, [&] { outputs = parts_->predict("", fill, use_ema); });
-  return outputs;
+  return parts_->call(__func__, [&](Parts& p) {
+    p.require_evaluation(use_ema, true);
+    p.fill_batches(1, fill, 0, Parts::Labels::unused);
+    return p.outputs_of("", use_ema);
+  });
 }
 
 std::vector<float> FullyShardedDataParallel::predict_layer(const std::string& layer, const FillBatch& fill, bool use_ema) {
-  std::vector<float> outputs;
-  parts_->call(Parts::Function::predict_layer, [&] {
-    agree(parts_->world, [&] { require_user(!layer.empty(), "the name of the layer is empty; give a name"); });
-    outputs = parts_->predict(layer, fill, use_ema);
+  return parts_->call(__func__, [&](Parts& p) {
+    agree(p.world, [&] { require_user(!layer.empty(), "the name of the layer is empty; give a name"); });
+    p.require_evaluation(use_ema, true);
+    p.fill_batches(1, fill, 0, Parts::Labels::unused);
+    return p.outputs_of(layer, use_ema);
   });
-  return outputs;
 }
 
 double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
-  double result = 0;
-  parts_->call(Parts::Function::measure, [&] { result = parts_->measure(metric, fill, use_ema); });
-  return result;
+  return parts_->call(__func__, [&](Parts& p) {
+    p.require_evaluation(use_ema, true);
+    agree(p.world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
+    const double counted = p.fill_batches(1, fill).rows;
+    const std::vector<float> outputs = p.outputs_of("", use_ema);
+    double sum = 0;
+    agree(p.world, [&] { sum = metric(outputs, p.batch_at(0)); });
+    return p.world.sum(sum) / counted;
+  });
 }
 
-std::uint64_t FullyShardedDataParallel::updates() const { return parts_->progress.update; }
+std::uint64_t FullyShardedDataParallel::updates() const { return parts_->engine.progress().update; }
 
 std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder) { return save(folder, {}); }
 
 std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path& folder, const CheckpointOptions& options) {
-  Parts& p = *parts_;
-  std::filesystem::path step;
-  p.call(Parts::Function::save, [&] {
+  return parts_->call(__func__, [&](Parts& p) {
     p.require_same_path(folder);
-    step = p.saver.save(folder, options, p.header(), p.progress, p.sharded->layout(), p.executor().states());
+    p.engine.saver().finish();
+    require_same_lines(p.world, text_of_saved(options), "save different things",
+                       "a checkpoint has one copy of them for any number of ranks");
+    const SaveOptions kept = agree(p.world, [&] {
+      check(options.data);
+      if (options.validation_loss && std::isinf(*options.validation_loss) && *options.validation_loss < 0)
+        throw UserError("validation_loss is -inf (it would be the smallest loss for ever); give a finite loss, or none");
+      return kept_steps(folder, options);
+    });
+    if (!p.engine.saver().is_saved(kept, p.engine.progress().update)) {
+      std::optional<Validations>& validations = p.engine.progress().validations;
+      if (p.engine.saver().has_failed()) validations = p.validations_before;  // that step does not exist
+      p.validations_before = validations;
+      if (options.validation_loss) note_validation(validations, p.engine.progress().update, *options.validation_loss);
+    }
+    CheckpointHeader header = p.engine.header();
+    if (!options.data.empty() && p.world.rank() == 0) header.user_data = std::make_shared<const UserData>(options.data);
+    return p.engine.save(kept, header, false);
   });
-  return step;
 }
 
 void FullyShardedDataParallel::finish_save() {
-  parts_->call(Parts::Function::finish_save, [&] { parts_->saver.finish(); });
+  parts_->call(__func__, [](Parts& p) { p.engine.saver().finish(); });
 }
 
 bool FullyShardedDataParallel::restore(const std::filesystem::path& folder) {
-  bool is_restored = false;
-  parts_->call(Parts::Function::restore, [&] { is_restored = parts_->restore(folder); });
-  return is_restored;
+  return parts_->call(
+      __func__,
+      [&](Parts& p) {
+        p.require_same_path(folder);
+        agree(p.world, [&] {
+          if (kind_of(folder) == PathKind::file)
+            throw UserError(format("'{}' is a file (checkpoints are in a folder); give their folder", folder.string()));
+        });
+        p.engine.saver().finish();  // the save under way may be the latest step of the folder
+        const bool names_step = is_step(folder);
+        const auto open = [&] { return names_step || can_load(folder) ? open_checkpoint(folder, nullptr, Verify::no) : nullptr; };
+        const auto none = [&](const std::vector<std::string>& passed_over) {
+          print_warnings(passed_over);
+          require_nothing_damaged(folder);
+        };
+        FoundStep found = find_step(p.world, {.open = open,
+                                              .folder = names_step ? std::filesystem::path() : folder,
+                                              .none = none,
+                                              .files = files_of});
+        if (!found.checkpoint) return false;
+        const std::uint64_t update = found.checkpoint->header().progress.update;
+        p.load(std::move(found.checkpoint));
+        agree(p.world, [&] {
+          if (p.world.rank() != 0) return;
+          if (!names_step) set_damaged_aside(folder, update, found.passed_over);  // later saves will use these names
+          print_warnings(found.passed_over);
+        });
+        return true;
+      },
+      Parts::Needs::nothing);
 }
 
 std::optional<std::string> FullyShardedDataParallel::data(const std::string& name) const {
@@ -1246,72 +974,156 @@ std::optional<std::string> FullyShardedDataParallel::data(const std::string& nam
 }
 
 void FullyShardedDataParallel::load(const std::filesystem::path& folder) {
-  parts_->call(Parts::Function::load, [&] { parts_->load(folder); });
+  parts_->call(
+      __func__,
+      [&](Parts& p) {
+        p.require_same_path(folder);
+        p.engine.saver().finish();
+        p.load(find_step(p.world, {.open = [&] { return open_checkpoint(folder, nullptr, Verify::no); }, .files = files_of}).checkpoint);
+      },
+      Parts::Needs::nothing);
 }
 
 bool FullyShardedDataParallel::can_load(const std::filesystem::path& folder) {
   return kind_of(folder) == PathKind::folder && latest_checkpoint(folder).has_value();
 }
 
-void FullyShardedDataParallel::save_full(const std::filesystem::path& path, bool use_ema) {
-  parts_->call(Parts::Function::save_full,
-               [&] { parts_->save_full(path.has_filename() ? path : path.parent_path(), use_ema); });
-}
-
-void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
-  Parts& p = *parts_;
-  p.call(Parts::Function::load_full, [&] {
+void FullyShardedDataParallel::save_full(const std::filesystem::path& given, bool use_ema) {
+  parts_->call(__func__, [&](Parts& p) {
+    const std::filesystem::path path = given.has_filename() ? given : given.parent_path();
+    p.require_average(use_ema);
+    const bool is_hdf5 = path.extension() == ".h5" || path.extension() == ".hdf5";
+    constexpr std::array other_files = {".bin", ".ckpt", ".pt", ".pth", ".safetensors"};
+    const bool is_other = std::find(other_files.begin(), other_files.end(), path.extension()) != other_files.end();
     p.require_same_path(path);
-    p.load_full(path);
+    // All ranks first write their shards into a temporary folder next to `path`. Then rank 0 joins them, as fsdp-consolidate
+    // does.
+    std::optional<ScratchFolder> shards;
+    std::string folder;
+    agree(p.world, [&] {
+      if (p.adapted && (is_hdf5 || is_other))
+        throw UserError(
+            format("'{}' is no name for adapters (they are written as a folder of PEFT); choose a name without such an ending",
+                   path.string()));
+      if (!is_hdf5 && (is_other || !StoredModel(p.engine.model().model()).is_transformer()))
+        throw UserError(
+            format("'{}' is no name for a full model (NAME.h5 is an HDF5 file; the folder of a transformer has a name without "
+                   "such an ending); choose another name",
+                   path.string()));
+      if (p.world.rank() != 0) return;
+      if (std::filesystem::exists(path))
+        throw UserError(format("'{}' already exists; remove it, or choose another name", path.string()));
+      folder = shards.emplace(path.parent_path(), path.filename().string() + ".shards").path();
+    });
+    folder = p.world.broadcast(folder, 0);
+    std::vector<ShardState> states = {p.executor().parameters()};
+    if (use_ema) states.push_back(p.executor().average().value());
+    const std::filesystem::path step = save_checkpoint(folder, p.engine.header(), p.engine.model().layout(), states, p.world);
+    agree(p.world, [&] {
+      if (p.world.rank() != 0) return;
+      ConsolidateOptions to;
+      if (!is_hdf5) to.format = p.adapted ? &peft_format() : &safetensors_format();
+      consolidate(*CheckpointReader::open(step, Verify::yes, use_ema ? Weights::average : Weights::trained), path, to);
+    });
   });
 }
 
+void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
+  parts_->call(__func__, [&](Parts& p) { p.require_same_path(path), p.load_full(path); }, Parts::Needs::nothing);
+}
+
 void FullyShardedDataParallel::load_adapter(const std::filesystem::path& folder) {
-  parts_->call(Parts::Function::load_adapter, [&] { parts_->load_adapter(folder); });
+  parts_->call(__func__, [&](Parts& p) {
+  p.require_same_path(folder);
+  std::optional<Adapter> opened;
+  agree(p.world, [&] {
+    require_user(p.adapted != nullptr,
+                 "load_adapter() needs a model with adapters (this one has none); describe them with lora()");
+    opened = open_adapter(folder, without_adapters(*p.adapted));
+  });
+  require_same_files(p.world, [&] { return FileLists{opened->tensors->files()}; });
+  agree(p.world, [&] {
+    const Adapter& adapter = *opened;
+    const Parts::Selected adapters = p.select(true);
+    find_mismatch(*adapter.tensors, adapters.parameters, {},
+                  "give lora() the rank and targets of these adapters, or their folder");
+    if (adapter.lora.scale() != p.adapted->lora.scale())
+      throw UserError(
+          format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
+                 adapter.tensors->description(), adapter.lora.scale(), p.adapted->lora.scale()));
+    require_base(*adapter.tensors, adapter.base_sum, p.engine.base->sum, p.engine.base->path);
+    std::vector<std::string> warnings;
+    adapter.compare_base_type(p.adapted->base_type, &warnings);
+    if (p.world.rank() == 0) print_warnings(warnings);
+    load_parameters(*adapter.tensors, p.parameters(), p.engine.model().layout(), p.engine.model().shard(),
+                    only_units(p.executor().parameters(), p.engine.model().layout(), true), adapters.others);
+    if (p.engine.keeps_average()) p.executor().begin_average();
+  });
+  p.executor().publish_parameters();
+  });
 }
 
 void FullyShardedDataParallel::for_each_parameter(
     const std::function<void(const std::string&, const Shape&, std::span<const float>)>& take) {
-  Parts& p = *parts_;
-  p.call(Parts::Function::for_each_parameter, [&] {
+  parts_->call(__func__, [&](Parts& p) {
     agree(p.world, [&] { require_user(take != nullptr, "the function that receives the parameters is null; give one"); });
-    p.for_each_parameter(take);
+    const Layout& layout = p.engine.model().layout();
+    const ShardState mine = p.executor().parameters();
+    const bool is_first_copy = p.engine.model().mesh().replicate->rank() == 0;
+    const auto stream = make_host_stream();
+    for (std::size_t parameter = 0; parameter < p.parameters().size(); ++parameter) {
+      if (p.adapted && !p.parameters()[parameter].is_adapter) continue;
+      // Each element is set on exactly one rank and zero on all others, so that the sum over the ranks is the whole parameter.
+      std::vector<float> whole(numel(p.parameters()[parameter].shape));
+      for (std::size_t u = 0; u < layout.units().size() && is_first_copy; ++u) {
+        if (!layout.units()[u].sharded && p.engine.model().shard() != 0) continue;
+        for (const Slice& slice : layout.slices(u, p.engine.model().shard()))
+          if (slice.parameter == parameter)
+            mine.read(u, slice.shard_offset, std::span(whole).subspan(slice.range.begin, slice.range.size()));
+      }
+      p.world.all_reduce(*stream, whole.data(), whole.size(), DType::f32);
+      agree(p.world, [&] {
+        if (p.world.rank() == 0) take(p.parameters()[parameter].name, p.parameters()[parameter].shape, whole);
+      });
+    }
   });
 }
 
 void FullyShardedDataParallel::decode(bool use_ema, const std::function<void(const Inside&)>& work) {
-  Parts& p = *parts_;
-  p.call(Parts::Function::generate, [&] {
+  parts_->call("generate", [&](Parts& p) {
     p.require_evaluation(use_ema, false);
     agree(p.world, [&] {
       require_user(p.sharding.plan.cache.positions > 0,
                    "the model has no memory for generation (generate_positions is 0, or this is a Sequential); set it");
     });
-    p.with_parameters(use_ema, [&] { work(inside()); });
+    p.engine.with(weights_of(use_ema), [&] { work(inside()); });
   });
 }
 
 void FullyShardedDataParallel::freeze(const std::vector<std::string>& patterns) {
-  parts_->call(Parts::Function::freeze, [&] { parts_->freeze(patterns, true); });
+  parts_->call(__func__, [&](Parts& p) { p.freeze(patterns, true); });
 }
 
 void FullyShardedDataParallel::unfreeze(const std::vector<std::string>& patterns) {
-  parts_->call(Parts::Function::unfreeze, [&] { parts_->freeze(patterns, false); });
+  parts_->call(__func__, [&](Parts& p) { p.freeze(patterns, false); });
 }
 
 MemoryUse FullyShardedDataParallel::memory() const {
   const Parts& p = *parts_;
-  return memory_of(memory_account(p.options, *p.sharded, p.world, *p.job->rank.node), p.rows, p.sharding, p.snapshot_bytes);
+  const MemoryAccount account = memory_account(p.engine.options(), p.engine.model(), p.world, *p.job->rank.node,
+                                               {.snapshot = p.engine.saves_meanwhile()});
+  return memory_of(account, p.rows, p.sharding);
 }
 std::size_t FullyShardedDataParallel::peak_bytes() const {
-  return parts_->executor().peak_bytes() + memory().total - parts_->sharded->plan().peak_bytes;
+  return parts_->executor().peak_bytes() + memory().total - parts_->engine.model().plan().peak_bytes;
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;
-  return {*p.job, p.options, p.rows, *p.sharded, p.plans, p.progress, p.saver, p.model_folder, p.last_step_s, p.last_tokens};
+  return {*p.job, p.options, p.rows, p.engine, p.last_step_s, p.last_tokens};
 }
 std::string FullyShardedDataParallel::plan() const {
-  return describe_operations(parts_->sharded->plan(), parts_->sharded->plan().update, parts_->sharded->layout());
+  const ShardedModel& model = parts_->engine.model();
+  return describe_operations(model.plan(), model.plan().update, model.layout());
 }
 
 }  // namespace fsdp

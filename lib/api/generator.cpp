@@ -64,7 +64,7 @@ struct TextGenerator::Parts {
   /// Calls `work` with the model, on all ranks. Collective.
   void run(const std::function<void(Executor&, Communicator&)>& work) {
     if (trained)
-      trained->decode(use_ema, [&](const auto& inside) { work(inside.sharded.executor(), *inside.job.world); });
+      trained->decode(use_ema, [&](const auto& inside) { work(inside.engine.executor(), *inside.job.world); });
     else
       job->together([&] { work(sharded->executor(), *job->world); });
   }
@@ -122,8 +122,8 @@ void TextGenerator::Parts::open(FullyShardedDataParallel& model, const std::stri
   trained = &model, use_ema = average;
   model.decode(average, [&](const auto& inside) {
     agree(*inside.job.world, [&] {
-      config = *inside.sharded.model().transformer_config();
-      folder = inside.model_folder;
+      config = *inside.engine.model().model().transformer_config();
+      folder = inside.engine.model_folder;
       find_texts(folder, tokenizer);
     });
     require_same_files(*inside.job.world, [&] { return FileLists{tokenizer_files_at(folder), tokenizer_files_at(tokenizer)}; });

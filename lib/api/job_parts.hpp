@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "api/job.hpp"
 #include "comm/backend.hpp"
@@ -28,7 +30,13 @@ struct Job::Parts {
   /// Throws CollectiveError unless all ranks pass the same `code`, which identifies the function of the API that they call, and
   /// the object. Each public function calls this first, so that ranks never wait in different collectives. Collective.
   void require_same_call(const char* function, std::int64_t code);
-  static constexpr std::int64_t most_functions = 64;  // the codes below it are those of functions of Job
+  static constexpr std::int64_t most_functions = 4096;
+  /// The code of a function by its name. Those of different functions differ (tests/api/jobs.cpp); those of Job are below 8.
+  static std::int64_t code_of(std::string_view function) {
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (const char c : function) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    return static_cast<std::int64_t>(8 + hash % (most_functions - 8));
+  }
 
   /// Job::should_stop(). Collective.
   bool should_stop();

@@ -8,6 +8,7 @@
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/program.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "train/metrics.hpp"
@@ -23,7 +24,7 @@ struct MetricsLog::Parts {
         leads(model.inside().job.world->rank() == 0),
         log(std::make_shared<Metrics>(options.log_file, options.log_interval, leads, stderr, options.log_format)) {
     if (!options.trace.file.empty()) {
-      recorder = std::make_unique<Recorder>(model.inside().sharded.plan(), options.trace.updates);
+      recorder = std::make_unique<Recorder>(model.inside().engine.model().plan(), options.trace.updates);
       if (leads) trace_file = std::make_unique<TraceFile>(options.trace.file);
     }
   }
@@ -33,22 +34,22 @@ struct MetricsLog::Parts {
     nlohmann::json all = to_json(options);
     all["save-dir"] = save_dir;
     std::size_t parameters = 0;
-    for (const Parameter& parameter : inside.sharded.model().parameters()) parameters += numel(parameter.shape);
+    for (const Parameter& parameter : inside.engine.model().model().parameters()) parameters += numel(parameter.shape);
     log->start({.version = version_string(),
                 .world_size = inside.job.world->size(),
-                .strategy = std::string(inside.sharded.placement().name),
+                .strategy = std::string(inside.engine.model().placement().name),
                 .options = &all,
                 .parameters = parameters,
-                .plan_peak_bytes = inside.sharded.plan().peak_bytes,
-                .step = inside.progress.update,
+                .plan_peak_bytes = inside.engine.model().plan().peak_bytes,
+                .step = inside.engine.progress().update,
                 .max_step = options.max_update,
-                .shard_ranks = inside.sharded.layout().shards(),
+                .shard_ranks = inside.engine.model().layout().shards(),
                 .traffic = {}});
   }
 
   /// After freeze() or unfreeze(), updates have other operations than those that were recorded.
   void drop_trace_of_other_plan() {
-    if (!recorder || model.inside().plans == plans) return;
+    if (!recorder || model.inside().engine.plans() == plans) return;
     log->warn(
         format("{} is not written (freeze() or unfreeze() changed the operations of the updates); make a new MetricsLog after "
                "them",
@@ -57,15 +58,15 @@ struct MetricsLog::Parts {
   }
 
   void before_step() {
-    Executor& executor = model.inside().sharded.executor();
+    Executor& executor = model.inside().engine.executor();
     executor.reset_times();
-    if (recorder) executor.record(recorder->next(model.inside().progress.update + 1));
+    if (recorder) executor.record(recorder->next(model.inside().engine.progress().update + 1));
   }
 
   /// Collective.
   void write_trace() {
     const std::string problem =
-        fsdp::write_trace(*recorder, model.inside().sharded, *model.inside().job.world, trace_file.get());
+        fsdp::write_trace(*recorder, model.inside().engine.model(), *model.inside().job.world, trace_file.get());
     if (!problem.empty())
       log->warn(problem);
     else
@@ -80,7 +81,7 @@ struct MetricsLog::Parts {
   const std::shared_ptr<Metrics> log;
   std::unique_ptr<TraceFile> trace_file;  // on rank 0, with options.trace
   std::unique_ptr<Recorder> recorder;     // until the trace is written
-  const std::uint64_t plans = model.inside().plans;
+  const std::uint64_t plans = model.inside().engine.plans();
 };
 
 MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o) {
@@ -107,12 +108,14 @@ MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o)
     require_same(*inside.job.world, format("{} {}", o.trace, o.trace_updates), [&](const std::string&) {
       throw UserError("trace or trace_updates are different on the ranks (all ranks write one trace); give all ranks the same");
     });
-    inside.saver.log = parts_->log;
+    inside.engine.saver().set_listener({.may_complete = [log = parts_->log] { log->sync(); },
+                               .saved = [log = parts_->log](const SaveMetrics& saved) { log->save(saved); },
+                               .warn = [](const std::string& text) { print_warnings({text}); }});
     parts_->before_step();
   });
 }
 MetricsLog::~MetricsLog() {
-  if (parts_->recorder) parts_->model.inside().sharded.executor().record({});  // the recorder's memory ends here
+  if (parts_->recorder) parts_->model.inside().engine.executor().record({});  // the recorder's memory ends here
 }
 
 void MetricsLog::train(const StepResult& result, double learning_rate,
@@ -120,21 +123,21 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
   const FullyShardedDataParallel::Inside inside = parts_->model.inside();
   inside.job.together([&] {
     Parts& p = *parts_;
-    Executor& executor = inside.sharded.executor();
-    const auto& scaler = inside.progress.loss_scaler;
+    Executor& executor = inside.engine.executor();
+    const auto& scaler = inside.engine.progress().loss_scaler;
     const double ms = inside.last_step_s * 1e3;
     p.drop_trace_of_other_plan();
     const double positions = static_cast<double>(p.options.sharding.batch.rows() * p.options.sharding.plan.micro_batches *
                                                  static_cast<std::size_t>(inside.job.world->size()));
     if (result.skipped)
-      p.log->skip({.step = inside.progress.update + 1, .ms = ms});
+      p.log->skip({.step = inside.engine.progress().update + 1, .ms = ms});
     else
-      p.log->train({.step = inside.progress.update,
+      p.log->train({.step = inside.engine.progress().update,
                     .loss = result.loss,
                     .learning_rate = learning_rate,
                     .gradient_norm = result.gradient_norm,
                     .largest_loss = std::numeric_limits<double>::quiet_NaN(),  // unknown
-                    .tokens = inside.progress.tokens,
+                    .tokens = inside.engine.progress().tokens,
                     .tokens_per_second = inside.last_tokens / inside.last_step_s,
                     .ms = ms,
                     .mfu = {},
@@ -157,10 +160,10 @@ void MetricsLog::end(const std::string& reason) {
     Parts& p = *parts_;
     p.drop_trace_of_other_plan();
     if (p.recorder) p.write_trace();
-    if (!reason.empty()) p.log->stop(inside.progress.update, reason);
-    p.log->end({.step = inside.progress.update,
-                .tokens = inside.progress.tokens,
-                .mem_peak_bytes = inside.sharded.executor().peak_bytes(),
+    if (!reason.empty()) p.log->stop(inside.engine.progress().update, reason);
+    p.log->end({.step = inside.engine.progress().update,
+                .tokens = inside.engine.progress().tokens,
+                .mem_peak_bytes = inside.engine.executor().peak_bytes(),
                 .next = {}});
   });
 }

@@ -5,11 +5,9 @@
 #include <limits>
 #include <string>
 
-#include "api/checkpoint_saver.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/job_parts.hpp"
-#include "checkpoint/checkpoint.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "engine/engine.hpp"
 #include "nn/model.hpp"
 #include "train/options.hpp"
 
@@ -25,11 +23,7 @@ struct FullyShardedDataParallel::Inside {
   Job::Parts& job;
   const TrainOptions& options;
   const RowSizes& rows;
-  ShardedModel& sharded;
-  std::uint64_t plans;  // how many plans `sharded` has had
-  const Progress& progress;
-  CheckpointSaver& saver;
-  const std::string& model_folder;  // the Hugging Face folder of the parameters; else empty
+  Engine& engine;
   double last_step_s, last_tokens;  // of the last step(): its duration, and how many rows counted in the loss on all ranks
 };
 

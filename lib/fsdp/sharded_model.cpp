@@ -134,15 +134,14 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
 
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
                            const DeviceTraits& device)
-    : ShardedModel(std::make_shared<Transformer>(std::move(config), device), options, world) {
-  transformer_ = static_cast<const Transformer*>(model_.get());
-}
+    : ShardedModel(std::make_shared<Transformer>(std::move(config), device), options, world) {}
 
 ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOptions& options, Communicator& world)
     : options_(checked(options, *model, world.size())),
       placement_(find_placement(options.strategy)),
       world_(world),
       model_(std::move(model)),
+      transformer_(dynamic_cast<const Transformer*>(model_.get())),
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
       planned_(plan_sharding(*model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
   // The plan does not depend on the rank, but the options and files given to each rank can differ.
@@ -154,7 +153,7 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
 }
 
 const Transformer& ShardedModel::transformer() const {
-  expect(transformer_ != nullptr, "only a model that was made from a configuration is a transformer");
+  expect(transformer_ != nullptr, "the model is a transformer");
   return *transformer_;
 }
 

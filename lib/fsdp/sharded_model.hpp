@@ -58,7 +58,7 @@ class ShardedModel {
   Executor& executor() { return *executor_; }
 
   const Model& model() const { return *model_; }
-  /// Requires that this object was made from a configuration.
+  /// Requires that model() is a transformer.
   const Transformer& transformer() const;
   const Layout& layout() const { return planned_.layout; }
   const Plan& plan() const { return planned_.plan; }
@@ -74,7 +74,7 @@ class ShardedModel {
   const Placement& placement_;
   Communicator& world_;
   std::shared_ptr<const Model> model_;
-  const Transformer* transformer_ = nullptr;  // the same object as model_, if that was made from a configuration; else null
+  const Transformer* transformer_;  // the same object as model_; null if that is no transformer
   Mesh mesh_;
   std::vector<std::string> warnings_;
   ShardedPlan planned_;

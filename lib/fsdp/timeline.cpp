@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "fsdp/kind.hpp"
+#include "fsdp/schedule.hpp"
 #include "fsdp/traffic.hpp"
 
 namespace fsdp {
@@ -60,20 +61,23 @@ std::string draw_timeline(const std::vector<Operation>& operations, const Layout
   };
   const std::size_t forward = format("[B{}]", blocks - 1).size();
 
-  // A stream runs its operations in order. Each begins as soon as the operations that it waits for have finished.
-  std::array<std::string, stream_count> rows;
-  std::vector<std::size_t> ends, cuts;           // cuts: where computations begin
-  std::array<std::size_t, 2> left_out = {0, 0};  // first and last column of the micro-batches that are not drawn
+  std::vector<Task> tasks;  // lengths in columns
   for (const Operation& op : operations) {
-    std::string& row = rows[static_cast<std::size_t>(op.stream)];
-    std::size_t begin = row.size();
-    for (const int w : op.waits) begin = std::max(begin, ends[static_cast<std::size_t>(w)]);
     const double time = drawn_time(op, layout, block_numel);
-    const auto width = static_cast<std::size_t>(time > 0 ? std::max(3L, std::lround(static_cast<double>(forward) * time)) : 0);
-    ends.push_back(begin + width);
+    const double width = time > 0 ? std::max(3.0, std::round(static_cast<double>(forward) * time)) : 0;
+    tasks.push_back({.queue = static_cast<int>(op.stream), .length = width, .waits = op.waits});
+  }
+  const std::vector<TaskTime> times = schedule(tasks);
+  std::array<std::string, stream_count> rows;
+  std::vector<std::size_t> cuts;                 // where computations begin
+  std::array<std::size_t, 2> left_out = {0, 0};  // first and last column of the micro-batches that are not drawn
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const Operation& op = operations[i];
+    const auto begin = static_cast<std::size_t>(times[i].begin), width = static_cast<std::size_t>(tasks[i].length);
     if (op.kind == &kinds::read_batch && op.micro_batch == 2) left_out[0] = begin;
     if (op.kind == &kinds::read_batch && op.micro_batch + 1 == micro_batches) left_out[1] = begin;
     if (op.stream == StreamId::compute) cuts.push_back(begin);
+    std::string& row = rows[static_cast<std::size_t>(op.stream)];
     row.resize(begin, ' ');
     if (width > 0) row += format("[{:<{}}]", drawn_label(op, layout).substr(0, width - 2), width - 2);
   }

@@ -9,6 +9,7 @@
 // Backward runs these lines in reverse. It updates dx, the gradient of the residual stream, in place: each branch adds its
 // gradient to dx. Gradients of other tensors overwrite saved tensors that are no longer needed, so that backward needs little
 // scratch.
+#include "nn/attention.hpp"
 #include "nn/rope.hpp"
 #include "nn/stages.hpp"
 
@@ -117,16 +118,18 @@ void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, 
   backward(parameters.k_norm, d_qkv + attention_width(c), at.k, at.k_stats, c.kv_heads);
 }
 
-/// Rotates queries and keys by their positions (RoPE). One call rotates both, because they are adjacent in a row.
+/// The attention of a block. `positions` of rows that are not adjacent in a sequence; null: context.positions.
 template <class E>
-void rotate(const Stage<E>& stage, std::size_t block, E* qkv, bool inverse, const std::int32_t* positions = nullptr) {
+CausalAttention attention_of(const Stage<E>& stage, std::size_t block, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
-  if (c.positions != Positions::rotary) return;
+  CausalAttention attention{
+      attention_shape(c, stage.context.shape, c.window_of(block), positions ? positions : stage.context.positions)};
+  if (c.positions != Positions::rotary) return attention;
   expect(stage.context.tables != nullptr, "the tables of rotary positions exist");
   const Rope& rope = c.rope_of(block);
-  const float* const table = stage.context.tables + (&rope == &c.rope ? 0 : rotated_elements(c, c.rope));
-  kernels::rope(stage.context.stream, qkv, stage.context.shape.B, stage.context.shape.T, c.heads + c.kv_heads, c.head_size,
-                rotated_elements(c, rope), qkv_width(c), table, table_width(c), inverse, positions);
+  attention.table = stage.context.tables + (&rope == &c.rope ? 0 : rotated_elements(c, c.rope));
+  attention.rotated = rotated_elements(c, rope), attention.table_stride = table_width(c);
+  return attention;
 }
 
 /// Rows [begin, end) of a decoding step. If `single` is true, each row is a token of another sequence. Otherwise the rows are
@@ -426,7 +429,6 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
   const SavedTensors<E> at(stage, saved, cheap);
   const BlockParameters& parameters = model_.blocks[block];
   const std::size_t C = config_.width;
-  const std::size_t k = config_.heads * config_.head_size, v = k + config_.kv_heads * config_.head_size;  // columns of qkv
 
   E* const d_pre = at.activated;
   const E* d_branch = branch_norm_backward(stage, parameters.ffn_norm, stage.branch_gradient(DropoutSite::ffn_out, block, dx),
@@ -443,11 +445,9 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
                            at.attention_branch, at.attention_branch_stats, write);
   stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
   stage.linear_backward_input(parameters.attention_out, d_branch, C, d_attention, Write::overwrite);
-  kernels::attention_backward(
-      context.stream, d_qkv, d_qkv + k, d_qkv + v, d_attention, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
-      attention_shape(config_, context.shape, config_.window_of(block), context.positions),
-      stage.scratch_at(stage.scratch.attention), stage.dropout_mask(DropoutSite::attention_probabilities, block));
-  rotate(stage, block, d_qkv, true, context.positions);
+  attention_of(stage, block)
+      .backward(context.stream, d_qkv, d_attention, at.qkv, at.attention, at.lse, stage.scratch_at(stage.scratch.attention),
+                stage.dropout_mask(DropoutSite::attention_probabilities, block));
   qk_norm_backward(stage, parameters, at, d_qkv, write);
   qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
   stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
@@ -456,13 +456,11 @@ void Transformer::backward_block(const StageContext& context, std::size_t block,
 void Transformer::block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
                                 float* cheap) const {
   with_element(context.type, [&]<class E>() {
-    const std::size_t k = attention_width(config_), v = k + config_.kv_heads * config_.head_size;  // columns of qkv
     const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-      rotate(stage, block, at.qkv, false, context.positions);
-      kernels::attention_forward(context.stream, at.attention, at.lse, at.qkv, at.qkv + k, at.qkv + v,
-                                 attention_shape(config_, context.shape, config_.window_of(block), context.positions),
-                                 stage.scratch_at(stage.scratch.attention),
-                                 stage.dropout_mask(DropoutSite::attention_probabilities, block));
+      const CausalAttention attention = attention_of(stage, block);
+      attention.rotate(context.stream, at.qkv, false);
+      attention.forward(context.stream, at.qkv, at.attention, at.lse, stage.scratch_at(stage.scratch.attention),
+                        stage.dropout_mask(DropoutSite::attention_probabilities, block));
     };
     forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap, attend);
   });
@@ -483,7 +481,7 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
       return decode_wanted(
           context, block, rows, x, static_cast<E*>(x_out), saved, shape.sequences, cheap,
           [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-            rotate(stage, block, at.qkv, false, rows.positions_there);
+            attention_of(stage, block, rows.positions_there).rotate(context.stream, at.qkv, false);
             append(stage, at);
           },
           [&](const Stage<E>& stage, E* out, const SavedTensors<E>& at, std::size_t first, std::size_t count) {
@@ -491,7 +489,7 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
           });
     forward_block(context, block, x, static_cast<E*>(x_out), saved, cheap,
                   [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-                    rotate(stage, block, at.qkv, false, rows.positions_there);
+                    attention_of(stage, block, rows.positions_there).rotate(context.stream, at.qkv, false);
                     attend_beyond_cache(stage, at, rows, kept);
                     append(stage, at);
                     attend_to_cache(stage, at, rows, kept);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "fsdp/schedule.hpp"
 
 namespace fsdp {
 
@@ -601,25 +602,33 @@ namespace {
 TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
   const PlanFile& plan = titled.plan;
   TimelinePanel panel{.title = titled.title, .note = {}, .rows = rows_of_streams()};
-  std::map<std::string, double> queues;  // when each is done with what it has got so far
-  std::vector<double> ends;              // of each operation
+  std::vector<Task> tasks;
+  std::vector<std::vector<int>> waits(plan.operations.size());
+  int computing = -1;  // the last operation of the compute stream so far
+  const std::array<std::string_view, 5> streams = {"load", "gather", "compute", "reduce", "unload"};
+  for (std::size_t i = 0; i < plan.operations.size(); ++i) {
+    const PlanFile::Operation& op = plan.operations[i];
+    const bool computes = op.stream == "compute", by_thread = titled.queues == Queues::thread && !computes;
+    waits[i].assign(op.waits.begin(), op.waits.end());
+    if (by_thread && computing >= 0) waits[i].push_back(computing);  // the computing thread enqueues this work
+    if (computes) computing = static_cast<int>(i);
+    const int stream = static_cast<int>(std::find(streams.begin(), streams.end(), op.stream) - streams.begin());
+    tasks.push_back({.queue = titled.queues == Queues::one ? 0 : by_thread ? 1 + static_cast<int>(streams.size()) : stream,
+                     .length = op.drawn_time,
+                     .waits = waits[i]});
+  }
+  const std::vector<TaskTime> times = schedule(tasks);
   double used = 0, waited = 0, length = 0;
   struct Use {
     double begin;
     std::string unit;
   };
   std::map<std::size_t, Use> occupied;  // slots, by buffer
-  for (const PlanFile::Operation& op : plan.operations) {
-    const bool computes = op.stream == "compute";
-    const std::string queue = titled.queues == Queues::one                   ? "one"
-                              : titled.queues == Queues::thread && !computes ? "thread"
-                                                                             : op.stream;
-    double begin = queues[queue];
-    if (queue == "thread") begin = std::max(begin, queues["compute"]);  // the computing thread enqueues this work
-    for (const std::size_t before : op.waits) begin = std::max(begin, ends[before]);
-    const double end = begin + op.drawn_time;
+  for (std::size_t i = 0; i < plan.operations.size(); ++i) {
+    const PlanFile::Operation& op = plan.operations[i];
+    const auto [begin, end] = times[i];
     if (op.drawn_time > 0) {
-      if (computes && begin > used + 1e-9) {
+      if (op.stream == "compute" && begin > used + 1e-9) {
         add_box(panel, "compute", {used, begin, "", "waits", waiting_stage().fill, &waiting_stage()});
         waited += begin - used;
       }
@@ -627,10 +636,8 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
       if (const std::size_t root = label.find("root"); root != std::string::npos) label.erase(root, 4);
       const Stage& stage = stage_of(op.kind);
       add_box(panel, op.stream, {begin, end, label, op.title, stage.fill, &stage});
-      if (computes) used = end;
+      if (op.stream == "compute") used = end;
     }
-    queues[queue] = end;
-    ends.push_back(end);
     length = std::max(length, end);
     // A slot is used from a gather to its release.
     if (!slots) continue;

@@ -17,6 +17,7 @@
 
 #include "base/progress.hpp"
 #include "base/timer.hpp"
+#include "engine/saver.hpp"
 #include "fsdp/executor.hpp"
 #include "train/energy.hpp"
 #include "train/metrics_file.hpp"
@@ -89,13 +90,6 @@ struct ValidMetrics {
   double loss = 0;
   std::uint64_t tokens = 0;  // targets that count in the loss
   double ms = 0;
-};
-
-struct SaveMetrics {
-  std::uint64_t step = 0;
-  std::filesystem::path folder;
-  std::uint64_t bytes = 0;      // of the ranks' files and the index
-  double ms = 0, stall_ms = 0;  // duration of the save; the part of it during which training waited
 };
 
 struct EndMetrics {

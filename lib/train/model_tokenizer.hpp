@@ -12,7 +12,7 @@
 #include "checkpoint/tensor_source.hpp"
 #include "text/end_tokens.hpp"
 #include "text/tokenizer.hpp"
-#include "train/same_files.hpp"
+#include "engine/same_files.hpp"
 
 namespace fsdp {
 

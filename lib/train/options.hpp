@@ -15,21 +15,21 @@
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
 #include "data/samples.hpp"
+#include "engine/options.hpp"
+#include "engine/saver.hpp"
 #include "fsdp/executor.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "nn/config.hpp"
-#include "optim/loss_scaler.hpp"
 #include "optim/schedule.hpp"
 #include "train/compute_device.hpp"
 #include "train/metrics.hpp"
-#include "train/saver.hpp"
 #include "train/trace.hpp"
 
 namespace fsdp {
 
 enum class InitFrom { random, pretrained };
 
-struct TrainOptions {
+struct TrainOptions : EngineOptions {
   // data
   std::string data, valid;       // names as in open_data.hpp; empty `valid`: the split `valid` of the data, if there is one
   std::string mask, valid_mask;  // files that say which tokens count in the loss; empty: masks of the data, else all
@@ -46,22 +46,14 @@ struct TrainOptions {
   bool list_archs = false;
   InitFrom init = InitFrom::random;
   ConfigOverrides sizes;
-  double dropout = 0, attention_dropout = 0;
   Lora lora;                                       // if its rank is not 0, adapters are trained
   std::filesystem::path adapter;                   // adapters to start from; empty: new ones
   std::optional<kernels::Quantization> base_type;  // of the base model's matrices
-  double label_smoothing = 0, z_loss = 0, neftune_alpha = 0;
-  // batch, sharding, precision, recomputation, optimizer
-  ShardingOptions sharding = {.batch = {.B = 1, .T = 1024}};
+  // batch, learning rate
   std::size_t total_batch_size = 0;           // sequences per update: B x micro-batches x ranks
   Schedule schedule;                          // schedule.total is 0 if only max_epoch ends the run
-  double clip_norm = 0, clip_value = 0;       // 0: no clipping
-  double ema_decay = 0;                       // of the average of the weights; 0: none is kept
-  std::size_t ema_start_update = 0;           // until this update, the average is a copy of the weights
   bool use_ema = false;                       // validate and sample with the average
-  double skip_spikes = 0;                     // threshold in standard deviations; 0: no update is left out as a spike
   std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both can be 0 only with dry_run
-  LossScalerOptions loss_scaler;              // fp16 only
   // checkpoints
   SaveOptions save;
   double stop_before_s = 0;                 // stop this long before the Slurm job ends; 0: do not stop early
@@ -75,10 +67,7 @@ struct TrainOptions {
   // run
   std::string task = "language_modeling", criterion = "cross_entropy";  // the only accepted values, for fairseq command lines
   DeviceChoice device = DeviceChoice::automatic;
-  CommOptions comm = {.kind = "auto"};
   CpuDeviceOptions cpu;
-  ExecutorOptions execution;
-  std::size_t seed = 1;
   std::size_t log_interval = 10;
   LogFormat log_format = LogFormat::automatic;
   std::filesystem::path log_file;     // empty: no metrics file

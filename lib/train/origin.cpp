@@ -6,16 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
-#include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
+#include "engine/find_step.hpp"
+#include "engine/fit.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "nn/families/config_keys.hpp"
 #include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/changed_options.hpp"
-#include "train/same_files.hpp"
 
 namespace fsdp {
 
@@ -27,38 +27,6 @@ void require_same_model(const TransformerConfig& wanted, const CheckpointReader&
     throw UserError(format(
         "{} holds another model ({}); choose another --save-dir or --restore, or leave out the options that name the model",
         checkpoint.description(), differences));
-}
-
-/// Throws UserError if the checkpoint's optimizer state is not that of this run's optimizer.
-void require_same_optimizer(const TrainOptions& options, const CheckpointReader& checkpoint) {
-  constexpr const char* remedy =
-      "give the optimizer that it was written with, or --reset-optimizer to continue with its weights and a new optimizer "
-      "state";
-  const std::string_view wanted = options.sharding.optimizer.kind->name, found = checkpoint.header().optimizer;
-  if (algorithm_of(wanted) != algorithm_of(found))
-    throw UserError(format("{} holds the state of --optimizer {} (this run has --optimizer {}); {}", checkpoint.description(),
-                           found, wanted, remedy));
-  const auto& there = checkpoint.states();
-  // Only trained parameters have optimizer state in the checkpoint, even if this run trains others.
-  std::vector<Parameter> trained = checkpoint.model().parameters();
-  std::erase_if(trained, [&](const Parameter& parameter) { return !checkpoint.was_trained(parameter.name); });
-  for (const std::string& state : states_of(options.sharding.optimizer, trained))
-    if (std::find(there.begin(), there.end(), state) == there.end())
-      throw UserError(format("{} holds no {} of --optimizer {} (it was written with other options, and has only {}); {}",
-                             checkpoint.description(), state, wanted, fmt::join(there, ", "), remedy));
-}
-
-/// Throws UserError if the run keeps an average of the weights and the checkpoint has none to continue with. Returns a warning
-/// if the run does not continue the checkpoint's average; else an empty text.
-std::string require_average(const TrainOptions& options, const CheckpointReader& checkpoint) {
-  const std::uint64_t update = checkpoint.header().progress.update;
-  const bool there = has_average(checkpoint), wanted = options.ema_decay > 0;
-  if (wanted && !there && update > options.ema_start_update)
-    throw UserError(
-        format("{} has no average of the weights for --ema-decay (its run kept none); leave out --ema-decay, or give "
-               "--ema-start-update {} to begin an average with the checkpoint's weights",
-               checkpoint.description(), update));
-  return there && !wanted ? "the checkpoint's average of the weights is left out (there is no --ema-decay)" : "";
 }
 
 Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verify::no : Verify::yes; }
@@ -227,7 +195,9 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
     }
     try {
       require_same_model(origin.config, *origin.checkpoint);
-      if (!options.reset_optimizer) require_same_optimizer(options, *origin.checkpoint);
+      if (!options.reset_optimizer)
+        require_same_optimizer(options.sharding.optimizer, *origin.checkpoint,
+                               "--reset-optimizer to continue with its weights and a new optimizer state");
       if (std::string left = require_average(options, *origin.checkpoint); !left.empty())
         origin.warnings.push_back(std::move(left));
     } catch (const UserError& refusal) {
@@ -270,25 +240,19 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
 }
 
 /// The files that decide what the run starts from; some may be missing.
-FileLists files_of(const TrainOptions& options, const Origin& origin) {
+FileLists files_of(const TrainOptions& options, const Origin& origin, const CheckpointReader* checkpoint) {
   FileLists all = {tokenizer_files_at(options.model), tokenizer_files_at(origin.tokenizer)};
   for (const TensorSource* source :
-       {static_cast<const TensorSource*>(origin.checkpoint.get()), static_cast<const TensorSource*>(origin.pretrained.get()),
+       {static_cast<const TensorSource*>(checkpoint), static_cast<const TensorSource*>(origin.pretrained.get()),
         static_cast<const TensorSource*>(origin.adapter ? origin.adapter->tensors.get() : nullptr)})
     if (source) all.push_back(source->files());
   return all;
 }
 
-/// Renames damaged steps after `update`, because the run will save steps with the same names. Called on rank 0.
-void set_aside_damaged(const TrainOptions& options, std::uint64_t update, std::vector<std::string>& said) {
-  for (const std::filesystem::path& folder : damaged_checkpoints(options.save.folder, update))
-    said.push_back(format("{} is damaged, and was renamed to {}", folder.string(), set_aside(folder).string()));
-}
-
 /// Throws RunError if there are damaged checkpoints and no complete one, so that a run does not start over unnoticed. Called on
 /// rank 0.
 void require_nothing_to_lose(const TrainOptions& options, std::vector<std::string> damaged) {
-  set_aside_damaged(options, 0, damaged);
+  set_damaged_aside(options.save.folder, 0, damaged);
   const auto aside = steps_set_aside(options.save.folder);
   if (damaged.empty() && !aside.empty()) damaged.push_back(format("{} is damaged", aside.back().string()));
   if (!damaged.empty())
@@ -340,61 +304,42 @@ TransformerConfig with_adapters(TransformerConfig config, const TrainOptions& op
 }
 
 Origin find_origin(const TrainOptions& options, Group& world) {
-  std::vector<std::string> passed_over;
-  const auto pass_over_latest = [&](const CollectiveError& damage) {
-    if (options.restore != "latest" || options.dry_run || !damage.damage) throw damage;
-    std::string aside;
+  Origin origin;
+  const bool resumes_latest = options.restore == "latest" && !options.dry_run;
+  StepSearch search = {.open =
+                           [&] {
+                             origin = Origin();
+                             return look_for_checkpoint(options, origin.warnings);
+                           },
+                       .accept =
+                           [&](std::unique_ptr<CheckpointReader>& checkpoint) {
+                             origin.checkpoint = std::move(checkpoint);
+                             complete_origin(options, origin);
+                             checkpoint = std::move(origin.checkpoint);
+                           },
+                       .folder = resumes_latest ? options.save.folder : std::filesystem::path(),
+                       .none =
+                           [&](const std::vector<std::string>& passed_over) {
+                             if (resumes_latest) require_nothing_to_lose(options, passed_over);
+                           },
+                       .verify = !options.no_verify};
+  if (options.dry_run)
+    search.verify = false;
+  else
+    search.files = [&](const CheckpointReader* checkpoint) { return files_of(options, origin, checkpoint); };
+  FoundStep found = find_step(world, search);
+  origin.checkpoint = std::move(found.checkpoint);
+  if (origin.base && !options.dry_run) check_base(options, origin, world);
+  // Renames damaged steps whose names later saves will use. Throws if there are other steps whose names later saves will use.
+  if (!options.dry_run && !options.save.none)
     agree(world, [&] {
       if (world.rank() != 0) return;
-      const auto latest = latest_checkpoint(options.save.folder);
-      if (!latest) throw damage;
-      aside = set_aside(*latest).string();
+      set_damaged_aside(options.save.folder, origin.update(), origin.warnings);
+      if (const auto step = step_in_the_way(options.save.folder, origin.update()))
+        throw UserError(text_of_step_in_the_way(*step));
     });
-    passed_over.push_back(format("{}. It was renamed to {}", damage.what(), aside));
-  };
-  for (;;) {
-    Origin origin;
-    try {
-      agree(world, [&] { origin.checkpoint = look_for_checkpoint(options, origin.warnings); });
-    } catch (const CollectiveError& damage) {
-      if (!damage.all) throw;  // all ranks read the same index: if only some fail, it is not damaged
-      pass_over_latest(damage);
-      continue;
-    }
-    agree(world, [&] { complete_origin(options, origin); });
-    // On a shared file system, one rank may see a checkpoint that another rank does not see yet.
-    const std::int64_t update = origin.checkpoint ? static_cast<std::int64_t>(origin.update()) : -1;
-    const std::vector<std::int64_t> updates = world.gather(std::span(&update, 1));
-    if (std::any_of(updates.begin(), updates.end(), [&](std::int64_t u) { return u != updates.front(); }))
-      throw CollectiveError(
-          "the ranks see different latest checkpoints (the file system does not show all ranks the same files); start again", 0,
-          true, exit_code::failed);
-    if (!options.dry_run)
-      require_same_files(
-          world, [&] { return files_of(options, origin); }, options.no_verify);
-    if (!origin.checkpoint && options.restore == "latest" && !options.dry_run)
-      agree(world, [&] {
-        if (world.rank() == 0) require_nothing_to_lose(options, std::move(passed_over));
-      });
-    try {
-      if (origin.checkpoint && !options.dry_run && !options.no_verify)
-        agree(world, [&] { origin.checkpoint->verify(world.rank(), world.size()); });
-    } catch (const CollectiveError& damage) {
-      pass_over_latest(damage);
-      continue;
-    }
-    if (origin.base && !options.dry_run) check_base(options, origin, world);
-    // Renames damaged steps whose names later saves will use. Throws if there are other steps whose names later saves will use.
-    if (!options.dry_run && !options.save.none)
-      agree(world, [&] {
-        if (world.rank() != 0) return;
-        set_aside_damaged(options, origin.update(), origin.warnings);
-        if (const auto step = step_in_the_way(options.save.folder, origin.update()))
-          throw UserError(text_of_step_in_the_way(*step));
-      });
-    origin.warnings.insert(origin.warnings.begin(), passed_over.begin(), passed_over.end());
-    return origin;
-  }
+  origin.warnings.insert(origin.warnings.begin(), found.passed_over.begin(), found.passed_over.end());
+  return origin;
 }
 
 }  // namespace fsdp

@@ -1,13 +1,13 @@
 #include "train/prediction.hpp"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "fsdp/schedule.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -66,26 +66,21 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
     if (is_new) found->second = transfer_seconds(use, mesh, cluster, gpu, efficiency);
     return found->second;
   };
-  std::array<double, stream_count> free_at{};
-  double links_free_at = 0, busy = 0;
-  std::vector<double> ends;
+  constexpr int links = stream_count;  // collectives of all streams share the links
+  std::vector<Task> tasks;
+  double busy = 0;
   for (const Operation& op : planned.plan.update) {
-    double& stream = free_at[static_cast<std::size_t>(op.stream)];
-    double begin = stream;
-    for (const int w : op.waits) begin = std::max(begin, ends[static_cast<std::size_t>(w)]);
-    double seconds = 0;
+    Task task{.queue = static_cast<int>(op.stream), .waits = op.waits};
     if (const auto use = collective_of(op)) {
-      seconds = transfer(*use);
-      begin = std::max(begin, links_free_at);  // collectives of all streams share the links
-      links_free_at = begin + seconds;
-      step.communication += seconds;
+      task.also = links, task.length = transfer(*use);
+      step.communication += task.length;
     } else {
-      seconds = compute(op);
-      if (op.stream == StreamId::compute) busy += seconds;
+      task.length = compute(op);
+      if (op.stream == StreamId::compute) busy += task.length;
     }
-    ends.push_back(stream = begin + seconds);
+    tasks.push_back(task);
   }
-  step.total = *std::max_element(free_at.begin(), free_at.end());
+  for (const TaskTime& time : schedule(tasks)) step.total = std::max(step.total, time.end);
   step.exposed = step.total - busy;
   return step;
 }

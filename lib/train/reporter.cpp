@@ -18,22 +18,22 @@ Reporter::Reporter(const LoopContext& loop, const Machine& machine, const Memory
       memory_(memory),
       batches_(batches),
       trace_(trace),
-      start_tokens_(loop.progress.tokens),
+      start_tokens_(loop.engine.progress().tokens),
       hosts_(loop.world.gather(host_name())),
       peak_flops_(machine.peak_flops),
-      group_norms_(loop.options.log_group_norms ? std::make_unique<GroupNorms>(loop.model, loop.options.sharding.optimizer)
+      group_norms_(loop.options.log_group_norms ? std::make_unique<GroupNorms>(loop.engine.model(), loop.options.sharding.optimizer)
                                                 : nullptr),
       recorder_(agree(loop.world,
                       [&] {
                         const TraceOptions& wanted = loop.options.trace;
-                        return wanted.file.empty() ? nullptr : std::make_unique<Recorder>(loop.model.plan(), wanted.updates);
+                        return wanted.file.empty() ? nullptr : std::make_unique<Recorder>(loop.engine.model().plan(), wanted.updates);
                       })),
       energy_(*machine.device, *machine.node) {}
 
 void Reporter::before_update() {
   since_update_.restart();
-  loop_.model.executor().reset_times();
-  if (recorder_) loop_.model.executor().record(recorder_->next(loop_.progress.update + 1));
+  loop_.engine.executor().reset_times();
+  if (recorder_) loop_.engine.executor().record(recorder_->next(loop_.engine.progress().update + 1));
 }
 
 void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& result, Verdict verdict) {
@@ -41,11 +41,11 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
   const double seconds = since_update_.seconds();
   updating_s_ += seconds;
   if (verdict == Verdict::left_out) {
-    SkipMetrics skip{scalars.update, seconds * 1e3, loop_.progress.data.sequences};
+    SkipMetrics skip{scalars.update, seconds * 1e3, loop_.engine.progress().data.sequences};
     if (result.is_spike)
       skip.spike = {result.loss, result.gradient_norm, scalars.most_loss, scalars.most_norm};
     else
-      skip.overflow = {scalars.loss_scale, loop_.progress.loss_scaler->scale};
+      skip.overflow = {scalars.loss_scale, loop_.engine.progress().loss_scaler->scale};
     return loop_.log.skip(skip);
   }
   last_update_s_ = seconds;
@@ -55,14 +55,14 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
       static_cast<double>(batch_cut(loop_.options, loop_.world).sequences_per_update() * loop_.options.sharding.batch.T) /
       seconds;
   const bool is_f16 = loop_.options.sharding.types.parameter == DType::f16;
-  const Executor& executor = loop_.model.executor();
+  const Executor& executor = loop_.engine.executor();
   std::span<const std::pair<std::string, double>> group_norms;
   if (group_norms_) group_norms = group_norms_->measure(scalars.loss_scale);
-  last_ = {.step = loop_.progress.update,
+  last_ = {.step = loop_.engine.progress().update,
            .loss = result.loss,
            .learning_rate = scalars.learning_rate,
            .gradient_norm = result.gradient_norm,
-           .tokens = loop_.progress.tokens,
+           .tokens = loop_.engine.progress().tokens,
            .tokens_per_second = scalars.tokens / seconds,
            .ms = seconds * 1e3,
            .mfu = mfu(positions_per_second),
@@ -77,7 +77,7 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
 std::optional<double> Reporter::mfu(double positions_per_second) {
   if (!peak_flops_) return {};
   const double share =
-      loop_.model.transformer().flops_per_token(loop_.options.sharding.batch.T) * positions_per_second / *peak_flops_;
+      loop_.engine.model().transformer().flops_per_token(loop_.options.sharding.batch.T) * positions_per_second / *peak_flops_;
   if (share < 1.1 || !is_host(machine_.kind)) return share;
   if (machine_.node->rank() == 0) forget_peak_per_core();
   loop_.log.warn(
@@ -88,7 +88,7 @@ std::optional<double> Reporter::mfu(double positions_per_second) {
 }
 
 std::int64_t Reporter::computing_ns() const {
-  const Executor& executor = loop_.model.executor();
+  const Executor& executor = loop_.engine.executor();
   return executor.knows_times() ? std::llround(1e9 * (executor.times().total() - executor.times().exposed)) : 0;
 }
 
@@ -106,14 +106,14 @@ std::optional<Straggler> Reporter::find_straggler(std::span<const std::int64_t> 
 void Reporter::report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns, double largest_loss) {
   last_.largest_loss = largest_loss;
   last_.data_wait_ms = 1e-6 * static_cast<double>(data_wait_ns);
-  if (loop_.world.rank() == 0 && loop_.progress.update % loop_.options.log_interval == 0)
+  if (loop_.world.rank() == 0 && loop_.engine.progress().update % loop_.options.log_interval == 0)
     last_.straggler = find_straggler(computing_ns);
   loop_.log.train(last_);
 }
 
 /// Writes the trace. If that fails, warns and lets training continue.
 void Reporter::write_trace() {
-  const std::string problem = fsdp::write_trace(*recorder_, loop_.model, loop_.world, trace_);
+  const std::string problem = fsdp::write_trace(*recorder_, loop_.engine.model(), loop_.world, trace_);
   if (!problem.empty())
     loop_.log.warn(problem);
   else if (recorder_->updates().empty())
@@ -128,10 +128,10 @@ void Reporter::finish(const std::string& next) {
   if (recorder_) write_trace();  // the run ended before the requested updates were recorded
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
   Communicator& world = loop_.world;
-  const Mesh& mesh = loop_.model.mesh();
+  const Mesh& mesh = loop_.engine.model().mesh();
   // The process's memory as the system counts it includes memory of other ranks that collectives have read.
   const std::size_t borrowed = mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
-  const std::size_t measured = world.max(loop_.model.executor().peak_bytes());
+  const std::size_t measured = world.max(loop_.engine.executor().peak_bytes());
   const std::size_t process = world.max(process_peak_bytes() - machine_.start_bytes);
   const bool on_cpu = is_host(memory_.device);
   const std::size_t total = memory_.total();
@@ -150,8 +150,8 @@ void Reporter::finish(const std::string& next) {
              bytes(measured), bytes(memory_.plan), bytes(process), machine_.measured_since,
              on_cpu ? ", " + expected : " of the host's memory"));
   const double seconds = updating_s_ + batches_.waited_s();
-  const double rate = seconds > 0 ? static_cast<double>(loop_.progress.tokens - start_tokens_) / seconds : 0;
-  loop_.log.end({loop_.progress.update, loop_.progress.tokens, rate, measured, next, loop_.progress.tokens - start_tokens_,
+  const double rate = seconds > 0 ? static_cast<double>(loop_.engine.progress().tokens - start_tokens_) / seconds : 0;
+  loop_.log.end({loop_.engine.progress().update, loop_.engine.progress().tokens, rate, measured, next, loop_.engine.progress().tokens - start_tokens_,
                  energy_.total(world)});
 }
 

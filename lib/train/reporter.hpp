@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/update_policy.hpp"
 #include "train/energy.hpp"
 #include "train/group_norms.hpp"
-#include "train/update_policy.hpp"
+#include "train/train_data.hpp"
 
 namespace fsdp {
 

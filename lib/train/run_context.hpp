@@ -1,10 +1,9 @@
 // The objects that the parts of a training run share. The referenced objects outlive those parts.
 #pragma once
 
-#include "checkpoint/checkpoint.hpp"
 #include "comm/agree.hpp"
 #include "comm/communicator.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "engine/engine.hpp"
 #include "train/flight.hpp"
 #include "train/metrics.hpp"
 #include "train/options.hpp"
@@ -18,11 +17,14 @@ struct RunContext {
   Metrics& log;
 };
 
-/// A RunContext with the objects of the training loop: the progress of the run, the model, and the flight record of this rank.
+/// A RunContext with the objects of the training loop.
 struct LoopContext : RunContext {
-  Progress& progress;
-  ShardedModel& model;
-  FlightLanes& flight;
+  Engine& engine;
+  FlightLanes& flight;      // the flight record of this rank
+  CheckpointHeader header;  // of each checkpoint, but for the progress
 };
+
+/// Saves the current update as Saver::save() does. Collective over world; throws CollectiveError.
+void save(const LoopContext& loop, bool wait);
 
 }  // namespace fsdp

@@ -16,6 +16,7 @@
 #include "comm/agree.hpp"
 #include "comm/backend.hpp"
 #include "device/gpu_figures.hpp"
+#include "engine/fit.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "fsdp/timeline.hpp"
@@ -137,36 +138,27 @@ void require_memory(const RunContext& run, const Machine& machine, const MemoryA
 
 /// Fills this rank's shard with weights and optimizer state. May throw on one rank and not on others.
 void fill_shard(const LoopContext& loop, const Origin& origin) {
-  ShardedModel& model = loop.model;
-  Executor& executor = model.executor();
-  const auto& parameters = model.model().parameters();
+  ShardedModel& model = loop.engine.model();
+  Executor& executor = loop.engine.executor();
+  const auto& parameters = loop.engine.parameters();
   const auto load = [&](const char* what, const auto& work) {  // rank 0 shows the progress of its own part
     with_progress(what, [&](const ByteProgress& progress) { work(loop.world.rank() == 0 ? progress : nullptr); });
   };
   if (origin.checkpoint) {
-    std::vector<ShardState> wanted = executor.states();
-    std::erase_if(wanted, [&](const ShardState& state) {
-      if (state.name == average_state) return !has_average(*origin.checkpoint);  // then it begins below
-      return loop.options.reset_optimizer && state.name != parameters_state;
-    });
     load("loading the checkpoint", [&](const ByteProgress& progress) {
-      load_states(*origin.checkpoint, parameters, model.layout(), model.shard(), wanted, progress);
+      loop.engine.load_states(*origin.checkpoint, !loop.options.reset_optimizer, progress);
     });
     if (origin.base)
       load("loading the base model", [&](const ByteProgress& progress) {
         load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(),
                         only_units(executor.parameters(), model.layout(), false), origin.fresh, progress);
       });
-    std::size_t fresh = 0;
-    for (const Unit& unit : model.layout().units())
-      for (const std::size_t p : unit.parameters) {
-        const auto& kept = unit.rule->states;
-        fresh += unit.trainable && !kept.empty() &&
-                 !origin.checkpoint->has_state(std::string(kept.front().name), parameters[p].name);
-      }
-    if (fresh > 0 && !loop.options.reset_optimizer)
-      loop.log.warn(format("{} parameter tensors were not trained before; their optimizer state starts at zero", fresh));
-  } else if (origin.pretrained) {
+    if (!loop.options.reset_optimizer)
+      if (const std::string text = describe_new_states(model.layout(), parameters, *origin.checkpoint); !text.empty())
+        loop.log.warn(text);
+    return;
+  }
+  if (origin.pretrained) {
     load("loading the model", [&](const ByteProgress& progress) {
       load_parameters(*origin.pretrained, parameters, model.layout(), model.shard(), executor.parameters(), origin.fresh,
                       progress);
@@ -181,7 +173,7 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   } else {
     executor.initialize_parameters(loop.options.seed);
   }
-  if (!model.plan().averages.empty() && !(origin.checkpoint && has_average(*origin.checkpoint))) executor.begin_average();
+  if (loop.engine.keeps_average()) executor.begin_average();
 }
 
 }  // namespace
@@ -300,13 +292,25 @@ Progress first_progress(const RunContext& run, const Origin& origin, const Machi
   return progress;
 }
 
-ShardedModel make_model(const RunContext& run, const Origin& origin, const Machine& machine) {
-  const ShardingOptions& sharding = run.options.sharding;
-  agree(run.world, [&] { check_sharding(origin.config, sharding, run.world.size()); });
-  if (is_host(machine.kind) && (sharding.plan.offload_optimizer || sharding.plan.offload_parameters))
+Engine make_engine(const RunContext& run, const Origin& origin, const Machine& machine, const SaveLock* lock) {
+  EngineOptions options = run.options;
+  agree(run.world, [&] { check_sharding(origin.config, options.sharding, run.world.size()); });
+  if (is_host(machine.kind) && (options.sharding.plan.offload_optimizer || options.sharding.plan.offload_parameters))
     run.log.say("nothing is offloaded: on CPUs all memory is the host's");
-  return ShardedModel(origin.config, options_for(machine.kind, sharding), run.world,
-                      traits_of(machine.kind, machine.cpus.threads));
+  options.sharding = options_for(machine.kind, options.sharding);
+  const auto require_held = [lock] {
+    if (lock) lock->require_held();
+  };
+  return Engine(std::make_shared<const Transformer>(origin.config, traits_of(machine.kind, machine.cpus.threads)),
+                std::move(options), run.world, run.options.save.meanwhile(),
+                {.may_begin = require_held,
+                 .may_complete =
+                     [&log = run.log, require_held] {
+                       require_held();
+                       log.sync();  // the metrics file then has every update of the checkpoint
+                     },
+                 .saved = [&log = run.log](const SaveMetrics& saved) { log.save(saved); },
+                 .warn = [&log = run.log](const std::string& text) { log.warn(text); }});
 }
 
 std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const RunContext& run, const Origin& origin) {
@@ -446,24 +450,23 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
 void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin) {
   const FlightNote note(loop.flight, "prepare the run", 0);
   require_memory(loop, machine, memory);
-  Executor& executor = loop.model.allocate(*machine.device, loop.options.execution, loop.options.comm);
-  if (const std::string& data = loop.model.mesh().data_description; !data.empty())
+  Engine& engine = loop.engine;
+  engine.allocate(*machine.device);
+  if (const std::string& data = engine.model().mesh().data_description; !data.empty())
     loop.log.say(wrapped("collectives of GPUs: " + data));
-  executor.note_operations(&loop.flight);
+  engine.executor().note_operations(&loop.flight);
   const Timer timer;
   agree(loop.world, [&] { fill_shard(loop, origin); });
-  const std::vector<Parameter>& parameters = loop.model.model().parameters();
-  if (loop.options.reset_optimizer)
-    loop.progress.states_began.clear();
-  else if (origin.checkpoint)
-    note_states(loop.progress, parameters, loop.model.layout().trained(),
-                [&](std::size_t p) { return origin.checkpoint->was_trained(parameters[p].name); });
-  executor.count_from(missed_updates(loop.progress, parameters));
-  executor.publish_parameters();
+  Progress& progress = engine.progress();
+  if (loop.options.reset_optimizer) progress.states_began.clear(), progress.loss_scaler.reset(), progress.spikes.reset();
+  engine.restore_policy();
+  engine.start(!origin.checkpoint || loop.options.reset_optimizer ? nullptr : std::function<bool(std::size_t)>([&](std::size_t p) {
+    return origin.checkpoint->was_trained(engine.parameters()[p].name);
+  }));
   if (origin.checkpoint) {
     const double ms = timer.seconds() * 1e3;
     const std::size_t most = loop.world.max(origin.checkpoint->bytes_read());
-    loop.log.restore(loop.progress.update, origin.checkpoint->description(), ms, most, origin.checkpoint->file_bytes());
+    loop.log.restore(progress.update, origin.checkpoint->description(), ms, most, origin.checkpoint->file_bytes());
   }
   origin.checkpoint.reset();
   origin.pretrained.reset();

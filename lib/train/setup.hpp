@@ -9,7 +9,7 @@
 #include "checkpoint/save_lock.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/machine.hpp"
-#include "train/memory.hpp"
+#include "engine/memory.hpp"
 #include "train/origin.hpp"
 #include "train/run_context.hpp"
 #include "train/signals.hpp"
@@ -52,8 +52,9 @@ void drop_options_of_first_start(const RunContext& run, TrainOptions& options);
 std::unique_ptr<TraceFile> open_trace(const RunContext& run);
 /// The progress with which the run begins, except the position in the data, which open_train_data() sets.
 Progress first_progress(const RunContext& run, const Origin& origin, const Machine& machine);
-/// Makes the model with its layout and plan, but does not allocate the memory of weights and other buffers.
-ShardedModel make_model(const RunContext& run, const Origin& origin, const Machine& machine);
+/// Makes the engine with layout and plan, but does not allocate the memory of weights and other buffers. A save fails once
+/// `lock`, that of the save folder on rank 0 (null: none), is lost.
+Engine make_engine(const RunContext& run, const Origin& origin, const Machine& machine, const SaveLock* lock);
 /// Reads the files of the model's tokenizer on rank 0, to store them in checkpoints. Null on other ranks or without a
 /// tokenizer.
 std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const RunContext& run, const Origin& origin);

@@ -22,7 +22,7 @@
 #include "text/tokenizer_files.hpp"
 #include "train/changed_options.hpp"
 #include "train/model_tokenizer.hpp"
-#include "train/same_files.hpp"
+#include "engine/same_files.hpp"
 
 namespace fsdp {
 
@@ -384,7 +384,8 @@ Schedule schedule_of(const TrainOptions& options, const Progress& progress, cons
 }
 
 BatchSource::BatchSource(const LoopContext& loop, const TrainData& data) : loop_(loop), data_(data) {
-  begin_reading(loop.progress.data.sequences);
+  note_end_of_schedule();
+  begin_reading(loop.engine.progress().data.sequences);
   agree(loop.world, [&] {
     await();
     if (problem_) std::rethrow_exception(problem_);
@@ -395,7 +396,7 @@ BatchSource::BatchSource(const LoopContext& loop, const TrainData& data) : loop_
 void BatchSource::begin_reading(std::uint64_t position) {
   if (data_.batches.at_end(position)) return;
   reader_.start([this, position] {
-    Executor& executor = loop_.model.executor();
+    Executor& executor = loop_.engine.executor();
     const std::size_t rows = loop_.options.sharding.batch.rows();
     next_targets_ = 0;
     for (std::size_t k = 0; k < loop_.options.sharding.plan.micro_batches; ++k) {
@@ -408,16 +409,35 @@ void BatchSource::begin_reading(std::uint64_t position) {
   });
 }
 
+double BatchSource::learning_rate() const {
+  const Progress& progress = loop_.engine.progress();
+  return fsdp::learning_rate(schedule_of(loop_.options, progress, data_.batches), progress.update + 1);
+}
+
+double BatchSource::targets() const { return static_cast<double>(data_.batches.targets(loop_.engine.progress().data.sequences)); }
+
+void BatchSource::advance() {
+  Progress& progress = loop_.engine.progress();
+  progress.data.sequences = data_.batches.after(progress.data.sequences);
+  note_end_of_schedule();
+}
+
+void BatchSource::note_end_of_schedule() {
+  Progress& progress = loop_.engine.progress();
+  const Schedule schedule = schedule_of(loop_.options, progress, data_.batches);
+  progress.schedule_end = has_end(schedule) ? schedule.total : 0;
+}
+
 void BatchSource::load(const UpdateScalars& scalars) {
   own_targets_ = next_targets_;
-  loop_.model.executor().begin_update(scalars);
-  begin_reading(data_.batches.after(loop_.progress.data.sequences));
+  loop_.engine.executor().begin_update(scalars);
+  begin_reading(data_.batches.after(loop_.engine.progress().data.sequences));
 }
 
 void BatchSource::await() {
   wait_ns_ = 0;
-  if (is_done(loop_.options, loop_.progress, &data_)) return;
-  const FlightNote note(loop_.flight, "read the batch", loop_.progress.update + 1);
+  if (is_done(loop_.options, loop_.engine.progress(), &data_)) return;
+  const FlightNote note(loop_.flight, "read the batch", loop_.engine.progress().update + 1);
   const Timer timer;
   try {
     reader_.finish();
@@ -435,7 +455,7 @@ void BatchSource::refuse() {
     } catch (const std::exception& error) {
       throw RunError(
           format("{}; update {} is saved, and the same command continues from there once the data are complete again",
-                 error.what(), loop_.progress.update));
+                 error.what(), loop_.engine.progress().update));
     }
   });
   throw InternalError("a rank could not read its data, but reported no error");

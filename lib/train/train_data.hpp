@@ -74,8 +74,13 @@ class BatchSource {
   /// Reads the batch of the first update. Collective; throws CollectiveError.
   BatchSource(const LoopContext& loop, const TrainData& data);
 
+  /// The learning rate of the next update, and the number of its targets that count, on all ranks.
+  double learning_rate() const;
+  double targets() const;
   /// Begins the update with the batch that has been read, and begins to read the next one. Collective.
   void load(const UpdateScalars& scalars);
+  /// Advances the position in the data. Call it after Engine::judge(), whether the update counts or was left out.
+  void advance();
   /// Waits until this rank's part of the next batch is read, if there is a next update. A read error is stored, not thrown:
   /// can_read() then returns false, and the ranks can still save. Not collective.
   void await();
@@ -92,6 +97,7 @@ class BatchSource {
 
  private:
   void begin_reading(std::uint64_t position);
+  void note_end_of_schedule();
 
   const LoopContext& loop_;
   const TrainData& data_;

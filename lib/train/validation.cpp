@@ -1,13 +1,10 @@
 #include "train/validation.hpp"
 
-#include <cmath>
-#include <limits>
-
 #include "base/format.hpp"
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
 #include "files/input_file.hpp"
-#include "train/mean_loss.hpp"
+#include "engine/mean_loss.hpp"
 #include "train/metrics_file.hpp"
 #include "train/model_tokenizer.hpp"
 
@@ -15,24 +12,7 @@ namespace fsdp {
 
 namespace {
 
-/// Runs `work`. With --use-ema, the model has the average of its weights in the meantime. Collective.
-template <class Work>
-void with_chosen_weights(const LoopContext& loop, Work&& work) {
-  if (!loop.options.use_ema) return work();
-  Executor& executor = loop.model.executor();
-  const auto swap = [&] {
-    executor.swap_average();
-    executor.publish_parameters();
-  };
-  swap();
-  try {
-    work();
-  } catch (const CollectiveError&) {  // all ranks throw it, and may still save
-    swap();
-    throw;
-  }
-  swap();
-}
+Weights chosen_weights(const TrainOptions& options) { return options.use_ema ? Weights::average : Weights::trained; }
 
 }  // namespace
 
@@ -61,38 +41,33 @@ Missed find_missed(const RunContext& run, const Origin& origin, Progress& progre
           .certain = found.has_file || options.judges()};
 }
 
-bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss) {
-  constexpr double none = std::numeric_limits<double>::max();
-  const Validations before = all.value_or(Validations{.best_loss = none});
-  const bool is_best = loss < before.best_loss;
-  all = Validations{update, std::isfinite(loss) ? loss : none, is_best ? update : before.best_update,
-                    is_best ? loss : before.best_loss, is_best ? 0 : before.since_best + 1};
-  return is_best;
-}
-
-bool validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop) {
-  if (!data) return false;
-  const std::uint64_t update = loop.progress.update;
-  const FlightNote note(loop.flight, "validate", update);
+Validated validate(const LoopContext& loop, const ValidData* data, const std::function<bool()>& stop) {
+  if (!data) return Validated::worse;
+  Progress& progress = loop.engine.progress();
+  const FlightNote note(loop.flight, "validate", progress.update);
   const Timer timer;
   std::optional<double> loss;
   try {
     const auto after_batch = [&](std::size_t batches) {
-      saver.announce();
-      loop.log.validating(update, batches, data->batches.batches(), timer.seconds());
+      loop.engine.saver().announce();
+      loop.log.validating(progress.update, batches, data->batches.batches(), timer.seconds());
     };
-    with_chosen_weights(loop, [&] { loss = mean_loss(loop.model.executor(), data->batches, loop.world, after_batch, stop); });
+    loop.engine.with(chosen_weights(loop.options), [&] {
+      loss = mean_loss(loop.engine.executor(), data->batches, loop.world, after_batch, stop);
+    });
   } catch (const CollectiveError& error) {  // the validation data cannot be read, but the training state is valid
-    saver.save(true);
-    throw CollectiveError(format("{}; update {} is saved", error.what(), update), error.speaker, error.all, error.exit_code);
+    save(loop, true);
+    throw CollectiveError(format("{}; update {} is saved", error.what(), progress.update), error.speaker, error.all,
+                          error.exit_code);
   }
   if (!loss) {
     loop.log.say(
-        format("the validation after update {} ends without a result, because the run stops; the next start makes it", update));
-    return false;
+        format("the validation after update {} ends without a result, because the run stops; the next start makes it",
+               progress.update));
+    return Validated::interrupted;
   }
-  loop.log.valid({update, *loss, data->batches.targets(), timer.seconds() * 1e3});
-  return note_validation(loop.progress.validations, update, *loss);
+  loop.log.valid({progress.update, *loss, data->batches.targets(), timer.seconds() * 1e3});
+  return note_validation(progress.validations, progress.update, *loss) ? Validated::best : Validated::worse;
 }
 
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {
@@ -117,7 +92,7 @@ namespace {
 std::unique_ptr<Generator> make_generator(const LoopContext& loop, const SamplePrompt& prompt) {
   constexpr std::size_t sample_tokens = 64;
   if (!prompt.tokenizer) return nullptr;
-  return std::make_unique<Generator>(loop.model.executor(), loop.world, loop.model.transformer().config(),
+  return std::make_unique<Generator>(loop.engine.executor(), loop.world, loop.engine.model().transformer().config(),
                                      prompt.tokenizer.get(),
                                      GenerationOptions{.sampling = {.temperature = 0.8},
                                                        .max_new_tokens = sample_tokens,
@@ -132,9 +107,9 @@ TextSampler::TextSampler(const LoopContext& loop, const SamplePrompt& prompt)
 
 void TextSampler::run() {
   if (!generator_) return;
-  const std::uint64_t update = loop_.progress.update;
+  const std::uint64_t update = loop_.engine.progress().update;
   const FlightNote note(loop_.flight, "sample", update);
-  with_chosen_weights(loop_, [&] {
+  loop_.engine.with(chosen_weights(loop_.options), [&] {
     generator_->run({prompt_.tokens},
                     [&](const GeneratedText& text) { loop_.log.sample(update, loop_.options.sample_prompt, text.text); });
   });

@@ -7,14 +7,11 @@
 #include <vector>
 
 #include "generate/generator.hpp"
+#include "train/decision.hpp"
 #include "train/run_context.hpp"
-#include "train/saver.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
-
-/// Returns true if `update` is a multiple of `interval`; 0 means never.
-inline bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
 /// Returns true if the last validation was after the last update.
 bool is_validated(const Progress& progress);
@@ -28,14 +25,10 @@ struct Missed {
 /// came after the save. Nothing is due in a run that begins with a step of another folder. Collective; throws CollectiveError.
 Missed find_missed(const RunContext& run, const Origin& origin, Progress& progress);
 
-/// Notes the loss of a validation. Returns true if it is the smallest so far, which a loss that is not finite is not.
-bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss);
-
-/// Reports the mean loss over `data`, which may be null. With --use-ema, it is that of the average of the weights. Stops
-/// without a result if `stop` returns true on any rank; is_validated() is then false. If the data cannot be read, saves first.
-/// Notes the result in the run's progress, and returns true if the loss is the smallest so far. Collective; throws
-/// CollectiveError.
-bool validate(const LoopContext& loop, const ValidData* data, Saver& saver, const std::function<bool()>& stop = {});
+/// Reports the mean loss over `data` and notes it in the run's progress; does nothing if `data` is null. With --use-ema, it is
+/// the loss of the average of the weights. If `stop` returns true on any rank, the validation ends without a result. If the data
+/// cannot be read, saves first. Collective; throws CollectiveError.
+Validated validate(const LoopContext& loop, const ValidData* data, const std::function<bool()>& stop = {});
 
 /// The prompt of text samples.
 struct SamplePrompt {

@@ -119,7 +119,7 @@ void over_ranks(Starts& starts) {
   fs::remove(starts / "node2/a.txt");
   fs::create_hard_link(starts / "a.txt", starts / "node2/a.txt");
   const std::string resumes = "a.txt" + model + batch + " --max-update 3 --save-dir saves";
-  starts.check("the step to resume", two(resumes, resumes, "node2"), failed, "the ranks see different latest checkpoints");
+  starts.check("the step to resume", two(resumes, resumes, "node2"), failed, "the ranks see different checkpoints");
   starts.is_checked("the program");  // by comm.launcher
 }
 

@@ -3,10 +3,10 @@
 
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "comm/threads/threads.hpp"
+#include "engine/memory.hpp"
+#include "nn/families.hpp"
 #include "support/messages.hpp"
-#include "train/memory.hpp"
-#include "train/setup.hpp"
+#include "train/options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -18,9 +18,11 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
   const Transformer model(override_config(arch_config("gpt2"), options.sizes));
   const ShardedPlan planned = plan_sharding(model, options.sharding, {2, 1});
-  const auto account = [&] { return memory_account(options, model, planned.layout, planned.plan, 1, 2, 1000); };
+  const auto account = [&](ProgramMemory program) {
+    return memory_account(options, model, planned.layout, planned.plan, 1, 2, 1000, program);
+  };
 
-  const MemoryAccount plain = account();
+  const MemoryAccount plain = account({});
   BOOST_TEST(plain.plan == planned.plan.peak_bytes);
   const std::size_t tokens = 2 * 2 * 2 * 3 * 16 * sizeof(std::int32_t);  // two updates: inputs and targets of 2 micro-batches
   BOOST_TEST(plain.batch >= tokens);
@@ -30,10 +32,7 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   BOOST_TEST(plain.total() == plain.plan + 1000 + plain.gemm + plain.batch);
   BOOST_TEST(!contains(describe_beside_plan(plain), "for the trace"));
 
-  // Saves by interval run during training and need a copy of the state, unless training waits for them.
-  options.save.interval_updates = 10;
-  options.trace.file = "trace.json";
-  const MemoryAccount more = account();
+  const MemoryAccount more = account({.snapshot = true, .trace_bytes = 300});
   BOOST_TEST(more.snapshot == snapshot_bytes(planned.layout, DType::f32, 1, 2));
   BOOST_TEST(more.snapshot > 0u);
   const ShardedPlan narrow =
@@ -41,23 +40,19 @@ BOOST_AUTO_TEST_CASE(parts_add_up) {
   const double half = static_cast<double>(more.snapshot) / 2,
                of_bf16 = static_cast<double>(snapshot_bytes(narrow.layout, DType::bf16, 1, 2));
   BOOST_TEST((of_bf16 >= half && of_bf16 < 1.01 * half));  // pieces are aligned
-  BOOST_TEST(more.trace == Recorder::bytes(planned.plan, 3));
+  BOOST_TEST(more.trace == 300u);
   BOOST_TEST(more.total() == plain.total() + more.snapshot + more.trace);
   CHECK_CONTAINS(describe_beside_plan(more), "for the copy that a save writes");
-  options.save.training_waits = true;
-  BOOST_TEST(account().snapshot == 0u);
 }
 
 // On a GPU, host memory does not count, but the memory of driver and libraries does.
 BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   TrainOptions options;
-  options.device = DeviceChoice::cuda;
   options.sharding.batch = {.B = 3, .T = 16};
   options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
-  options.save.interval_updates = 10;
   const Transformer model(override_config(arch_config("gpt2"), options.sizes), traits_of(DeviceKind::cuda, 7));
   const ShardedPlan planned = plan_sharding(model, options.sharding, {2, 1});
-  const MemoryAccount m = memory_account(options, model, planned.layout, planned.plan, 1, 2, 0);
+  const MemoryAccount m = memory_account(options, model, planned.layout, planned.plan, 1, 2, 0, {.snapshot = true});
   BOOST_TEST(m.gemm == 32u << 20);
   BOOST_TEST(m.total() == planned.plan.peak_bytes + m.gemm + (3ul << 29));
   BOOST_TEST(m.on_host() == m.batch + m.snapshot);
@@ -75,27 +70,8 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   BOOST_TEST(staging_on_gpu({.kind = "mpi"}, planned.plan, {2, 1}) == 0u);
   // Through the host: one group gathers the largest unit; another group reduces it, and also holds this rank's shard.
   options.comm.kind = "mpi";
-  const MemoryAccount by_host = memory_account(options, model, planned.layout, planned.plan, 1, 2, 0);
+  const MemoryAccount by_host = memory_account(options, model, planned.layout, planned.plan, 1, 2, 0, {.snapshot = true});
   BOOST_TEST(by_host.total() == m.total());
   BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(LossSum));  // and the world reduces the loss
   CHECK_CONTAINS(describe_beside_plan(by_host), " of staging for collectives\n");
-}
-
-// A dry run only makes a plan and no device, for any device of the plan.
-BOOST_AUTO_TEST_CASE(a_dry_run_makes_no_device) {
-  for (const DeviceChoice device : {DeviceChoice::cpu, DeviceChoice::cuda})
-    run_ranks(2, [&](Communicator& world) {
-      TrainOptions options;
-      options.dry_run = true;
-      options.device = device;
-      options.arch = "gpt2", options.restore = "none";
-      options.sharding.batch = {.B = 3, .T = 16};
-      options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
-      const Machine machine = find_machine(options, world);
-      Metrics log({}, 1, false);
-      const ShardedModel model = make_model({options, world, log}, find_origin(options, world), machine);
-      const MemoryAccount memory = memory_account(options, model, world, *machine.node);
-      BOOST_TEST(!machine.device);
-      BOOST_TEST((memory.device == DeviceKind::cuda) == (device == DeviceChoice::cuda));
-    });
 }

@@ -1,4 +1,4 @@
-#include "train/same_files.hpp"
+#include "engine/same_files.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,14 +1,14 @@
-// The memory of a rank of a training run, in bytes, computed from plan, batch and options before anything is allocated.
+// The memory of a rank in bytes, computed from plan, batch and options before anything is allocated.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <string>
 
+#include "engine/options.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "fsdp/traffic.hpp"
 #include "nn/model.hpp"
-#include "train/options.hpp"
 
 namespace fsdp {
 
@@ -41,16 +41,21 @@ std::size_t staging_on_gpu(const CommOptions& comm, const Plan& plan, MeshShape 
 /// The host memory that stages the data of a GPU's collectives if the collectives go through the host. Each group of ranks has
 /// a buffer of the size of its largest collective.
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh);
+/// The memory of a program besides that of the plan.
+struct ProgramMemory {
+  bool snapshot = false;        // saves are written while training continues, from a copy of the state
+  std::size_t trace_bytes = 0;  // of recorded times
+};
 /// The account of rank `rank`. `staging` is the sum of the communicators' staging_bytes(), or staging_on_gpu() on a GPU. The
 /// kind of device is that of `model`.
-MemoryAccount memory_account(const TrainOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
-                             int world_size, std::size_t staging);
+MemoryAccount memory_account(const EngineOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
+                             int world_size, std::size_t staging, ProgramMemory program);
 /// The account of rank 0, which has the largest snapshot, on a cluster that need not exist.
-MemoryAccount memory_account(const TrainOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
-                             Cluster cluster);
+MemoryAccount memory_account(const EngineOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
+                             Cluster cluster, ProgramMemory program);
 /// The account of this rank of `sharded`; `node` is the communicator of this rank's node.
-MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
-                             const Communicator& node);
+MemoryAccount memory_account(const EngineOptions& options, const ShardedModel& sharded, const Communicator& world,
+                             const Communicator& node, ProgramMemory program);
 /// Describes the memory outside the plan, in lines like "    16.0 KiB of staging for communication".
 std::string describe_beside_plan(const MemoryAccount& memory);
 

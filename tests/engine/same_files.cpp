@@ -1,5 +1,5 @@
 // The files of the ranks are compared: number, names, sizes and contents.
-#include "train/same_files.hpp"
+#include "engine/same_files.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,9 +1,10 @@
-#include "train/memory.hpp"
+#include "engine/memory.hpp"
 
 #include <algorithm>
 #include <vector>
 
 #include "base/format.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "kernels/threads.hpp"
 #include "nn/transformer.hpp"
 
@@ -72,8 +73,8 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
   return most[0] + most[1] + most[2] + most[3];
 }
 
-MemoryAccount memory_account(const TrainOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
-                             int world_size, std::size_t staging) {
+MemoryAccount memory_account(const EngineOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
+                             int world_size, std::size_t staging, ProgramMemory program) {
   const ShardingOptions& sharding = options.sharding;
   const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
   return {.by_role = memory_by_role(plan),
@@ -86,30 +87,31 @@ MemoryAccount memory_account(const TrainOptions& options, const Model& model, co
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
           .batch = plan.batch_bytes(),
-          .snapshot = options.save.meanwhile()
+          .snapshot = program.snapshot
                           ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size, !plan.averages.empty())
                           : 0,
-          .trace = options.trace.file.empty() ? 0 : Recorder::bytes(plan, options.trace.updates),
+          .trace = program.trace_bytes,
           .device = model.device().kind,
           .backend = backend};
 }
 
-MemoryAccount memory_account(const TrainOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
-                             Cluster cluster) {
+MemoryAccount memory_account(const EngineOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
+                             Cluster cluster, ProgramMemory program) {
   const std::size_t staging = is_host(model.device().kind)
                                   ? staging_of_communicators(mesh, cluster, find_backend(options.comm.kind))
                                   : staging_on_gpu(options.comm, planned.plan, mesh);
-  return memory_account(options, model, planned.layout, planned.plan, 0, cluster.ranks(), staging);
+  return memory_account(options, model, planned.layout, planned.plan, 0, cluster.ranks(), staging, program);
 }
 
-MemoryAccount memory_account(const TrainOptions& options, const ShardedModel& sharded, const Communicator& world,
-                             const Communicator& node) {
+MemoryAccount memory_account(const EngineOptions& options, const ShardedModel& sharded, const Communicator& world,
+                             const Communicator& node, ProgramMemory program) {
   const Mesh& mesh = sharded.mesh();
   const bool on_gpu = !is_host(sharded.model().device().kind);
   const std::size_t staging =
       on_gpu ? staging_on_gpu(options.comm, sharded.plan(), {mesh.shard->size(), mesh.replicate->size()})
              : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
-  return memory_account(options, sharded.model(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging);
+  return memory_account(options, sharded.model(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging,
+                        program);
 }
 
 std::string describe_beside_plan(const MemoryAccount& m) {

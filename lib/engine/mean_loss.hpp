@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "checkpoint/checkpoint.hpp"
 #include "comm/communicator.hpp"
 #include "data/batch.hpp"
 #include "fsdp/executor.hpp"
@@ -17,6 +18,12 @@ namespace fsdp {
 std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
                                 const std::function<void(std::size_t done)>& progress = {},
                                 const std::function<bool()>& stop = {});
+
+/// Notes the loss of a validation. Returns true if it is the smallest so far, which a loss that is not finite is not.
+bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss);
+
+/// The loss of all ranks from the sums of each. Collective over world.
+double all_ranks(LossSum sum, Group& world);
 
 /// Throws RunError if the loss is not finite.
 void require_finite_loss(double loss);

@@ -1,7 +1,8 @@
-#include "train/mean_loss.hpp"
+#include "engine/mean_loss.hpp"
 
 #include <cmath>
 #include <exception>
+#include <limits>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -28,9 +29,22 @@ std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches,
   agree(world, [&] {
     if (problem) std::rethrow_exception(problem);
   });
+  return all_ranks(sum, world) / static_cast<double>(batches.targets());
+}
+
+double all_ranks(LossSum sum, Group& world) {
   std::int64_t words[LossSum::words] = {sum.units, sum.fractions, sum.non_finite};
   world.sum(words);
-  return LossSum{words[0], words[1], words[2]}.value() / static_cast<double>(batches.targets());
+  return LossSum{words[0], words[1], words[2]}.value();
+}
+
+bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss) {
+  constexpr double none = std::numeric_limits<double>::max();
+  const Validations before = all.value_or(Validations{.best_loss = none});
+  const bool is_best = loss < before.best_loss;
+  all = Validations{update, std::isfinite(loss) ? loss : none, is_best ? update : before.best_update,
+                    is_best ? loss : before.best_loss, is_best ? 0 : before.since_best + 1};
+  return is_best;
 }
 
 void require_finite_loss(double loss) {

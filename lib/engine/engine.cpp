@@ -1,0 +1,108 @@
+#include "engine/engine.hpp"
+
+#include "base/version.hpp"
+#include "fsdp/host_states.hpp"
+#include "tensor/shape.hpp"
+
+namespace fsdp {
+
+Engine::Engine(std::shared_ptr<const Model> model, EngineOptions options, Communicator& world, bool saves_meanwhile,
+               SaveListener listener)
+    : described_(std::move(model)),
+      options_(std::move(options)),
+      world_(world),
+      saves_meanwhile_(saves_meanwhile),
+      policy_(options_, *described_, world.rank(), progress_),
+      saver_(world, std::move(listener), options_.comm.timeout_s) {
+  make_model();
+}
+
+void Engine::make_model() {
+  ++plans_;
+  model_.emplace(described_, options_.sharding, world_);
+}
+
+void Engine::allocate(Device& device) {
+  device_ = &device;
+  model_->allocate(device, options_.execution, options_.comm);
+  const std::size_t bytes = saves_meanwhile_ ? snapshot_bytes(model_->layout(), options_.sharding.optimizer.state_type,
+                                                              world_.rank(), world_.size(), !model_->plan().averages.empty())
+                                             : 0;
+  saver_.set_snapshot(agree(world_, [&] { return device.allocate_staging(bytes); }));
+}
+
+void Engine::load_states(const CheckpointReader& checkpoint, bool with_optimizer, const ByteProgress& show) {
+  std::vector<ShardState> wanted = executor().states();
+  wanted.front() = only_units(wanted.front(), model_->layout(), true);  // adapters without their base model
+  std::erase_if(wanted, [&](const ShardState& state) {
+    if (state.name == average_state) return !has_average(checkpoint);
+    return !with_optimizer && state.name != parameters_state;
+  });
+  fsdp::load_states(checkpoint, parameters(), model_->layout(), model_->shard(), wanted, show);
+  if (keeps_average() && !has_average(checkpoint)) executor().begin_average();
+}
+
+void Engine::start(const std::function<bool(std::size_t)>& had_state) {
+  if (had_state) note_states(progress_, parameters(), model_->layout().trained(), had_state);
+  publish();
+}
+
+void Engine::publish() {
+  executor().count_from(missed_updates(progress_, parameters()));
+  executor().publish_parameters();
+}
+
+void Engine::freeze(const std::map<std::string, bool>& frozen) {
+  const std::vector<bool> trained = model_->layout().trained();
+  ShardingOptions after = options_.sharding;
+  after.patterns.frozen = trained;
+  after.patterns.frozen.flip();
+  for (std::size_t p = 0; p < trained.size(); ++p)
+    if (const auto found = frozen.find(parameters()[p].name); found != frozen.end()) after.patterns.frozen[p] = found->second;
+  agree(world_, [&] { check_sharding(*described_, after, world_.size()); });
+  auto trains = after.patterns.frozen;
+  trains.flip();
+  if (trains == trained) return;
+  saver_.finish();
+  const HostStates states = agree(world_, [&] { return HostStates(*model_); });
+  const ShardingOptions before = std::exchange(options_.sharding, std::move(after));
+  saver_.set_snapshot({});
+  const auto make_anew = [&] {
+    is_lost_ = true;
+    make_model();
+    allocate(*device_);
+    is_lost_ = false;
+  };
+  try {
+    make_anew();
+  } catch (const CollectiveError&) {
+    options_.sharding = before;
+    make_anew();
+    states.copy_to(*model_);
+    publish();
+    throw;
+  }
+  states.move_to(*model_, world_);
+  start([&](std::size_t p) { return trained[p]; });
+}
+
+CheckpointHeader Engine::header() const {
+  const Layout& layout = model_->layout();
+  return {.model = StoredModel(model_->model()),
+          .progress = progress_,
+          .strategy = std::string(model_->placement().name),
+          .world_size = world_.size(),
+          .shards = layout.shards(),
+          .units = {layout.units().begin(), layout.units().end()},
+          .optimizer = std::string(options_.sharding.optimizer.kind->name),
+          .options_json = "{}",
+          .model_folder = model_folder,
+          .base = base,
+          .version = version_string()};
+}
+
+std::filesystem::path Engine::save(const SaveOptions& options, const CheckpointHeader& header, bool wait) {
+  return saver_.save(options, header, model_->layout(), executor().states(), wait);
+}
+
+}  // namespace fsdp
