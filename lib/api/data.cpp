@@ -14,7 +14,7 @@
 #include "data/position.hpp"
 #include "files/json.hpp"
 #include "engine/same_files.hpp"
-#include "train/train_data.hpp"
+#include "engine/rank_data.hpp"
 
 namespace fsdp {
 
@@ -52,7 +52,7 @@ DistributedSampler::DistributedSampler(const FullyShardedDataParallel& model, st
     : size_(size), shuffle_(shuffle) {
   if (size == 0) throw UserError("there are no examples (size is 0); give their number");
   const FullyShardedDataParallel::Inside inside = model.inside();
-  const BatchCut cut = batch_cut(inside.options, *inside.job.world);
+  const BatchCut cut = batch_cut(inside.options.sharding, *inside.job.world);
   seed_ = inside.options.seed;
   rank_ = static_cast<std::size_t>(cut.rank), ranks_ = static_cast<std::size_t>(cut.ranks), micro_batches_ = cut.K;
   indices_.resize(cut.B);
@@ -91,7 +91,7 @@ struct TokenData::Parts {
   /// May throw on one rank and not on others.
   Parts(const FullyShardedDataParallel::Inside& model, const std::string& name, TrainOptions with)
       : options(std::move(with)),
-        cut(batch_cut(options, *model.job.world)),
+        cut(batch_cut(options.sharding, *model.job.world)),
         vocabulary(vocabulary_of(model.rows)),
         mixture(open_mixture(name, {cut.T, options.break_mode, options.end_of_document}, options.mask)),
         batches(mixture, cut, vocabulary,

@@ -41,9 +41,9 @@
 #include "engine/mean_loss.hpp"
 #include "engine/memory.hpp"
 #include "train/options.hpp"
-#include "train/origin.hpp"
+#include "train/model_options.hpp"
 #include "engine/same_files.hpp"
-#include "train/train_data.hpp"
+#include "engine/rank_data.hpp"
 
 namespace fsdp {
 
@@ -856,7 +856,7 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
       require_user(!p.loss_of_layers || p.loss_of_layers->ignore_index() < 0,
                    "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
       const std::size_t vocabulary = vocabulary_of(p.rows);  // each token is a label, too
-      return ValidBatches(samples, batch_cut(p.options, p.world), p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
+      return ValidBatches(samples, batch_cut(p.sharding, p.world), p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
     });
     double loss = 0;
     p.engine.with(weights_of(use_ema), [&] { loss = *mean_loss(p.executor(), batches, p.world); });

@@ -17,6 +17,11 @@ namespace fsdp {
 /// The alignment of parameters and shards in a flat buffer, in elements. 16 fp32 elements are a cache line of 64 bytes.
 inline constexpr std::size_t flat_alignment = 16;
 
+/// The name of the state that consists of the parameters. The optimizer names the other states.
+inline constexpr const char* parameters_state = "parameters";
+/// The name of the moving average of the parameters. Trained parameters have it if the run keeps an average.
+inline constexpr const char* average_state = "ema";
+
 /// The element types of a unit. State that is stored in bf16 is converted to fp32 for all arithmetic, and results are rounded
 /// to bf16 stochastically: see operations/rounding.cpp.
 struct UnitTypes {

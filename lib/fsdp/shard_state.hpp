@@ -12,14 +12,10 @@
 
 #include "base/dtype.hpp"
 #include "device/memory_view.hpp"
+#include "fsdp/layout.hpp"
 #include "optim/optimizer.hpp"
 
 namespace fsdp {
-
-/// The name of the state that consists of the parameters. The optimizer names the other states.
-inline constexpr const char* parameters_state = "parameters";
-/// The name of the moving average of the parameters. Trained parameters have it if the run keeps an average.
-inline constexpr const char* average_state = "ema";
 
 /// The memory of one state. Each unit has Layout::state_numel() elements of its entry in `types`, or none if the unit lacks
 /// this state. Code that does not run on a stream reads and writes the elements through the views in `units`. Extent::element:

@@ -23,13 +23,6 @@
 
 namespace fsdp {
 
-struct RunContext;
-
-/// Runs `work` with a flight record of this rank's operations, and returns the exit code of `work`. Removes the record if all
-/// ranks end together, normally or with a CollectiveError. Keeps the record if this rank dies or throws any other exception,
-/// because the other ranks may not know of such an end. Collective over run.world.
-int with_flight_record(const RunContext& run, DeviceKind device, const std::function<int(FlightLanes&)>& work);
-
 enum class FlightMemory { automatic, mapped, copied };
 /// The recorded reason for the end of a process. `none`: no reason was recorded; `waited`: the process waited for another rank
 /// in vain; `failed`: the process had an error of its own.

@@ -13,7 +13,6 @@
 #include "base/quantile.hpp"
 #include "base/system.hpp"
 #include "files/json.hpp"
-#include "train/options.hpp"
 
 namespace fsdp {
 
@@ -59,11 +58,13 @@ std::string step_line(const TrainMetrics& m, std::uint64_t max_step, double eta_
   return line;
 }
 
-Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out, LogFormat format)
+Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out, LogFormat format,
+                 std::string (*wording)(const std::string&))
     : active_(active),
       log_interval_(log_interval),
       format_(format),
       out_(out),
+      wording_(wording),
       bar_("train", ProgressBar::Unit::count, out),
       age_s_(process_age_s()) {
   to_file(file);
@@ -123,7 +124,7 @@ void Metrics::say(const std::string& text) {
 }
 
 void Metrics::warn(const std::string& text) {
-  const std::string warning = printable(with_option_names(text));
+  const std::string warning = printable(wording_ ? wording_(text) : text);
   if (!active_ || std::find(warnings_.begin(), warnings_.end(), warning) != warnings_.end()) return;
   warnings_.push_back(warning);
   bar_.raw_line(warning_line(warning, out_));

@@ -112,8 +112,9 @@ class Metrics {
  public:
   /// Appends to `file`, line by line; an empty path writes no file. A line is printed every `log_interval` updates; the file
   /// gets all updates. An inactive object (on ranks other than 0) does nothing. Throws UserError if the file cannot be opened.
+  /// `wording` rewrites warnings, whose quantities have no names of options yet; null: it is not needed.
   Metrics(const std::filesystem::path& file, std::size_t log_interval, bool active, std::FILE* out = stderr,
-          LogFormat format = LogFormat::automatic);
+          LogFormat format = LogFormat::automatic, std::string (*wording)(const std::string&) = nullptr);
 
   /// Opens the file, as the constructor does if it gets one. Call it before start(). Throws UserError.
   void to_file(const std::filesystem::path& file);
@@ -159,6 +160,7 @@ class Metrics {
   std::size_t log_interval_;
   LogFormat format_;
   std::FILE* out_;
+  std::string (*const wording_)(const std::string&);
   MetricsFile file_;
   std::atomic<int> sync_error_ = 0;               // errno of the last sync() that failed
   std::unique_ptr<TensorBoardFile> tensorboard_;  // null: none

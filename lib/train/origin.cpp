@@ -16,6 +16,7 @@
 #include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/changed_options.hpp"
+#include "train/model_options.hpp"
 
 namespace fsdp {
 
@@ -52,16 +53,6 @@ std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
     if (!path.empty() && kind_of(path / "config.json") == PathKind::file) return std::filesystem::absolute(path).string();
   if (const auto* before = dynamic_cast<const CheckpointReader*>(origin.pretrained.get())) return before->header().model_folder;
   return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
-}
-
-/// Returns true if some of the data are text. Errors in the names of data are reported later, when the data are opened.
-bool has_text(const TrainOptions& options) {
-  try {
-    return (!options.data.empty() && !texts_in(options.data, Split::train).empty()) ||
-           (!options.valid.empty() && !texts_in(options.valid, Split::valid).empty());
-  } catch (const UserError&) {
-    return false;
-  }
 }
 
 /// The folder with the tokenizer of the checkpoint or model that the run starts from; empty if there is none. Sets `vocab_size`
@@ -263,45 +254,6 @@ void require_nothing_to_lose(const TrainOptions& options, std::vector<std::strin
 }
 
 }  // namespace
-
-TransformerConfig named_config(const TrainOptions& options, const TransformerConfig* source, std::string tokenizer) {
-  expect(source || !options.arch.empty() || !options.model.empty(), "something names the model");
-  if (options.arch.empty() && kind_of(options.model) != PathKind::missing &&
-      kind_of(options.model / "config.json") == PathKind::missing)
-    if (const auto other = model_of_other_kind(options.model)) throw UserError(*other);
-  const TransformerConfig base = !options.arch.empty()    ? arch_config(options.arch)
-                                 : !options.model.empty() ? read_config(options.model)
-                                                          : *source;
-  ConfigOverrides sizes = options.sizes;
-  if (!options.arch.empty() && !sizes.vocab_size && (!options.tokenizer.empty() || has_text(options))) {
-    if (tokenizer.empty()) tokenizer = options.tokenizer.empty() ? "bytes" : options.tokenizer;
-    sizes.vocab_size = open_tokenizer(tokenizer)->vocab_size();
-  } else if (!options.arch.empty() && !sizes.vocab_size && !options.data.empty()) {
-    sizes.vocab_size = vocabulary_of(options.data);
-  }
-  TransformerConfig config = override_config(base, sizes);
-  config.validate();
-  // The positions of a new model are limited to the tokens per sample, as in fairseq.
-  if (!options.arch.empty() && config.positions != Positions::rotary)
-    config.max_positions = std::min(config.max_positions, source ? source->max_positions : options.sharding.batch.T);
-  config = with_adapters(std::move(config), options);
-  const bool resumes = source && source->lora.rank > 0;
-  if (resumes && !options.adapter.empty() && !options.base_type) config.base_type = source->base_type;
-  return config;
-}
-
-TransformerConfig with_adapters(TransformerConfig config, const TrainOptions& options) {
-  config.base_type = options.base_type;
-  if (!options.adapter.empty()) {
-    const Adapter adapter = open_adapter(options.adapter, without_adapters(config));
-    config.lora = adapter.lora;
-    config.base_type = adapter.base_type_or(options.base_type);
-  } else if (options.lora.rank > 0) {
-    config.lora = options.lora;
-  }
-  if (config.lora.rank > 0) config.lora.dropout = options.lora.dropout;
-  return config;
-}
 
 Origin find_origin(const TrainOptions& options, Group& world) {
   Origin origin;

@@ -9,7 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "device/gpu_figures.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "fsdp/sharding.hpp"
 #include "fsdp/traffic.hpp"
 
 namespace fsdp {

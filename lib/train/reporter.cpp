@@ -52,7 +52,7 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
   own_loss_ = batches_.own_targets() > 0 ? result.own_loss_sum / static_cast<double>(batches_.own_targets())
                                          : -std::numeric_limits<double>::infinity();
   const double positions_per_second =
-      static_cast<double>(batch_cut(loop_.options, loop_.world).sequences_per_update() * loop_.options.sharding.batch.T) /
+      static_cast<double>(batch_cut(loop_.options.sharding, loop_.world).sequences_per_update() * loop_.options.sharding.batch.T) /
       seconds;
   const bool is_f16 = loop_.options.sharding.types.parameter == DType::f16;
   const Executor& executor = loop_.engine.executor();

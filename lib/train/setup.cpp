@@ -409,7 +409,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
         format("{} matrix products convert their operands to fp32 here (this CPU has no instructions for that type): "
                "memory and transfers are halved, but a step takes longer than with --precision fp32",
                name_of(type)));
-  const BatchCut cut = batch_cut(run.options, run.world);
+  const BatchCut cut = batch_cut(run.options.sharding, run.world);
   std::size_t trained = 0;
   for (const Unit& unit : model.layout().units()) trained += unit.trainable ? unit.numel : 0;
   say(format("model: {} parameters{}, {}, width {}; strategy {} over {}; {} of {} tokens per update",

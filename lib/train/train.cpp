@@ -177,19 +177,12 @@ int run_updates(const LoopContext& loop, const TrainData& data, const Missed& mi
 
 }  // namespace
 
-void save(const LoopContext& loop, bool wait) {
-  const FlightNote note(loop.flight, "save", loop.engine.progress().update);
-  CheckpointHeader header = loop.header;
-  header.progress = loop.engine.progress();
-  loop.engine.save(loop.options.save, header, wait);
-}
-
 int train(const TrainOptions& given, Communicator& world) {
   require_same_options(given, world);
   TrainOptions options = given;
   SignalWatch watch(options.save.folder, world.rank() == 0);
   Machine machine = find_machine(options, world);
-  Metrics log({}, options.log_interval, world.rank() == 0, stderr, options.log_format);
+  Metrics log({}, options.log_interval, world.rank() == 0, stderr, options.log_format, with_option_names);
   const RunContext run = {options, world, log};
   const bool logs_in_saves = is_in_save_folder(options, options.log_file) || is_in_save_folder(options, options.tensorboard);
   if (!logs_in_saves && !options.dry_run) open_metrics(run);

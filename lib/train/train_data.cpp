@@ -68,7 +68,7 @@ std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::siz
   const std::string valid = valid_name(options);
   if (valid.empty()) return nullptr;
   return std::make_unique<const ValidData>(open_tokens(valid, Split::valid, text_tokens(options)), options,
-                                           batch_cut(options, run.world), vocab_size);
+                                           batch_cut(run.options.sharding, run.world), vocab_size);
 }
 
 /// The checksum of data sets with these checksums; 0 if one is not known.
@@ -230,7 +230,7 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
                                schedule_of(run.options, progress, data.batches), progress.update);
         !moved.empty())
       run.log.warn(moved);
-  const std::size_t per_update = batch_cut(run.options, run.world).sequences_per_update();
+  const std::size_t per_update = batch_cut(run.options.sharding, run.world).sequences_per_update();
   if (ingredients.size() == 1 && !run.options.max_epoch && data.mixture.sequences() < per_update)
     run.log.warn(format("an update takes {}, but {} has only {}: an update reads some of them more than once",
                         plural(per_update, "sequence"), data.mixture.description(), data.mixture.sequences()));
@@ -241,36 +241,6 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
 }
 
 }  // namespace
-
-BatchCut batch_cut(const TrainOptions& options, const Group& world) {
-  const ShardingOptions& sharding = options.sharding;
-  return {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
-}
-
-TokenCheck check_tokens(Group& world, const Tokens& tokens, std::size_t vocab_size) {
-  const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  const TokenCheck mine = agree(world, [&] { return check_vocabulary(tokens, vocab_size, me, ranks); });
-  const std::array<std::int64_t, 2> told = {std::int64_t{mine.largest}, std::bit_cast<std::int64_t>(mine.sum)};
-  const std::vector<std::int64_t> all = world.gather(told);
-  TokenCheck whole;
-  for (std::size_t i = 0; i < all.size(); i += told.size()) {
-    whole.largest = std::max(whole.largest, static_cast<std::uint32_t>(all[i]));
-    whole.sum += std::bit_cast<std::uint64_t>(all[i + 1]);
-  }
-  return whole;
-}
-
-TokenCheck check_tokens(Group& world, const Mixture& mixture, std::size_t vocab_size) {
-  TokenCheck whole;
-  std::vector<std::uint64_t> sums;
-  for (const Ingredient& each : mixture.ingredients()) {
-    const TokenCheck check = check_tokens(world, each.samples.tokens(), vocab_size);
-    whole.largest = std::max(whole.largest, check.largest);
-    sums.push_back(check.sum);
-  }
-  whole.sum = sum_of_sets(sums);
-  return whole;
-}
 
 ValidData::ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size)
     : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)), batches(samples, cut, vocab_size) {}
@@ -297,7 +267,7 @@ std::uint64_t ValidData::sum(std::uint64_t token_sum, const TrainOptions& option
 TrainData::TrainData(const RunContext& run, const Origin& origin, const std::vector<TextSet>& texts, Mixture opened,
                      std::unique_ptr<const ValidData> valid_data, std::uint64_t token_sum, Progress& progress)
     : mixture(std::move(opened)),
-      batches(mixture, batch_cut(run.options, run.world), origin.config.vocab_size,
+      batches(mixture, batch_cut(run.options.sharding, run.world), origin.config.vocab_size,
               find_position(run, origin, mixture, texts, token_sum, progress)),
       valid(std::move(valid_data)) {
   check_schedule(schedule_of(run.options, progress, batches));

@@ -10,12 +10,11 @@
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
 #include "data/text_data.hpp"
+#include "engine/rank_data.hpp"
 #include "optim/schedule.hpp"
 #include "train/setup.hpp"
 
 namespace fsdp {
-
-BatchCut batch_cut(const TrainOptions& options, const Group& world);
 
 struct ValidData {
   ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size);
@@ -25,11 +24,6 @@ struct ValidData {
   const Samples samples;
   const ValidBatches batches;
 };
-
-/// Checks tokens as check_vocabulary() does; the ranks share the work. Returns the result for all tokens, on all ranks; that of
-/// a mixture has a checksum over all data sets. Collective; throws CollectiveError.
-TokenCheck check_tokens(Group& world, const Tokens& tokens, std::size_t vocab_size);
-TokenCheck check_tokens(Group& world, const Mixture& mixture, std::size_t vocab_size);
 
 struct TrainData {
   /// Sets the position in the data in `progress`: a resumed run keeps it, any other run starts at the beginning of the data.

@@ -19,7 +19,6 @@
 #include "fsdp/build/update_builder.hpp"
 #include "fsdp/kind.hpp"
 #include "fsdp/plan.hpp"
-#include "fsdp/shard_state.hpp"
 
 namespace fsdp {
 
