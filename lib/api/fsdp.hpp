@@ -2,20 +2,20 @@
 // a minor version. All headers that this one does not include, except <fsdp/check_gradients.hpp>, are internal.
 #pragma once
 
-#include "api/attention.hpp"
+#include "layers/attention.hpp"
 #include "api/checkpoint_options.hpp"
-#include "api/composition.hpp"
+#include "layers/composition.hpp"
 #include "api/data.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/generator.hpp"
 #include "api/images.hpp"
 #include "api/job.hpp"
-#include "api/layer.hpp"
-#include "api/layers.hpp"
+#include "layers/layer.hpp"
+#include "layers/layers.hpp"
 #include "api/learning_rate.hpp"
-#include "api/losses.hpp"
+#include "layers/losses.hpp"
 #include "api/metrics.hpp"
-#include "api/ops.hpp"
+#include "layers/ops.hpp"
 #include "api/optimizer.hpp"
 #include "base/user_error.hpp"
 

@@ -11,13 +11,13 @@
 #include <boost/core/demangle.hpp>
 #include <nlohmann/json.hpp>
 
-#include "api/chain.hpp"
+#include "layers/chain.hpp"
 #include "api/data.hpp"
 #include "api/job_parts.hpp"
 #include "api/model_inside.hpp"
 #include "api/own_optimizer.hpp"
-#include "api/place.hpp"
-#include "api/proof.hpp"
+#include "layers/place.hpp"
+#include "layers/proof.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"

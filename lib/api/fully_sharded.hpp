@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "api/checkpoint_options.hpp"
-#include "api/composition.hpp"
+#include "layers/composition.hpp"
 #include "api/job.hpp"
-#include "api/layer.hpp"
+#include "layers/layer.hpp"
 #include "nn/lora.hpp"
 #include "optim/parameter_group.hpp"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "api/ops.hpp"
-#include "api/place.hpp"
+#include "layers/ops.hpp"
+#include "layers/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"

@@ -1,4 +1,4 @@
-// Operations of users' layers and losses (api/layers.hpp, api/losses.hpp) that transformers do not have. Conventions are those
+// Operations of users' layers and losses (layers/layers.hpp, layers/losses.hpp) that transformers do not have. Conventions are those
 // of kernels.hpp.
 #pragma once
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/chain.hpp"
+#include "layers/chain.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "api/layer.hpp"
+#include "layers/layer.hpp"
 
 namespace fsdp {
 

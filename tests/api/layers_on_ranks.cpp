@@ -7,7 +7,7 @@
 
 #include <fsdp/fsdp.hpp>
 
-#include "api/place.hpp"
+#include "layers/place.hpp"
 #include "device/device.hpp"
 
 using namespace fsdp;

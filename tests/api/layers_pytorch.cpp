@@ -7,8 +7,8 @@
 #include <map>
 #include <numeric>
 
-#include "api/layers.hpp"
-#include "api/losses.hpp"
+#include "layers/layers.hpp"
+#include "layers/losses.hpp"
 #include "base/element.hpp"
 #include "device/memory_view.hpp"
 #include "golden.hpp"

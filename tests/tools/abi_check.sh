@@ -69,7 +69,7 @@ field=$'struct JobOptions {\n  double added = 0;'
 changed 1 $headers/api/job.hpp 'struct JobOptions {' "$field"
 says "type size changed"
 says "both libraries are libfsdp.so.0.1"
-changed 1 $headers/api/layer.hpp '  virtual ~Layer() = default;' $'  virtual ~Layer() = default;\n  virtual int added() const { return 0; }'
+changed 1 $headers/layers/layer.hpp '  virtual ~Layer() = default;' $'  virtual ~Layer() = default;\n  virtual int added() const { return 0; }'
 says "the vtable offset"
 changed 1 $headers/base/user_error.hpp '  bool damage;' $'  bool damage;\n  double added = 0;'
 says "fsdp::CollectiveError"

@@ -40,6 +40,6 @@ misses() {
   cp "$work/original" "$file"
 }
 misses api/job.hpp "int size() const;" "  int planted(int number) const;" "planted"
-misses api/layers.hpp "LayerPtr rms_norm(" "LayerPtr planted(std::size_t width);" "planted"
+misses layers/layers.hpp "LayerPtr rms_norm(" "LayerPtr planted(std::size_t width);" "planted"
 misses api/fully_sharded.hpp "std::size_t sequence_length = 1;" "  std::size_t planted = 0, other = 1;" "other"
 exit $((failures > 0))

@@ -5,8 +5,8 @@
 #include <concepts>
 #include <cstddef>
 
-#include "api/layer.hpp"
-#include "api/ops.hpp"
+#include "layers/layer.hpp"
+#include "layers/ops.hpp"
 
 namespace fsdp {
 

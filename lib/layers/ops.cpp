@@ -1,4 +1,4 @@
-#include "api/ops.hpp"
+#include "layers/ops.hpp"
 
 #include <algorithm>
 #include <initializer_list>

@@ -1,10 +1,10 @@
-#include "api/layers.hpp"
+#include "layers/layers.hpp"
 
 #include <cmath>
 
-#include "api/composition.hpp"
-#include "api/ops.hpp"
-#include "api/place.hpp"
+#include "layers/composition.hpp"
+#include "layers/ops.hpp"
+#include "layers/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"

@@ -1,12 +1,12 @@
-#include "api/attention.hpp"
+#include "layers/attention.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "api/composition.hpp"
-#include "api/layers.hpp"
-#include "api/ops.hpp"
-#include "api/place.hpp"
+#include "layers/composition.hpp"
+#include "layers/layers.hpp"
+#include "layers/ops.hpp"
+#include "layers/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"

@@ -3,7 +3,7 @@
 // or type throws UserError, which names the operation and its operands.
 #pragma once
 
-#include "api/layer.hpp"
+#include "layers/layer.hpp"
 
 namespace fsdp::ops {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "api/layer.hpp"
+#include "layers/layer.hpp"
 
 namespace fsdp {
 

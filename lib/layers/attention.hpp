@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "api/layer.hpp"
+#include "layers/layer.hpp"
 
 namespace fsdp {
 

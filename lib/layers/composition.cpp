@@ -1,13 +1,13 @@
-#include "api/composition.hpp"
+#include "layers/composition.hpp"
 
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
 
-#include "api/ops.hpp"
-#include "api/place.hpp"
-#include "api/proof.hpp"
+#include "layers/ops.hpp"
+#include "layers/place.hpp"
+#include "layers/proof.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 

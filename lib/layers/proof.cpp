@@ -1,4 +1,4 @@
-#include "api/proof.hpp"
+#include "layers/proof.hpp"
 
 #include <cstring>
 

@@ -1,9 +1,9 @@
-#include "api/losses.hpp"
+#include "layers/losses.hpp"
 
 #include <memory>
 #include <utility>
 
-#include "api/place.hpp"
+#include "layers/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"

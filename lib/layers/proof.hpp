@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "api/layer.hpp"
+#include "layers/layer.hpp"
 #include "device/device.hpp"
 
 namespace fsdp {

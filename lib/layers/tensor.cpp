@@ -1,4 +1,4 @@
-#include "api/tensor.hpp"
+#include "layers/tensor.hpp"
 
 #include "base/element.hpp"
 #include "base/error.hpp"

@@ -1,12 +1,12 @@
-#include "api/chain.hpp"
+#include "layers/chain.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
 
-#include "api/place.hpp"
-#include "api/proof.hpp"
+#include "layers/place.hpp"
+#include "layers/proof.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/layer.hpp"
+#include "layers/layer.hpp"
 
 namespace fsdp {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "api/composition.hpp"
-#include "api/layer.hpp"
+#include "layers/composition.hpp"
+#include "layers/layer.hpp"
 #include "nn/model.hpp"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "api/tensor.hpp"
+#include "layers/tensor.hpp"
 #include "nn/init.hpp"
 #include "tensor/shape.hpp"
 
