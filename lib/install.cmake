@@ -2,7 +2,7 @@
 # fsdp::fsdp and fsdp::testing.
 #
 # Programs include <fsdp/fsdp.hpp> (docs/api.md), and their tests <fsdp/check_gradients.hpp>. All other headers are in
-# include/fsdp/internal/, and have the same paths as here, for example "fsdp/plan.hpp". Headers that need another library's headers (mpi.h,
+# include/fsdp/internal/, and have the same paths as here, for example "plan/plan.hpp". Headers that need another library's headers (mpi.h,
 # dnnl.hpp, cuda_runtime.h) or the flags of one instruction set are not installed, and no installed header includes them: the test "install"
 # compiles all that are. Of the row kernels, only the headers for user-defined optimizers are installed (docs/extending-optimizer.md).
 include(CMakePackageConfigHelpers)

@@ -17,7 +17,7 @@
 #include "fsdp-bench/optimizer.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp-bench/tuning.hpp"
-#include "fsdp/placement.hpp"
+#include "plan/placement.hpp"
 #include "fsdp/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"

@@ -12,7 +12,7 @@
 #include "comm/agree.hpp"
 #include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
-#include "fsdp/layout.hpp"
+#include "plan/layout.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "nn/config.hpp"

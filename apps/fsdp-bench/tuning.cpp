@@ -17,7 +17,7 @@
 #include "device/gpu_figures.hpp"
 #include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
-#include "fsdp/placement.hpp"
+#include "plan/placement.hpp"
 #include "kernels/threads.hpp"
 #include "engine/memory.hpp"
 

@@ -7,10 +7,10 @@
 #include "base/timer.hpp"
 #include "comm/topology.hpp"
 #include "fsdp/sharded_model.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/traffic.hpp"
 #include "kernels/threads.hpp"
 #include "train/measure.hpp"
-#include "train/prediction.hpp"
+#include "plan/prediction.hpp"
 
 namespace fsdp {
 

@@ -11,7 +11,7 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "fsdp-plan/plan_table.hpp"
-#include "fsdp/timeline.hpp"
+#include "plan/timeline.hpp"
 
 namespace fsdp {
 

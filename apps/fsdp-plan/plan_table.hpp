@@ -11,12 +11,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/options.hpp"
-#include "fsdp/plan.hpp"
+#include "plan/plan.hpp"
 #include "fsdp/sharded_model.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/traffic.hpp"
 #include "engine/memory.hpp"
 #include "train/options.hpp"
-#include "train/prediction.hpp"
+#include "plan/prediction.hpp"
 
 namespace fsdp {
 

@@ -22,7 +22,7 @@
 #include "comm/communicator.hpp"
 #include "data/position.hpp"
 #include "files/sealed_file.hpp"
-#include "fsdp/layout.hpp"
+#include "plan/layout.hpp"
 #include "fsdp/shard_state.hpp"
 #include "h5/h5.hpp"
 #include "optim/loss_scaler.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/layout.hpp"
+#include "plan/layout.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {

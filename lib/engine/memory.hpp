@@ -7,7 +7,7 @@
 
 #include "engine/options.hpp"
 #include "fsdp/sharded_model.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/traffic.hpp"
 #include "nn/model.hpp"
 
 namespace fsdp {

@@ -7,7 +7,7 @@
 #include "data/batch.hpp"
 #include "data/mixture.hpp"
 #include "data/tokens.hpp"
-#include "fsdp/sharding.hpp"
+#include "plan/sharding.hpp"
 
 namespace fsdp {
 

@@ -7,7 +7,7 @@
 #include "base/error.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
-#include "fsdp/owners.hpp"
+#include "plan/owners.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
 

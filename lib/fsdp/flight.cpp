@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fsdp/kind.hpp"
+#include "plan/kind.hpp"
 
 namespace fsdp {
 

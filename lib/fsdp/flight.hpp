@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/timer.hpp"
-#include "fsdp/layout.hpp"
-#include "fsdp/plan.hpp"
+#include "plan/layout.hpp"
+#include "plan/plan.hpp"
 
 namespace fsdp {
 

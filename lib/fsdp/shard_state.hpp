@@ -12,7 +12,7 @@
 
 #include "base/dtype.hpp"
 #include "device/memory_view.hpp"
-#include "fsdp/layout.hpp"
+#include "plan/layout.hpp"
 #include "optim/optimizer.hpp"
 
 namespace fsdp {

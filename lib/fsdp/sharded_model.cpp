@@ -8,8 +8,8 @@
 #include "base/format.hpp"
 #include "comm/agree.hpp"
 #include "device/memory_view.hpp"
-#include "fsdp/kind.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/kind.hpp"
+#include "plan/traffic.hpp"
 
 namespace fsdp {
 

@@ -9,7 +9,7 @@
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
 #include "fsdp/executor.hpp"
-#include "fsdp/sharding.hpp"
+#include "plan/sharding.hpp"
 #include "nn/transformer.hpp"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // The library's spaces: where a plan's buffers are allocated.
-#include "fsdp/plan.hpp"
+#include "plan/plan.hpp"
 
 namespace fsdp {
 

@@ -12,7 +12,7 @@
 #include "base/format.hpp"
 #include "base/quantile.hpp"
 #include "files/json.hpp"
-#include "fsdp/plan.hpp"
+#include "plan/plan.hpp"
 #include "report/page_style.hpp"
 #include "report/plot.hpp"
 #include "train/goodput.hpp"

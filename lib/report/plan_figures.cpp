@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "fsdp/schedule.hpp"
+#include "plan/schedule.hpp"
 
 namespace fsdp {
 

@@ -10,7 +10,7 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "device/cuda_library.hpp"
-#include "fsdp/placement.hpp"
+#include "plan/placement.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
 

@@ -13,7 +13,7 @@
 #include "checkpoint/stored.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
-#include "fsdp/placement.hpp"
+#include "plan/placement.hpp"
 #include "train/common_options.hpp"
 #include "train/metrics_file.hpp"
 #include "train/other_programs.hpp"

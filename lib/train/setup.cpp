@@ -19,11 +19,11 @@
 #include "engine/fit.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
-#include "fsdp/timeline.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/timeline.hpp"
+#include "plan/traffic.hpp"
 #include "kernels/kernels.hpp"
 #include "train/model_tokenizer.hpp"
-#include "train/prediction.hpp"
+#include "plan/prediction.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {

@@ -16,7 +16,7 @@
 #include "base/version.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/traffic.hpp"
 
 namespace fsdp {
 

@@ -8,7 +8,7 @@
 #include "base/timer.hpp"
 #include "checkpoint/read_plan.hpp"
 #include "checkpoint/stored.hpp"
-#include "fsdp/placement.hpp"
+#include "plan/placement.hpp"
 
 using namespace fsdp;
 

@@ -10,7 +10,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "comm/threads/threads.hpp"
-#include "fsdp/placement.hpp"
+#include "plan/placement.hpp"
 #include "nn/parameters.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"

@@ -15,7 +15,7 @@
 #include "comm/nccl/nccl.hpp"
 #include "comm/threads/threads.hpp"
 #include "device/memory_view.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/traffic.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/loss_sum.hpp"
 #include "support/gpu.hpp"

@@ -12,7 +12,7 @@
 #include "comm/nodes/nodes_communicator.hpp"
 #include "comm/threads/threads.hpp"
 #include "fsdp/sharded_model.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/traffic.hpp"
 #include "kernels/threads.hpp"
 
 using namespace fsdp;

@@ -2,8 +2,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
-#include "fsdp/layout.hpp"
-#include "fsdp/placement.hpp"
+#include "plan/layout.hpp"
+#include "plan/placement.hpp"
 
 using namespace fsdp;
 

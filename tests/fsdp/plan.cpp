@@ -9,9 +9,9 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "fsdp/check/plan_check.hpp"
-#include "fsdp/kind.hpp"
-#include "fsdp/plan.hpp"
+#include "plan/check/plan_check.hpp"
+#include "plan/kind.hpp"
+#include "plan/plan.hpp"
 #include "nn/transformer.hpp"
 
 using namespace fsdp;

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "files/checksum.hpp"
-#include "fsdp/check/plan_check.hpp"
-#include "fsdp/kind.hpp"
+#include "plan/check/plan_check.hpp"
+#include "plan/kind.hpp"
 #include "fsdp/random_jobs.hpp"
 #include "support/files.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "fsdp/timeline.hpp"
+#include "plan/timeline.hpp"
 #include "nn/transformer.hpp"
 
 using namespace fsdp;

@@ -5,7 +5,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
-#include "fsdp/wrap.hpp"
+#include "plan/wrap.hpp"
 #include "nn/config.hpp"
 #include "support/messages.hpp"
 

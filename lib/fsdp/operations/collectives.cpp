@@ -1,7 +1,7 @@
 // The collectives. The count, type and group of a collective follow from its unit and its operands.
-#include "fsdp/check/gradient_states.hpp"
+#include "plan/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
-#include "fsdp/traffic.hpp"
+#include "plan/traffic.hpp"
 #include "kernels/update_sums.hpp"
 
 namespace fsdp {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "fsdp/kind.hpp"
+#include "plan/kind.hpp"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // The operations of the optimizer on a rank's part of a unit: sums over whole tensors, work on whole matrices, updates.
-#include "fsdp/check/gradient_states.hpp"
+#include "plan/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/update_sums.hpp"
 

@@ -1,5 +1,5 @@
 // Conversions between fp32 and the 16-bit types of kept state and computation.
-#include "fsdp/check/gradient_states.hpp"
+#include "plan/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 
 namespace fsdp {

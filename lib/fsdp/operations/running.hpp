@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/mesh.hpp"
-#include "fsdp/kind.hpp"
-#include "fsdp/layout.hpp"
+#include "plan/kind.hpp"
+#include "plan/layout.hpp"
 #include "nn/model.hpp"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // The operations that run stages of the model, and their operands.
-#include "fsdp/check/gradient_states.hpp"
+#include "plan/check/gradient_states.hpp"
 #include "fsdp/operations/running.hpp"
 #include "kernels/update_sums.hpp"
 #include "nn/work.hpp"

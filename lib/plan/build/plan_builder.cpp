@@ -1,0 +1,748 @@
+// The plan builder: turns a strategy (a row of the placement table) into operations and buffers.
+//
+// A micro-batch is a walk over the stages: embedding, blocks, head, and back. The walk is first written down as a list of
+// visits. Then each visit becomes an operation, preceded by the gathers that it and its successors need, and followed by the
+// releases and reductions that it makes possible. The same code for visits thus implements prefetch, slots, wrap policies,
+// frozen layers and recomputation.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "plan/build/derive.hpp"
+#include "plan/build/loads.hpp"
+#include "plan/build/unit_placement.hpp"
+#include "plan/build/update_builder.hpp"
+#include "plan/kind.hpp"
+#include "plan/plan.hpp"
+
+namespace fsdp {
+
+namespace {
+
+using enum OperandName;
+
+class Builder {
+ public:
+  Builder(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options)
+      : units_(layout, placement, options),
+        options_(options),
+        sizes_(sizes),
+        blocks_(static_cast<int>(sizes.blocks())),
+        updates_(units_, plan_, options.clip_values) {
+    expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
+               options.checkpoint_every >= 1,
+           "micro-batches, slots and blocks per checkpointed segment are at least 1");
+    expect(!units_.sums_in_a_tree() || !options.accumulate_unsharded,
+           "an invariant plan does not add up micro-batches before it reduces them");
+    expect(sizes.stages.size() == sizes.blocks() + 2 && sizes.activations.size() == sizes.blocks() + 1 &&
+               sizes.kept.size() == sizes.blocks(),
+           "the stages are the embedding, the blocks and the head");
+  }
+
+  Plan build() {
+    find_uses();
+    find_bundles();
+    add_buffers();
+    if (options_.training) {
+      for (std::size_t m = 0; m < options_.micro_batches; ++m) {
+        micro_batch_ = static_cast<int>(m);
+        emit(plan_.update, update_visits());
+      }
+      plan_.sections.forward_backward = plan_.update.size();
+      updates_.append_norm(micro_batch_);
+      plan_.sections.gradient_norm = plan_.update.size();
+      updates_.append_optimizer(micro_batch_);
+    }
+    micro_batch_ = 0;
+    emit(plan_.evaluation, evaluation_visits());
+    if (decodes())
+      emit(plan_.decoding, decoding_visits(), &kinds::read_rows,
+           {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}});
+    updates_.append_publish();
+    add_loads(plan_);
+    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
+      derive_waits(*list, plan_.buffers.size());
+      derive_lifetimes(*list, plan_.buffers);
+    }
+    place_buffers(plan_);
+    return std::move(plan_);
+  }
+
+ private:
+  using List = std::vector<Operation>;
+
+  // Stage 0 is the embedding, stage 1 + b is block b, and the last stage is the head.
+  int head_stage() const { return blocks_ + 1; }
+
+  /// The slots that a bundle of units shares with other bundles. `inside` has several slots, for bundles of blocks. `ends` has
+  /// one slot, for the embedding and the head if they are separate. `none` means that the bundle has its own slot from its
+  /// first use to its last: both ends of the model use the bundle, or it overlaps others.
+  enum class SlotPool { none, inside, ends };
+
+  /// Units that are gathered and released together, because the same stages use them.
+  struct Bundle {
+    int first, last;         // stages
+    std::vector<int> units;  // all units of the bundle
+    SlotPool pool = SlotPool::none;
+    std::size_t turn = 0;   // position in the pool's order of use
+    bool gathered = false;  // after the operations that the list has so far
+  };
+
+  void find_uses() {
+    std::vector<std::vector<int>> stages_of(static_cast<std::size_t>(units_.count()));
+    std::vector<int> unit_of_parameter;
+    for (int u = 0; u < units_.count(); ++u)
+      for (const std::size_t p : units_.unit(u).parameters) {
+        if (p >= unit_of_parameter.size()) unit_of_parameter.resize(p + 1, -1);
+        unit_of_parameter[p] = u;
+      }
+    units_of_stage_.resize(sizes_.stages.size());
+    first_stage_.assign(static_cast<std::size_t>(units_.count()), head_stage());
+    last_stage_.assign(static_cast<std::size_t>(units_.count()), 0);
+    for (int s = 0; s <= head_stage(); ++s) {
+      std::set<int> here;
+      for (const std::size_t p : at(sizes_.stages, s)) here.insert(unit_of_parameter.at(p));
+      for (const int u : here) {
+        at(first_stage_, u) = std::min(at(first_stage_, u), s);
+        at(last_stage_, u) = std::max(at(last_stage_, u), s);
+        if (units_.unit(u).trainable) lowest_trained_ = std::min(lowest_trained_, s);
+        some_gradients_stay_ = some_gradients_stay_ || (units_.trained(u) && !units_.gradient_in_slot(u));
+      }
+      at(units_of_stage_, s).assign(here.begin(), here.end());
+    }
+  }
+
+  void find_bundles() {
+    std::map<std::pair<int, int>, std::vector<int>> by_stages;
+    for (int u = 0; u < units_.count(); ++u) by_stages[{at(first_stage_, u), at(last_stage_, u)}].push_back(u);
+    for (const auto& [stages, members] : by_stages) bundles_.push_back({stages.first, stages.second, members});
+    std::map<SlotPool, std::size_t> turns;
+    const auto is_inside = [&](const Bundle& bundle) { return bundle.first > 0 && bundle.last < head_stage(); };
+    for (Bundle& bundle : bundles_) {
+      const bool is_end = bundle.last == 0 || bundle.first == head_stage();
+      const auto overlaps = [&](const Bundle& other) {
+        return &other != &bundle && is_inside(other) && other.first <= bundle.last && bundle.first <= other.last;
+      };
+      if (!is_end && (!is_inside(bundle) || std::any_of(bundles_.begin(), bundles_.end(), overlaps))) continue;
+      bundle.pool = is_end ? SlotPool::ends : SlotPool::inside;
+      bundle.turn = turns[bundle.pool]++;
+    }
+  }
+
+  static std::size_t slots_of(SlotPool pool, std::size_t inside) { return pool == SlotPool::ends ? 1 : inside; }
+
+  /// Reserves memory for each unit with bytes_of(unit) > 0, and sets locations[unit]. If `in_turn` is true, the bundles of a
+  /// pool reuse the pool's slots cyclically; `inside` is the number of slots of SlotPool::inside. Every other bundle has its
+  /// own memory.
+  template <class BytesOf>
+  void add_slots(const std::string& name, BufferRole role, std::size_t inside, bool in_turn, const BytesOf& bytes_of,
+                 std::vector<Location>& locations) {
+    std::map<SlotPool, std::size_t> turns, largest;
+    std::vector<std::size_t> sizes;
+    for (const Bundle& bundle : bundles_) {
+      std::size_t bytes = 0;
+      for (const int u : bundle.units)
+        if (const std::size_t mine = bytes_of(u)) at(locations, u).offset = std::exchange(bytes, bytes + mine);
+      sizes.push_back(bytes);
+      if (!in_turn || bundle.pool == SlotPool::none) continue;
+      turns[bundle.pool] = std::max(turns[bundle.pool], bundle.turn + 1);
+      largest[bundle.pool] = std::max(largest[bundle.pool], bytes);
+    }
+    std::map<SlotPool, std::vector<BufferId>> slots;
+    for (const auto& [pool, bytes] : largest)
+      for (std::size_t i = 0; i < std::min(slots_of(pool, inside), turns[pool]) && bytes > 0; ++i)
+        slots[pool].push_back(
+            add_buffer(plan_, pool == SlotPool::ends ? name + " ends" : format("{}{}", name, i), role, bytes));
+    for (std::size_t i = 0; i < bundles_.size(); ++i) {
+      const Bundle& bundle = bundles_[i];
+      if (sizes[i] == 0) continue;
+      const std::vector<BufferId>& pool = slots[bundle.pool];
+      const BufferId slot =
+          in_turn && bundle.pool != SlotPool::none
+              ? pool[bundle.turn % pool.size()]
+              : add_buffer(plan_, format("{} {}", name, units_.unit(bundle.units.front()).name), role, sizes[i]);
+      for (const int u : bundle.units)
+        if (bytes_of(u) > 0) at(locations, u).buffer = slot;
+    }
+  }
+
+  /// The buffer of one kind of state, by unit.
+  using BufferOfUnit = std::map<int, BufferId>;
+
+  /// Marks these buffers as offloaded, and adds slots for them on the device.
+  void keep_on_host(const std::string& what, std::size_t inside, const BufferOfUnit& buffers) {
+    std::vector<Location> slots(static_cast<std::size_t>(units_.count()));
+    const auto bytes_of = [&](int u) {
+      const auto found = buffers.find(u);
+      return found == buffers.end() ? 0 : at(plan_.buffers, found->second).bytes;
+    };
+    add_slots("loaded " + what, BufferRole::loaded, inside, true, bytes_of, slots);
+    for (const auto& [u, buffer] : buffers) {
+      PlanBuffer& kept = at(plan_.buffers, buffer);
+      kept.slot = at(slots, u), kept.unit = u, kept.space = options_.offload_to;
+    }
+  }
+
+  void choose_what_is_on_the_host() {
+    if (!options_.offload_optimizer && !options_.offload_parameters) return;
+    constexpr std::size_t updated_at_once = 2;  // units: one is updated while the next one is loaded
+    BufferOfUnit masters, parameters, gradients, whole_gradients;
+    std::map<std::size_t, BufferOfUnit> waiting_sums;  // by index
+    std::map<std::string, BufferOfUnit> states;        // by name
+    for (int u = 0; u < units_.count(); ++u) {
+      if (units_.rounded(u)) masters[u] = at(plan_.master, u).buffer;
+      if (options_.offload_parameters) parameters[u] = at(plan_.parameters, u).buffer;
+      if (!units_.trained(u)) continue;
+      gradients[u] = at(plan_.gradients, u).buffer;
+      if (const BufferId whole = at(plan_.kept_whole_gradients, u).buffer; whole != gradients[u]) whole_gradients[u] = whole;
+      if (plan_.sums_in_a_tree)
+        for (std::size_t i = 0; i < at(plan_.waiting_sums, u).size(); ++i)
+          waiting_sums[i][u] = at(plan_.waiting_sums, u)[i].buffer;
+      auto buffer = at(plan_.optimizer_state, u).begin();
+      for (const StateInfo& state : units_.unit(u).rule->states) states[std::string(state.name)][u] = *buffer++;
+      if (!plan_.averages.empty()) states[average_state][u] = at(plan_.averages, u);
+    }
+    keep_on_host("parameters", options_.parameter_slots, parameters);
+    keep_on_host("gradient", options_.gradient_slots, gradients);
+    keep_on_host("whole gradient", options_.gradient_slots, whole_gradients);
+    for (const auto& [i, of_units] : waiting_sums)
+      keep_on_host(format("sum {} of gradients", i + 1), options_.gradient_slots, of_units);
+    keep_on_host("master", updated_at_once, masters);
+    for (const auto& [name, of_units] : states) keep_on_host(name, updated_at_once, of_units);
+  }
+
+  void add_buffers() {
+    const auto n = static_cast<std::size_t>(units_.count());
+    std::size_t largest_master = 0, largest_gradient = 0;  // in fp32, of units with a 16-bit master or gradient
+    plan_.whole_parameters.resize(n);
+    for (int u = 0; u < units_.count(); ++u) {
+      const DType type = units_.unit(u).types.parameter;
+      const bool part = units_.sharded_at_rest(u);
+      if (units_.rounded(u))
+        plan_.master.push_back(add_buffer(plan_, "fp32 " + units_.unit(u).name, BufferRole::parameters,
+                                          units_.scattered(u) ? units_.shard_bytes(u) : units_.whole_bytes(u)));
+      if (units_.has_16_bit_master(u)) largest_master = std::max(largest_master, units_.shard_bytes(u));
+      const BufferId at_rest = add_buffer(plan_, (part ? "shard " : "") + units_.unit(u).name, BufferRole::parameters,
+                                          part ? units_.shard_bytes(u, type) : units_.whole_bytes(u, type));
+      plan_.parameters.emplace_back(at_rest, 0, part || units_.unit(u).shards == 1 ? 0 : units_.shard_bytes(u, type));
+      if (!units_.rounded(u)) plan_.master.push_back(plan_.parameters.back());
+      at(plan_.whole_parameters, u) = at_rest;
+    }
+    plan_.wide_master = plan_.master;
+    if (largest_master > 0) {
+      const BufferId wide = add_buffer(plan_, "fp32 master", BufferRole::scratch, largest_master);
+      for (int u = 0; u < units_.count(); ++u)
+        if (units_.has_16_bit_master(u)) at(plan_.wide_master, u) = wide;
+    }
+    add_slots(
+        "P", BufferRole::gathered_parameters, options_.parameter_slots, units_.gathers_in_turn(),
+        [&](int u) { return units_.sharded_at_rest(u) ? units_.whole_bytes(u, units_.unit(u).types.parameter) : 0; },
+        plan_.whole_parameters);
+    if (options_.training) {
+      plan_.whole_gradients.resize(n);
+      for (int u = 0; u < units_.count(); ++u) {
+        const DType type = units_.unit(u).types.gradient;
+        plan_.gradients.push_back(units_.trained(u) ? add_buffer(plan_, "gradient " + units_.unit(u).name,
+                                                                 BufferRole::gradients, units_.shard_bytes(u, type))
+                                                    : -1);
+        at(plan_.whole_gradients, u) = plan_.gradients.back();
+        if (units_.trained(u) && units_.scattered(u) && units_.keeps_whole_gradients() &&
+            (options_.micro_batches > 1 || !units_.has_16_bit_gradient(u)))
+          at(plan_.whole_gradients, u) = add_buffer(plan_, "whole gradient " + units_.unit(u).name,
+                                                    BufferRole::unreduced_gradients, units_.whole_bytes(u, type));
+        if (units_.has_16_bit_gradient(u) && units_.scattered(u))
+          largest_gradient = std::max(largest_gradient, units_.shard_bytes(u));
+      }
+      plan_.kept_whole_gradients = plan_.whole_gradients;
+      add_slots(
+          "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true,
+          [&](int u) { return units_.gradient_in_slot(u) ? units_.whole_bytes(u) : 0; }, plan_.whole_gradients);
+      plan_.wide_gradients = plan_.gradients;
+      if (units_.sums_in_a_tree()) add_waiting_sums();
+      const BufferId wide =
+          largest_gradient > 0 ? add_buffer(plan_, "fp32 gradient", BufferRole::scratch, largest_gradient) : -1;
+      for (int u = 0; u < units_.count(); ++u)
+        if (units_.has_16_bit_gradient(u))
+          at(plan_.wide_gradients, u) = units_.scattered(u) ? Location(wide) : at(plan_.whole_gradients, u);
+      for (int u = 0; u < units_.count(); ++u) {
+        auto& states = plan_.optimizer_state.emplace_back();
+        if (!units_.trained(u)) continue;
+        for (const StateInfo& state : units_.unit(u).rule->states) {
+          const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
+          states.push_back(add_buffer(plan_, format("{} {}", state.name, units_.unit(u).name), BufferRole::optimizer_state,
+                                      units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
+        }
+      }
+      for (int u = 0; u < units_.count() && options_.average_weights; ++u)
+        plan_.averages.push_back(units_.trained(u) ? add_buffer(plan_, format("{} {}", average_state, units_.unit(u).name),
+                                                                BufferRole::optimizer_state, units_.shard_bytes(u))
+                                                   : -1);
+    }
+    choose_what_is_on_the_host();
+    updates_.add_direction_buffers();
+    plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.inputs);
+    plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
+    if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, sizes_.inputs);
+    plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
+    plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch, sizes_.scratch);
+    plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
+    if (options_.training) updates_.add_statistics_buffers();
+    if (decodes()) {
+      plan_.cache = options_.cache;
+      plan_.rows = add_buffer(plan_, "rows", BufferRole::batch, 2 * sizes_.inputs);
+      plan_.step = add_on_host("step", 3 * sizes_.inputs + options_.cache.sequences * sizeof(std::int32_t));
+      plan_.logits = add_on_host("logits", sizes_.logits * options_.cache.sequences);
+      for (int b = 0; b < blocks_; ++b)
+        plan_.caches.push_back(
+            add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache[static_cast<std::size_t>(b)]));
+    }
+    const std::size_t positions_bytes = options_.documents ? sizes_.inputs : 0;
+    plan_.tokens = add_on_host("tokens", (options_.training ? 2 * std::max(options_.sums_for, options_.micro_batches) : 1) *
+                                             (sizes_.inputs + sizes_.targets + positions_bytes));
+    plan_.losses = add_on_host("losses", sizes_.losses);
+    plan_.report = add_on_host("report", sizeof(UpdateSums) + sizeof(LossSum));
+    const auto activation = [&](std::string name, std::size_t bytes) {
+      return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
+    };
+    // Evaluation alternates between two buffers for activations and has one for saved activations. Blocks that are recomputed
+    // in backward share buffers for saved activations, by position in their segment. Each shared buffer has the largest size
+    // that it needs.
+    const auto is_kept = [](int) { return true; };
+    const auto largest = [&](const std::vector<std::size_t>& sizes, const auto& serves) {
+      std::size_t bytes = 0;
+      for (int i = 0; i < static_cast<int>(sizes.size()); ++i)
+        if (serves(i)) bytes = std::max(bytes, at(sizes, i));
+      return bytes;
+    };
+    for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
+      x_.push_back(activation(format("x{}", b), b > 1 ? at(sizes_.activations, b)
+                                                      : largest(sizes_.activations, [&](int i) { return i % 2 == b; })));
+    const std::vector<std::size_t>& kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
+    const auto add_saved = [&](int i, std::size_t bytes) { saved_.push_back(activation(format("saved{}", i), bytes)); };
+    add_saved(0, largest(kept, is_kept));
+    if (options_.training && !recomputes())
+      for (int b = 1; b < blocks_; ++b)
+        if (b < first_backward_block())  // backward does not reach this block
+          saved_.push_back(saved_.front());
+        else
+          add_saved(b, at(kept, b));
+    else if (options_.training)
+      for (int i = 1; i < segment(); ++i) add_saved(i, largest(kept, [&](int b) { return b % segment() == i; }));
+    if (recomputes_cheap()) {
+      std::size_t cheap = 0;
+      for (int b = 0; b < blocks_; ++b) cheap = std::max(cheap, at(sizes_.saved, b) - at(sizes_.kept, b));
+      plan_.cheap = activation("cheap", cheap);
+    }
+    if (options_.training) {
+      dx_ = activation("dx", largest(sizes_.activations, is_kept));
+      if (recomputes())
+        for (int i = 1; i < segment(); ++i)
+          recomputed_x_.push_back(
+              activation(format("x+{}", i), largest(sizes_.activations, [&](int b) { return b % segment() == i; })));
+    }
+  }
+
+  BufferId add_on_host(std::string name, std::size_t bytes) {
+    const BufferId id = add_buffer(plan_, std::move(name), BufferRole::batch, bytes);
+    at(plan_.buffers, id).space = &spaces::host;
+    return id;
+  }
+
+  void add_waiting_sums() {
+    plan_.sums_in_a_tree = true;
+    plan_.waiting_sums.resize(static_cast<std::size_t>(units_.count()));
+    for (int u = 0; u < units_.count(); ++u) {
+      if (!units_.trained(u)) continue;
+      expect(!units_.has_16_bit_gradient(u), "an invariant plan keeps sums of gradients in fp32");
+      const std::size_t sums =
+          sums_at_once(std::max(options_.sums_for, options_.micro_batches), !units_.is_replicated(u) || !units_.scattered(u));
+      for (std::size_t i = 1; i < sums; ++i)
+        at(plan_.waiting_sums, u)
+            .emplace_back(add_buffer(plan_, format("sum {} of gradients {}", i, units_.unit(u).name), BufferRole::gradients,
+                                     units_.shard_bytes(u)));
+    }
+  }
+
+  bool recomputes() const { return options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::block; }
+  bool recomputes_cheap() const {
+    return options_.training && options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::selective;
+  }
+  int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
+  /// The block at which backward ends. Backward goes from the last block to the first trained block, or to block 0 if the
+  /// embedding is trained.
+  int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
+  bool recomputed(int block) const { return recomputes() && block / segment() < (blocks_ - 1) / segment(); }
+  BufferId x(int block) const { return at(x_, block); }
+  BufferId saved(int block) const { return recomputes() ? at(saved_, block % segment()) : at(saved_, block); }
+  /// The input of a block in backward: kept from forward, or recomputed in its segment.
+  BufferId x_in_backward(int block) const {
+    return recomputed(block) && block % segment() > 0 ? at(recomputed_x_, block % segment() - 1) : x(block);
+  }
+
+  /// An operation on a stage, before gathers and reductions are added around it.
+  struct Visit {
+    Operation op;
+    int stage;
+    bool backward = false;  // prefetches by the option for backward
+    bool reads_parameters = true;
+    bool writes_gradients = false;
+  };
+
+  /// Backward adds to gradients that stay whole between micro-batches. It overwrites gradients in slots, which are added up in
+  /// their reduction. An operation that writes both kinds adds to all of them; the slots are set to zero before.
+  bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
+  bool clears(int u) const { return adds() && units_.gradient_in_slot(u); }
+
+  /// Appends an operand if the plan has the buffer.
+  static void append(std::vector<Operand>& operands, OperandName name, BufferId buffer) {
+    if (buffer >= 0) operands.push_back({name, buffer});
+  }
+  /// Appends the operand for positions of tokens, if the plan has it.
+  void append_positions(std::vector<Operand>& operands) const { append(operands, positions, plan_.positions); }
+  void append_tables(std::vector<Operand>& operands) const { append(operands, tables, sizes_.tables > 0 ? plan_.tables : -1); }
+
+  static Operation stage_operation(const Kind& kind, int stage, int block, std::vector<Operand> operands) {
+    return {.kind = &kind, .stream = StreamId::compute, .stage = stage, .block = block, .operands = std::move(operands)};
+  }
+
+  Visit embedding_forward(BufferId to) const {
+    std::vector<Operand> operands = {{inputs, plan_.inputs}};
+    append_positions(operands), append_tables(operands);
+    operands.push_back({x_out, to});
+    append(operands, scratch, sizes_.first_uses_scratch ? plan_.scratch : -1);
+    return {.op = stage_operation(kinds::embedding_forward, 0, -1, std::move(operands)), .stage = 0};
+  }
+
+  Visit block_forward(int b, BufferId from, BufferId to, BufferId saves) const {
+    std::vector<Operand> operands = {{OperandName::x, from}};
+    append_positions(operands), append_tables(operands);
+    operands.insert(operands.end(), {{x_out, to}, {OperandName::saved, saves}, {scratch, plan_.scratch}});
+    append(operands, cheap, plan_.cheap);
+    return {.op = stage_operation(kinds::block_forward, b + 1, b, std::move(operands)), .stage = b + 1};
+  }
+
+  std::vector<Visit> update_visits() const {
+    std::vector<Visit> visits = {embedding_forward(x(0))};
+    for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
+    visits.push_back(
+        {.op = stage_operation(
+             kinds::head, head_stage(), -1,
+             {{OperandName::x, x(blocks_)}, {targets, plan_.targets}, {dx, dx_}, {scratch, plan_.scratch}, {sums, plan_.sums}}),
+         .stage = head_stage(),
+         .backward = true,
+         .writes_gradients = true});
+    for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
+      if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
+      if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
+        visits.push_back(
+            {.op = stage_operation(
+                 kinds::recompute_cheap, b + 1, b,
+                 {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}, {cheap, plan_.cheap}, {scratch, plan_.scratch}}),
+             .stage = b + 1,
+             .backward = true});
+      std::vector<Operand> operands = {{OperandName::x, x_in_backward(b)}};
+      append_positions(operands), append_tables(operands);
+      operands.insert(operands.end(), {{dx, dx_}, {OperandName::saved, saved(b)}, {scratch, plan_.scratch}});
+      append(operands, cheap, plan_.cheap);
+      visits.push_back({.op = stage_operation(kinds::block_backward, b + 1, b, std::move(operands)),
+                        .stage = b + 1,
+                        .backward = true,
+                        .writes_gradients = true});
+    }
+    if (lowest_trained_ == 0) {
+      std::vector<Operand> operands = {{inputs, plan_.inputs}};
+      append_positions(operands);
+      operands.insert(operands.end(), {{dx, dx_}, {scratch, plan_.scratch}});
+      visits.push_back({.op = stage_operation(kinds::embedding_backward, 0, -1, std::move(operands)),
+                        .stage = 0,
+                        .backward = true,
+                        .reads_parameters = sizes_.first_backward_reads,
+                        .writes_gradients = true});
+    }
+    return visits;
+  }
+
+  /// Adds the recomputation of a segment's forward passes. The last output is not needed.
+  void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
+    for (int b = first; b <= last; ++b) {
+      std::vector<Operand> operands = {{OperandName::x, x_in_backward(b)}};
+      append_positions(operands), append_tables(operands);
+      operands.insert(operands.end(), {{OperandName::saved, saved(b)}, {scratch, plan_.scratch}});
+      if (b < last) operands.push_back({x_out, x_in_backward(b + 1)});
+      visits.push_back(
+          {.op = stage_operation(kinds::recompute, b + 1, b, std::move(operands)), .stage = b + 1, .backward = true});
+    }
+  }
+
+  std::vector<Visit> evaluation_visits() const {
+    std::vector<Visit> visits = {embedding_forward(x(0))};
+    for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b % 2), x((b + 1) % 2), saved_.front()));
+    visits.push_back({.op = stage_operation(kinds::head_loss, head_stage(), -1,
+                                            {{OperandName::x, x(blocks_ % 2)},
+                                             {targets, plan_.targets},
+                                             {scratch, plan_.scratch},
+                                             {sums, plan_.sums},
+                                             {losses, plan_.losses},
+                                             {report, plan_.report}}),
+                      .stage = head_stage()});
+    return visits;
+  }
+
+  bool decodes() const { return options_.cache.positions > 0; }
+
+  std::vector<Visit> decoding_visits() const {
+    std::vector<Operand> operands = {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}};
+    append_tables(operands);
+    operands.push_back({x_out, x(0)});
+    std::vector<Visit> visits = {{.op = stage_operation(kinds::embedding_decode, 0, -1, std::move(operands)), .stage = 0}};
+    for (int b = 0; b < blocks_; ++b) {
+      operands = {{step, plan_.step}, {OperandName::x, x(b % 2)}, {rows, plan_.rows}};
+      append_tables(operands);
+      operands.insert(operands.end(), {{cache, at(plan_.caches, b)},
+                                       {x_out, x((b + 1) % 2)},
+                                       {OperandName::saved, saved_.front()},
+                                       {scratch, plan_.scratch}});
+      append(operands, cheap, plan_.cheap);
+      visits.push_back({.op = stage_operation(kinds::block_decode, b + 1, b, std::move(operands)), .stage = b + 1});
+    }
+    visits.push_back(
+        {.op = stage_operation(
+             kinds::head_logits, head_stage(), -1,
+             {{step, plan_.step}, {OperandName::x, x(blocks_ % 2)}, {scratch, plan_.scratch}, {logits, plan_.logits}}),
+         .stage = head_stage()});
+    return visits;
+  }
+
+  Operation& emit(List& list, Operation op) {
+    op.micro_batch = micro_batch_;
+    return list.emplace_back(std::move(op));
+  }
+
+  void emit(List& list, const std::vector<Visit>& visits) {
+    std::vector<Operand> operands = {{tokens, plan_.tokens}, {inputs, plan_.inputs}, {targets, plan_.targets}};
+    append_positions(operands);
+    if (micro_batch_ == 0) operands.push_back({sums, plan_.sums});  // in the first micro-batch sums are set to zero
+    emit(list, visits, &kinds::read_batch, std::move(operands));
+  }
+
+  void emit(List& list, const std::vector<Visit>& visits, const Kind* reading, std::vector<Operand> operands) {
+    emit(list, {.kind = reading, .stream = StreamId::compute, .operands = std::move(operands)});
+    for (std::size_t v = 0; v < visits.size(); ++v) {
+      const Visit& visit = visits[v];
+      if (visit.reads_parameters)
+        for (Bundle& bundle : bundles_)
+          if (needs(visit, bundle)) gather(list, bundle);
+      const bool ahead = visit.backward ? options_.backward_prefetch == BackwardPrefetch::pre : options_.forward_prefetch;
+      if (ahead) prefetch(list, visits, v);
+      Operation op = visit.op;
+      for (const int u : at(units_of_stage_, visit.stage)) {
+        if (visit.writes_gradients && clears(u) && at(last_stage_, u) == visit.stage)
+          emit(list, {.kind = &kinds::clear,
+                      .stream = StreamId::compute,
+                      .unit = u,
+                      .count = units_.unit(u).padded_numel,
+                      .operands = {{whole_gradient, at(plan_.whole_gradients, u)}}});
+        if (visit.reads_parameters) op.operands.push_back({weights, at(plan_.whole_parameters, u)});
+      }
+      for (const int u : at(units_of_stage_, visit.stage))
+        if (visit.writes_gradients && units_.trained(u)) op.operands.push_back({gradients, at(plan_.whole_gradients, u)});
+      op.accumulate = visit.writes_gradients && adds();
+      emit(list, std::move(op));
+      for (Bundle& bundle : bundles_)
+        if (needs(visit, bundle) && !stays(bundle, visits, v)) release_bundle(list, bundle);
+      if (visit.backward && options_.backward_prefetch == BackwardPrefetch::post) prefetch(list, visits, v);
+      if (visit.writes_gradients)
+        for (const int u : at(units_of_stage_, visit.stage))
+          if (units_.trained(u) && at(first_stage_, u) == visit.stage) reduce(list, u);
+    }
+  }
+
+  bool needs(const Visit& visit, const Bundle& bundle) const {
+    const auto& here = at(units_of_stage_, visit.stage);
+    return visit.reads_parameters && std::any_of(bundle.units.begin(), bundle.units.end(), [&](int u) {
+             return units_.sharded_at_rest(u) && std::find(here.begin(), here.end(), u) != here.end();
+           });
+  }
+
+  /// Returns true if a bundle stays gathered after visit v: a later visit needs it and, if bundles share slots, no other bundle
+  /// of its pool is needed before.
+  bool stays(const Bundle& bundle, const std::vector<Visit>& visits, std::size_t v) const {
+    for (std::size_t next = v + 1; next < visits.size(); ++next) {
+      if (needs(visits[next], bundle)) return true;
+      if (!has_own_slot(bundle))
+        for (const Bundle& other : bundles_)
+          if (other.pool == bundle.pool && needs(visits[next], other)) return false;
+    }
+    return false;
+  }
+
+  bool has_own_slot(const Bundle& bundle) const { return bundle.pool == SlotPool::none || !units_.gathers_in_turn(); }
+
+  bool slot_is_free(const Bundle& bundle) const {
+    if (has_own_slot(bundle)) return true;
+    const std::size_t slots = slots_of(bundle.pool, options_.parameter_slots);
+    return std::none_of(bundles_.begin(), bundles_.end(), [&](const Bundle& other) {
+      return other.gathered && other.pool == bundle.pool && other.turn % slots == bundle.turn % slots;
+    });
+  }
+
+  void gather(List& list, Bundle& bundle) {
+    if (bundle.gathered) return;
+    expect(slot_is_free(bundle), "a unit is gathered into a slot that another one holds");
+    bundle.gathered = true;
+    for (const int u : bundle.units)
+      if (units_.sharded_at_rest(u)) emit(list, gather_operation(units_, plan_, u));
+  }
+
+  /// Gathers the parameters of the visits after v, as far as slots are free.
+  void prefetch(List& list, const std::vector<Visit>& visits, std::size_t v) {
+    std::vector<const Bundle*> ahead;
+    for (std::size_t next = v + 1; next < visits.size() && visits[next].backward == visits[v].backward; ++next)
+      for (Bundle& bundle : bundles_) {
+        if (!needs(visits[next], bundle) || needs(visits[v], bundle)) continue;
+        if (std::find(ahead.begin(), ahead.end(), &bundle) != ahead.end()) continue;
+        if (ahead.size() + 1 >= options_.parameter_slots || !(bundle.gathered || slot_is_free(bundle))) return;
+        gather(list, bundle);
+        ahead.push_back(&bundle);
+      }
+  }
+
+  void release_bundle(List& list, Bundle& bundle) {
+    bundle.gathered = false;
+    for (const int u : bundle.units)
+      if (units_.sharded_at_rest(u))
+        emit(list, {.kind = &kinds::release,
+                    .stream = StreamId::compute,
+                    .unit = u,
+                    .operands = {{weights, at(plan_.whole_parameters, u)}}});
+  }
+
+  /// Rounds fp32 sums of a unit's gradient to the 16-bit gradient that is kept between micro-batches. `wide` is the place of
+  /// these sums, which are of the whole gradient or of this rank's part. If `add` is true, the kept gradient is added before
+  /// rounding.
+  void keep_gradient(List& list, int u, const Location& wide, bool add) {
+    const bool is_whole = wide == at(plan_.whole_gradients, u);
+    emit(list, {.kind = is_whole ? &kinds::round_whole_gradient : &kinds::round_gradient,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .accumulate = add,
+                .count = is_whole ? units_.unit(u).padded_numel : units_.shard_numel(u),
+                .type = units_.unit(u).types.gradient,
+                .operands = {{is_whole ? whole_gradient : gradient, wide},
+                             is_whole ? Operand{kept_whole_gradient, at(plan_.kept_whole_gradients, u)}
+                                      : Operand{kept_gradient, at(plan_.gradients, u)}}});
+  }
+
+  /// Reduces a unit's gradient, which is complete on this rank for this micro-batch. If gradients are kept in 16 bits, each sum
+  /// is computed in fp32 and then rounded by keep_gradient().
+  void reduce(List& list, int u) {
+    if (units_.sums_in_a_tree()) return reduce_into_tree(list, u);
+    const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
+    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_16_bit_gradient(u),
+               whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
+    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, micro_batch_ > 0);
+    if (units_.scattered(u) && (last || !whole_are_kept)) {
+      const bool add = micro_batch_ > 0 && !whole_are_kept;
+      scatter_gradient(list, u, mine, add && !narrow);
+      if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over replicas is kept below
+        keep_gradient(list, u, mine, add);
+    }
+    if (last && units_.is_replicated(u)) {
+      sum_over_replicas(list, u, mine);
+      if (narrow) keep_gradient(list, u, mine, false);
+    }
+    if (last) emit_squares(list, u);
+  }
+
+  /// Reduce-scatters a unit's whole gradient over the shard axis. This rank's part of the sum is written to `to`.
+  void scatter_gradient(List& list, int u, Location to, bool add) {
+    emit(list, {.kind = &kinds::reduce_scatter_gradient,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .accumulate = add,
+                .count = units_.shard_numel(u),
+                .reduce_dtype = units_.unit(u).types.reduce,
+                .operands = {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}});
+  }
+
+  /// All-reduces a unit's gradient in place, over the ranks that have the same part of it.
+  void sum_over_replicas(List& list, int u, Location where) {
+    emit(list, {.kind = &kinds::all_reduce_gradient,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .group = units_.replicas(u),
+                .count = units_.shard_numel(u),
+                .reduce_dtype = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // reduced sums stay fp32
+                .operands = {{sum, where}}});
+  }
+
+  void emit_squares(List& list, int u) {
+    emit(list, {.kind = &kinds::add_squares,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .count = units_.shard_numel(u),
+                .operands = {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}}});
+  }
+
+  /// Like reduce(), for an invariant plan with a tree of partial sums (see sums_at_once()). The gradient of the micro-batch is
+  /// first summed over all ranks. Then the latest partial sums are added: as many as the binary form of the micro-batch's
+  /// number has trailing ones or, after the last micro-batch, all.
+  void reduce_into_tree(List& list, int u) {
+    const auto m = static_cast<unsigned>(micro_batch_);
+    const Location whole = at(plan_.whole_gradients, u);
+    const auto place = [&](int i) { return i == 0 ? at(plan_.gradients, u) : at(at(plan_.waiting_sums, u), i - 1); };
+    int waiting = std::popcount(m), joins = std::countr_one(m);
+    const auto join = [&](const Location& a, const Location& b, bool add) {
+      emit(list, {.kind = &kinds::sum_gradients,
+                  .stream = StreamId::reduce,
+                  .unit = u,
+                  .accumulate = add,
+                  .count = units_.shard_numel(u),
+                  .operands = {{from, a}, {to, b}}});
+    };
+    const bool joins_at_once = joins > 0 && (!units_.scattered(u) || !units_.is_replicated(u));
+    const Location mine = place(joins_at_once ? waiting - 1 : waiting);
+    if (units_.scattered(u)) {
+      scatter_gradient(list, u, mine, joins_at_once);
+      if (units_.is_replicated(u)) sum_over_replicas(list, u, mine);
+    } else {
+      sum_over_replicas(list, u, whole);
+      join(whole, mine, joins_at_once);
+    }
+    if (joins_at_once)
+      --joins;
+    else
+      ++waiting;
+    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
+    for (; last ? waiting > 1 : joins > 0; --joins, --waiting) join(place(waiting - 1), place(waiting - 2), true);
+    if (last) emit_squares(list, u);
+  }
+
+  const UnitPlacement units_;
+  const PlanOptions& options_;
+  const ModelSizes& sizes_;
+  const int blocks_;
+  bool some_gradients_stay_ = false;
+  Plan plan_;
+  UpdateBuilder updates_;  // over units_ and plan_
+  int micro_batch_ = 0;
+  int lowest_trained_ = 1 << 30;  // the first stage with trained parameters
+  std::vector<std::vector<int>> units_of_stage_;
+  std::vector<int> first_stage_, last_stage_;  // of each unit
+  std::vector<Bundle> bundles_;                // in order of their first stage
+  std::vector<BufferId> x_, saved_, recomputed_x_;
+  BufferId dx_ = -1;
+};
+
+}  // namespace
+
+Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options) {
+  return Builder(layout, placement, sizes, options).build();
+}
+
+}  // namespace fsdp

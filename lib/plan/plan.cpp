@@ -1,0 +1,275 @@
+#include "plan/plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <iterator>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "plan/kind.hpp"
+
+namespace fsdp {
+
+const Location& Operation::at(OperandName name) const {
+  const Location* const place = find(name);
+  expect(place != nullptr, "the operation has an operand of this name");
+  return *place;
+}
+
+Effect effect_on(const Operation& op, std::size_t i) {
+  for (const OperandSpec& spec : op.kind->operands)
+    if (spec.name == op.operands[i].name) return spec.effect;
+  throw InternalError(format("{} has an operand that its kind does not list", op.kind->name));
+}
+
+std::vector<Location> reads_of(const Operation& op) {
+  std::vector<Location> places;
+  for (std::size_t i = 0; i < op.operands.size(); ++i)
+    if (needs_content(op, effect_on(op, i))) places.push_back(op.operands[i].place);
+  return places;
+}
+
+std::vector<Location> writes_of(const Operation& op) {
+  std::vector<Location> places;
+  for (std::size_t i = 0; i < op.operands.size(); ++i)
+    if (writes(effect_on(op, i))) places.push_back(op.operands[i].place);
+  return places;
+}
+
+std::size_t Plan::bytes_in(const Space& space) const {
+  for (const SpaceUse& use : spaces)
+    if (use.space == &space) return use.bytes;
+  return 0;
+}
+
+std::size_t Plan::offloaded_bytes() const {
+  std::size_t bytes = 0;
+  for (const PlanBuffer& buffer : buffers)
+    if (buffer.is_offloaded()) bytes += buffer.bytes;
+  return bytes;
+}
+
+std::size_t Plan::batch_bytes() const {
+  std::size_t bytes = 0;
+  for (const PlanBuffer& buffer : buffers)
+    if (!buffer.space->on_device && !buffer.is_offloaded()) bytes += buffer.bytes;
+  return bytes;
+}
+
+std::string_view name_of(BufferRole role) {
+  static constexpr std::array<std::string_view, role_count> names = {
+      "parameters",  "gradients", "optimizer state", "gathered parameters", "unreduced gradients",
+      "activations", "scratch",   "batch, tables",   "key-value cache",     "loaded from host"};
+  return names[static_cast<std::size_t>(role)];
+}
+
+std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
+  // The largest number of ones in the binary form of a number from 0 to `last`.
+  const auto most_ones = [](std::size_t last) {
+    const auto digits = static_cast<std::size_t>(std::bit_width(last));
+    return std::has_single_bit(last + 1) || last == 0 ? digits : digits - 1;
+  };
+  const std::size_t last = micro_batches - 1;
+  return 1 + (joins_at_once ? most_ones(last / 2) : most_ones(last));
+}
+
+std::string_view name_of(StreamId stream) {
+  static constexpr std::array<std::string_view, stream_count> names = {"compute", "gather", "reduce", "load", "unload"};
+  return names[static_cast<std::size_t>(stream)];
+}
+
+std::string title_of(const Operation& op, const Layout& layout) {
+  std::string title(op.kind->name);
+  if (op.block >= 0)
+    title += format(" block {}", op.block);
+  else if (op.unit >= 0)
+    title += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
+  if (op.round > 0) title += ", once more";
+  if (op.reduce_dtype != DType::f32) title += format(" in {}", name_of(op.reduce_dtype));
+  if (op.accumulate) title += ", add";
+  return title;
+}
+
+namespace {
+
+/// An operation in the table of operations.
+struct Row {
+  const Operation* op;
+  std::size_t number;
+  std::array<std::string, 6> cells;
+  std::string pattern;       // the text without its numbers
+  std::vector<int> numbers;  // of blocks and slots
+};
+
+Row row_of(const Operation& op, std::size_t number, std::string title, std::string reads, std::string writes) {
+  Row row = {&op, number, {}, {}, {}};
+  row.cells = {format("{}", number), std::string(name_of(op.stream)),       std::move(title), std::move(reads),
+               std::move(writes),    format("{}", fmt::join(op.waits, " "))};
+  bool in_number = false;
+  for (std::size_t c = 1; c < 5; ++c)
+    for (const char letter : row.cells[c] + "\n") {
+      const bool digit = letter >= '0' && letter <= '9';
+      if (digit && !in_number) row.numbers.push_back(0);
+      if (digit) row.numbers.back() = 10 * row.numbers.back() + (letter - '0');
+      if (!digit || !in_number) row.pattern += digit ? '#' : letter;
+      in_number = digit;
+    }
+  return row;
+}
+
+/// Returns true if row `b` does for another block what row `a` does: each number is the same or differs by `step`. If `step` is
+/// 0, sets it.
+bool repeats(const Row& a, const Row& b, int& step) {
+  if (a.op->micro_batch != b.op->micro_batch || a.pattern != b.pattern || a.op->waits.size() != b.op->waits.size())
+    return false;
+  for (std::size_t i = 0; i < a.numbers.size(); ++i) {
+    const int difference = b.numbers[i] - a.numbers[i];
+    if (difference != 0 && step == 0) step = difference;
+    if (difference != 0 && difference != step) return false;
+  }
+  for (std::size_t i = 0; i < a.op->waits.size(); ++i)
+    if (b.number - static_cast<std::size_t>(b.op->waits[i]) != a.number - static_cast<std::size_t>(a.op->waits[i]))
+      return false;
+  return true;
+}
+
+struct Repetition {
+  std::size_t period = 0, rows = 0;  // `period` rows, and the rows after them that repeat these rows
+};
+
+/// Finds the longest repetition of rows that begins at row `first`. One of less than three periods, or four rows, does not
+/// count.
+Repetition find_repetition(const std::vector<Row>& rows, std::size_t first) {
+  constexpr std::size_t most = 64;
+  Repetition best;
+  for (std::size_t period = 1; period <= most && first + 4 * period <= rows.size(); ++period) {
+    std::size_t end = first + period;
+    int step = 0;
+    while (end < rows.size() && repeats(rows[end - period], rows[end], step)) ++end;
+    const std::size_t repeated = (end - first) / period * period - period;
+    if (step != 0 && repeated >= std::max<std::size_t>(3 * period, 4) && repeated > best.rows) best = {period, repeated};
+  }
+  return best;
+}
+
+/// "(operations 11 to 100 are like 5 to 10, for blocks 2 to 31)". `first` is the first row of the repetition.
+std::string describe_repetition(const std::vector<Row>& rows, std::size_t first, const Repetition& repetition) {
+  const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(first + repetition.period),
+             end = begin + static_cast<std::ptrdiff_t>(repetition.rows);
+  std::vector<int> computed, named;  // blocks that are computed; without any, those in the titles
+  for (auto row = begin; row != end; ++row) {
+    if (row->op->block >= 0) computed.push_back(row->op->block);
+    if (!row->numbers.empty()) named.push_back(row->numbers.front());
+  }
+  const std::vector<int>& blocks = computed.empty() ? named : computed;
+  return format("  (operations {} to {} are like {}{}, for blocks {} to {})\n", begin->number, std::prev(end)->number,
+                rows[first].number, repetition.period == 1 ? "" : format(" to {}", rows[first + repetition.period - 1].number),
+                blocks.front(), blocks.back());
+}
+
+}  // namespace
+
+std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout) {
+  const auto names = [&](const std::vector<Location>& places) {
+    std::string text;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (i == 2 && places.size() > 6) return text + format(" ... {}", places.size());
+      text += format("{}{}", text.empty() ? "" : " ", plan.buffers[static_cast<std::size_t>(places[i].buffer)].name);
+    }
+    return text;
+  };
+  const int last = operations.empty() ? 0 : operations.back().micro_batch;
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const Operation& op = operations[i];
+    if (last > 2 && op.micro_batch > 1 && op.micro_batch < last) continue;
+    rows.push_back(row_of(op, i, title_of(op, layout), names(reads_of(op)), names(writes_of(op))));
+  }
+  const std::array<std::string, 6> titles = {"#", "stream", "operation", "reads", "writes", "waits"};
+  std::array<std::size_t, 6> widths{};
+  for (std::size_t c = 0; c < titles.size(); ++c) {
+    widths[c] = titles[c].size();
+    for (const Row& row : rows) widths[c] = std::max(widths[c], row.cells[c].size());
+  }
+  const auto line = [&](const std::array<std::string, 6>& cells) {
+    std::string text = format("{:>{}}", cells[0], widths[0] + 2);
+    for (std::size_t c = 1; c < cells.size(); ++c) text += format("  {:<{}}", cells[c], widths[c]);
+    return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
+  };
+  std::string text = line(titles);
+  int micro_batch = -1;
+  for (std::size_t i = 0; i < rows.size();) {
+    if (last > 0 && rows[i].op->micro_batch != std::exchange(micro_batch, rows[i].op->micro_batch)) {
+      if (last > 2 && micro_batch == last)
+        text += format("  (micro-batches 2 to {} are like micro-batch 1{})\n", last - 1,
+                       plan.sums_in_a_tree ? "; sums of 2, 4, 8, ... of them are added up" : "");
+      text += format("  micro-batch {}\n", micro_batch);
+    }
+    const Repetition repetition = find_repetition(rows, i);
+    const std::size_t shown = std::max<std::size_t>(repetition.period, 1);
+    for (std::size_t k = i; k < i + shown; ++k) text += line(rows[k].cells);
+    if (repetition.rows > 0) text += describe_repetition(rows, i, repetition);
+    i += shown + repetition.rows;
+  }
+  return text;
+}
+
+std::uint64_t collective_fingerprint(const Plan& plan) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a, 64 bits
+  const auto mix = [&](std::uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211u;
+  };
+  for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
+    for (const Operation& op : *list)
+      if (is_collective(op)) {
+        for (const char letter : op.kind->name) mix(static_cast<std::uint64_t>(letter));
+        mix(static_cast<std::uint64_t>(op.unit));
+        mix(static_cast<std::uint64_t>(op.group));
+        mix(static_cast<std::uint64_t>(op.type));
+        mix(static_cast<std::uint64_t>(op.reduce_dtype));
+        mix(op.count);
+      }
+    mix(list->size());
+  }
+  return hash;
+}
+
+std::array<std::size_t, role_count> memory_by_role(const Plan& plan) {
+  std::array<std::size_t, role_count> bytes{};
+  std::size_t fixed = 0;
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (!buffer.transient && buffer.space->on_device)
+      bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes, fixed += buffer.bytes;
+  bytes[static_cast<std::size_t>(BufferRole::activations)] += plan.peak_bytes - fixed;
+  return bytes;
+}
+
+std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan) {
+  std::array<std::size_t, role_count> bytes{};
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (buffer.is_offloaded()) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes;
+  return bytes;
+}
+
+std::string describe_memory(const Plan& plan) {
+  std::string text;
+  const auto add = [&](std::string_view name, std::size_t bytes) {
+    text += format("  {:<22} {:>10}\n", name, format_bytes(static_cast<double>(bytes)));
+  };
+  const auto bytes = memory_by_role(plan), on_host = offloaded_by_role(plan);
+  for (std::size_t role = 0; role < role_count; ++role)
+    if ((static_cast<BufferRole>(role) != BufferRole::loaded && static_cast<BufferRole>(role) != BufferRole::cache) ||
+        bytes[role] > 0)
+      add(name_of(static_cast<BufferRole>(role)), bytes[role]);
+  add("peak per rank", plan.peak_bytes);
+  if (plan.offloaded_bytes() == 0) return text;
+  text += "  offloaded to the host's memory:\n";
+  for (std::size_t role = 0; role < role_count; ++role)
+    if (on_host[role] > 0) add(name_of(static_cast<BufferRole>(role)), on_host[role]);
+  add("on the host per rank", plan.offloaded_bytes());
+  return text;
+}
+
+}  // namespace fsdp
