@@ -18,7 +18,7 @@
 #include "fsdp-bench/support.hpp"
 #include "fsdp-bench/tuning.hpp"
 #include "plan/placement.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"

@@ -9,7 +9,7 @@
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "train/compute_device.hpp"
 #include "train/trace.hpp"
 

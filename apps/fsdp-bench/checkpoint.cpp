@@ -27,7 +27,7 @@
 #include "files/output_file.hpp"
 #include "files/scratch_folder.hpp"
 #include "fsdp-bench/support.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "train/machine.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fsdp-bench/bench.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "train/measure.hpp"
 
 namespace fsdp {

@@ -6,7 +6,7 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "comm/topology.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "plan/traffic.hpp"
 #include "kernels/threads.hpp"
 #include "train/measure.hpp"

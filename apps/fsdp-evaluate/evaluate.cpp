@@ -22,7 +22,7 @@
 #include "files/json.hpp"
 #include "files/scratch_folder.hpp"
 #include "fsdp-evaluate/multiple_choice.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "train/common_options.hpp"
 #include "train/machine.hpp"
 #include "engine/mean_loss.hpp"

@@ -8,7 +8,7 @@
 
 #include "comm/communicator.hpp"
 #include "data/questions.hpp"
-#include "fsdp/executor.hpp"
+#include "run/executor.hpp"
 
 namespace fsdp {
 

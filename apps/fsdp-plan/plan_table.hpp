@@ -12,7 +12,7 @@
 
 #include "base/options.hpp"
 #include "plan/plan.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "plan/traffic.hpp"
 #include "engine/memory.hpp"
 #include "train/options.hpp"

@@ -32,7 +32,7 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/scratch_folder.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "nn/patterns.hpp"
 #include "nn/transformer.hpp"
 #include "engine/engine.hpp"

@@ -11,7 +11,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "device/cpu/processor.hpp"
-#include "fsdp/shard_state.hpp"
+#include "run/shard_state.hpp"
 #include "optim/optimizer.hpp"
 
 namespace fsdp {

@@ -23,7 +23,7 @@
 #include "data/position.hpp"
 #include "files/sealed_file.hpp"
 #include "plan/layout.hpp"
-#include "fsdp/shard_state.hpp"
+#include "run/shard_state.hpp"
 #include "h5/h5.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"

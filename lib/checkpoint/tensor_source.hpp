@@ -10,7 +10,7 @@
 
 #include "checkpoint/stored_model.hpp"
 #include "files/sealed_file.hpp"
-#include "fsdp/shard_state.hpp"
+#include "run/shard_state.hpp"
 #include "nn/config.hpp"
 #include "tensor/shape.hpp"
 

@@ -1,7 +1,7 @@
 #include "engine/engine.hpp"
 
 #include "base/version.hpp"
-#include "fsdp/host_states.hpp"
+#include "run/host_states.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {

@@ -19,7 +19,7 @@
 #include "engine/options.hpp"
 #include "engine/saver.hpp"
 #include "engine/update_policy.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

@@ -8,7 +8,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "comm/communicator.hpp"
 #include "data/batch.hpp"
-#include "fsdp/executor.hpp"
+#include "run/executor.hpp"
 
 namespace fsdp {
 

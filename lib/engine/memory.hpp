@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/options.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "plan/traffic.hpp"
 #include "nn/model.hpp"
 

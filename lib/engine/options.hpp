@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "comm/communicator.hpp"
-#include "fsdp/executor.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/executor.hpp"
+#include "run/sharded_model.hpp"
 #include "optim/loss_scaler.hpp"
 
 namespace fsdp {

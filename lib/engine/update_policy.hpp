@@ -9,7 +9,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "engine/options.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
 

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "generate/sampler.hpp"
 #include "text/tokenizer.hpp"
 

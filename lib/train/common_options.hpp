@@ -13,7 +13,7 @@
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
 #include "data/samples.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "nn/config.hpp"
 #include "train/compute_device.hpp"
 

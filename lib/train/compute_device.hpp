@@ -6,7 +6,7 @@
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
 #include "device/traits.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

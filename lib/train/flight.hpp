@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/flight.hpp"
+#include "run/flight.hpp"
 
 namespace fsdp {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/exact_sum.hpp"
 
 namespace fsdp {

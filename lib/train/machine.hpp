@@ -9,7 +9,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "train/compute_device.hpp"
 
 namespace fsdp {

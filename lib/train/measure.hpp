@@ -11,7 +11,7 @@
 #include "base/dtype.hpp"
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
-#include "fsdp/executor.hpp"
+#include "run/executor.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fsdp {

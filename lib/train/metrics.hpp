@@ -18,7 +18,7 @@
 #include "base/progress.hpp"
 #include "base/timer.hpp"
 #include "engine/saver.hpp"
-#include "fsdp/executor.hpp"
+#include "run/executor.hpp"
 #include "train/energy.hpp"
 #include "train/metrics_file.hpp"
 #include "train/tensorboard.hpp"

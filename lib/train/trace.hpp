@@ -16,8 +16,8 @@
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
-#include "fsdp/executor.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/executor.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

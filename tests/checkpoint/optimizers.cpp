@@ -7,7 +7,7 @@
 
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/support.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "h5/h5.hpp"
 #include "kernels/threads.hpp"
 #include "support/plain_hdf5.hpp"

@@ -5,7 +5,7 @@
 #include "base/timer.hpp"
 #include "comm/collective_checks.hpp"
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"

@@ -7,7 +7,7 @@
 #include "comm/threads/threads.hpp"
 #include "extending/document.hpp"
 #include "extending/small_job.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/threaded_device.hpp"
 

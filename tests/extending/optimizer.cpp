@@ -7,7 +7,7 @@
 #include <regex>
 
 #include "checkpoint/support.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/files.hpp"
 #include "train/options.hpp"

@@ -13,7 +13,7 @@
 #include "comm/threads/threads.hpp"
 #include "extending/document.hpp"
 #include "extending/small_job.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 
 using namespace fsdp;
@@ -97,11 +97,11 @@ BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) { check_code_of("exten
 BOOST_AUTO_TEST_CASE(no_other_file_knows_the_place) {
   const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
   const std::string page = read_file(root / "docs" / "extending-space.md");
-  for (const char* file : {"lib/fsdp/spaces.cpp", "lib/plan/plan.hpp", "lib/train/common_options.cpp"})
+  for (const char* file : {"lib/run/spaces.cpp", "lib/plan/plan.hpp", "lib/train/common_options.cpp"})
     BOOST_TEST(page.find("| `" + std::string(file) + "` |") != std::string::npos);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "lib")) {
     const std::string file = entry.path().lexically_relative(root).string();
-    if (!entry.is_regular_file() || file == "lib/fsdp/spaces.cpp" || file == "lib/plan/plan.hpp") continue;
+    if (!entry.is_regular_file() || file == "lib/run/spaces.cpp" || file == "lib/plan/plan.hpp") continue;
     // Every plan has host buffers: the batch, the results and what operations access on the host.
     if (file == "lib/plan/build/plan_builder.cpp") continue;
     BOOST_TEST(read_file(entry.path()).find("spaces::host") == std::string::npos, file);

@@ -4,7 +4,7 @@
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
 #include "extending/small_job.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/files.hpp"
 

@@ -5,7 +5,7 @@
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
 #include "count_allocations.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 
 using namespace fsdp;

@@ -11,7 +11,7 @@
 
 #include "comm/nodes/nodes_communicator.hpp"
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "plan/traffic.hpp"
 #include "kernels/threads.hpp"
 

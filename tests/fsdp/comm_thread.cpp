@@ -16,7 +16,7 @@
 #include "comm/threads/threads.hpp"
 #include "device/cpu/queue_stream.hpp"
 #include "device/memory_view.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/threaded_device.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "golden.hpp"
 #include "kernels/threads.hpp"
 #include "support/threaded_device.hpp"

@@ -6,7 +6,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "optim/optimizer.hpp"
 #include "support/launch_recorder.hpp"
 

@@ -13,7 +13,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/threaded_device.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "comm/agree.hpp"
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/messages.hpp"
 

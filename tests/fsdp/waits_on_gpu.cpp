@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "support/threaded_device.hpp"
 

@@ -10,7 +10,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "comm/threads/threads.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 #include "generate/generator.hpp"
 #include "kernels/threads.hpp"
 #include "nn/families.hpp"

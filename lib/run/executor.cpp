@@ -1,4 +1,4 @@
-#include "fsdp/executor.hpp"
+#include "run/executor.hpp"
 
 #include <algorithm>
 #include <cmath>

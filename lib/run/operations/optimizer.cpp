@@ -1,6 +1,6 @@
 // The operations of the optimizer on a rank's part of a unit: sums over whole tensors, work on whole matrices, updates.
 #include "plan/check/gradient_states.hpp"
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 #include "kernels/update_sums.hpp"
 
 namespace fsdp {

@@ -1,4 +1,4 @@
-#include "fsdp/flight.hpp"
+#include "run/flight.hpp"
 
 #include <algorithm>
 

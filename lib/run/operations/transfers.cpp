@@ -1,5 +1,5 @@
 // The operations that copy a whole offloaded buffer to its slot on the device, and back. Their count is in 4-byte words.
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
 // Operations of a decoding step: the forward pass of new tokens of some sequences, with key-value caches. A rank without new
 // tokens only takes part in the gathers.
 #include "base/error.hpp"
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 
 namespace fsdp {
 

@@ -1,4 +1,4 @@
-#include "fsdp/shard_state.hpp"
+#include "run/shard_state.hpp"
 
 #include <algorithm>
 #include <type_traits>

@@ -8,7 +8,7 @@
 
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

@@ -1,6 +1,6 @@
 // The collectives. The count, type and group of a collective follow from its unit and its operands.
 #include "plan/check/gradient_states.hpp"
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 #include "plan/traffic.hpp"
 #include "kernels/update_sums.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
-#include "fsdp/executor.hpp"
+#include "run/executor.hpp"
 #include "plan/sharding.hpp"
 #include "nn/transformer.hpp"
 

@@ -1,4 +1,4 @@
-#include "fsdp/sharded_model.hpp"
+#include "run/sharded_model.hpp"
 
 #include <map>
 #include <tuple>

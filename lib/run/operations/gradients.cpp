@@ -1,6 +1,6 @@
 // The operations on a rank's sums of gradients, up to the optimizer.
 #include "plan/check/gradient_states.hpp"
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/update_sums.hpp"
 

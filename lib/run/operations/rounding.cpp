@@ -1,6 +1,6 @@
 // Conversions between fp32 and the 16-bit types of kept state and computation.
 #include "plan/check/gradient_states.hpp"
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 
 namespace fsdp {
 

@@ -17,11 +17,11 @@
 
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
-#include "fsdp/flight.hpp"
+#include "run/flight.hpp"
 #include "plan/layout.hpp"
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 #include "plan/plan.hpp"
-#include "fsdp/shard_state.hpp"
+#include "run/shard_state.hpp"
 #include "nn/model.hpp"
 #include "optim/optimizer.hpp"
 

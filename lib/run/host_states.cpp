@@ -1,4 +1,4 @@
-#include "fsdp/host_states.hpp"
+#include "run/host_states.hpp"
 
 #include <algorithm>
 #include <bit>

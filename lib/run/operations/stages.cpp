@@ -1,6 +1,6 @@
 // The operations that run stages of the model, and their operands.
 #include "plan/check/gradient_states.hpp"
-#include "fsdp/operations/running.hpp"
+#include "run/operations/running.hpp"
 #include "kernels/update_sums.hpp"
 #include "nn/work.hpp"
 
