@@ -22,7 +22,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "train/common_options.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {

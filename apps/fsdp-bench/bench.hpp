@@ -10,7 +10,7 @@
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
 #include "run/sharded_model.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 #include "train/trace.hpp"
 
 namespace fsdp {

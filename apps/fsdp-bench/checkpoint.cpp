@@ -29,7 +29,7 @@
 #include "fsdp-bench/support.hpp"
 #include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 
 namespace fsdp {
 

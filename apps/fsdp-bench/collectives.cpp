@@ -15,7 +15,7 @@
 #include "device/gpu_figures.hpp"
 #include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 
 namespace fsdp {
 

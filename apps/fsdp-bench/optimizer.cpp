@@ -16,7 +16,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "nn/config.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 
 namespace fsdp {
 

@@ -7,7 +7,7 @@
 
 #include "fsdp-bench/bench.hpp"
 #include "run/sharded_model.hpp"
-#include "train/measure.hpp"
+#include "machine/measure.hpp"
 
 namespace fsdp {
 

@@ -12,7 +12,7 @@
 #include "comm/launcher.hpp"
 #include "device/device.hpp"
 #include "fsdp-doctor/report.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 
 namespace fsdp {
 

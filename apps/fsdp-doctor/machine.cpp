@@ -17,7 +17,7 @@
 #include "base/timer.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 
 namespace fsdp {
 

@@ -17,7 +17,7 @@
 #include "fsdp-doctor/machine.hpp"
 #include "fsdp-doctor/storage.hpp"
 #include "kernels/threads.hpp"
-#include "train/measure.hpp"
+#include "machine/measure.hpp"
 
 namespace fsdp {
 

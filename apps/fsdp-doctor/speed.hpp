@@ -1,5 +1,5 @@
 // Checks of the speed of a job: matrix products on each node, the network between nodes, and the file system. The measurements
-// are those of train/measure.hpp, which fsdp-bench makes, too. Each takes about a second, and begins with a small size, so that
+// are those of machine/measure.hpp, which fsdp-bench makes, too. Each takes about a second, and begins with a small size, so that
 // it ends soon on slow machines, too.
 #pragma once
 

@@ -9,7 +9,7 @@
 #include "run/sharded_model.hpp"
 #include "plan/traffic.hpp"
 #include "kernels/threads.hpp"
-#include "train/measure.hpp"
+#include "machine/measure.hpp"
 #include "plan/prediction.hpp"
 
 namespace fsdp {

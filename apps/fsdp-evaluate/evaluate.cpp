@@ -24,7 +24,7 @@
 #include "fsdp-evaluate/multiple_choice.hpp"
 #include "run/sharded_model.hpp"
 #include "train/common_options.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 #include "engine/mean_loss.hpp"
 #include "train/model_tokenizer.hpp"
 #include "train/program.hpp"

@@ -10,7 +10,7 @@
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "data/samples.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 
 namespace fsdp {
 

@@ -24,7 +24,7 @@
 #include "text/chat_template.hpp"
 #include "text/json_reader.hpp"
 #include "train/common_options.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 #include "train/model_tokenizer.hpp"
 
 namespace fsdp {

@@ -11,7 +11,7 @@
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "generate/generator.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 #include "train/generation_config.hpp"
 
 namespace fsdp {

@@ -11,7 +11,7 @@
 #include "comm/backend.hpp"
 #include "comm/mpi_session.hpp"
 #include "train/job_end.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 #include "train/signals.hpp"
 
 namespace fsdp {

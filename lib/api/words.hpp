@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/options.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 
 namespace fsdp {
 

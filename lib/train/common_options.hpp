@@ -15,7 +15,7 @@
 #include "data/samples.hpp"
 #include "run/sharded_model.hpp"
 #include "nn/config.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 
 namespace fsdp {
 

@@ -19,7 +19,7 @@
 #include "base/timer.hpp"
 #include "engine/saver.hpp"
 #include "run/executor.hpp"
-#include "train/energy.hpp"
+#include "machine/energy.hpp"
 #include "train/metrics_file.hpp"
 #include "train/tensorboard.hpp"
 

@@ -21,7 +21,7 @@
 #include "run/sharded_model.hpp"
 #include "nn/config.hpp"
 #include "optim/schedule.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 #include "train/metrics.hpp"
 #include "train/trace.hpp"
 

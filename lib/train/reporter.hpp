@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/update_policy.hpp"
-#include "train/energy.hpp"
+#include "machine/energy.hpp"
 #include "train/group_norms.hpp"
 #include "train/train_data.hpp"
 

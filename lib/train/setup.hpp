@@ -8,7 +8,7 @@
 
 #include "checkpoint/save_lock.hpp"
 #include "text/tokenizer_files.hpp"
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 #include "engine/memory.hpp"
 #include "train/origin.hpp"
 #include "train/run_context.hpp"

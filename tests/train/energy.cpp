@@ -3,7 +3,7 @@
 
 #include "comm/threads/threads.hpp"
 #include "support/files.hpp"
-#include "train/energy.hpp"
+#include "machine/energy.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

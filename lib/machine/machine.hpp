@@ -10,7 +10,7 @@
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
 #include "run/sharded_model.hpp"
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 
 namespace fsdp {
 

@@ -1,4 +1,4 @@
-#include "train/machine.hpp"
+#include "machine/machine.hpp"
 
 #include <sched.h>
 
@@ -20,7 +20,7 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "kernels/threads.hpp"
-#include "train/measure.hpp"
+#include "machine/measure.hpp"
 
 namespace fsdp {
 

@@ -1,4 +1,4 @@
-#include "train/compute_device.hpp"
+#include "machine/compute_device.hpp"
 
 #include <cstdlib>
 #include <string>

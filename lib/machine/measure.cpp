@@ -1,4 +1,4 @@
-#include "train/measure.hpp"
+#include "machine/measure.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "train/energy.hpp"
+#include "machine/energy.hpp"
 
 #include <algorithm>
 #include <fstream>
