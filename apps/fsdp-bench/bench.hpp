@@ -11,7 +11,7 @@
 #include "comm/mpi_session.hpp"
 #include "run/sharded_model.hpp"
 #include "machine/compute_device.hpp"
-#include "train/trace.hpp"
+#include "record/trace.hpp"
 
 namespace fsdp {
 

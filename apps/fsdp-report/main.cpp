@@ -25,7 +25,7 @@
 #include "report/run_report.hpp"
 #include "report/text_plot.hpp"
 #include "train/program.hpp"
-#include "train/tensorboard.hpp"
+#include "record/tensorboard.hpp"
 
 using namespace fsdp;
 

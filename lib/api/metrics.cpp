@@ -11,8 +11,8 @@
 #include "base/program.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
-#include "train/metrics.hpp"
-#include "train/trace.hpp"
+#include "record/metrics.hpp"
+#include "record/trace.hpp"
 
 namespace fsdp {
 

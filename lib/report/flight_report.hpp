@@ -9,7 +9,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "train/flight.hpp"
+#include "record/flight.hpp"
 
 namespace fsdp {
 

@@ -15,7 +15,7 @@
 #include "plan/plan.hpp"
 #include "report/page_style.hpp"
 #include "report/plot.hpp"
-#include "train/goodput.hpp"
+#include "record/goodput.hpp"
 
 namespace fsdp {
 

@@ -15,7 +15,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
-#include "train/metrics_file.hpp"
+#include "record/metrics_file.hpp"
 
 namespace fsdp {
 

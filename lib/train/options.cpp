@@ -15,7 +15,7 @@
 #include "files/json.hpp"
 #include "plan/placement.hpp"
 #include "train/common_options.hpp"
-#include "train/metrics_file.hpp"
+#include "record/metrics_file.hpp"
 #include "train/other_programs.hpp"
 
 namespace fsdp {

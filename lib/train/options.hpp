@@ -22,8 +22,8 @@
 #include "nn/config.hpp"
 #include "optim/schedule.hpp"
 #include "machine/compute_device.hpp"
-#include "train/metrics.hpp"
-#include "train/trace.hpp"
+#include "record/metrics.hpp"
+#include "record/trace.hpp"
 
 namespace fsdp {
 

@@ -10,7 +10,7 @@
 
 #include "engine/update_policy.hpp"
 #include "machine/energy.hpp"
-#include "train/group_norms.hpp"
+#include "record/group_norms.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {

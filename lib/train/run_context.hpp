@@ -6,8 +6,8 @@
 #include "comm/agree.hpp"
 #include "comm/communicator.hpp"
 #include "engine/engine.hpp"
-#include "train/flight.hpp"
-#include "train/metrics.hpp"
+#include "record/flight.hpp"
+#include "record/metrics.hpp"
 #include "train/options.hpp"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include "train/origin.hpp"
 #include "train/run_context.hpp"
 #include "train/signals.hpp"
-#include "train/trace.hpp"
+#include "record/trace.hpp"
 
 namespace fsdp {
 

@@ -14,7 +14,7 @@
 #include "comm/agree.hpp"
 #include "files/json.hpp"
 #include "train/agreement.hpp"
-#include "train/flight.hpp"
+#include "record/flight.hpp"
 #include "train/reporter.hpp"
 #include "train/setup.hpp"
 #include "train/validation.hpp"

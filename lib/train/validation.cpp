@@ -5,7 +5,7 @@
 #include "data/open_data.hpp"
 #include "files/input_file.hpp"
 #include "engine/mean_loss.hpp"
-#include "train/metrics_file.hpp"
+#include "record/metrics_file.hpp"
 #include "train/model_tokenizer.hpp"
 
 namespace fsdp {

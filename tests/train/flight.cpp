@@ -10,7 +10,7 @@
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "train/flight.hpp"
+#include "record/flight.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

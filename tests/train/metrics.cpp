@@ -12,7 +12,7 @@
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "train/metrics.hpp"
+#include "record/metrics.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

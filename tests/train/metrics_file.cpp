@@ -14,7 +14,7 @@
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "train/metrics_file.hpp"
+#include "record/metrics_file.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -18,7 +18,7 @@
 #include "support/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "train/trace.hpp"
+#include "record/trace.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -1,4 +1,4 @@
-#include "train/metrics_file.hpp"
+#include "record/metrics_file.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "train/metrics.hpp"
+#include "record/metrics.hpp"
 
 #include <algorithm>
 #include <chrono>

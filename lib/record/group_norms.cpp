@@ -1,4 +1,4 @@
-#include "train/group_norms.hpp"
+#include "record/group_norms.hpp"
 
 #include <algorithm>
 #include <cmath>

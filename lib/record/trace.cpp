@@ -1,4 +1,4 @@
-#include "train/trace.hpp"
+#include "record/trace.hpp"
 
 #include <algorithm>
 #include <array>

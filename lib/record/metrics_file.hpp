@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/timer.hpp"
-#include "train/goodput.hpp"
+#include "record/goodput.hpp"
 
 namespace fsdp {
 

@@ -1,4 +1,4 @@
-#include "train/tensorboard.hpp"
+#include "record/tensorboard.hpp"
 
 #include <bit>
 #include <cerrno>

@@ -20,8 +20,8 @@
 #include "engine/saver.hpp"
 #include "run/executor.hpp"
 #include "machine/energy.hpp"
-#include "train/metrics_file.hpp"
-#include "train/tensorboard.hpp"
+#include "record/metrics_file.hpp"
+#include "record/tensorboard.hpp"
 
 namespace fsdp {
 
@@ -120,7 +120,7 @@ class Metrics {
   void to_file(const std::filesystem::path& file);
   /// Locks the file, as start() also does (MetricsFile::take()). Throws RunError if another run writes to it.
   void take_file() { file_.take(); }
-  /// Also writes the metrics to an event file in `folder` (train/tensorboard.hpp). Call it before start(). Throws UserError.
+  /// Also writes the metrics to an event file in `folder` (record/tensorboard.hpp). Call it before start(). Throws UserError.
   void to_tensorboard(const std::filesystem::path& folder);
   /// Locks the file and writes the start line. Before that, calls take_up_metrics(), which marks the lines of updates that this
   /// run repeats. Throws CallError, or RunError if another run writes to the file.

@@ -1,4 +1,4 @@
-#include "train/goodput.hpp"
+#include "record/goodput.hpp"
 
 #include <algorithm>
 #include <utility>

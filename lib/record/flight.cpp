@@ -1,4 +1,4 @@
-#include "train/flight.hpp"
+#include "record/flight.hpp"
 
 #include <algorithm>
 #include <array>
