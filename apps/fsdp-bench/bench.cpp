@@ -21,7 +21,7 @@
 #include "run/sharded_model.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "machine/machine.hpp"
 #include "train/program.hpp"
 

@@ -18,7 +18,7 @@
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "h5/h5.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "train/program.hpp"
 
 using namespace fsdp;

@@ -21,7 +21,7 @@
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
 #include "fsdp-doctor/training.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 
 namespace fsdp {
 

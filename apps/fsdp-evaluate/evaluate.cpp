@@ -23,10 +23,10 @@
 #include "files/scratch_folder.hpp"
 #include "fsdp-evaluate/multiple_choice.hpp"
 #include "run/sharded_model.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "machine/machine.hpp"
 #include "engine/mean_loss.hpp"
-#include "train/model_tokenizer.hpp"
+#include "options/model_tokenizer.hpp"
 #include "train/program.hpp"
 #include "train/train_data.hpp"
 

@@ -23,9 +23,9 @@
 #include "files/json.hpp"
 #include "text/chat_template.hpp"
 #include "text/json_reader.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "machine/machine.hpp"
-#include "train/model_tokenizer.hpp"
+#include "options/model_tokenizer.hpp"
 
 namespace fsdp {
 

@@ -12,7 +12,7 @@
 #include "comm/communicator.hpp"
 #include "generate/generator.hpp"
 #include "machine/compute_device.hpp"
-#include "train/generation_config.hpp"
+#include "options/generation_config.hpp"
 
 namespace fsdp {
 

@@ -19,7 +19,7 @@
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "report/flight_report.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "train/program.hpp"
 
 using namespace fsdp;

@@ -15,7 +15,7 @@
 #include "run/sharded_model.hpp"
 #include "plan/traffic.hpp"
 #include "engine/memory.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 #include "plan/prediction.hpp"
 
 namespace fsdp {

@@ -29,7 +29,7 @@
 #include "text/tokenizer.hpp"
 #include "text/tokenizer_files.hpp"
 #include "text/train_bpe.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "train/program.hpp"
 
 using namespace fsdp;

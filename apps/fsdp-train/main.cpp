@@ -7,7 +7,7 @@
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
 #include "report/run_report.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 #include "train/program.hpp"
 #include "train/signals.hpp"
 #include "train/train.hpp"

@@ -40,8 +40,8 @@
 #include "engine/fit.hpp"
 #include "engine/mean_loss.hpp"
 #include "engine/memory.hpp"
-#include "train/options.hpp"
-#include "train/model_options.hpp"
+#include "options/options.hpp"
+#include "options/model_options.hpp"
 #include "engine/same_files.hpp"
 #include "engine/rank_data.hpp"
 

@@ -10,9 +10,9 @@
 #include "checkpoint/adapter.hpp"
 #include "comm/agree.hpp"
 #include "generate/generator.hpp"
-#include "train/common_options.hpp"
-#include "train/generation_config.hpp"
-#include "train/model_tokenizer.hpp"
+#include "options/common_options.hpp"
+#include "options/generation_config.hpp"
+#include "options/model_tokenizer.hpp"
 
 namespace fsdp {
 

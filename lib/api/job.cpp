@@ -11,7 +11,7 @@
 #include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "comm/call.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "train/program.hpp"
 
 namespace fsdp {

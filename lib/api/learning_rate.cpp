@@ -5,7 +5,7 @@
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

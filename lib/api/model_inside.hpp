@@ -9,7 +9,7 @@
 #include "api/job_parts.hpp"
 #include "engine/engine.hpp"
 #include "nn/model.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

@@ -10,7 +10,7 @@
 #include "base/format.hpp"
 #include "base/options.hpp"
 #include "comm/agree.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 
 namespace fsdp {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

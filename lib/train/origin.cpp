@@ -15,8 +15,8 @@
 #include "nn/families/config_keys.hpp"
 #include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
-#include "train/changed_options.hpp"
-#include "train/model_options.hpp"
+#include "options/changed_options.hpp"
+#include "options/model_options.hpp"
 
 namespace fsdp {
 

@@ -10,7 +10,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "nn/config.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

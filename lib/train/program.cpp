@@ -12,7 +12,7 @@
 #include "base/system.hpp"
 #include "base/terminal.hpp"
 #include "comm/launcher.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 
 namespace fsdp {
 

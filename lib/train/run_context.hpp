@@ -8,7 +8,7 @@
 #include "engine/engine.hpp"
 #include "record/flight.hpp"
 #include "record/metrics.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

@@ -22,7 +22,7 @@
 #include "plan/timeline.hpp"
 #include "plan/traffic.hpp"
 #include "kernels/kernels.hpp"
-#include "train/model_tokenizer.hpp"
+#include "options/model_tokenizer.hpp"
 #include "plan/prediction.hpp"
 #include "train/train_data.hpp"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "comm/communicator.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

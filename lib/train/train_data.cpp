@@ -20,8 +20,8 @@
 #include "files/json.hpp"
 #include "files/scratch_folder.hpp"
 #include "text/tokenizer_files.hpp"
-#include "train/changed_options.hpp"
-#include "train/model_tokenizer.hpp"
+#include "options/changed_options.hpp"
+#include "options/model_tokenizer.hpp"
 #include "engine/same_files.hpp"
 
 namespace fsdp {

@@ -6,7 +6,7 @@
 #include "files/input_file.hpp"
 #include "engine/mean_loss.hpp"
 #include "record/metrics_file.hpp"
-#include "train/model_tokenizer.hpp"
+#include "options/model_tokenizer.hpp"
 
 namespace fsdp {
 

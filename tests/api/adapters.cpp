@@ -14,7 +14,7 @@
 #include "golden.hpp"
 #include "kernels/threads.hpp"
 #include "support.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 #include "train/train.hpp"
 
 using namespace fsdp;

@@ -12,7 +12,7 @@
 #include "golden.hpp"
 #include "rmsprop.hpp"
 #include "support.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 #include "train/train.hpp"
 
 const fsdp::Optimizer& rmsprop_optimizer();  // tests/extending/rmsprop.cpp

@@ -21,7 +21,7 @@
 #include "support.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/files.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 #include "train/train.hpp"
 
 using namespace fsdp;

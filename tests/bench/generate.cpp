@@ -21,7 +21,7 @@
 #include "fsdp-bench/support.hpp"
 #include "generate/generator.hpp"
 #include "kernels/threads.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "machine/machine.hpp"
 #include "train/program.hpp"
 

@@ -6,7 +6,7 @@
 #include "engine/memory.hpp"
 #include "nn/families.hpp"
 #include "support/messages.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

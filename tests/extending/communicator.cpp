@@ -9,7 +9,7 @@
 #include "kernels/threads.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

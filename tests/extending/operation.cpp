@@ -13,7 +13,7 @@
 #include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/messages.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -10,7 +10,7 @@
 #include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "support/files.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

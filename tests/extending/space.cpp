@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) { check_code_of("exten
 BOOST_AUTO_TEST_CASE(no_other_file_knows_the_place) {
   const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
   const std::string page = read_file(root / "docs" / "extending-space.md");
-  for (const char* file : {"lib/run/spaces.cpp", "lib/plan/plan.hpp", "lib/train/common_options.cpp"})
+  for (const char* file : {"lib/run/spaces.cpp", "lib/plan/plan.hpp", "lib/options/common_options.cpp"})
     BOOST_TEST(page.find("| `" + std::string(file) + "` |") != std::string::npos);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "lib")) {
     const std::string file = entry.path().lexically_relative(root).string();

@@ -38,7 +38,7 @@
 #include "text/json_reader.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp::fuzz {
 

@@ -8,8 +8,8 @@
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "train/changed_options.hpp"
-#include "train/options.hpp"
+#include "options/changed_options.hpp"
+#include "options/options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -1,4 +1,4 @@
-#include "train/generation_config.hpp"
+#include "options/generation_config.hpp"
 
 #include <algorithm>
 #include <cmath>

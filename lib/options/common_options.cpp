@@ -1,4 +1,4 @@
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 
 #include <memory>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -14,9 +14,9 @@
 #include "data/open_data.hpp"
 #include "files/json.hpp"
 #include "plan/placement.hpp"
-#include "train/common_options.hpp"
+#include "options/common_options.hpp"
 #include "record/metrics_file.hpp"
-#include "train/other_programs.hpp"
+#include "options/other_programs.hpp"
 
 namespace fsdp {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "nn/config.hpp"
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

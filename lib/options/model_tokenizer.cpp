@@ -1,4 +1,4 @@
-#include "train/model_tokenizer.hpp"
+#include "options/model_tokenizer.hpp"
 
 #include <algorithm>
 

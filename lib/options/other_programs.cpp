@@ -1,4 +1,4 @@
-#include "train/other_programs.hpp"
+#include "options/other_programs.hpp"
 
 #include <iterator>
 #include <sstream>

@@ -1,4 +1,4 @@
-#include "train/changed_options.hpp"
+#include "options/changed_options.hpp"
 
 #include <algorithm>
 #include <array>

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "train/options.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 
