@@ -4,7 +4,7 @@
 #include "base/clean_text.hpp"
 #include "base/program.hpp"
 #include "fsdp-bench/bench.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;

@@ -19,7 +19,7 @@
 #include "checkpoint/tensor_source.hpp"
 #include "h5/h5.hpp"
 #include "options/common_options.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 using namespace fsdp;
 

@@ -6,7 +6,7 @@
 #include "base/system.hpp"
 #include "fsdp-doctor/doctor.hpp"
 #include "fsdp-doctor/start.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;

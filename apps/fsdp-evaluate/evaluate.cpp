@@ -27,7 +27,7 @@
 #include "machine/machine.hpp"
 #include "engine/mean_loss.hpp"
 #include "options/model_tokenizer.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {

@@ -5,7 +5,7 @@
 #include "base/clean_text.hpp"
 #include "base/program.hpp"
 #include "fsdp-evaluate/evaluate.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;

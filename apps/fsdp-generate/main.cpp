@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "fsdp-generate/generate.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;

@@ -20,7 +20,7 @@
 #include "files/json.hpp"
 #include "report/flight_report.hpp"
 #include "options/common_options.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 using namespace fsdp;
 

@@ -5,7 +5,7 @@
 #include "base/program.hpp"
 #include "files/json.hpp"
 #include "fsdp-plan/plan_table.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 using namespace fsdp;
 

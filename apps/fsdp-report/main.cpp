@@ -24,7 +24,7 @@
 #include "fsdp-report/figure.hpp"
 #include "report/run_report.hpp"
 #include "report/text_plot.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 #include "record/tensorboard.hpp"
 
 using namespace fsdp;

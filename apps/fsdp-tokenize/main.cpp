@@ -30,7 +30,7 @@
 #include "text/tokenizer_files.hpp"
 #include "text/train_bpe.hpp"
 #include "options/common_options.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 using namespace fsdp;
 

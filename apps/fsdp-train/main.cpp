@@ -8,8 +8,8 @@
 #include "files/output_file.hpp"
 #include "report/run_report.hpp"
 #include "options/options.hpp"
-#include "train/program.hpp"
-#include "train/signals.hpp"
+#include "job/program.hpp"
+#include "job/signals.hpp"
 #include "train/train.hpp"
 
 namespace {

@@ -12,7 +12,7 @@
 #include "comm/agree.hpp"
 #include "comm/call.hpp"
 #include "options/common_options.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 namespace fsdp {
 

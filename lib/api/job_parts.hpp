@@ -10,9 +10,9 @@
 #include "api/job.hpp"
 #include "comm/backend.hpp"
 #include "comm/mpi_session.hpp"
-#include "train/job_end.hpp"
+#include "job/job_end.hpp"
 #include "machine/machine.hpp"
-#include "train/signals.hpp"
+#include "job/signals.hpp"
 
 namespace fsdp {
 

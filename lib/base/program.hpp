@@ -1,5 +1,5 @@
 // Printing, exit codes, and run_program(), which reports the exceptions of a program without MPI. Programs under MPI use
-// train/program.hpp.
+// job/program.hpp.
 #pragma once
 
 #include <cstdio>

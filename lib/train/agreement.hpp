@@ -8,9 +8,9 @@
 
 #include "checkpoint/save_lock.hpp"
 #include "train/decision.hpp"
-#include "train/job_end.hpp"
+#include "job/job_end.hpp"
 #include "train/reporter.hpp"
-#include "train/signals.hpp"
+#include "job/signals.hpp"
 
 namespace fsdp {
 

@@ -12,7 +12,7 @@
 #include "engine/memory.hpp"
 #include "train/origin.hpp"
 #include "train/run_context.hpp"
-#include "train/signals.hpp"
+#include "job/signals.hpp"
 #include "record/trace.hpp"
 
 namespace fsdp {

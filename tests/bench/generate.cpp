@@ -23,7 +23,7 @@
 #include "kernels/threads.hpp"
 #include "options/common_options.hpp"
 #include "machine/machine.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 namespace fsdp {
 

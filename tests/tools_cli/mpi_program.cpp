@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/format.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 using namespace fsdp;
 

@@ -5,7 +5,7 @@
 
 #include "base/format.hpp"
 #include "comm/threads/threads.hpp"
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 using namespace fsdp;
 

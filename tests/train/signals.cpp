@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "support/files.hpp"
-#include "train/signals.hpp"
+#include "job/signals.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

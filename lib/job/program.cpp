@@ -1,4 +1,4 @@
-#include "train/program.hpp"
+#include "job/program.hpp"
 
 #include <chrono>
 #include <csignal>

@@ -1,4 +1,4 @@
-#include "train/job_end.hpp"
+#include "job/job_end.hpp"
 
 #include <chrono>
 #include <cstdlib>

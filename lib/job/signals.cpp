@@ -1,4 +1,4 @@
-#include "train/signals.hpp"
+#include "job/signals.hpp"
 
 #include <array>
 #include <atomic>
