@@ -15,6 +15,11 @@ BatchCut batch_cut(const ShardingOptions& sharding, const Group& world) {
   return {sharding.batch.B, sharding.batch.T, sharding.plan.micro_batches, world.rank(), world.size()};
 }
 
+std::uint64_t sum_of_sets(const std::vector<std::uint64_t>& sums) {
+  const bool known = std::find(sums.begin(), sums.end(), 0) == sums.end();
+  return known ? checksum(sums.data(), sums.size() * sizeof sums[0]) | 1 : 0;
+}
+
 TokenCheck check_tokens(Group& world, const Tokens& tokens, std::size_t vocab_size) {
   const auto me = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
   const TokenCheck mine = agree(world, [&] { return check_vocabulary(tokens, vocab_size, me, ranks); });

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "comm/communicator.hpp"
 #include "data/batch.hpp"
@@ -18,5 +20,7 @@ BatchCut batch_cut(const ShardingOptions& sharding, const Group& world);
 /// a mixture has a checksum over all data sets. Collective; throws CollectiveError.
 TokenCheck check_tokens(Group& world, const Tokens& tokens, std::size_t vocab_size);
 TokenCheck check_tokens(Group& world, const Mixture& mixture, std::size_t vocab_size);
+/// The checksum of data sets with these checksums; 0 if one is not known.
+std::uint64_t sum_of_sets(const std::vector<std::uint64_t>& sums);
 
 }  // namespace fsdp

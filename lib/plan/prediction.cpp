@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "plan/kind.hpp"
 #include "plan/schedule.hpp"
 #include "tensor/shape.hpp"
 

@@ -71,12 +71,6 @@ std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::siz
                                            batch_cut(run.options.sharding, run.world), vocab_size);
 }
 
-/// The checksum of data sets with these checksums; 0 if one is not known.
-std::uint64_t sum_of_sets(const std::vector<std::uint64_t>& sums) {
-  const bool known = std::find(sums.begin(), sums.end(), 0) == sums.end();
-  return known ? checksum(sums.data(), sums.size() * sizeof sums[0]) | 1 : 0;
-}
-
 /// Compares what validations measure with what those before the checkpoint measured. If it differs, no validation before counts
 /// as the best.
 void compare_validations(const RunContext& run, std::uint64_t now, Progress& progress) {

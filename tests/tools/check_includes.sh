@@ -24,7 +24,7 @@ finds() {
 "$check" "$copy" || fail "the repository itself does not pass"
 finds lib/tensor/planted.hpp 2 "comm/communicator.hpp" '#pragma once' '#include "comm/communicator.hpp"'
 finds lib/base/deep/planted.cpp 1 "options/options.hpp" '#  include "options/options.hpp"  // why'
-finds lib/fsdp/planted.cpp 1 "mpi.h" '#include <mpi.h>'
+finds lib/plan/planted.cpp 1 "mpi.h" '#include <mpi.h>'
 finds lib/comm/planted.cpp 1 "belongs to kernels" '#include <oneapi/dnnl/dnnl.hpp>'
 finds lib/train/planted.cpp 3 "cuda_runtime.h" '' '' '#include <cuda_runtime.h>'
 finds lib/nn/planted.cpp 1 "is no path" '#include "config.hpp"'
