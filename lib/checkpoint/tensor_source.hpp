@@ -41,7 +41,7 @@ class TensorSource {
   virtual std::string description() const = 0;
   /// For messages: the file that holds a parameter, or description() if several files may hold it.
   virtual std::string holder_of(const std::string&) const { return description(); }
-  /// The files with the model and its tensors, for require_same_files() (train/same_files.hpp).
+  /// The files with the model and its tensors, for require_same_files() (engine/same_files.hpp).
   virtual std::vector<std::filesystem::path> files() const { return {}; }
   /// Messages about parts of the files that are not used.
   virtual std::vector<std::string> warnings() const { return {}; }

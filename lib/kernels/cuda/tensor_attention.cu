@@ -11,7 +11,7 @@
 // the other is used. A warp reads its own rows from shared memory once, and keeps them in registers, if there are enough.
 //
 // Dropout is a template parameter. Without it, and for one document, steps in which every query sees every key have their own
-// code, without masks. docs/gpu.md has the number of instructions of these steps.
+// code, without masks.
 //
 // Expected performance on compute capability 8.0, where it was never measured: a multiprocessor runs one mma in two cycles, and
 // in this time shared memory delivers 256 bytes, that is, one right operand. The forward pass has two strips per warp, which
