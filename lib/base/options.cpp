@@ -665,8 +665,8 @@ std::string OptionTable::help() const {
   if (!examples_.empty()) out += format("\nExamples:\n  {}\n", fmt::join(examples_, "\n  "));
   const std::string all = out + list_options([](const Option&) { return true; }, Detail::full);
   if (topic == "all" || std::count(all.begin(), all.end(), '\n') <= 60) return all;  // two screens
-  out += "\nThe options that most runs need:\n" +
-         list_options([](const Option& row) { return row.common_ && !row.shared_; }, Detail::brief) + "\n";
+  out += format("\nThe options that most runs need{}:\n{}\n", shared_with_.empty() ? "" : ", besides those of " + shared_with_,
+                list_options([](const Option& row) { return row.common_ && !row.shared_; }, Detail::brief));
   wrap(out,
        format("See also: {0} --help SECTION for all options of a section ({1}, help), --help OPTION for one option, and --help "
               "all for all {2} options.",
