@@ -289,23 +289,29 @@ std::string model_of(const BenchOptions& options) {
 OptionTable bench_option_table(BenchOptions& options) {
   OptionTable table("fsdp-bench", "gemm|attention|step|tuning|collectives|optimizer|checkpoint [options]",
                     "Measures this machine and this program, as ratios of one run.");
+  table.examples({"mpirun -np 4 fsdp-bench collectives", "mpirun -np 4 fsdp-bench step --arch gpt2 --bf16 --batch-size 2",
+                  "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16"});
   table.group("What");
   table
       .text("what", "gemm|attention|step|tuning|collectives|optimizer|checkpoint", options.what,
-            "gemm: matrix products of a model's layers; attention: attention of a block, forward and backward; step: whole "
-            "updates on random tokens; tuning: updates with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, "
-            "for every strategy, with and without recomputation; collectives: ours and MPI's own (for GPUs only ours); "
+            "What to measure. gemm: matrix products of a model's layers; attention: attention of a block, forward and "
+            "backward; step: whole updates on random tokens; tuning: updates with batches of 1 (or --batch-size), 2, 4, ... "
+            "until they do not fit, for every strategy, with and without recomputation; collectives: ours and MPI's own (for "
+            "GPUs only ours); "
             "optimizer: only the optimizer's update of a model's parameters, on CPUs; checkpoint: saves, reads and "
             "consolidation, compared with plain files")
-      .positional();
+      .positional()
+      .common();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
-      .sets("list of architectures", "fsdp-train --list-archs");
+      .sets("list of architectures", "fsdp-train --list-archs")
+      .common();
   add_batch_options(table, options.sharding);
   table
       .path("model", "DIR", options.model,
             "Hugging Face folder, instead of --arch: its config.json defines the model; weights are not read.")
-      .unset("as --arch");
+      .unset("as --arch")
+      .common();
   add_size_options(table, options.sizes);
   add_strategy_option(table, options.sharding.strategy);
   add_group_option(table, options.sharding.shard_group_size);
@@ -327,9 +333,11 @@ OptionTable bench_option_table(BenchOptions& options) {
       .unset("the rank's share of its node's available memory, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
-  table.integer("steps", "N", options.steps, {1, 1e6},
-                "counted updates, after two that are not counted (tuning: one); checkpoint: rounds, each of which measures "
-                "everything once");
+  table
+      .integer("steps", "N", options.steps, {1, 1e6},
+               "counted updates, after two that are not counted, or one in tuning; checkpoint: rounds, each of which measures "
+               "everything once")
+      .common();
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
@@ -341,7 +349,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.path("save-dir", "DIR", options.save_dir,
              "checkpoint: folder for the files; a new folder fsdp-bench-XXXXXX is made in it, and removed at the end unless "
              "the program is killed");
-  table.flag("json", options.json, "print one JSON object");
+  table.flag("json", options.json, "print one JSON object").common();
   table.then([&options](const OptionTable& read) {
     options.every_strategy = !read.given("sharding-strategy");
     if (options.what == "tuning" && !read.given("batch-size")) options.sharding.batch.B = 1;

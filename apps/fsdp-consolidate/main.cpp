@@ -37,6 +37,9 @@ OptionTable consolidate_option_table(Command& o) {
   OptionTable table("fsdp-consolidate", "CHECKPOINT OUT [options]",
                     "Makes one whole model from the rank files of a checkpoint. Needs no MPI launcher, and only a few tens of "
                     "MB of memory for any size of model.");
+  table.examples({"fsdp-consolidate checkpoints model.h5 --verify",
+                  "fsdp-consolidate checkpoints model --format safetensors --dtype bf16",
+                  "fsdp-consolidate checkpoints adapter --adapter"});
   table.group("Input");
   table.path("checkpoint", "CHECKPOINT", o.checkpoint, "A step folder, or a save folder: then its latest complete step.")
       .positional()

@@ -62,6 +62,7 @@ OptionTable doctor_option_table(DoctorOptions& options) {
                     "Checks this machine and this job, and says what to fix. Start it like fsdp-train: in the same allocation, "
                     "with the same launcher and number of ranks; or by itself, on a login node. Exit status: 0 if no check has "
                     "failed, 1 if one has, 2 for wrong use.");
+  table.examples({"fsdp-doctor", "mpirun -np 4 fsdp-doctor --save-dir checkpoints", "srun fsdp-doctor --device cuda --json"});
   table.group("What");
   table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
       .sets("save folder");

@@ -36,16 +36,22 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   OptionTable table("fsdp-evaluate", "MODEL DATA [options]",
                     "Measures loss, perplexity and bits per token and byte of a model on tokens, or the share of questions "
                     "that it answers correctly.");
+  table.examples({"mpirun -np 4 fsdp-evaluate checkpoints valid.bin",
+                  "fsdp-evaluate DIR valid.txt --tokens-per-sample 512 --json",
+                  "fsdp-evaluate DIR --multiple-choice questions.jsonl"});
   table.group("What");
   table
       .path("model", "MODEL", options.model,
             "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional()
-      .sets("base model", "MODEL, with --adapter");
-  table.text("data", "DATA", options.data, "tokens or text, of any format that fsdp-train reads").positional();
-  table.path("multiple-choice", "FILE", options.multiple_choice,
-             "instead of DATA, questions to answer: JSON, objects with \"context\", \"choices\" and \"answer\" (the "
-             "number of the right choice, from 0), or a file of llm.c's for HellaSwag or MMLU");
+      .sets("base model", "MODEL, with --adapter")
+      .common();
+  table.text("data", "DATA", options.data, "tokens or text, of any format that fsdp-train reads").positional().common();
+  table
+      .path("multiple-choice", "FILE", options.multiple_choice,
+            "instead of DATA, questions to answer: JSON, objects with \"context\", \"choices\" and \"answer\" (the "
+            "number of the right choice, from 0), or a file of llm.c's for HellaSwag or MMLU")
+      .common();
   table
       .text("mask", "FILES", options.mask,
             "which tokens of DATA count: a token file with 1 for each token that counts and 0 for the others")
@@ -53,11 +59,12 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       .sets("mask");
   add_document_options(table, options.break_mode, options.document_attention, options.end_of_document);
   table.group("How");
-  table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time");
+  table.integer("batch-size", "B", options.batch_size, {1, 1e6}, "sequences per rank at a time").common();
   table.integer("tokens-per-sample", "T", options.tokens_per_sample, {0, 1e9}, "tokens per sequence")
       .alias("block-size")
       .sets("sequence length")
-      .unset("the model's longest sequence; for DATA at most 1024");
+      .unset("the model's longest sequence; for DATA at most 1024")
+      .common();
   add_precision_options(table, options.precision);
   add_model_tokenizer_option(table, options.tokenizer);
   add_text_options(table, options.json_field, options.chat, options.skip_invalid,
@@ -68,7 +75,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_no_verify_option(table, options.no_verify);
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
-  table.flag("json", options.json, "print one JSON object");
+  table.flag("json", options.json, "print one JSON object").common();
   return table;
 }
 

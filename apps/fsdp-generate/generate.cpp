@@ -31,23 +31,28 @@ namespace fsdp {
 
 OptionTable generate_option_table(GenerateOptions& options) {
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
+  table.examples({"fsdp-generate checkpoints --prompt 'In the beginning'",
+                  "mpirun -np 4 fsdp-generate DIR --prompts prompts.txt --temperature 0.7 --json", "fsdp-generate DIR --chat"});
   table.group("What");
   table
       .path("model", "MODEL", options.model,
             "Hugging Face folder, checkpoint (step folder or save folder) or consolidated file")
       .positional()
-      .sets("base model", "MODEL, with --adapter");
-  table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break");
-  table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"");
+      .sets("base model", "MODEL, with --adapter")
+      .common();
+  table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break").common();
+  table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"").common();
   add_model_tokenizer_option(table, options.tokenizer);
-  table.flag("chat", options.chat,
-             "talk with the model: each line of standard input is a message, and answers are printed while they are generated. "
-             "For models with a chat template.");
+  table
+      .flag("chat", options.chat,
+            "talk with the model: each line of standard input is a message, and answers are printed while they are generated. "
+            "For models with a chat template.")
+      .common();
   table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
-  table.flag("json", options.json, "print one JSON object per prompt, on a line of its own");
+  table.flag("json", options.json, "print one JSON object per prompt, on a line of its own").common();
   add_generation_options(table, options.generation, options.wishes);
   table.group("Run");
-  table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time");
+  table.integer("batch-size", "B", options.batch_size, {1, 1e4}, "texts that a rank generates at the same time").common();
   add_strategy_option(table, options.strategy);
   add_precision_options(table, options.precision);
   add_adapter_option(table, options.adapter);

@@ -37,6 +37,8 @@ OptionTable inspect_option_table(Command& o) {
       "fsdp-inspect", "CHECKPOINT [OTHER] [options]",
       "Shows the contents of a checkpoint, its differences from another one, or what the ranks of a run did last. Also reads "
       "consolidated files and Hugging Face folders. Needs only a few tens of MB of memory for any size of model.");
+  table.examples({"fsdp-inspect checkpoints --verify", "fsdp-inspect checkpoints/step-00000100 other/step-00000100",
+                  "fsdp-inspect --flight checkpoints"});
   table.group("What");
   table
       .path("checkpoint", "CHECKPOINT", o.checkpoint,

@@ -87,19 +87,25 @@ void settle(PlanTableOptions& o) {
 OptionTable plan_option_table(PlanTableOptions& o) {
   OptionTable table("fsdp-plan", "[options of fsdp-train] --nodes N --ranks-per-node N [options]",
                     "Prints for every sharding strategy the memory and the traffic of a rank of fsdp-train on a cluster, which "
-                    "need not exist. It takes the options of fsdp-train: fsdp-plan --arch gpt2-xl --nodes 2 --ranks-per-node "
-                    "8. Needs no MPI launcher, no data and no weights; from --model it reads only config.json. Options that "
-                    "only a run needs are accepted without effect. The exit code is 0 even if nothing fits.");
+                    "need not exist. It takes the options of fsdp-train (see fsdp-train --help). Needs no MPI launcher, no "
+                    "data and no weights; from --model it reads only config.json. Options that only a run needs are accepted "
+                    "without effect. The exit code is 0 even if nothing fits.");
+  table.examples({"fsdp-plan --arch llama-3.1-8b --bf16 --nodes 16 --ranks-per-node 8 --memory-limit 80GB",
+                  "fsdp-plan --arch llama-3.1-8b --bf16 --nodes 2 --ranks-per-node 8 --gpu h100",
+                  "fsdp-plan --arch gpt2-xl --ranks-per-node 8 --sharding-strategy grad-op --explain"});
   table.group("Cluster");
-  table.integer("nodes", "N", o.cluster.nodes, {1, most_ranks}, "Nodes of the job.");
-  table.integer("ranks-per-node", "N", o.cluster.ranks_per_node, {1, most_ranks},
-                "Ranks per node, consecutive; also the size of the shard groups of hybrid strategies, unless "
-                "--shard-group-size is given.");
+  table.integer("nodes", "N", o.cluster.nodes, {1, most_ranks}, "Nodes of the job.").common();
+  table
+      .integer("ranks-per-node", "N", o.cluster.ranks_per_node, {1, most_ranks},
+               "Ranks per node, consecutive; also the size of the shard groups of hybrid strategies, unless "
+               "--shard-group-size is given.")
+      .common();
   table
       .size("memory-limit", "SIZE", o.memory_limit,
             "Memory of a rank. Strategies that fit are marked, and the one of them that communicates least is named.",
             std::size_t{1} << 20)
-      .unset("no limit, or that of --gpu");
+      .unset("no limit, or that of --gpu")
+      .common();
   std::vector<std::pair<std::string, const GpuFigures*>> gpus;
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.product, &gpu);
@@ -108,13 +114,15 @@ OptionTable plan_option_table(PlanTableOptions& o) {
           "gpu", o.gpu, std::move(gpus),
           "Plan for one such GPU per rank, as with --device cuda, and predict the time of an update from the plan and the "
           "GPU's datasheet, without measurements. NAME may also be the driver's name of the GPU.")
-      .unset("no prediction");
+      .unset("no prediction")
+      .common();
   table.group("Output");
-  table.flag(
-      "explain", o.explain,
-      "Explain each number of the strategy of --sharding-strategy, and compare it with rules of thumb. With --json, also print "
-      "the units with their tensors, the buffers and the operations of this strategy.");
-  table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.");
+  table
+      .flag("explain", o.explain,
+            "Explain each number of the strategy of --sharding-strategy, and compare it with rules of thumb. With --json, also "
+            "print the units with their tensors, the buffers and the operations of this strategy.")
+      .common();
+  table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.").common();
   table.then([&o](const OptionTable&) { settle(o); });
   table.rows_of("fsdp-train");
   add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });

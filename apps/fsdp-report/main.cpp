@@ -43,6 +43,8 @@ OptionTable report_option_table(Command& o) {
       "fsdp-report", "RUN... [options]",
       "Shows how runs went: losses, speed, memory, saves, restarts and options, several runs over each other. Writes one "
       "page that needs no network, or a drawing, a table, files for TensorBoard, or curves in the terminal.");
+  table.examples({"fsdp-report checkpoints --out report.html", "fsdp-report run-a run-b --csv both.csv",
+                  "fsdp-report checkpoints --text --follow"});
   table.group("What");
   table
       .list("runs", "RUN", o.runs,

@@ -127,27 +127,38 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       "Makes token files for fsdp-train, or for Megatron-LM and llm.c, from texts. Several texts are joined in the order "
       "given, with nothing between them. Memory does not grow with the texts. A killed run continues if the same command is "
       "given again.");
+  table.examples({"fsdp-tokenize book.txt --out train.bin",
+                  "fsdp-tokenize 'web/*.jsonl' --tokenizer DIR --append-eos --out train.bin --valid-out valid.bin",
+                  "fsdp-tokenize book.txt --train-bpe 4096 --tokenizer own --out train.bin"});
   table.group("Input");
   table.list("text", "TEXT", o.texts, "Files to read, or patterns ('web/*.jsonl'); '-' is standard input.")
       .positional()
-      .required();
-  table.text(
-      "tokenizer", "NAME", o.tokenizer,
-      "A model's folder, or the file in it that has the vocabulary: tokenizer.json, tokenizer.model (of SentencePiece), or "
-      "vocab.json with merges.txt. With the files next to it, ids are those of transformers' AutoTokenizer. Or bytes: every "
-      "byte is a token, 0 to 255. Train with the --vocab-size that is printed, or with that of the tokenizer's model.");
-  table.integer(
-      "train-bpe", "N", o.train_bpe, {0, 1e6},
-      "Learn a tokenizer of N tokens from the texts (without the part that is held out), write it to --tokenizer NAME, a "
-      "new tokenizer.json or a folder for it, and use it: byte-level byte-pair encoding over GPT-2's words, with "
-      "<|endoftext|> as token 0, which Hugging Face's tokenizers read. 0: learn none.");
+      .required()
+      .common();
+  table
+      .text(
+          "tokenizer", "NAME", o.tokenizer,
+          "A model's folder, or the file in it that has the vocabulary: tokenizer.json, tokenizer.model (of SentencePiece), or "
+          "vocab.json with merges.txt. With the files next to it, ids are those of transformers' AutoTokenizer. Or bytes: "
+          "every byte is a token, 0 to 255. Train with the --vocab-size that is printed, or with that of the tokenizer's "
+          "model.")
+      .common();
+  table
+      .integer(
+          "train-bpe", "N", o.train_bpe, {0, 1e6},
+          "Learn a tokenizer of N tokens from the texts (without the part that is held out), write it to --tokenizer NAME, a "
+          "new tokenizer.json or a folder for it, and use it: byte-level byte-pair encoding over GPT-2's words, with "
+          "<|endoftext|> as token 0, which Hugging Face's tokenizers read. 0: learn none.")
+      .common();
   add_text_options(
       table, o.json_field, o.chat, o.skip_invalid,
       "NAME.mask.bin next to --out NAME.bin marks the tokens of answers, for --mask of fsdp-train; an HDF5 file has "
       "the mask in its dataset loss_mask.");
-  table.flag(
-      "append-eos", o.append_eos,
-      "Append an end-of-text token to each document, a file or a line of JSON. Its tokens do not depend on other documents.");
+  table
+      .flag("append-eos", o.append_eos,
+            "Append an end-of-text token to each document, a file or a line of JSON. Its tokens do not depend on other "
+            "documents.")
+      .common();
   table.text("eos-token", "TEXT", o.eos_token, "The token that --append-eos appends.")
       .unset(
           "eos_token of the tokenizer_config.json next to the tokenizer, or the first of <|endoftext|>, <|end_of_text|> and "
@@ -155,18 +166,21 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
   table.integer("threads", "N", o.threads, {0, 1024},
                 "Threads that tokenize; 0: as many as the cores that this process may use.");
   table.group("Output");
-  table.path("out", "FILE", o.out, "Token file to write.").required();
+  table.path("out", "FILE", o.out, "Token file to write.").required().common();
   std::vector<std::pair<std::string, const TokenFormat*>> formats;
-  std::string about;
+  std::string about = "Format of the token files.";
   for (const TokenFormat* row : token_formats()) {
     formats.emplace_back(row->name, row);
-    about += format("{}{}: {}", about.empty() ? "" : " ", row->name, row->about);
+    about += format(" {}: {}", row->name, row->about);
   }
-  table.choice<const TokenFormat*>("format", o.format, formats, about);
+  table.choice<const TokenFormat*>("format", o.format, formats, about).common();
   table.path("valid-out", "FILE", o.valid_out, "Token file for a held-out part: the tail of the text.")
-      .unset("nothing is held out");
-  table.number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.",
-               "between 0 and 1", [](double x) { return x > 0 && x < 1; });
+      .unset("nothing is held out")
+      .common();
+  table
+      .number("valid-fraction", "PART", o.valid_fraction, "Part of the text that is held out with --valid-out.",
+              "between 0 and 1", [](double x) { return x > 0 && x < 1; })
+      .common();
   table.integer("shard-size", "N", o.shard_size, {1, static_cast<double>(most_llmc_tokens)},
                 "Write at most N tokens per file. If there are more, --out train.bin becomes train_000001.bin, "
                 "train_000002.bin and so on. Only for --format llm.c, which allows at most 2147483647.");

@@ -35,6 +35,17 @@ std::string with_hyphens(std::string name) {
   return name;
 }
 
+std::string small(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// Returns the first sentence of an option's help, up to a colon or semicolon.
+std::string first_sentence(const std::string& help) {
+  const std::size_t end = std::min({help.find(". "), help.find(": "), help.find("; ")});
+  return end == help.npos ? help : help.substr(0, end) + (help.ends_with('.') ? "." : "");
+}
+
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream stream(text);
@@ -139,12 +150,14 @@ OptionTable::OptionTable(std::string program, std::string usage, std::string sum
     option.help_ = help;
     option.flag_ = option.argument_.empty();
     option.command_line_only_ = true;
+    option.common_ = option.name_ != "help-markdown";
   };
   help_row("config", "FILE",
            "Read options from FILE: lines 'name = value'; '#' starts a comment. The command line overrides FILE.");
-  help_row("print-config", "", "Print the values of all options, in the form that --config reads, and exit.");
-  help_row("help", "", "Print this help and exit.");
-  help_row("help-markdown", "", "Print this help as Markdown and exit.");
+  help_row("print-config", "", "Print all values in the form that --config reads, and exit.");
+  help_row("help", "[TOPIC]",
+           "Print the options that most runs need and exit. TOPIC: the name of a section or of an option, or all.");
+  help_row("help-markdown", "", "Print all options as Markdown and exit.");
   help_row("version", "", "Print versions of the program and its libraries and exit.");
 }
 
@@ -152,7 +165,7 @@ Option& OptionTable::add(std::string name, std::string argument, std::string hel
   expect(find(name) == nullptr, "an option is bound twice");
   Option& option = rows_.emplace_back();
   option.name_ = std::move(name);
-  option.group_ = group_;
+  option.group_ = groups_.empty() ? "" : groups_.back();
   option.shared_ = !shared_with_.empty();
   option.argument_ = std::move(argument);
   option.help_ = std::move(help);
@@ -369,7 +382,7 @@ void OptionTable::config_elsewhere(std::vector<std::string> marks, std::string a
   configs_elsewhere_.emplace_back(std::move(marks), std::move(answer));
 }
 
-std::string OptionTable::unknown(std::string_view name) const {
+std::string OptionTable::unknown(std::string_view name, bool is_topic) const {
   for (const auto& [option, answer] : elsewhere_)
     if (option == name) return " " + answer;
   std::vector<std::string> names;
@@ -377,9 +390,10 @@ std::string OptionTable::unknown(std::string_view name) const {
     for (const Option& row : *rows) {
       names.push_back(row.name_);
       names.insert(names.end(), row.aliases_.begin(), row.aliases_.end());
+      if (is_topic) names.push_back(small(row.group_));
     }
   const std::string near = nearest(name, names);
-  if (!near.empty()) return format("; did you mean --{}? See {} --help", near, program_);
+  if (!near.empty()) return format("; did you mean {0}{1}? See {2} --help {1}", is_topic ? "" : "--", near, program_);
   return format("; see {} --help{}", program_, elsewhere_.empty() ? "" : ", and docs/from-*.md for other programs' options");
 }
 
@@ -423,6 +437,11 @@ std::vector<OptionTable::Given> OptionTable::read_command_line(int argc, const c
       Option* const row = find(name);
       if (row == nullptr) throw unknown_option(typed);
       const bool has_next = i + 1 < words.size();
+      if (row->name_ == "help") {  // words after the topic do not matter
+        topic_ = end != word.npos ? word.substr(end + 1) : has_next ? words[i + 1] : "";
+        given.push_back({row, typed, topic_, ""});
+        break;
+      }
       if (row->flag_ && has_next && end == word.npos)
         for (const char* text : {"True", "true", "False", "false"})
           if (words[i + 1] == text)
@@ -595,17 +614,13 @@ std::string OptionTable::name_options(std::string_view message) const {
   return out;
 }
 
-std::string OptionTable::help() const {
+std::string OptionTable::list_options(const std::function<bool(const Option&)>& shown, Detail detail) const {
   const std::size_t width = page_width();
-  std::string out = "Usage: ";
-  wrap(out, format("{} {}", program_, usage_), out.size(), out.size(), width);
-  out += "\n";
-  wrap(out, summary_, 0, 0, width);
-  out += "\n";
-  std::string title;
+  std::string out, title;
   for (const auto* rows : {&rows_, &help_rows_})
     for (const Option& row : *rows) {
-      if (row.group_ != title) out += format("\n{}:\n", title = row.group_);
+      if (!shown(row)) continue;
+      if (row.group_ != title) out += format("{}{}:\n", detail == Detail::brief ? "" : "\n", title = row.group_);
       std::string left = format("  {}--{}{}", row.positional_ ? row.argument_ + ", " : "", row.name_,
                                 row.argument_.empty() ? "" : " " + row.argument_);
       for (std::size_t begin = 0; left.size() - begin > width;) {  // breaks a long list of choices
@@ -616,9 +631,13 @@ std::string OptionTable::help() const {
       }
       left +=
           left.size() + 2 > help_column ? "\n" + std::string(help_column, ' ') : std::string(help_column - left.size(), ' ');
-      std::string right = row.help_;
-      if (const std::string text = row.default_text(); !text.empty()) right += format(" [{}]", text);
-      for (const std::string& alias : row.aliases_) right += format(" [also --{}]", alias);
+      std::string right = detail == Detail::brief ? first_sentence(row.help_) : row.help_;
+      if (std::string text = row.default_text(); !text.empty())
+        if (text = format(" [{}]", text); detail != Detail::brief || help_column + right.size() + text.size() <= width)
+          right += text;
+      if (detail != Detail::brief)
+        for (const std::string& alias : row.aliases_) right += format(" [also --{}]", alias);
+      if (detail == Detail::with_values && !row.accepts_.empty()) right += format(" It takes {}.", row.accepts_);
       out += left;
       wrap(out, right, help_column, help_column, width);
       out += "\n";
@@ -626,8 +645,39 @@ std::string OptionTable::help() const {
   return out;
 }
 
+std::string OptionTable::help() const {
+  const std::size_t width = page_width();
+  const std::string topic = with_hyphens(small(topic_));
+  if (!topic.empty() && topic != "all") {
+    const std::string name = topic.substr(std::min(topic.find_first_not_of('-'), topic.size()));
+    const Option* const option = find(name);
+    std::string out = list_options(
+        [&](const Option& row) { return topic == small(row.group_) || topic == small(row.group_) + "s"; }, Detail::full);
+    if (out.empty()) out = list_options([&](const Option& row) { return &row == option; }, Detail::with_values);
+    if (out.empty()) throw UserError(format("there is no help on '{}'{}", topic_, unknown(name, true)));
+    return out.substr(1);
+  }
+  std::string out = "Usage: ";
+  wrap(out, format("{} {}", program_, usage_), out.size(), out.size(), width);
+  out += "\n";
+  wrap(out, summary_, 0, 0, width);
+  out += "\n";
+  if (!examples_.empty()) out += format("\nExamples:\n  {}\n", fmt::join(examples_, "\n  "));
+  const std::string all = out + list_options([](const Option&) { return true; }, Detail::full);
+  if (topic == "all" || std::count(all.begin(), all.end(), '\n') <= 60) return all;  // two screens
+  out += format("\nThe options that most runs need{}:\n{}\n", shared_with_.empty() ? "" : ", besides those of " + shared_with_,
+                list_options([](const Option& row) { return row.common_ && !row.shared_; }, Detail::brief));
+  wrap(out,
+       format("See also: {0} --help SECTION for all options of a section ({1}, help), --help OPTION for one option, and --help "
+              "all for all {2} options.",
+              program_, small(format("{}", fmt::join(groups_, ", "))), rows_.size() + help_rows_.size()),
+       0, 0, width);
+  return out + "\n";
+}
+
 std::string OptionTable::markdown() const {
   std::string out = format("## {0}\n\n    {0} {1}\n\n{2}\n", program_, usage_, escaped_for_markdown(summary_));
+  if (!examples_.empty()) out += format("\nExamples:\n\n    {}\n", fmt::join(examples_, "\n    "));
   if (!shared_with_.empty()) out += format("\nIt has the options of [{0}](#{0}), and these:\n", shared_with_);
   std::string title;
   for (const auto* rows : {&rows_, &help_rows_})

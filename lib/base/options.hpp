@@ -49,6 +49,8 @@ class Option {
   /// A run needs this option. The program itself has to check that the option is given, because a configuration may be printed
   /// without it.
   Option& required() { return unset("must be given"); }
+  /// Most runs need the option, so the first page of --help shows it.
+  Option& common() { return common_ = true, *this; }
   /// The option requests something other than a run, such as a list, so it is not part of a configuration.
   Option& command_line_only() {
     command_line_only_ = true;
@@ -79,7 +81,8 @@ class Option {
   std::string name_, group_, argument_, help_;
   std::string accepts_;  // describes the accepted values: "a whole number, at least 1"
   std::vector<std::string> aliases_;
-  bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false;
+  bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false,
+       common_ = false;
   std::vector<std::string>* list_ = nullptr;
   std::vector<std::string>* texts_ = nullptr;                    // if not null: each use of the option adds an item
   std::vector<std::pair<std::string, std::string>> quantities_;  // quantity, and the words that replace it in messages
@@ -101,8 +104,10 @@ class OptionTable {
   OptionTable(std::string program, std::string usage, std::string summary);
   OptionTable(OptionTable&&) = default;
 
-  /// Options that are added after this call belong to the group `title`, such as "Batch".
-  void group(std::string title) { group_ = std::move(title); }
+  /// Adds commands that --help shows for the user to copy.
+  void examples(std::vector<std::string> commands) { examples_ = std::move(commands); }
+  /// Options that are added after this call belong to the group `title`, one word such as "Batch".
+  void group(std::string title) { groups_.push_back(std::move(title)); }
   /// Options that are added after this call are also options of `program`. markdown() does not list them, but refers to
   /// `program`.
   void rows_of(std::string program) { shared_with_ = std::move(program); }
@@ -175,9 +180,11 @@ class OptionTable {
   /// name of the option: "use a smaller --batch-size".
   std::string name_options(std::string_view message) const;
 
-  /// The text of --help: options in groups with their defaults, wrapped at the width of the terminal.
+  /// The text of --help, wrapped at the width of the terminal. It has all options if they fit two screens, else those that most
+  /// runs need. With the word that follows --help on the command line: the options of this group, this option, or all. Throws
+  /// UserError if there is no such group or option.
   std::string help() const;
-  /// The text of --help as Markdown tables, for docs/options.md.
+  /// All options as Markdown tables, for docs/options.md.
   std::string markdown() const;
   /// All current values, in the form that --config reads back. An option that was not given is written as a comment if it has
   /// no value or if its value depends on other options.
@@ -188,17 +195,20 @@ class OptionTable {
 
  private:
   struct Given;
+  enum class Detail { brief, full, with_values };
   Option& add(std::string name, std::string argument, std::string help, std::string accepts);
   Option& finish(Option& option);
   const Option* find(std::string_view name) const;
   Option* find(std::string_view name) { return const_cast<Option*>(std::as_const(*this).find(name)); }
-  std::string unknown(std::string_view name) const;
+  std::string unknown(std::string_view name, bool is_topic = false) const;
+  std::string list_options(const std::function<bool(const Option&)>& shown, Detail detail) const;
   std::vector<Given> read_command_line(int argc, const char* const* argv);
   std::vector<Given> read_config(const std::string& path);
   std::vector<Given> read_lines(const std::string& path, const std::string& text);
   void apply(const std::vector<Given>& all);
 
-  std::string program_, usage_, summary_, group_, shared_with_;
+  std::string program_, usage_, summary_, shared_with_, topic_;  // topic_ is the word that follows --help
+  std::vector<std::string> examples_, groups_;
   std::deque<Option> rows_;                                     // a deque, because adding a row does not move the others
   std::vector<std::pair<std::string, std::string>> elsewhere_;  // options of other programs, each with its answer
   std::vector<std::pair<std::vector<std::string>, std::string>>

@@ -19,13 +19,16 @@ namespace fsdp {
 void add_batch_options(OptionTable& table, ShardingOptions& sharding) {
   table.integer("batch-size", "B", sharding.batch.B, {1, 1e9}, "Sequences per rank per micro-batch.")
       .alias("batch-size-per-device")
-      .sets("micro-batch");
+      .sets("micro-batch")
+      .common();
   table.integer("tokens-per-sample", "T", sharding.batch.T, {1, 1e8}, "Tokens per sequence.")
       .alias("block-size")
-      .sets("sequence length");
+      .sets("sequence length")
+      .common();
   table.integer("update-freq", "K", sharding.plan.micro_batches, {1, 1e5}, "Micro-batches per update.")
       .alias("gradient-accumulation-steps")
-      .sets("micro-batches per update");
+      .sets("micro-batches per update")
+      .common();
 }
 
 void add_document_options(OptionTable& table, BreakMode& break_mode, bool& document_attention,
@@ -52,12 +55,14 @@ void add_document_options(OptionTable& table, BreakMode& break_mode, bool& docum
 }
 
 void add_strategy_option(OptionTable& table, std::string& strategy) {
-  table.choice<std::string>(
-      "sharding-strategy", strategy, placement_names(),
-      "What is sharded over the ranks. full: parameters, gradients, optimizer state (ZeRO-3); grad-op: parameters stay "
-      "gathered from forward to backward (ZeRO-2); optim: only the optimizer state (ZeRO-1); none: nothing (DDP); hybrid, "
-      "hybrid-grad-op: full and grad-op inside groups of ranks, of which each holds a copy of the model. PyTorch's names mean "
-      "the same.");
+  table
+      .choice<std::string>(
+          "sharding-strategy", strategy, placement_names(),
+          "What is sharded over the ranks. full: parameters, gradients, optimizer state (ZeRO-3); grad-op: parameters stay "
+          "gathered from forward to backward (ZeRO-2); optim: only the optimizer state (ZeRO-1); none: nothing (DDP); hybrid, "
+          "hybrid-grad-op: full and grad-op inside groups of ranks, of which each holds a copy of the model. PyTorch's names "
+          "mean the same.")
+      .common();
 }
 
 void add_size_options(OptionTable& table, ConfigOverrides& sizes) {
@@ -131,9 +136,10 @@ void add_precision_options(OptionTable& table, DType& precision) {
   const auto spelled = std::make_shared<Spellings>();  // the steps of the table keep `spelled` alive
   table
       .choice<DType>("precision", precision, dtype_names(),
-                     "Type of gathered parameters, of computation and of kept activations. The optimizer works on an fp32 "
+                     "Type of gathered parameters, computation and kept activations. The optimizer works on an fp32 "
                      "copy; sums, gradients of parameters, softmax and loss are fp32 in any case, but see --reduce-dtype.")
       .alias("param-dtype")
+      .common()
       .follows("fp32");  // a printed configuration has the default only as a comment, so --bf16 and --fp16 can set it
   table.flag("bf16", spelled->bf16, "fairseq's spelling of --precision bf16.").spelling();
   table.flag("fp16", spelled->fp16, "fairseq's spelling of --precision fp16: with a dynamic loss scale.").spelling();
@@ -151,9 +157,10 @@ void add_precision_options(OptionTable& table, DType& precision) {
 void add_recomputation_option(OptionTable& table, bool& checkpoint_activations) {
   table
       .flag("checkpoint-activations", checkpoint_activations,
-            "Keep the blocks' inputs only and compute the rest again in backward.")
+            "Keep only the blocks' inputs, and recompute the rest in backward.")
       .alias("gradient-checkpointing")
-      .sets("recomputation of activations");
+      .sets("recomputation of activations")
+      .common();
 }
 
 void add_state_type_option(OptionTable& table, DType& type) {
@@ -272,7 +279,8 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
                             "Device to compute on; auto is a GPU if the process sees one, else the CPU; it is an error if the "
                             "job has GPUs that cannot be used." +
                                 more)
-      .sets("device");
+      .sets("device")
+      .common();
 }
 
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,

@@ -153,7 +153,7 @@ void add_generation_options(OptionTable& table, GenerationOptions& generation, G
   const auto of_model_or = [](const char* otherwise) {
     return format("the value in the model's generation_config.json, or {}", otherwise);
   };
-  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "new tokens per text, at most");
+  table.integer("max-new-tokens", "N", generation.max_new_tokens, {1, 1e9}, "new tokens per text, at most").common();
   table
       .texts("stop", "TEXT", wishes.stop,
              "end a text before TEXT; may be given several times. A model's own end-of-text token always ends a text.")
@@ -162,19 +162,22 @@ void add_generation_options(OptionTable& table, GenerationOptions& generation, G
   table
       .number("temperature", "X", wishes.temperature, "divides the logits; 0 always takes the most likely token",
               temperature_rule.accepts, temperature_rule.ok)
-      .unset(of_model_or("1"));
+      .unset(of_model_or("1"))
+      .common();
   table.integer("top-k", "K", wishes.top_k, {0, most_top_k}, "only the K most likely tokens; 0 means all")
-      .unset(of_model_or("0"));
+      .unset(of_model_or("0"))
+      .common();
   table
       .number("top-p", "P", wishes.top_p, "only the most likely tokens that together have this probability", top_p_rule.accepts,
               top_p_rule.ok)
-      .unset(of_model_or("1"));
+      .unset(of_model_or("1"))
+      .common();
   table
       .number("repetition-penalty", "X", wishes.repetition_penalty,
               "makes tokens that are already in the prompt or the text less likely; 1 changes nothing",
               repetition_penalty_rule.accepts, repetition_penalty_rule.ok)
       .unset(of_model_or("1"));
-  table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text");
+  table.integer("seed", "N", generation.seed, {0, 4294967295.0}, "the same seed gives the same text").common();
 }
 
 SamplingOptions sampling_of(const GenerationWishes& wishes) {

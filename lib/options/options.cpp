@@ -41,9 +41,11 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
             "fairseq-preprocess, another folder of such files, or a pattern ('data/*.bin'). Several data sets: 'a.bin,b.bin' "
             "reads one after the other, 'a.bin:0.7,b.bin:0.3' mixes them with these shares of the sequences.")
       .positional()
-      .required();
+      .required()
+      .common();
   table.text("valid", "DATA", o.valid, "Validation data, in the same forms as DATA, but without shares.")
-      .unset("the split valid, if DATA is a data-bin folder that has it; else no validation");
+      .unset("the split valid, if DATA is a data-bin folder that has it; else no validation")
+      .common();
   add_document_options(table, o.break_mode, o.sharding.plan.documents, o.end_of_document);
   table
       .text("mask", "FILES", o.mask,
@@ -60,7 +62,8 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
           "of the tokenizer's files. With --arch, the model has the tokenizer's vocabulary unless --vocab-size is given.")
       .alias("sample-tokenizer")
       .unset("that of the checkpoint, of --model or of --finetune-from; bytes with --arch, or for a vocabulary of 256")
-      .sets("tokenizer");
+      .sets("tokenizer")
+      .common();
   add_text_options(table, o.json_field, o.chat, o.skip_invalid, "Only the tokens of answers count in the loss.");
   table.flag("shuffle", o.shuffle,
              "Read the sequences in a random order, which depends on --seed and on the pass over the data, instead of the "
@@ -137,11 +140,12 @@ void settle_adapters(const OptionTable& table, const TrainOptions& o) {
 void add_adapter_options(OptionTable& table, TrainOptions& o) {
   table
       .integer("lora-rank", "R", o.lora.rank, {1, 65536},
-               "Train low-rank adapters of this rank (LoRA), and freeze the model, the base. Checkpoints have the adapters and "
+               "Train adapters of this rank (LoRA), and freeze the model, the base. Checkpoints have the adapters and "
                "the name and checksum of the base.")
       .alias("lora-r")
       .unset("no adapters: all of the model is trained")
-      .sets("rank of adapters");
+      .sets("rank of adapters")
+      .common();
   table.number("lora-alpha", "A", o.lora.alpha, "Scale of adapters: their outputs are multiplied by A / R.", "above 0",
                above_0);
   table.number("lora-dropout", "P", o.lora.dropout, "Drop elements of the inputs of adapters.", "from 0 to below 1", below_1);
@@ -170,13 +174,15 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
       .text("arch", "NAME", o.arch,
             "Model by name; --list-archs prints the names. A new model has --tokens-per-sample positions, even if the "
             "architecture allows more.")
-      .unset("as --model, or as the checkpoint that is resumed");
-  table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only();
+      .unset("as --model, or as the checkpoint that is resumed")
+      .common();
+  table.flag("list-archs", o.list_archs, "Print the names that --arch knows and exit.").command_line_only().common();
   table
       .path("model", "DIR", o.model,
             "Hugging Face folder: config.json, and model.safetensors or the files that model.safetensors.index.json names.")
       .unset("as --arch")
-      .sets("base model");
+      .sets("base model")
+      .common();
   table
       .choice<InitFrom>("init", o.init, {{"random", InitFrom::random}, {"pretrained", InitFrom::pretrained}},
                         "Where the first weights come from.")
@@ -389,8 +395,8 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
   table.group("Optimizer");
   std::vector<std::pair<std::string, const Optimizer*>> names;
   for (const Optimizer* row : optimizers()) names.emplace_back(row->name, row);
-  table.choice<const Optimizer*>("optimizer", optimizer.kind, std::move(names), optimizer_help());
-  table.number("lr", "RATE", o.schedule.learning_rate, "Learning rate after the warm-up.", "0 or more", not_negative);
+  table.choice<const Optimizer*>("optimizer", optimizer.kind, std::move(names), optimizer_help()).common();
+  table.number("lr", "RATE", o.schedule.learning_rate, "Learning rate after the warm-up.", "0 or more", not_negative).common();
   table
       .pair("adam-betas", "\"(B1,B2)\"", optimizer.beta1, optimizer.beta2,
             format("Decay rates of the first and second moment; {} read them.", readers(reads_betas)), "from 0 to below 1",
@@ -420,8 +426,9 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
       "Multiply the learning rate of the parameters that match, as in 'h.0.*=0.1,*wte*=0.5'; the last match counts.",
       "PATTERN=X with numbers of 0 or more, as in 'h.0.*=0.1'", not_negative);
   add_state_type_option(table, optimizer.state_type);
-  table.number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more",
-               not_negative);
+  table
+      .number("clip-norm", "NORM", o.clip_norm, "Scale gradients down to this norm; 0: do not clip.", "0 or more", not_negative)
+      .common();
   table.number("clip-value", "VALUE", o.clip_value,
                "Limit each element of the gradient to the range from -VALUE to VALUE; 0: do not. The reported norm is the norm "
                "before that.",
@@ -457,16 +464,18 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
       "Leave out an update if its loss or gradient norm is more than SIGMA standard deviations above the mean of about 128 "
       "updates (OLMo-core uses 6); its batch is used up. The first 64 updates are never left out. 0: leave out none.",
       "0, or 1 or more", [](double x) { return x == 0 || x >= 1; });
-  table.choice<Decay>("lr-scheduler", o.schedule.decay,
-                      {{"fixed", Decay::fixed},
-                       {"polynomial_decay", Decay::polynomial},
-                       {"cosine", Decay::cosine},
-                       {"inverse_sqrt", Decay::inverse_sqrt},
-                       {"wsd", Decay::wsd}},
-                      "Learning rate after the warm-up. fixed: --lr; polynomial_decay and cosine: from --lr to "
-                      "--end-learning-rate at --total-num-update; inverse_sqrt: --lr times the square root of W / update; wsd: "
-                      "--lr, then linearly to --end-learning-rate in the last --decay-updates.");
-  table.integer("warmup-updates", "W", o.schedule.warmup, {0}, "Updates in which the rate rises from 0 to --lr.");
+  table
+      .choice<Decay>("lr-scheduler", o.schedule.decay,
+                     {{"fixed", Decay::fixed},
+                      {"polynomial_decay", Decay::polynomial},
+                      {"cosine", Decay::cosine},
+                      {"inverse_sqrt", Decay::inverse_sqrt},
+                      {"wsd", Decay::wsd}},
+                     "Schedule of the learning rate after the warm-up. fixed: --lr; polynomial_decay and cosine: from --lr to "
+                     "--end-learning-rate at --total-num-update; inverse_sqrt: --lr times the square root of W / update; wsd: "
+                     "--lr, then linearly to --end-learning-rate in the last --decay-updates.")
+      .common();
+  table.integer("warmup-updates", "W", o.schedule.warmup, {0}, "Updates in which the rate rises from 0 to --lr.").common();
   table.integer("total-num-update", "U", o.schedule.total, {1}, "Update at which the decay ends.")
       .unset("--max-update, or the updates of --max-epoch");
   table
@@ -482,9 +491,11 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
                not_negative);
   table.number("power", "P", o.schedule.power, "Power of polynomial_decay.", "above 0", above_0);
   table.integer("max-update", "N", o.max_update, {1}, "Updates in total, including those before the run was resumed.")
-      .unset("as --max-epoch, else as --total-num-update; one of the three is needed");
+      .unset("as --max-epoch, else as --total-num-update; one of the three is needed")
+      .common();
   table.integer("max-epoch", "N", o.max_epoch, {1}, "Passes over the data in total; the last update may have a smaller batch.")
-      .unset("as --max-update");
+      .unset("as --max-update")
+      .common();
   table.then([&o](const OptionTable& read) {
     settle_optimizer(read, o);
     settle_schedule(read, o);
@@ -670,15 +681,21 @@ void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
 
 void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.group("Checkpoint");
-  table.path(
-      "save-dir", "DIR", o.save.folder,
-      "Folder of checkpoints. A file 'save' in it requests a checkpoint, a file 'stop' a checkpoint and the end of the run.");
+  table
+      .path("save-dir", "DIR", o.save.folder,
+            "Folder of checkpoints. A file 'save' in it requests a checkpoint, a file 'stop' a checkpoint and the end of the "
+            "run.")
+      .common();
   table.flag("no-save", o.save.none,
              "Write no checkpoints: the run cannot be resumed. Tokens of texts are kept in --save-dir all the same.");
-  table.integer("save-interval-updates", "N", o.save.interval_updates, {0},
-                "Save every N updates; 0: at the end and on request only.");
-  table.duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.",
-                 "it has no unit, and other programs count epochs or updates, as --save-interval-updates does");
+  table
+      .integer("save-interval-updates", "N", o.save.interval_updates, {0},
+               "Save every N updates; 0: at the end and on request only.")
+      .common();
+  table
+      .duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.",
+                "it has no unit, and other programs count epochs or updates, as --save-interval-updates does")
+      .common();
   table.duration("stop-before", "TIME", o.stop_before_s,
                  "In a Slurm job: save and stop, with exit code 75, after the first update that ends less than TIME before the "
                  "end of the job, which Slurm reports; 0: do not. TIME must be enough for an update and a save.");
@@ -690,7 +707,8 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
       "gzip: HDF5's shuffle and deflate filters, which any HDF5 tool can read. Files are about a seventh "
       "smaller, and saves are much slower: docs/performance.md.");
   table.integer("keep-last", "N", o.save.keep_last, {1, 1e6}, "Remove all but the newest N steps after each save.")
-      .unset("keep all");
+      .unset("keep all")
+      .common();
   table.integer("keep-every", "N", o.save.keep_every, {1, 1e12}, "With --keep-last: also keep the steps of every N-th update.")
       .unset("none");
   table
@@ -709,7 +727,8 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
       .path("finetune-from", "PATH", o.finetune_from,
             "Begin with the weights of a checkpoint, a consolidated file or a Hugging Face folder, and nothing else of it. If "
             "there is a checkpoint to continue from, the run continues from that instead.")
-      .unset("--init");
+      .unset("--init")
+      .common();
   table
       .list("ignore-missing", "PATTERN,...", o.ignore_missing,
             "With --finetune-from or pretrained weights: names of tensors that may be missing there or have another shape, for "
@@ -762,8 +781,10 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
              "Do not write report.html, the page that shows how the run went, into --save-dir when the run ends or stops.");
   table.flag("log-group-norms", o.log_group_norms,
              "Also write to --log-file the gradient's norm of each group of parameters that the optimizer treats alike.");
-  table.integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
-                "Validate every N updates; 0: at the end only.");
+  table
+      .integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
+               "Validate every N updates; 0: at the end only.")
+      .common();
   table.flag("eval-on-start", o.eval_on_start,
              "Validate before the first update, too. A run that resumes does not do this again.");
   table
@@ -784,9 +805,11 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
     if (o.sample_interval_updates > 0) o.sharding.plan.cache = {1, o.sharding.batch.T};
   });
   add_trace_options(table, o.trace);
-  table.flag("dry-run", o.dry_run,
-             "Print the memory plan and the schedule of a step, open and count DATA and --valid, if given, and do not train. "
-             "Checkpoints are neither needed nor written.");
+  table
+      .flag("dry-run", o.dry_run,
+            "Print memory plan and schedule of a step, and do not train. DATA and --valid, if given, are opened and counted. "
+            "Checkpoints are neither needed nor written.")
+      .common();
   add_threads_option(table, o.threads);
 }
 
@@ -858,8 +881,10 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
 
 OptionTable train_option_table(TrainOptions& o, int ranks) {
   OptionTable table("fsdp-train", "[DATA] [options]",
-                    "Trains a transformer with fully sharded data parallelism. Start one process per rank, for example: "
-                    "mpirun -np 2 fsdp-train train.bin --arch gpt2 --max-update 100");
+                    "Trains a transformer with fully sharded data parallelism. Start one process per rank.");
+  table.examples({"mpirun -np 4 fsdp-train book.txt --arch gpt2 --batch-size 4 --lr 6e-4 --max-update 1000",
+                  "mpirun -np 4 fsdp-train chat.jsonl --chat --model DIR --bf16 --lr 1e-5 --max-epoch 3",
+                  "fsdp-train --arch llama-3.2-1b --bf16 --tokens-per-sample 4096 --dry-run"});
   add_train_options(table, o, [ranks] { return ranks; });
   table.then([&o](const OptionTable& read) {
     require(read.given("shard-group-size"), "shard-group-size", find_placement(o.sharding.strategy).axis == ShardAxis::group,

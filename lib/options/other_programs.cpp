@@ -218,11 +218,11 @@ void add_options_of_other_programs(OptionTable& table) {
   table.config_elsewhere(
       {"fsdp_config:", "distributed_type:"},
       "(it is a configuration of Hugging Face's accelerate, in YAML); give lines 'name = value' with the options "
-      "of --help");
+      "of --help all");
   table.config_elsewhere(
       // [model], [training] and similar sections are missing here, because configuration files of fsdp-train have them, too.
       {"[parallelism]", "[activation_checkpoint]", "[lr_scheduler]", "[job]", "[profiling]", "[experimental]"},
-      "(it is a configuration of torchtitan, in TOML); give lines 'name = value' with the options of --help");
+      "(it is a configuration of torchtitan, in TOML); give lines 'name = value' with the options of --help all");
 }
 
 std::string names_of_other_programs() {

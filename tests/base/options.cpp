@@ -282,6 +282,45 @@ BOOST_AUTO_TEST_CASE(help_names_everything_and_fits_the_page) {
   CHECK_CONTAINS(table.markdown(), "| `--colour red\\|green` | `red` | Colour. |");
 }
 
+BOOST_AUTO_TEST_CASE(a_long_help_has_pages) {
+  std::vector<std::size_t> fields(60, 1);
+  const auto help = [&](std::vector<const char*> words) {
+    OptionTable table("fsdp-x", "[options]", "Trains a model.");
+    table.examples({"fsdp-x --size-0 3"});
+    table.elsewhere("seed-size", "(there is no seed); leave it out");
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      if (i % 30 == 0) table.group(i == 0 ? "Data" : "Model");
+      Option& row = table.integer(format("size-{}", i), "N", fields[i], {1, 9}, "A size. And more; and more.");
+      row.alias(format("s-{}", i));
+      if (i == 0) row.common();
+    }
+    words.insert(words.begin(), "fsdp-x");
+    BOOST_CHECK(table.parse(static_cast<int>(words.size()), words.data()) == Request::help);
+    return table.help();
+  };
+  const std::string first = help({"--help"});
+  CHECK_CONTAINS(first, "Usage: fsdp-x [options]\nTrains a model.\n\nExamples:\n  fsdp-x --size-0 3\n");
+  CHECK_CONTAINS(first, "\nData:\n  --size-0 N                      A size. [default: 1]\nHelp:\n  --config FILE ");
+  CHECK_CONTAINS(first, "(data, model, help)");
+  CHECK_CONTAINS(first, "for all 65 options.");
+  const std::string all = help({"--size-3", "bad", "-h", "ALL", "--unknown"});
+  CHECK_CONTAINS(all, "Examples:");
+  for (std::size_t i = 0; i < fields.size(); ++i) CHECK_CONTAINS(all, format("  --size-{} N ", i));
+  const std::string model = help({"--help", "models"});
+  BOOST_TEST(model.starts_with("Model:\n  --size-30 N "));
+  BOOST_TEST((contains(model, "--size-59 N") && !contains(model, "--size-29") && !contains(model, "Usage")));
+  BOOST_TEST(help({"--help=Model"}) == model);
+  const std::string one =
+      "Data:\n  --size-7 N                      A size. And more; and more. [default: 1] [also --s-7] It takes a\n";
+  for (const char* name : {"--size-7", "size_7", "S-7"}) BOOST_TEST(help({"--help", name}).starts_with(one));
+  const auto error = [&](const char* word) { return message_of([&] { help({"--help", word}); }); };
+  BOOST_TEST(error("modle") == "there is no help on 'modle'; did you mean model? See fsdp-x --help model");
+  CHECK_CONTAINS(error("--sise-7"), "there is no help on '--sise-7'; did you mean size-7?");
+  CHECK_CONTAINS(error("--data"), "there is no help on '--data'; did you mean data?");
+  CHECK_CONTAINS(error("--seed_size"), "there is no help on '--seed_size' (there is no seed); leave it out");
+  CHECK_CONTAINS(error("flux-capacitor"), "'flux-capacitor'; see fsdp-x --help");
+}
+
 BOOST_AUTO_TEST_CASE(a_long_list_of_choices_fits_the_page) {
   int chosen = 0;
   std::vector<std::pair<std::string, int>> names;

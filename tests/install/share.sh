@@ -7,9 +7,9 @@ source "$(dirname "$(realpath "$0")")/../tools/support.sh"
 prefix=$1 bin=$1/$2
 share=$prefix/share
 export PATH=$bin:$PATH MANPATH=$share/man
-main_options_of() { "$bin/$1" --help | sed -nE 's/^ {2}([^ ]+, )?(--[a-z0-9-]+).*/\2/p'; }
+main_options_of() { "$bin/$1" --help all | sed -nE 's/^ {2}([^ ]+, )?(--[a-z0-9-]+).*/\2/p'; }
 options_of() { # with aliases, "[also --name]"
-  { main_options_of "$1" && "$bin/$1" --help | tr -s ' \n' ' ' | sed 's/\[also /\n&/g' | sed -nE 's/^\[also (--[a-z0-9-]+).*/\1/p'; } | sort -u
+  { main_options_of "$1" && "$bin/$1" --help all | tr -s ' \n' ' ' | sed 's/\[also /\n&/g' | sed -nE 's/^\[also (--[a-z0-9-]+).*/\1/p'; } | sort -u
 }
 
 # Every option of --help is in the man page, the page of bash and the page of zsh; and no other.

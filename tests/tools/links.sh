@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # links.sh REPOSITORY: every relative link in a Markdown page leads to a file of the repository, and its anchor to a heading of that page. Every
-# page of docs/ that a source or script names exists.
+# page of docs/ that a source or script names exists, and docs/README.md lists each once.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=support.sh
 source "$(dirname "$(realpath "$0")")/support.sh"
@@ -79,4 +79,6 @@ cd "$1"
 while IFS=: read -r file page; do
   [[ -e $page ]] || fail "$file names $page, which does not exist"
 done < <(grep -roE 'docs/[a-z-]+\.md' lib apps tests tools slurm | sort -u)
+diff <(cd docs && printf '%s\n' *.md | sed '/^README.md$/d' | sort) <(grep -oE '\]\([a-z-]+\.md\)' docs/README.md | tr -d ']()' | sort) >"$work/output" ||
+  fail "docs/README.md does not list each page of docs/ once"
 exit $((failures > 0))

@@ -212,8 +212,14 @@ BOOST_AUTO_TEST_CASE(answers_instead_of_a_run) {
   CHECK_CONTAINS(*parse({"--version"}).answer, "CUDA");
   CHECK_CONTAINS(*parse({"--list-archs"}).answer, "gpt2-xl ");
   BOOST_TEST(!parse({"d.bin", "--arch", "gpt2", "--max-update", "1"}).answer.has_value());
-  std::istringstream lines(*parse({"--help"}).answer);
-  for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 100u, line);
+  for (const char* topic : {"--help=", "--help=all", "--help=checkpoints"}) {
+    const std::string page = *parse({topic}).answer;
+    std::istringstream lines(page);
+    for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 100u, line);
+    CHECK_CONTAINS(page, "\n  --save-dir DIR ");
+    BOOST_TEST(contains(page, "\n  --keep-every N ") == (topic != std::string("--help=")));
+    if (topic == std::string("--help=")) BOOST_TEST(std::count(page.begin(), page.end(), '\n') <= 60);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {

@@ -19,7 +19,8 @@ function is_file(argument) { return argument ~ /^(FILE|FILES|DIR|PATH|DATA|MODEL
 }
 /^### / { listed = 0 }
 !program || !listed { next }
-/^    fsdp-/ { usage[program] = trimmed(substr($0, length(program) + 5)); next }
+/^    fsdp-/ && !usage[program] { usage[program] = trimmed(substr($0, length(program) + 5)); next }
+/^    / { examples[program] = examples[program] trimmed($0) "\n"; next }
 /^It has the options of \[/ { shares[program] = $6; gsub(/^\[|\].*$/, "", shares[program]); next }
 /^\*\*/ { group = $0; gsub(/\*/, "", group); next }
 /^\| .*`--/ {
@@ -39,7 +40,7 @@ function is_file(argument) { return argument ~ /^(FILE|FILES|DIR|PATH|DATA|MODEL
   sub(/^.* or --/, "--", name)
   sub(/,? --.*/, "", name)
   argument = name
-  if (sub(/^[^ ]+ /, "", argument) == 0) argument = ""
+  if (sub(/^[^ ]+ /, "", argument) == 0 || argument ~ /^\[/) argument = ""  # [TOPIC] may be left out
   sub(/ .*/, "", name)
   option[program, row] = name
   arguments[program, row] = argument
@@ -89,6 +90,7 @@ function page(name,    file, i) {
   print ".SH EXIT STATUS" >file
   print ".TP\n.B 0\nDone.\n.TP\n.B 1\nThe command is right, but something failed.\n.TP\n.B 2\nThe command is wrong." >file
   if (name == "fsdp-train") print ".TP\n.B 75\nStopped on request; everything is saved." >file
+  printf ".SH EXAMPLES\n.nf\n%s.fi\n", roff(examples[name]) >file
   print ".SH SEE ALSO" >file
   for (i = 1; i <= count; i++)
     if (programs[i] != name) print ".BR " roff(programs[i]) " (1)" (i < count - (programs[count] == name) ? "," : "") >file
