@@ -8,7 +8,6 @@
 #include "api/data.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/generator.hpp"
-#include "api/images.hpp"
 #include "api/job.hpp"
 #include "api/layer.hpp"
 #include "api/layers.hpp"

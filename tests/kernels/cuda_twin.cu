@@ -237,45 +237,6 @@ int main() {
                                     0.5f,      0.1f,      0.1f / C,   1e-2f, backward};
     });
   // Windows that overlap and reach into the padding, of rows with and without packs of 16 bytes.
-  const k::Windows odd_windows = {.height = 7,
-                                  .width = 46,
-                                  .channels = 3,
-                                  .kernel_height = 3,
-                                  .kernel_width = 3,
-                                  .stride_height = 2,
-                                  .stride_width = 2,
-                                  .padding_height = 1,
-                                  .padding_width = 1,
-                                  .rows = 4,
-                                  .columns = 23};
-  k::Windows even_windows = odd_windows;
-  even_windows.channels = 8, even_windows.stride_height = even_windows.stride_width = 1, even_windows.rows = 7;
-  even_windows.columns = 46;
-  for (const k::Windows& w : {odd_windows, even_windows}) {
-    const std::size_t images = 3, pixels = images * w.image(), pooled = images * w.count() * w.channels,
-                      unfolded = pooled * w.pixels();
-    const auto halves_at = [](F x) { return reinterpret_cast<std::uint16_t*>(x); };
-    const auto set_places = [=](F x) {
-      for (std::size_t i = 0; i < pooled; ++i) halves_at(x + pixels + pooled)[i] = static_cast<std::uint16_t>(i * 5 % 9);
-    };
-    compare("unfold", pixels + unfolded, images * w.rows, 0, [=](F x, I) { return k::Unfold<float>{x + pixels, x, w}; });
-    compare("fold", pixels + unfolded, images * w.height, 0,
-            [=](F x, I) { return k::Fold<float>{x, x, x + pixels, w, w.pixels() * w.channels, w.channels, 1}; });
-    compare("max pool", pixels + 2 * pooled, images * w.rows, 0, [=](F x, I) {
-      return k::MaxPool<float>{x + pixels, halves_at(x + pixels + pooled), x, w};
-    });
-    compare(
-        "max pool backward", 2 * (pixels + pooled), images * w.height, 0,
-        [=](F x, I) {
-          return k::MaxPoolBackward<float>{x + pixels + 2 * pooled, x, x + pixels, halves_at(x + pixels + pooled), w};
-        },
-        set_places);
-    compare("mean pool", pixels + pooled, images * w.rows, 0, [=](F x, I) {
-      return k::MeanPool<float>{x + pixels, x + pixels, x, w};
-    });
-    compare("mean pool backward", pixels + pooled, images * w.height, 0,
-            [=](F x, I) { return k::Fold<float>{x, x, x + pixels, w, w.channels, 0, 1.0f / 9}; });
-  }
   for (const bool masked : {false, true})
     compare(
         masked ? "softmax of scores, mask" : "softmax of scores", 2 * n + 2 * C, R, rounding,
