@@ -58,7 +58,7 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
   const bool ok = finite && ran && error <= tolerance * size;
   std::printf("%-24s relative difference %.1e, allowed %.1e%s\n", name, error / size, static_cast<double>(tolerance),
               ok ? "" : "  FAILED");
-  if (!ok) count_failure();
+  if (!ok) ++failures;
 }
 template <class Make>
 void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make) {
@@ -370,7 +370,7 @@ int main() {
              (C + k::ColumnSquares::strip - 1) / k::ColumnSquares::strip);
   if (std::memcmp(rows_first.data(), strips_first.data(), rows_first.size() * sizeof(float)) != 0) {
     std::printf("column squares by rows and by strips FAILED\n");
-    count_failure();
+    ++failures;
   }
   // Directions of 1, and steps of 0.1: row_var in x + 16, followed by column_var.
   const std::size_t factors = 16 + 2 * words;
@@ -421,6 +421,6 @@ int main() {
   const std::vector<k::ExactSum> got = device.fetch();
   const bool same = std::memcmp(got.data(), host.data(), sizeof(k::ExactSum)) == 0;
   std::printf("%-24s %s\n", "squares", same ? "same integers" : "FAILED");
-  if (!same) count_failure();
+  if (!same) ++failures;
   return failures > 0;
 }
