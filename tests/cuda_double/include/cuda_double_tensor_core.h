@@ -1,6 +1,6 @@
 // Tensor cores and asynchronous copies on the double of CUDA (see cuda_runtime_api.h); the product calls them through
-// kernels/cuda/tensor_core.hpp. A product, and ldmatrix, is a barrier of a whole warp. The assignment of numbers to lanes is that
-// of the PTX ISA, written independently of the product's code.
+// kernels/cuda/tensor_core.hpp. A product, and ldmatrix, is a barrier of a whole warp. The assignment of numbers to lanes is
+// that of the PTX ISA, written independently of the product's code.
 //
 // A copy fills its place with the bytes 0xff (NaN) when it begins, and reads and writes nothing until the lane that began it
 // waits for it. So code that begins a copy while others still read its place, that does not wait, or that has no barrier after

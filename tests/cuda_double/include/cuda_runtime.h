@@ -1,6 +1,6 @@
-// The device side of CUDA for kernels, on the double of CUDA (see cuda_runtime_api.h): the part that kernels use. A lane runs until
-// it waits for others: at a barrier of its block, or at a call of a whole warp, which is a barrier, too. If lanes wait for
-// different barriers, or for one that has returned, the process ends with a message that names the kernel.
+// The device side of CUDA for kernels, on the double of CUDA (see cuda_runtime_api.h): the part that kernels use. A lane runs
+// until it waits for others: at a barrier of its block, or at a call of a whole warp, which is a barrier, too. If lanes wait
+// for different barriers, or for one that has returned, the process ends with a message that names the kernel.
 //
 // There is no atomicAdd on floating-point numbers: sums would depend on the order of lanes. There is no `extern __shared__`:
 // see dynamic_shared() in device/cuda/launch.hpp.
@@ -51,7 +51,8 @@ std::byte* dynamic_shared();
 
 /// This lane's place in its warp.
 inline unsigned lane_of_warp() { return threadIdx.x % 32; }
-/// Waits for the whole warp. The last lane to arrive calls together() with what all lanes have brought, before any lane continues.
+/// Waits for the whole warp. The last lane to arrive calls together() with what all lanes have brought, before any lane
+/// continues.
 using Together = void (*)(void* const* brought);
 void meet(void* mine, Together together);
 

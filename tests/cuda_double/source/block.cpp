@@ -1,5 +1,5 @@
-// Blocks and their lanes. A lane is a fiber: it has its own stack, on the thread of the stream. The thread runs one lane until it
-// waits for others, then another one. This file is compiled without sanitizers: to ThreadSanitizer, a block is one thread.
+// Blocks and their lanes. A lane is a fiber: it has its own stack, on the thread of the stream. The thread runs one lane until
+// it waits for others, then another one. This file is compiled without sanitizers: to ThreadSanitizer, a block is one thread.
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@ extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, std::size_t size);
 [[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack, const void** old_bottom, std::size_t* old_size);
 
-/// Saves the registers that a function must keep (System V ABI, AMD64, figure 3.4) on the stack, and the stack's address in *from;
-/// continues where `to` was saved.
+/// Saves the registers that a function must keep (System V ABI, AMD64, figure 3.4) on the stack, and the stack's address in
+/// *from; continues where `to` was saved.
 void fsdp_cuda_double_switch(void** from, void* to);
 }
 asm(R"(
