@@ -1,6 +1,5 @@
 // The double's runtime: streams and their order, events, memory and its protection, and that lanes need their barriers.
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
