@@ -8,7 +8,6 @@
 #include "api/data.hpp"
 #include "api/fully_sharded.hpp"
 #include "api/generator.hpp"
-#include "api/images.hpp"
 #include "api/job.hpp"
 #include "layers/layer.hpp"
 #include "layers/layers.hpp"

@@ -1,4 +1,4 @@
-// Layers of attention and images, trained on the double of CUDA (cuda_double/): results as on the CPU.
+// Layers of attention, trained on the double of CUDA (cuda_double/): results as on the CPU.
 #include "mpi_main.hpp"
 
 #include <cmath>
@@ -29,21 +29,6 @@ Sequential with_padding() {
   Sequential model;
   model.add("attention", multi_head_attention(width, {.heads = 2, .causal = true, .mask = true}));
   return model.add("head", linear(width, classes)).loss(cross_entropy(classes));
-}
-
-Sequential of_images() {
-  Sequential model;
-  model.add("conv", conv2d({8, 6, 3}, 8, {.kernel = 3, .padding = 1}))
-      .add("relu", relu(8 * 6 * 8))
-      .add("max", max_pool2d({8, 6, 8}, {.kernel = 3, .stride = 2, .padding = 1}))
-      .add("inner", residual(sequential({{"conv", conv2d({4, 3, 8}, 5, {.kernel = 3, .padding = 1, .bias = false})},
-                                         {"gelu", gelu(4 * 3 * 5)},
-                                         {"pixels", conv2d({4, 3, 5}, 8)}})))
-      .add("mean", mean_pool2d({4, 3, 8}, {.kernel = 2, .stride = 1, .padding = 1}))
-      .add("line", conv1d(20, 8, 6, {.kernel = 3, .stride = 2}))
-      .add("pool", mean_pool(9, 6))
-      .add("head", linear(6, classes));
-  return model.loss(cross_entropy(classes));
 }
 
 struct Outcome {
@@ -110,11 +95,4 @@ BOOST_AUTO_TEST_CASE(transformers_of_layers_are_trained_as_on_the_cpu) {
             for (std::size_t i = 0; i < width; ++i) x[i] = number(31 * token + 7 * r + i);
             x[width] = r % length < length - r / length;  // the sequences have 7, 6 and 5 positions
           });
-}
-
-BOOST_AUTO_TEST_CASE(layers_of_images_are_trained_as_on_the_cpu) {
-  compare("images", of_images(), {.batch_size = 4}, [](const Batch& batch, std::size_t r, std::size_t token) {
-    constexpr std::size_t pixels = 8 * 6 * 3;
-    for (std::size_t i = 0; i < pixels; ++i) batch.inputs()[r * pixels + i] = number(13 * token + 5 * r + i);
-  });
 }

@@ -1,15 +1,15 @@
-// Convolutions and pooling: values and gradients of PyTorch, and central differences.
+// Convolutions and pooling of docs/examples/models/images.hpp: values and gradients of PyTorch, and central differences.
 #include <boost/test/unit_test.hpp>
-
-#include <functional>
 
 #include <fsdp/check_gradients.hpp>
 #include <fsdp/fsdp.hpp>
 
+#include "images.hpp"
 #include "run_layer.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
+using namespace vision;
 
 BOOST_AUTO_TEST_CASE(layers_are_those_of_pytorch) {
   const Tensors golden = layer_tensors("images.safetensors");
@@ -48,56 +48,14 @@ BOOST_AUTO_TEST_CASE(gradients_of_layers_of_images) {
   }
 }
 
-// A batch whose windows do not fit into the cache is computed in chunks.
-BOOST_AUTO_TEST_CASE(chunks_of_images_are_as_one) {
-  const LayerPtr layer = conv2d({64, 64, 12}, 2, {.kernel = 3, .padding = 1});
-  const auto numbers = [](std::size_t n, float step) {
-    std::vector<float> x(n);
-    for (std::size_t i = 0; i < n; ++i) x[i] = std::sin(step * static_cast<float>(i));
-    return x;
-  };
-  const std::size_t R = 5, in = layer->inputs(), out = layer->outputs();
-  Tensors all = {{"x", numbers(R * in, 0.37f)},
-                 {"dy", numbers(R * out, 0.61f)},
-                 {"param/weight", numbers(2 * 9 * 12, 0.21f)},
-                 {"param/bias", {0.5f, -0.25f}}};
-  const Tensors together = run_layer(*layer, all, R, 1, DType::f32);
-  std::vector<double> gradient(2 * 9 * 12);
-  for (std::size_t r = 0; r < R; ++r) {
-    Tensors one = all;
-    one["x"].assign(&all["x"][r * in], &all["x"][r * in] + in);
-    one["dy"].assign(&all["dy"][r * out], &all["dy"][r * out] + out);
-    const Tensors alone = run_layer(*layer, one, 1, 1, DType::f32);
-    float apart = 0;
-    for (std::size_t i = 0; i < out; ++i) apart = std::max(apart, std::abs(alone.at("y")[i] - together.at("y")[r * out + i]));
-    for (std::size_t i = 0; i < in; ++i) apart = std::max(apart, std::abs(alone.at("dx")[i] - together.at("dx")[r * in + i]));
-    BOOST_TEST(apart < 1e-5f);
-    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += alone.at("grad/weight")[i];
-  }
-  for (std::size_t i = 0; i < gradient.size(); ++i) BOOST_TEST(std::abs(gradient[i] - together.at("grad/weight")[i]) < 1e-3);
-}
-
 BOOST_AUTO_TEST_CASE(images_without_windows_are_refused) {
-  const auto refused = [](const std::function<void()>& make, const std::string& message) {
-    BOOST_CHECK_EXCEPTION(make(), UserError, [&](const UserError& error) {
-      BOOST_TEST_MESSAGE(error.what());
-      return std::string(error.what()).find(message) != std::string::npos;
-    });
+  const auto refused = [](const std::string& message) {
+    return [message](const UserError& error) { return std::string(error.what()).find(message) != std::string::npos; };
   };
-  refused(
-      [] {
-        conv2d({4, 5, 3}, 2, {.kernel = 7, .padding = 1});
-      },
-      "conv2d() has an image of 4 x 5 pixels with 3 channels, kernel 7, stride 1 and padding 1 (the kernel is larger than "
-      "the image with its padding, so there is no output)");
-  refused([] { conv2d({4, 5, 0}, 2); }, "must be at least 1");
-  refused([] { conv2d({4, 5, 3}, 0); }, "a convolution has 0 output channels");
-  refused([] { conv2d({4, 5, 3}, 2, {.kernel = 3, .stride = 0}); }, "must be at least 1");
-  constexpr std::size_t large = std::size_t{1} << 22;  // sizes in numbers would overflow, here to 0
-  refused([] { conv2d({large, large / 2, large / 2}, 1, {.stride = large}); }, "larger than any memory");
-  refused([] { max_pool2d({large, large / 2, large / 2}, {.stride = large}); }, "larger than any memory");
-  refused([] { conv1d(4, 3, 2, {.kernel = 5}); }, "conv1d() has an image of 1 x 4 pixels");
-  refused([] { max_pool2d({4, 4, 1}, {.kernel = 2, .stride = 2, .padding = 2}); }, "the padding can be at most half");
-  refused([] { mean_pool(0, 3); }, "mean_pool(0, 3) is empty");
+  BOOST_CHECK_EXCEPTION(conv2d({4, 5, 3}, 2, {.kernel = 7, .padding = 1}), UserError,
+                        refused("windows of 7 pixels do not fit"));
+  BOOST_CHECK_EXCEPTION(conv2d({4, 5, 3}, 0), UserError, refused("0 output channels"));
+  BOOST_CHECK_EXCEPTION(max_pool2d({4, 4, 1}, {.kernel = 2, .padding = 2}), UserError, refused("more than half of the kernel"));
+  BOOST_CHECK_EXCEPTION(mean_pool(0, 3), UserError, refused("a size or the stride is 0"));
   BOOST_TEST(windows_of({32, 32, 3}, 64, {.kernel = 3, .stride = 2, .padding = 1}).height == 16u);
 }

@@ -142,7 +142,6 @@ BOOST_AUTO_TEST_CASE(layers_and_losses_that_cannot_be) {
   said([&] { return linear(4, 4, true, nan); }, "linear() has standard_deviation nan (it must be at least 0)");
   said([&] { return multi_head_attention(4, {.standard_deviation = nan}); }, "has a wrong standard deviation");
   said([&] { return transformer_block(4, {.norm_eps = nan}); }, "layer_norm() has eps nan");
-  said([&] { return conv1d(4, 1, 2, {.standard_deviation = -1}); }, "a convolution has standard_deviation -1");
   said([] { return repeat(2, nullptr); }, "the function that makes the layers of repeat() is null");
   said([] { return softmax(0); }, "softmax() has width 0 (it must be at least 1)");
   said([] { return transpose(3, 0); }, "transpose() has width 0");

@@ -153,10 +153,6 @@ BOOST_AUTO_TEST_CASE(sizes_that_are_negative) {
   said([&] { return multi_head_attention(minus, {.heads = 1}); }, "attention of width -1 with 1 heads");
   said([&] { return multi_head_attention(4, {.heads = minus}); }, "attention of width 4 with -1 heads");
   said([&] { return transformer_block(4, {.heads = 2, .inner = minus}); }, "-1");
-  said([&] { return conv2d({4, minus, 1}, 2, {.kernel = 2}); }, "4 x -1 pixels");
-  said([&] { return conv2d({4, 4, 1}, minus, {.kernel = 2}); }, "has -1 output channels");
-  said([&] { return max_pool2d({4, 4, minus}, {.kernel = 2}); }, "-1 channels");
-  said([&] { return mean_pool(minus, 2); }, "-1");
   said([&] { return positions(minus, relu(2)); }, "positions() has -1 positions");
   said([&] { return keep_columns(minus, relu(2)); }, "keep_columns() keeps -1 columns");
   said([&] { return select_columns(4, minus, 2); }, "select_columns(4, -1, 2)");

@@ -198,23 +198,6 @@ BOOST_AUTO_TEST_CASE(finalizing_waits_for_the_last_operation_and_for_all_ranks) 
   });
 }
 
-BOOST_AUTO_TEST_CASE(connections_take_memory_at_the_first_operation) {
-  const auto free_memory = [] {
-    std::size_t free = 0, total = 0;
-    test::check(cudaMemGetInfo(&free, &total));
-    return free;
-  };
-  on_ranks(3, [&](int, ncclComm_t& comm) {
-    const DeviceArray<float> x({1.0f});
-    const std::size_t before = free_memory();
-    for (int i = 0; i < 2; ++i) {
-      check(ncclAllReduce(x.data(), x.data(), 1, ncclFloat32, ncclSum, comm, nullptr));
-      require(free_memory() == before - (std::size_t{2} << 20));  // 1 MiB for each other rank
-    }
-    test::check(cudaDeviceSynchronize());
-  });
-}
-
 // --- What ends a process. The cases of this suite run in children. ---
 
 BOOST_AUTO_TEST_SUITE(child, *boost::unit_test::disabled())

@@ -113,20 +113,4 @@ inline void dies_by_touching(const std::string& name) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// In a child: a block that the double is to end the process for.
-template <class Kernel>
-void run_wrong(const Kernel& kernel, unsigned threads = 32) {
-  check(launch_kernel(nullptr, 1, threads, 1024, kernel));
-  check(cudaDeviceSynchronize());
-  ::_exit(1);
-}
-
-/// The case of the suite "child" ends with a message that names its kernel and the reason.
-inline void block_dies(const char* name, const std::string& kernel, const std::string& reason) {
-  const Ended ended = run_child(std::string("child/") + name);
-  BOOST_TEST(ended.by(SIGABRT), name << ": " << ended.text);
-  BOOST_TEST(contains(ended.text, kernel), name << ": " << ended.text);
-  BOOST_TEST(contains(ended.text, reason), name << ": " << ended.text);
-}
-
 }  // namespace fsdp::test

@@ -13,12 +13,7 @@
 
 namespace fsdp::test {
 
-/// The number of failures. For cuda_double/every-barrier the program ends at the first failure.
 inline int failures = 0;
-inline void count_failure() {
-  ++failures;
-  if (std::getenv("FSDP_TWIN_ENDS_AT_FAILURE")) std::exit(1);
-}
 
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;

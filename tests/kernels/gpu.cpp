@@ -6,7 +6,6 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
-#include "kernels/images.hpp"
 #include "kernels/layers.hpp"
 #include "kernels/plain_attention.hpp"
 #include "kernels/quantized.hpp"
@@ -257,28 +256,6 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(attention, E, Types) {
                    kernels::attention_backward(s, d, d + k, d + v, d_out, out, f, x, x + k, x + v, shape, scratch, mask);
                  });
     }
-}
-
-BOOST_AUTO_TEST_CASE_TEMPLATE(windows_of_images, E, Types) {
-  for (const std::size_t channels : {3, 8}) {
-    const kernels::Windows w = {7, 10, channels, 3, 3, 2, 2, 1, 1, 4, 5};
-    const std::size_t images = 2, pixels = images * w.image(), pooled = images * w.count() * channels, unfolded = 9 * pooled;
-    compare<E>("unfold, fold", 2 * pixels + unfolded, pixels, 1, [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
-      kernels::unfold(s, x + 2 * pixels, x, images, w);
-      kernels::fold(s, x + pixels, f, x + 2 * pixels, images, w);
-    });
-    compare<E>("max pool", 2 * (pixels + pooled), pixels, 1,
-               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
-                 auto* const places = reinterpret_cast<std::uint16_t*>(scratch);
-                 kernels::max_pool(s, x + 2 * pixels, places, x, images, w);
-                 kernels::max_pool_backward(s, x + pixels, f, x + 2 * pixels + pooled, places, images, w);
-               });
-    compare<E>("mean pool", 2 * (pixels + pooled), pixels, 1,
-               [=](Stream& s, E* x, float* f, float* scratch, const std::int32_t*) {
-                 kernels::mean_pool(s, x + 2 * pixels, scratch, x, images, w);
-                 kernels::mean_pool_backward(s, x + pixels, f, x + 2 * pixels + pooled, images, w);
-               });
-  }
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(attention_with_stored_scores, E, Types) {

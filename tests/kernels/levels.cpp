@@ -289,32 +289,6 @@ BOOST_AUTO_TEST_CASE(to_the_bit) {
     out.resize(R * C);
     return k::AddResidual<float>{out.data(), a.data(), b.data(), bias.data(), C, mask};
   });
-  const k::Windows windows = {6, 5, 7, 3, 2, 2, 1, 1, 1, 3, 6};  // 9 images of 210 numbers, 18 windows of 6 pixels each
-  static_assert(6 * 5 * 7 < C && R * 18 * 7 < R * C);
-  compare("unfold", R * windows.rows, 0, [&](Floats& out) {
-    out.resize(R * windows.count() * 6 * 7);
-    return k::Unfold<float>{out.data(), a.data(), windows};
-  });
-  static const Floats unfolded = random_floats(R * 18 * 6 * 7, 6);
-  compare("fold", R * windows.height, 0, [&](Floats& out) {
-    out.resize(R * windows.image());
-    return k::Fold<float>{out.data(), out.data(), unfolded.data(), windows, 6 * 7, 7, 1};
-  });
-  compare("max pool", R * windows.rows, 0, [&](Floats& out) {
-    out.resize(2 * R * windows.count() * 7);
-    return k::MaxPool<float>{out.data(), reinterpret_cast<std::uint16_t*>(out.data() + R * windows.count() * 7), a.data(),
-                             windows};
-  });
-  static std::vector<std::uint16_t> places(R * 18 * 7);
-  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::uint16_t>(i % 6);
-  compare("max pool backward", R * windows.height, 0, [&](Floats& out) {
-    out.resize(R * windows.image());
-    return k::MaxPoolBackward<float>{out.data(), out.data(), b.data(), places.data(), windows};
-  });
-  compare("mean pool", R * windows.rows, 0, [&](Floats& out) {
-    out.resize(R * windows.count() * 7);
-    return k::MeanPool<float>{out.data(), out.data(), a.data(), windows};
-  });
   compare("rotary table", R, 0, [](Floats& out) {
     out.resize(R * 40);
     k::RotaryFrequencies frequencies = {{}, 20};

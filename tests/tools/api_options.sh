@@ -13,7 +13,7 @@ rows_of() {
 }
 status=0
 for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions \
-  lib/layers/attention.hpp:{AttentionOptions,TransformerBlockOptions} lib/api/images.hpp:WindowOptions \
+  lib/layers/attention.hpp:{AttentionOptions,TransformerBlockOptions} \
   lib/api/generator.hpp:{TextGeneratorOptions,GenerationConfig} lib/api/checkpoint_options.hpp:CheckpointOptions \
   lib/api/data.hpp:TokenDataOptions lib/api/metrics.hpp:MetricsOptions; do
   options=$(options_of "${pair%:*}" "${pair#*:}")

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "images.hpp"
+
 constexpr std::size_t side = 16, pixels = side * side;
 constexpr std::size_t images = 48;    // of an update
 constexpr std::size_t classes = 4;    // disc, ring, x, +
@@ -43,16 +45,16 @@ void draw(std::uint32_t n, std::span<float> image, std::int32_t& label) {
 
 /// A layer norm over the channels of each pixel, as in ConvNeXt (Liu et al. 2022), and GELU. Unlike a batch norm, it does not
 /// depend on the other images of the batch.
-fsdp::LayerPtr norm_gelu(const fsdp::ImageShape& image) {
+fsdp::LayerPtr norm_gelu(const vision::ImageShape& image) {
   const std::size_t positions = image.height * image.width;
   return fsdp::sequential({{"norm", fsdp::positions(positions, fsdp::layer_norm(image.channels))},
                            {"gelu", fsdp::gelu(positions * image.channels)}});
 }
 
 /// x plus two convolutions of x. The second one begins near 0, so that the block begins as the identity.
-fsdp::LayerPtr block(const fsdp::ImageShape& image) {
+fsdp::LayerPtr block(const vision::ImageShape& image) {
   const auto convolution = [&](float deviation) {
-    return fsdp::conv2d(image, image.channels, {.kernel = 3, .padding = 1, .bias = false, .standard_deviation = deviation});
+    return vision::conv2d(image, image.channels, {.kernel = 3, .padding = 1, .bias = false, .standard_deviation = deviation});
   };
   return fsdp::residual(fsdp::sequential(
       {{"act1", norm_gelu(image)}, {"conv1", convolution(0.1f)}, {"act2", norm_gelu(image)}, {"conv2", convolution(0.03f)}}));
@@ -60,15 +62,15 @@ fsdp::LayerPtr block(const fsdp::ImageShape& image) {
 
 /// Two stages of two blocks each. Between them, a convolution with stride 2 halves the image.
 fsdp::Sequential residual_network() {
-  const fsdp::WindowOptions halve = {.kernel = 3, .stride = 2, .padding = 1};
-  const fsdp::ImageShape image = {side, side, 1}, large = {side, side, 8}, small = fsdp::windows_of(large, channels, halve);
+  const vision::WindowOptions halve = {.kernel = 3, .stride = 2, .padding = 1};
+  const vision::ImageShape image = {side, side, 1}, large = {side, side, 8}, small = vision::windows_of(large, channels, halve);
   fsdp::Sequential model;
-  model.add("stem", fsdp::conv2d(image, large.channels, {.kernel = 3, .padding = 1}))
+  model.add("stem", vision::conv2d(image, large.channels, {.kernel = 3, .padding = 1}))
       .add("stage1", fsdp::repeat(2, [&](std::size_t) { return block(large); }))
-      .add("down", fsdp::conv2d(large, channels, halve))
+      .add("down", vision::conv2d(large, channels, halve))
       .add("stage2", fsdp::repeat(2, [&](std::size_t) { return block(small); }))
       .add("act", norm_gelu(small))
-      .add("pool", fsdp::mean_pool(small.height * small.width, channels))
+      .add("pool", vision::mean_pool(small.height * small.width, channels))
       .add("norm", fsdp::layer_norm(channels))
       .add("head", fsdp::linear(channels, classes, true, 0.02f));
   return model.loss(fsdp::cross_entropy(classes));

@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
-constexpr fsdp::ImageShape image = {.height = 16, .width = 16, .channels = 3};
+#include "images.hpp"
+
+constexpr vision::ImageShape image = {.height = 16, .width = 16, .channels = 3};
 constexpr std::size_t numbers = image.height * image.width * image.channels;
 constexpr std::size_t patch = 4, patches = numbers / (patch * patch * image.channels), width = 32;
 constexpr std::size_t images = 48;  // of an update
@@ -45,10 +47,10 @@ fsdp::Sequential vision_transformer() {
     return fsdp::positions(patches, fsdp::transformer_block(width, {.heads = 4, .causal = false}));
   };
   fsdp::Sequential model;
-  model.add("patches", fsdp::conv2d(image, width, {.kernel = patch, .stride = patch}))
+  model.add("patches", vision::conv2d(image, width, {.kernel = patch, .stride = patch}))
       .add("position", fsdp::positions(patches, fsdp::position_embedding(patches, width)))
       .add("blocks", fsdp::repeat(3, block))
-      .add("pool", fsdp::mean_pool(patches, width))
+      .add("pool", vision::mean_pool(patches, width))
       .add("norm", fsdp::layer_norm(width))
       .add("head", fsdp::linear(width, classes));
   return model.loss(fsdp::cross_entropy(classes));

@@ -17,16 +17,6 @@ inline constexpr unsigned most_threads_of_block = 1024;
 __device__ __forceinline__ unsigned lane_of_warp() { return threadIdx.x % warp_size; }
 __device__ __forceinline__ unsigned warp_of_block() { return threadIdx.x / warp_size; }
 
-#if defined(FSDP_CUDA_DOUBLE)
-// Tests that emulate CUDA check that all lanes come to the same barrier, which is the call of one of these functions.
-using Where = std::source_location;
-template <class T>
-T exchange(T value, unsigned distance, Where where = Where::current()) {
-  return __shfl_xor_sync(0xffffffffu, value, static_cast<int>(distance), warp_size, where);
-}
-inline bool any_lane(bool mine, Where where = Where::current()) { return __any_sync(0xffffffffu, mine, where) != 0; }
-inline void sync_warp(Where where = Where::current()) { __syncwarp(0xffffffffu, where); }
-#else
 /// Returns the value of the lane whose number differs from this lane's by an exclusive or with `distance`.
 template <class T>
 __device__ __forceinline__ T exchange(T value, unsigned distance) {
@@ -35,6 +25,5 @@ __device__ __forceinline__ T exchange(T value, unsigned distance) {
 /// True if `mine` is true in a lane of the warp.
 __device__ __forceinline__ bool any_lane(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
-#endif
 
 }  // namespace fsdp

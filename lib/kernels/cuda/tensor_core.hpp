@@ -47,19 +47,18 @@ struct FourParts {
 template <class E>
 inline constexpr cuda_double::Half half_of = std::is_same_v<E, bf16> ? cuda_double::Half::bf16 : cuda_double::Half::f16;
 
-// Each function is a barrier of the warp at its call site.
 template <class E>
-void mma(SumFragment& sum, const LeftFragment& left, const RightFragment& right, Where where = Where::current()) {
-  cuda_double::mma(half_of<E>, sum.part, left.part, right.part, where);
+void mma(SumFragment& sum, const LeftFragment& left, const RightFragment& right) {
+  cuda_double::mma(half_of<E>, sum.part, left.part, right.part);
 }
-inline FourParts ldmatrix(const void* row, Where where = Where::current()) {
+inline FourParts ldmatrix(const void* row) {
   FourParts parts;
-  cuda_double::ldmatrix(parts.part, row, false, where);
+  cuda_double::ldmatrix(parts.part, row, false);
   return parts;
 }
-inline FourParts ldmatrix_transposed(const void* row, Where where = Where::current()) {
+inline FourParts ldmatrix_transposed(const void* row) {
   FourParts parts;
-  cuda_double::ldmatrix(parts.part, row, true, where);
+  cuda_double::ldmatrix(parts.part, row, true);
   return parts;
 }
 template <unsigned bytes>

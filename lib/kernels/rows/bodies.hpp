@@ -6,7 +6,6 @@
 #include "kernels/rows/cross_entropy.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/embedding.hpp"
-#include "kernels/rows/images.hpp"
 #include "kernels/rows/initial.hpp"
 #include "kernels/rows/layers.hpp"
 #include "kernels/rows/newton_schulz.hpp"
@@ -135,7 +134,6 @@
   X(EmbeddingBackwardByToken<E>)                       \
   X(EmbeddingForward<E>)                               \
   X(Fill<E>)                                           \
-  X(Fold<E>)                                           \
   X(HeadNormBackward<E>)                               \
   X(HeadNormForward<E>)                                \
   X(JoinCache<E>)                                      \
@@ -143,9 +141,6 @@
   X(LayerNormForward<E>)                               \
   X(LogitGradient<E>)                                  \
   X(LossTermsGradient<E>)                              \
-  X(MaxPool<E>)                                        \
-  X(MaxPoolBackward<E>)                                \
-  X(MeanPool<E>)                                       \
   X(Multiply<E>)                                       \
   X(PositionBackward<E>)                               \
   X(RmsNormBackward<E>)                                \
@@ -155,5 +150,4 @@
   X(ScoreSoftmax<E>)                                   \
   X(ScoreSoftmaxBackward<E>)                           \
   X(SwigluBackward<E>)                                 \
-  X(SwigluForward<E>)                                  \
-  X(Unfold<E>)
+  X(SwigluForward<E>)

@@ -1,16 +1,13 @@
 // A double of cuBLASLt on the double of the CUDA runtime (see cuda_runtime_api.h): matrix products of fp32, bf16 and fp16
-// numbers with sums in fp32, queued on a stream. Arguments are checked as NVIDIA's documentation says, and more strictly than
-// the library does:
+// numbers with sums in fp32, queued on a stream. It has what the product uses, and is stricter than the library:
 //
-// - An algorithm relies on the alignment of pointers that the preference of its search has promised (256 bytes, unless one says
-// less),
-//   and on the problem that was searched for: types, operations, orders, sizes, batches.
+// - An algorithm relies on the alignment of pointers that the preference of its search has promised, and on the problem that
+//   was searched for: types, operations and sizes.
 // - An algorithm takes 64 KiB of workspace if it may. It writes there, and two products that use one workspace at the same time
-// end
-//   the process.
+//   end the process.
 // - C is not read if beta is 0. Matrices outside of device memory and pinned memory end the process.
 //
-// The sums are plain: over k = 0, 1, ... in order. NVIDIA's are in other orders, so that results agree within roundings alone.
+// The sums are over k = 0, 1, ... in order. NVIDIA's are in other orders, so results differ by roundings.
 #pragma once
 
 #include <cstddef>
@@ -33,20 +30,9 @@ typedef cudaDataType_t cudaDataType;
 typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
 typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
 
-typedef enum { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1 } cublasLtOrder_t;
-typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
-
 typedef enum {
-  CUBLASLT_MATRIX_LAYOUT_ORDER = 1,                // int32_t, a cublasLtOrder_t
-  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,          // int32_t
-  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6  // int64_t, elements
-} cublasLtMatrixLayoutAttribute_t;
-
-typedef enum {
-  CUBLASLT_MATMUL_DESC_TRANSA = 3,       // int32_t, a cublasOperation_t
-  CUBLASLT_MATMUL_DESC_TRANSB = 4,       // the same
-  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,     // uint32_t, a cublasLtEpilogue_t
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8  // const void*: a number of D's type for each row of D
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,  // int32_t, a cublasOperation_t
+  CUBLASLT_MATMUL_DESC_TRANSB = 4   // the same
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum {
@@ -59,9 +45,7 @@ typedef enum {
 } cublasLtMatmulPreferenceAttributes_t;
 
 /// In which type parts of a sum over k may be added up. The double makes no parts.
-typedef enum {
-  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
-} cublasLtReductionScheme_t;
+typedef enum { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 } cublasLtReductionScheme_t;
 
 typedef struct cublasLtContext* cublasLtHandle_t;
 typedef struct {
@@ -87,7 +71,6 @@ typedef struct {
   int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
-const char* cublasGetStatusString(cublasStatus_t status);
 const char* cublasLtGetStatusString(cublasStatus_t status);
 std::size_t cublasLtGetVersion();
 
@@ -100,12 +83,10 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product);
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, std::size_t bytes);
 
-/// `ld`: from one column to the next one, or from one row to the next one in row order.
+/// `ld`: from one column to the next one.
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows,
                                           std::uint64_t columns, std::int64_t ld);
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void* value, std::size_t bytes);
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference);
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference);
@@ -119,8 +100,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t found[], int* count);
 
-/// Queues D = alpha op(A) op(B) + beta C on `stream`, with the bias added. Without an algorithm it takes one that needs no
-/// workspace.
+/// Queues D = alpha op(A) op(B) + beta C on `stream`.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,

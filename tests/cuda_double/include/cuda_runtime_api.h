@@ -1,40 +1,35 @@
 // A double of the CUDA runtime that uses threads, for tests on machines without a GPU. g++ compiles the product's .cu and .cpp
 // files with the headers in this folder instead of NVIDIA's, and links them with the library fsdp_cuda_double. These headers
-// are also the list of CUDA functions that the product may call: the same names, types and values as NVIDIA's
-// (same_as_nvidia.cpp checks that), and only those that the product uses. The double deliberately does what CUDA allows but
-// rarely does, so that code that works only by luck fails:
+// are also the list of CUDA functions that the product may call. Their names and types are NVIDIA's, with whose headers the
+// same files are compiled for GPUs. The double deliberately does what CUDA allows but rarely does, so that code that works only
+// by luck fails:
 //
 // - A stream is a thread with a queue. Each operation is held up at random (see FSDP_CUDA_DOUBLE_SEED), and nothing but events
-// orders
-//   two streams. The null stream is NVIDIA's "legacy" one: it waits for all streams made without cudaStreamNonBlocking, and
-//   they wait for it. A queue of 1024 operations is full and blocks its giver.
-// - Device memory lies behind a memory protection key of the processor, where it has them (guards_memory()): the threads that
-// run
+//   orders two streams. The null stream is NVIDIA's "legacy" one: it waits for all streams made without cudaStreamNonBlocking,
+//   and they wait for it. A queue of 1024 operations is full and blocks its giver.
+// - Device memory has a memory protection key of the processor, if there is one (guards_memory()): the threads that run
 //   kernels, copies and memsets may touch it, and host code that does dies at once. New memory is filled with the bytes 0xff,
-//   NaN in every floating-point type. Pages that nobody may touch lie before and behind it, and what is written between the end
-//   of an allocation and the next multiple of 256 bytes is found by cudaFree.
+//   NaN in every floating-point type. Inaccessible pages are before and after it, and cudaFree finds what is written between
+//   the end of an allocation and the next multiple of 256 bytes.
 // - A copy from pinned host memory reads it when the operation runs, so that a host that overwrites it too early is found out.
 //   Pageable memory is read before the call returns, although the copy itself is made later; a copy to pageable memory is made
 //   before the call returns. Both are what CUDA's "API synchronization behavior" allows. cudaMemcpy is the same on the null
 //   stream: from pageable memory it returns while the copy to the device is still under way, and from device to device, too.
-// - A block runs on its stream's thread. Its lanes are fibers that run one after another, in random order, each until it waits
-// for
-//   the others (cuda_runtime.h). A block whose lanes wait for different things ends the process with a message.
+// - A block runs on its stream's thread. Its lanes are fibers that run one after another, from the first or from the last one,
+//   each until it waits for others (cuda_runtime.h).
 //
 // What CUDA leaves open, or open to discussion, is decided so:
 //
 // - Waiting for an event takes its last record at the time of the call; a later record, or destroying the event, changes
-// nothing. An
-//   event that was never recorded is complete.
+//   nothing. An event that was never recorded is complete.
 // - cudaFree waits for all work of the device, as CUDA's does; the addresses are never used again, so that later uses die.
 //   cudaFreeHost does not wait (NVIDIA does not say that it does): what is queued and uses the memory dies.
 // - cudaStreamDestroy returns at once; what is queued is still done.
 // - A function of cudaLaunchHostFunc may touch no device memory and call nothing of CUDA (cudaErrorNotPermitted).
 // - cudaGetLastError also returns the cudaErrorNotReady of an earlier query, as CUDA's does.
 //
-// It does not find: kernels that read pageable host memory, lanes that race between two barriers where the order of lanes does
-// not show it (ThreadSanitizer does: every lane is a fiber of its own to it), blocks that race with each other, and anything of
-// speed.
+// It does not find: kernels that read pageable host memory, lanes that race between two barriers if their order does not show
+// it, blocks that race with each other, and anything of speed.
 //
 // Environment variables (FSDP_CUDA_DOUBLE_...). All are read once, except SEED, NAME, CAPABILITIES, ALIGNED and NCCL_VERSION:
 //
@@ -46,14 +41,11 @@
 // - MEMORY          bytes of memory of each device, default 4 GiB. The context takes CONTEXT_MEMORY of them, each handle of
 //                   cuBLASLt CUBLASLT_MEMORY, and each communicator of NCCL NCCL_MEMORY for each other rank, from its first
 //                   operation on. The default of all three is 1 MiB; the libraries take much more
-// - LANES_IN_ORDER  1: to ThreadSanitizer the lanes of a block are one thread, which makes it many times faster; then it
-//                   finds what nothing keeps in order between streams and the host, and no missing barrier
 // - STICKY          number of the launch that fails as a bad address does on a GPU: what is queued does not run, and every
 //                   later call of the process returns cudaErrorIllegalAddress, cudaGetLastError too
 // - ALIGNED         1: cuBLASLt has no algorithm for 16-bit matrices whose leading dimension is no multiple of 16 bytes
 // - NCCL_VERSION    what ncclGetVersion() returns
 // - NCCL_ERROR      number of the operation of each communicator that fails with ncclRemoteError
-// - BARRIERS, WITHOUT   see source/barriers.cpp
 #pragma once
 
 #include <cstddef>

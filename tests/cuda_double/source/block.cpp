@@ -1,9 +1,8 @@
-// Blocks and their lanes. A lane is a fiber: it has its own stack, on the thread of the stream. This file is compiled without
-// sanitizers; if a program is linked with them, it announces fibers through their functions.
+// Blocks and their lanes. A lane is a fiber: it has its own stack, on the thread of the stream. The thread runs one lane until
+// it waits for others, then another one. This file is compiled without sanitizers: to ThreadSanitizer, a block is one thread.
 #include <cxxabi.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -11,20 +10,13 @@
 #include "cuda_double_tensor_core.h"
 #include "double.hpp"
 
-// Not there without the sanitizer.
 extern "C" {
-[[gnu::weak]] void* __tsan_get_current_fiber();
-[[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
-[[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
-[[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);
-[[gnu::weak]] void __tsan_acquire(void* address);
-[[gnu::weak]] void __tsan_release(void* address);
+// AddressSanitizer's, in programs that are linked with it.
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, std::size_t size);
 [[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack, const void** old_bottom, std::size_t* old_size);
 
-/// Saves the calling fiber's registers on its stack, and where that is in *from; goes on where `to` was saved. The registers
-/// are those that a function must keep (System V ABI, AMD64, figure 3.4); kernels do not change how floating-point numbers are
-/// rounded.
+/// Saves the registers that a function must keep (System V ABI, AMD64, figure 3.4) on the stack, and the stack's address in
+/// *from; continues where `to` was saved.
 void fsdp_cuda_double_switch(void** from, void* to);
 }
 asm(R"(
@@ -58,129 +50,65 @@ namespace fsdp::cuda_double {
 
 namespace {
 
-constexpr unsigned most_lanes = 1024, warp_lanes = 32;
+constexpr unsigned warp_lanes = 32;
 constexpr std::size_t stack_bytes = std::size_t{64} * 1024;
 
-/// Whether ThreadSanitizer is to miss barriers between lanes. That makes it slow: its clocks have a number for each lane of
-/// each stream. To find what nothing keeps in order between streams and the host, the lanes of a block may be one thread to it.
-bool watches_lanes() {
-  static const bool watches = __tsan_create_fiber && environment_number("FSDP_CUDA_DOUBLE_LANES_IN_ORDER", 0) == 0;
-  return watches;
-}
-
-/// What sanitizers are told of a stack.
-struct Stack {
-  const void* bottom = nullptr;
-  std::size_t bytes = 0;
-  void* tsan = nullptr;
-  void* fake_stack = nullptr;  // AddressSanitizer's
+struct AsyncCopy {
+  void* to;
+  const void* from;  // null: zeros
+  unsigned bytes, group;
 };
 
-/// A fiber, which runs one lane after another.
-struct Fiber {
-  GuardedPages pages;
-  Stack stack;
-  void* left_at = nullptr;  // when its lane had returned
+struct Lane {
+  enum { ready, waits, returned } state = ready;
+  GuardedPages stack = {};  // from the lane's begin to its return
+  void* left_at = nullptr;
+  unsigned groups = 0;  // of copies that it has committed
+  std::vector<AsyncCopy> copies = {};
 };
 
-enum class State : std::uint8_t { ready, at_block_barrier, at_warp_barrier, returned };
-
-/// A line of the cache, as lanes take turns after few instructions.
-struct alignas(64) Lane {
-  Fiber* fiber;
-  void* left_at;
-  // The call that it waits in, unless it is ready or has returned:
-  const char* name;
-  Where where;
-  // The value that it passes to a call, and the result:
-  std::uint64_t bits, result;
-  unsigned mask, votes;
-  // Of its asynchronous copies: how many groups it has committed, and how many copies have not arrived.
-  unsigned groups;
-  std::uint8_t copies;
-  std::uint8_t source;  // the lane of its warp that has what it gets
-  State state;
-};
-static_assert(sizeof(Lane) == 64);
-
-/// The asynchronous copies of a lane, in order, and the group of each copy.
-struct Copies {
-  static constexpr unsigned most = 128;
-  struct Copy {
-    void* to;
-    const void* from;  // null: zeros
-    unsigned bytes, group;
-  } copy[most];
+/// Lanes that wait for each other: a warp, or all lanes of a block.
+struct Barrier {
+  unsigned arrived = 0;
+  Together together = nullptr;
+  void* brought[warp_lanes] = {};  // by the lanes of a warp
 };
 
-bool same(const Where& a, const Where& b) {
-  return a.line() == b.line() && a.column() == b.column() &&
-         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
-}
-
-/// Runs blocks on one thread. Lanes touch only its plain arrays: containers could be shared with code that ThreadSanitizer
-/// watches.
+/// Runs blocks on one thread.
 class Runner {
  public:
   Runner() = default;
   Runner(const Runner&) = delete;
-  ~Runner();
-
+  ~Runner() {
+    for (const GuardedPages& stack : free_stacks_) unmap(stack);
+    if (shared_pages_.mapping) unmap(shared_pages_);
+  }
   void run(const Launch& launch, std::minstd_rand& dice);
   std::byte* shared_memory() const { return shared_; }
-  const std::type_info& kernel() const { return *launch_->kernel; }
 
   // Called by lanes.
-  void block_barrier(Where where);
-  const Lane& warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where,
-                           Together together = nullptr);
-  [[noreturn]] void refuse(const std::string& text) const { fault(current_, text); }
-  void begin_copy(void* to, const void* from, unsigned bytes);
-  void commit_copies() { ++lanes_[current_].groups; }
-  void finish_copies(unsigned groups);
+  void wait_for_block() { wait(block_, 0, launch_->threads); }
+  void wait_for_warp(void* mine, Together together);
+  Lane& current() { return lanes_[threadIdx.x]; }
+  [[noreturn]] void fault(const std::string& text) const;
 
  private:
-  void run_block();
-  /// Leaves `from` for the thread if no lane is ready, or else for the next lane. A lane that has not begun does so on `spare`,
-  /// whose lane has returned, if that is given.
-  void go_on(void*& left_at, Stack& from, Fiber* spare = nullptr);
-  void enter(void*& left_at, Stack& from, void* at, Stack& to);
-  void arrive(const Stack& here);
-  void pass_on(unsigned first, unsigned mask, Together together);
-  static void fiber_main();
-  void make_ready(unsigned lane) {
-    lanes_[lane].state = State::ready;
-    ready_[(first_ready_ + ready_count_++) % most_lanes] = lane;
-  }
-  /// `count` lanes from `first` on, in an order that differs from time to time.
-  void make_all_ready(unsigned first, unsigned count, unsigned mask);
-  unsigned random() {
-    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<unsigned>(random_ >> 33);
-  }
-  [[noreturn]] void stuck() const;
-  [[noreturn]] void fault(unsigned lane, const std::string& text) const;
-  std::string describe(unsigned lane) const;
-  Fiber* take_fiber();
+  void run_block(std::minstd_rand& dice);
+  bool run_lane(unsigned index);
+  void wait(Barrier& barrier, unsigned first, unsigned count);
+  void leave();
+  static void lane_main();
 
   const Launch* launch_ = nullptr;
-  std::byte* shared_ = nullptr;
-  Lane lanes_[most_lanes];
-  Copies copies_[most_lanes];
-  unsigned ready_[most_lanes];
-  unsigned first_ready_ = 0, ready_count_ = 0, at_block_barrier_ = 0, returned_ = 0, current_ = 0;
-  std::uint64_t random_ = 0;
-  unsigned waiting_[most_lanes / warp_lanes];  // a bit for each lane at a barrier of its warp
-
-  bool in_turn_ = false;
-
-  Fiber *fibers_[most_lanes], *free_[most_lanes];
-  unsigned fiber_count_ = 0, free_count_ = 0;
+  std::vector<Lane> lanes_;
+  Barrier block_;
+  std::vector<Barrier> warps_;
+  std::vector<GuardedPages> free_stacks_;
   GuardedPages shared_pages_;
-
-  Stack thread_;
-  void* thread_left_at_ = nullptr;
-  bool from_thread_ = false;  // whether the fiber that begins or goes on now does so from the thread
+  std::byte* shared_ = nullptr;
+  void *thread_left_at_ = nullptr, *fake_stack_ = nullptr;
+  const void* thread_bottom_ = nullptr;  // for AddressSanitizer
+  std::size_t thread_bytes_ = 0;
 };
 
 /// The thread's own. It is made when the thread runs its first block.
@@ -189,42 +117,12 @@ struct RunnerOwner {
   ~RunnerOwner() { delete runner; }
 };
 
-Runner::~Runner() {
-  for (unsigned i = 0; i < fiber_count_; ++i) {
-    Fiber* const fiber = fibers_[i];
-    if (__tsan_destroy_fiber && fiber->stack.tsan) __tsan_destroy_fiber(fiber->stack.tsan);
-    unmap(fiber->pages);
-    delete fiber;
-  }
-  if (shared_pages_.mapping) unmap(shared_pages_);
-}
-
-Fiber* Runner::take_fiber() {
-  if (free_count_ > 0) return free_[--free_count_];
-  auto* fiber = new Fiber;
-  fiber->pages = map_guarded(stack_bytes);
-  // As fsdp_cuda_double_switch() leaves a stack: six registers, where to go on, and there the address of no caller. A function
-  // finds the stack 8 bytes off a multiple of 16.
-  // Stacks begin at different lines of a page: else all lanes' would share a few lines of the first-level cache.
-  auto** top = reinterpret_cast<void**>(fiber->pages.end - fiber_count_ % 64 * 64) - 1;
-  *top = nullptr;
-  *--top = reinterpret_cast<void*>(&Runner::fiber_main);
-  for (int i = 0; i < 6; ++i) *--top = nullptr;
-  fiber->left_at = top;
-  fiber->stack = {.bottom = fiber->pages.begin, .bytes = stack_bytes};
-  if (watches_lanes()) fiber->stack.tsan = __tsan_create_fiber(0);
-  fibers_[fiber_count_++] = fiber;
-  return fiber;
-}
-
 void Runner::run(const Launch& launch, std::minstd_rand& dice) {
   launch_ = &launch;
   if (launch.shared > 0) {
     if (!shared_pages_.mapping) shared_pages_ = map_guarded(std::size_t{227} * 1024);  // the most of any device
     shared_ = shared_pages_.end - (launch.shared + 127) / 128 * 128;
   }
-  if (watches_lanes()) thread_.tsan = __tsan_get_current_fiber();
-  random_ = dice();
   gridDim = {launch.blocks, 1, 1};
   blockDim = {launch.threads, 1, 1};
   std::vector<unsigned> order(launch.blocks);
@@ -232,219 +130,97 @@ void Runner::run(const Launch& launch, std::minstd_rand& dice) {
   std::shuffle(order.begin(), order.end(), dice);
   for (const unsigned block : order) {
     blockIdx = {block, 0, 0};
-    run_block();
+    run_block(dice);
   }
   shared_ = nullptr;
 }
 
-void Runner::make_all_ready(unsigned first, unsigned count, unsigned mask) {
-  unsigned at = random() % count, step = random() % count | 1;
-  while (std::gcd(step, count) != 1) step += 2;
-  for (unsigned i = 0; i < count; ++i, at = (at + step) % count)
-    if (mask >> (at % warp_lanes) & 1u) make_ready(first + at);
-}
-
-/// In some blocks the lane runs next that has been ready for the longest time, so that warps take turns; in others the one that
-/// has become ready last, so that one warp runs as far as it can.
-void Runner::run_block() {
+/// Lanes begin at the first or the last one. In some blocks all lanes take turns, in others a warp runs as far as it can.
+void Runner::run_block(std::minstd_rand& dice) {
   if (shared_) std::memset(shared_, 0xff, launch_->shared);
-  at_block_barrier_ = returned_ = ready_count_ = 0;
-  std::fill_n(waiting_, most_lanes / warp_lanes, 0u);
-  std::fill_n(lanes_, launch_->threads, Lane{});
-  make_all_ready(0, launch_->threads, ~0u);
-  in_turn_ = random() % 2 == 0;
-  if (watches_lanes())
-    __tsan_release(&launch_);  // what lanes acquire when they begin; they release another, that of their return
-  from_thread_ = true;
-  go_on(thread_left_at_, thread_);
-  if (returned_ != launch_->threads) stuck();
-  if (watches_lanes())  // to ThreadSanitizer, what the same fiber does is in order: each lane of a block has its own
-    for (unsigned lane = 0; lane < launch_->threads; ++lane) free_[free_count_++] = lanes_[lane].fiber;
-  if (watches_lanes()) __tsan_acquire(&returned_);
-}
-
-void Runner::go_on(void*& left_at, Stack& from, Fiber* spare) {
-  if (ready_count_ == 0) {
-    if (spare) free_[free_count_++] = spare;
-    return enter(left_at, from, thread_left_at_, thread_);
-  }
-  --ready_count_;
-  const unsigned index = ready_[(in_turn_ ? first_ready_ : first_ready_ + ready_count_) % most_lanes];
-  if (in_turn_) first_ready_ = (first_ready_ + 1) % most_lanes;
-  current_ = index;
-  threadIdx = {index, 0, 0};
-  Lane& lane = lanes_[index];
-  if (&lane.left_at == &left_at) return;
-  void* at = lane.left_at;
-  if (!lane.fiber) {
-    lane.fiber = spare ? spare : take_fiber();
-    if (spare) return;
-    at = lane.fiber->left_at;
-  } else if (spare) {
-    free_[free_count_++] = spare;
-  }
-  enter(left_at, from, at, lane.fiber->stack);
-}
-
-inline void Runner::enter(void*& left_at, Stack& from, void* at, Stack& to) {
-  constexpr unsigned no_order =
-      1;  // the switch itself orders nothing: what one lane did is not done before what the next one does
-  if (watches_lanes()) __tsan_switch_to_fiber(to.tsan, no_order);
-  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&from.fake_stack, to.bottom, to.bytes);
-  fsdp_cuda_double_switch(&left_at, at);
-  arrive(from);
-}
-
-inline void Runner::arrive(const Stack& here) {
-  if (!__sanitizer_finish_switch_fiber) return;
-  const void* bottom = nullptr;
-  std::size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(here.fake_stack, &bottom, &bytes);
-  if (from_thread_) thread_.bottom = bottom, thread_.bytes = bytes, from_thread_ = false;
-}
-
-void Runner::fiber_main() {
-  Runner& r = *runner;
-  Fiber& own = *r.lanes_[r.current_].fiber;
-  r.arrive(Stack{});
-  for (;;) {
-    if (watches_lanes()) __tsan_acquire(&r.launch_);
-    r.launch_->lane();
-    if (watches_lanes()) __tsan_release(&r.returned_);
-    r.lanes_[r.current_].state = State::returned;
-    ++r.returned_;
-    r.go_on(own.left_at, own.stack, watches_lanes() ? nullptr : &own);
-  }
-}
-
-void Runner::block_barrier(Where where) {
-  Lane& lane = lanes_[current_];
-  lane.state = State::at_block_barrier;
-  lane.name = "__syncthreads";
-  lane.where = where;
-  if (watches_lanes()) __tsan_release(&at_block_barrier_);
-  if (++at_block_barrier_ == launch_->threads) {
-    for (unsigned other = 0; other < launch_->threads; ++other)
-      if (!same(lanes_[other].where, where)) stuck();
-    at_block_barrier_ = 0;
-    make_all_ready(0, launch_->threads, ~0u);
-  }
-  go_on(lane.left_at, lane.fiber->stack);
-  if (watches_lanes()) __tsan_acquire(&at_block_barrier_);
-}
-
-const Lane& Runner::warp_barrier(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where,
-                                 Together together) {
-  const unsigned warp = current_ / warp_lanes, first = warp * warp_lanes;
-  Lane& lane = lanes_[current_];
-  lane.state = State::at_warp_barrier;
-  lane.name = name;
-  lane.where = where;
-  lane.mask = mask;
-  lane.bits = bits;
-  lane.source = static_cast<std::uint8_t>(source);
-  if ((mask >> (current_ - first) & 1u) == 0) fault(current_, "its mask does not name the lane itself");
-  if ((mask >> source & 1u) == 0)
-    fault(current_, "it asks for the value of lane " + std::to_string(first + source) + ", which its mask does not name");
-  if (watches_lanes()) __tsan_release(&waiting_[warp]);
-  waiting_[warp] |= 1u << (current_ - first);
-
-  bool all = (waiting_[warp] & mask) == mask;
-  for (unsigned i = 0; all && i < warp_lanes; ++i) {
-    const Lane& other = lanes_[first + i];
-    if (mask >> i & 1u) all = other.mask == mask && same(other.where, where);
-  }
-  if (all) pass_on(first, mask, together);
-  go_on(lane.left_at, lane.fiber->stack);
-  if (watches_lanes()) __tsan_acquire(&waiting_[warp]);
-  return lane;
-}
-
-/// All lanes of `mask` have arrived: each gets its result, and continues.
-[[gnu::noinline]] void Runner::pass_on(unsigned first, unsigned mask, Together together) {
-  if (together) {
-    void* brought[warp_lanes];
-    for (unsigned i = 0; i < warp_lanes; ++i) brought[i] = reinterpret_cast<void*>(lanes_[first + i].bits);
-    together(brought);
-  }
-  unsigned votes = 0;
-  for (unsigned i = 0; i < warp_lanes; ++i)
-    if (mask >> i & 1u && lanes_[first + i].bits != 0) votes |= 1u << i;
-  for (unsigned i = 0; i < warp_lanes; ++i)
-    if (mask >> i & 1u) {
-      Lane& other = lanes_[first + i];
-      other.result = lanes_[first + other.source].bits;
-      other.votes = votes;
-    }
-  make_all_ready(first, warp_lanes, mask);
-  waiting_[first / warp_lanes] &= ~mask;
-}
-
-void Runner::begin_copy(void* to, const void* from, unsigned bytes) {
-  Lane& lane = lanes_[current_];
-  const auto whole = [bytes](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % bytes == 0; };
-  if (!whole(to) || (from && !whole(from))) fault(current_, "it copies to or from an address that is no multiple of its bytes");
-  if (lane.copies == Copies::most) fault(current_, "it has begun more copies than the double has room for");
-  copies_[current_].copy[lane.copies++] = {to, from, bytes, lane.groups};
-  std::memset(to, 0xff, bytes);
-}
-
-void Runner::finish_copies(unsigned groups) {
-  Lane& lane = lanes_[current_];
-  Copies::Copy* const own = copies_[current_].copy;
-  unsigned done = 0;
-  for (; done < lane.copies && own[done].group + groups < lane.groups; ++done) {
-    const Copies::Copy& copy = own[done];
-    if (copy.from)
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    else
-      std::memset(copy.to, 0, copy.bytes);
-  }
-  std::copy(own + done, own + lane.copies, own);
-  lane.copies -= done;
-}
-
-std::string Runner::describe(unsigned index) const {
-  if (index >= launch_->threads) return "is one that the block does not have";
-  const Lane& lane = lanes_[index];
-  if (lane.state == State::returned) return "has returned";
-  if (lane.state == State::ready) return "is running";
-  std::string text =
-      std::string("waits in ") + lane.name + " at " + lane.where.file_name() + ":" + std::to_string(lane.where.line());
-  if (lane.state == State::at_warp_barrier) {
-    char mask[16];
-    std::snprintf(mask, sizeof mask, "%08x", lane.mask);
-    text += std::string(" with mask ") + mask;
-  }
-  return text;
-}
-
-void Runner::fault(unsigned lane, const std::string& text) const {
-  int status = 0;
-  char* name = abi::__cxa_demangle(launch_->kernel->name(), nullptr, nullptr, &status);
-  die("kernel " + std::string(status == 0 ? name : launch_->kernel->name()) + ", block " + std::to_string(blockIdx.x) +
-      ": lane " + std::to_string(lane) + " " + describe(lane) + ", and " + text);
-}
-
-void Runner::stuck() const {
-  for (unsigned lane = 0; lane < launch_->threads; ++lane) {
-    const Lane& waiting = lanes_[lane];
-    if (waiting.state == State::at_block_barrier) {
-      for (unsigned other = 0; other < launch_->threads; ++other)
-        if (lanes_[other].state != State::at_block_barrier || !same(lanes_[other].where, waiting.where))
-          fault(lane, "lane " + std::to_string(other) + " " + describe(other));
-    } else if (waiting.state == State::at_warp_barrier) {
-      const unsigned first = lane / warp_lanes * warp_lanes;
-      for (unsigned i = 0; i < warp_lanes; ++i) {
-        const Lane& other = lanes_[first + i];
-        if ((waiting.mask >> i & 1u) == 0) continue;
-        if (first + i >= launch_->threads || other.state != State::at_warp_barrier || other.mask != waiting.mask ||
-            !same(other.where, waiting.where))
-          fault(lane, "lane " + std::to_string(first + i) + " " + describe(first + i));
+  const unsigned threads = launch_->threads, random = dice();
+  const bool backwards = random & 16u, far = random & 32u;
+  lanes_.assign(threads, Lane());
+  warps_.assign((threads + warp_lanes - 1) / warp_lanes, Barrier());
+  block_ = Barrier();
+  for (bool any_ran = true; any_ran;) {
+    any_ran = false;
+    for (unsigned begin = 0; begin < threads; begin += warp_lanes)
+      for (bool ran = true; ran; ran = ran && far) {
+        ran = false;
+        for (unsigned i = begin; i < std::min(begin + warp_lanes, threads); ++i)
+          ran = run_lane(backwards ? threads - 1 - i : i) || ran;
+        any_ran = any_ran || ran;
       }
-    }
   }
-  die("a block waits, and no lane of it does (this is a fault of the double)");
+  for (const Lane& lane : lanes_)
+    if (lane.state != Lane::returned) fault("lanes wait for different barriers, or for lanes that have returned");
+}
+
+/// Returns false if the lane waits or has returned.
+bool Runner::run_lane(unsigned index) {
+  Lane& lane = lanes_[index];
+  if (lane.state != Lane::ready) return false;
+  threadIdx = {index, 0, 0};
+  if (!lane.stack.mapping) {
+    if (free_stacks_.empty()) free_stacks_.push_back(map_guarded(stack_bytes));
+    lane.stack = free_stacks_.back();
+    free_stacks_.pop_back();
+    // As fsdp_cuda_double_switch() leaves a stack: six registers, where to continue, and the address of no caller. A function
+    // finds the stack 8 bytes off a multiple of 16.
+    auto** const top = reinterpret_cast<void**>(lane.stack.end) - 8;
+    std::fill_n(top, 8, nullptr);
+    top[6] = reinterpret_cast<void*>(&Runner::lane_main);
+    lane.left_at = top;
+  }
+  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(&fake_stack_, lane.stack.begin, stack_bytes);
+  fsdp_cuda_double_switch(&thread_left_at_, lane.left_at);
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fake_stack_, nullptr, nullptr);
+  if (lane.state == Lane::returned) free_stacks_.push_back(lane.stack);
+  return true;
+}
+
+/// Returns to the thread, and comes back when the thread runs this lane again.
+void Runner::leave() {
+  Lane& lane = current();
+  void* fake_stack = nullptr;
+  if (__sanitizer_start_switch_fiber)
+    __sanitizer_start_switch_fiber(lane.state == Lane::returned ? nullptr : &fake_stack, thread_bottom_, thread_bytes_);
+  fsdp_cuda_double_switch(&lane.left_at, thread_left_at_);
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fake_stack, &thread_bottom_, &thread_bytes_);
+}
+
+void Runner::lane_main() {
+  Runner& r = *runner;
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(nullptr, &r.thread_bottom_, &r.thread_bytes_);
+  r.launch_->lane();
+  r.current().state = Lane::returned;
+  r.leave();
+}
+
+void Runner::wait(Barrier& barrier, unsigned first, unsigned count) {
+  current().state = Lane::waits;
+  if (++barrier.arrived == count) {
+    if (barrier.together) barrier.together(barrier.brought);
+    for (unsigned i = first; i < first + count; ++i) lanes_[i].state = Lane::ready;
+    barrier.arrived = 0;
+  }
+  leave();
+}
+
+void Runner::wait_for_warp(void* mine, Together together) {
+  Barrier& warp = warps_[threadIdx.x / warp_lanes];
+  if (warp.arrived > 0 && warp.together != together) fault("lanes of a warp are at different barriers");
+  warp.together = together;
+  warp.brought[lane_of_warp()] = mine;
+  wait(warp, threadIdx.x - lane_of_warp(), warp_lanes);
+}
+
+void Runner::fault(const std::string& text) const {
+  int status = 0;
+  const char* const name = abi::__cxa_demangle(launch_->kernel->name(), nullptr, nullptr, &status);
+  die("kernel " + std::string(status == 0 ? name : launch_->kernel->name()) + ", block " + std::to_string(blockIdx.x) +
+      ", lane " + std::to_string(threadIdx.x) + ": " + text);
 }
 
 }  // namespace
@@ -456,39 +232,29 @@ void run(const Launch& launch, std::minstd_rand& dice) {
 }
 
 std::byte* dynamic_shared() { return runner->shared_memory(); }
-
-std::uint64_t exchange(const char* name, unsigned mask, std::uint64_t bits, unsigned source, Where where) {
-  return runner->warp_barrier(name, mask, bits, source, where).result;
-}
-
-unsigned vote(const char* name, unsigned mask, bool value, Where where) {
-  return runner->warp_barrier(name, mask, value, lane_of_warp(), where).votes;
-}
-
-void meet(const char* name, void* mine, Together together, Where where) {
-  runner->warp_barrier(name, ~0u, reinterpret_cast<std::uint64_t>(mine), lane_of_warp(), where, together);
-}
-
-void refuse(const std::string& text) { runner->refuse(text); }
+void meet(void* mine, Together together) { runner->wait_for_warp(mine, together); }
+void refuse(const std::string& text) { runner->fault(text); }
 
 void copy_async(void* to, const void* from, unsigned bytes, bool there) {
-  runner->begin_copy(to, there ? from : nullptr, bytes);
+  for (const void* const address : {static_cast<const void*>(to), from})
+    if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0) refuse("a copy is not aligned to its bytes");
+  Lane& lane = runner->current();
+  lane.copies.push_back({to, there ? from : nullptr, bytes, lane.groups});
+  std::memset(to, 0xff, bytes);
 }
-void commit_copies() { runner->commit_copies(); }
+void commit_copies() { ++runner->current().groups; }
 void wait_copies(unsigned groups) {
-  if (!is_left_out(__builtin_return_address(0), "wait_copies", runner->kernel())) runner->finish_copies(groups);
+  Lane& lane = runner->current();
+  std::erase_if(lane.copies, [&](const AsyncCopy& copy) {
+    if (copy.group + groups >= lane.groups) return false;
+    if (copy.from)
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    else
+      std::memset(copy.to, 0, copy.bytes);
+    return true;
+  });
 }
 
 }  // namespace fsdp::cuda_double
 
-void __syncthreads(std::source_location where) {
-  fsdp::cuda_double::Runner& runner = *fsdp::cuda_double::runner;
-  if (!fsdp::cuda_double::is_left_out(__builtin_return_address(0), "__syncthreads", runner.kernel()))
-    runner.block_barrier(where);
-}
-
-void __syncwarp(unsigned mask, std::source_location where) {
-  fsdp::cuda_double::Runner& runner = *fsdp::cuda_double::runner;
-  if (!fsdp::cuda_double::is_left_out(__builtin_return_address(0), "__syncwarp", runner.kernel()))
-    runner.warp_barrier("__syncwarp", mask, 0, fsdp::cuda_double::lane_of_warp(), where);
-}
+void __syncthreads() { fsdp::cuda_double::runner->wait_for_block(); }

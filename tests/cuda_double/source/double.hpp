@@ -84,13 +84,7 @@ struct Launch {
 /// Runs all blocks on the calling thread.
 void run(const Launch& launch, std::minstd_rand& dice);
 
-// Called by lanes.
-/// Waits for the whole warp. The last lane to arrive calls together() with the values of all lanes, before any lane continues.
-using Together = void (*)(void* const* brought);
-void meet(const char* name, void* mine, Together together, Where where);
-/// Returns true if the barrier called from `caller` is disabled (barriers.cpp).
-bool is_left_out(const void* caller, const char* name, const std::type_info& kernel);
-/// Ends the process with a message that names the kernel and the lane.
+/// Ends the process with a message that names the kernel and the calling lane.
 [[noreturn]] void refuse(const std::string& text);
 
 // --- Streams (streams.cpp) ---

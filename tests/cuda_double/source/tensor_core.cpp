@@ -93,15 +93,15 @@ void read(void* const* brought) {
 
 std::uint64_t bank_conflicts() { return conflicts; }
 
-void mma(Half type, float (&sum)[4], const std::uint32_t (&left)[4], const std::uint32_t (&right)[2], Where where) {
+void mma(Half type, float (&sum)[4], const std::uint32_t (&left)[4], const std::uint32_t (&right)[2]) {
   Operands own{sum, left, right};
-  meet("mma", &own, type == Half::bf16 ? multiply<Half::bf16> : multiply<Half::f16>, where);
+  meet(&own, type == Half::bf16 ? multiply<Half::bf16> : multiply<Half::f16>);
 }
 
-void ldmatrix(std::uint32_t (&parts)[4], const void* row, bool transposed, Where where) {
-  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) refuse("it gives ldmatrix an address that is no multiple of 16");
+void ldmatrix(std::uint32_t (&parts)[4], const void* row, bool transposed) {
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) refuse("ldmatrix is given an address that is no multiple of 16");
   Rows own{parts, row};
-  meet("ldmatrix", &own, transposed ? read<true> : read<false>, where);
+  meet(&own, transposed ? read<true> : read<false>);
 }
 
 }  // namespace fsdp::cuda_double
