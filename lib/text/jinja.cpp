@@ -146,7 +146,7 @@ class Run {
       case Node::call:
         return call(node);
       case Node::filter: {
-        const Value object = node.parts[0] ? evaluate(*node.parts[0]) : std::move(filtered_);
+        const Value object = evaluate(*node.parts[0]);
         return call_filter(node.name, object, arguments(node), budget_);
       }
       case Node::test: {
@@ -226,7 +226,7 @@ class Run {
   Value call(const Node& node) {
     const Value function = evaluate(*node.parts[0]);
     if (const auto* const known = function.as<std::shared_ptr<const Function>>()) return (*known)->call(arguments(node));
-    if (function.is_undefined()) throw Problem(format("{} is undefined", function.as<Undefined>()->named()));
+    if (function.is_undefined()) throw Problem(format("{} is undefined, or not known here", function.as<Undefined>()->named()));
     throw Problem(format("{} is called, which is no function", type_of(function)));
   }
 
@@ -268,35 +268,18 @@ class Run {
         assign(*node.parts[0], evaluate(*node.parts[1]));
         break;
       case Node::set_block: {
-        Value text = [&] {
+        const Value text = [&] {
           const Inner inner(*this);
-          return captured(*node.parts[2]);
+          return captured(*node.parts[1]);
         }();
-        if (node.parts[1]) {
-          filtered_ = std::move(text);
-          text = evaluate(*node.parts[1]);
-        }
         assign(*node.parts[0], text);
         break;
       }
       case Node::macro:
         define(node);
         break;
-      case Node::filter_block: {
-        const Inner inner(*this);
-        filtered_ = captured(*node.parts[1]);
-        write(*out_, evaluate(*node.parts[0]));
-        break;
-      }
-      case Node::with_block: {
-        Items values(&budget_);
-        for (std::size_t i = 1; i < node.parts.size(); i += 2) values.add(evaluate(*node.parts[i + 1]));
-        const Inner inner(*this);
-        for (std::size_t i = 0; i < values.all().size(); ++i) assign(*node.parts[2 * i + 1], values.all()[i]);
-        return execute(*node.parts[0]);
-      }
       case Node::generation: {
-        if (out_ != &text_) throw Problem("'generation' in a macro or in a block of 'set' or 'filter' is not known here");
+        if (out_ != &text_) throw Problem("'generation' in a macro or in a block of 'set' is not known here");
         const Inner inner(*this);
         const std::size_t begin = text_.text().size();
         execute(*node.parts[0]);
@@ -399,7 +382,6 @@ class Run {
   JinjaOutput output_;
   Writer text_{budget_};  // the text of the output
   Writer* out_ = &text_;
-  Value filtered_;  // what the filter without a value gets
   std::size_t level_ = 0;
 };
 

@@ -136,7 +136,6 @@ class Lexer {
     add_data(at_, mark, sign, kind == '{');
     at_ = mark + (sign == ' ' ? 2 : 3);
     if (kind == '#') return comment(mark);
-    if (kind == '%' && raw(mark)) return;
     add(kind == '{' ? Token::print_begin : Token::tag_begin, "", mark);
     while (!inside(kind == '{', mark)) {
     }
@@ -148,34 +147,6 @@ class Lexer {
     const char sign = end > at_ ? source_[end - 1] : ' ';
     at_ = end + 2;
     trim_after(sign);
-  }
-
-  /// Reads the whole of {% raw %} ... {% endraw %}. Returns false if another tag begins here.
-  bool raw(std::size_t mark) {
-    const std::size_t before = at_;
-    skip_spaces();
-    const bool is_raw = take("raw");
-    skip_spaces();
-    const bool strips = take("-%}");
-    if (!is_raw || (!strips && !take("%}"))) {
-      at_ = before;
-      return false;
-    }
-    if (strips) skip_spaces();
-    const std::size_t begin = at_;
-    for (std::size_t end = source_.find("{%", begin); end != source_.npos; end = source_.find("{%", end + 1)) {
-      at_ = end + 2;
-      const char sign = take("-") ? '-' : take("+") ? '+' : ' ';
-      skip_spaces();
-      if (!take("endraw")) continue;
-      skip_spaces();
-      const char last = take("-%}") ? '-' : take("+%}") ? '+' : take("%}") ? ' ' : 'x';
-      if (last == 'x') continue;
-      add_data(begin, end, sign, false);
-      trim_after(last);
-      return true;
-    }
-    fail("'raw' does not end", mark);
   }
 
   /// Reads a token. Returns true if the tag ends.
@@ -207,28 +178,17 @@ class Lexer {
   void number() {
     const std::size_t begin = at_;
     const auto digits = [&] {
-      while (at_ < source_.size() && (is_decimal(source_[at_]) || (source_[at_] == '_' && is_decimal(source_[at_ - 1])))) ++at_;
+      while (at_ < source_.size() && is_decimal(source_[at_])) ++at_;
     };
     digits();
-    bool is_real = false;
     const bool is_of_attribute = begin > 0 && source_[begin - 1] == '.';  // a.0
-    if (!is_of_attribute && at_ + 1 < source_.size() && source_[at_] == '.' && is_decimal(source_[at_ + 1])) {
-      is_real = true;
+    const bool is_real = !is_of_attribute && at_ + 1 < source_.size() && source_[at_] == '.' && is_decimal(source_[at_ + 1]);
+    if (is_real) {
       ++at_;
       digits();
     }
-    if (!is_of_attribute && at_ + 1 < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
-      const std::size_t exponent = at_ + (source_[at_ + 1] == '-' || source_[at_ + 1] == '+' ? 2 : 1);
-      if (exponent < source_.size() && is_decimal(source_[exponent])) {
-        is_real = true;
-        at_ = exponent;
-        digits();
-      }
-    }
-    std::string value(source_.substr(begin, at_ - begin));
-    std::erase(value, '_');
     if (take_name()) fail("a number ends with a letter", at_);
-    add(is_real ? Token::real : Token::integer, std::move(value), begin);
+    add(is_real ? Token::real : Token::integer, std::string(source_.substr(begin, at_ - begin)), begin);
   }
 
   void quoted() {
@@ -263,14 +223,8 @@ class Lexer {
         fail(format("'\\{}' is not followed by the {} digits of a character", c, digits), at_ - 2);
       append_utf8(to, code);
       at_ += digits;
-    } else if (c >= '0' && c < '8') {
-      unsigned code = 0;
-      --at_;
-      for (int n = 0; n < 3 && at_ < source_.size() && source_[at_] >= '0' && source_[at_] < '8'; ++n)
-        code = code * 8 + static_cast<unsigned>(source_[at_++] - '0');
-      append_utf8(to, code);
-    } else if (c == 'N') {
-      fail("'\\N' is not known in a text", at_ - 2);
+    } else if (c == 'N' || is_decimal(c)) {
+      fail(format("'\\{}' is not known in a text", c), at_ - 2);
     } else if (c != '\n') {
       to += '\\';
       to += c;
@@ -431,12 +385,6 @@ class Parser {
     } else if (is_one("generation")) {
       all.kind = Node::generation;
       done = made(std::move(all), body("endgeneration"));
-    } else if (is_one("filter")) {
-      all.kind = Node::filter_block;
-      NodePtr by = filters(filter(nullptr));
-      done = made(std::move(all), std::move(by), body("endfilter"));
-    } else if (is_one("with")) {
-      done = with_block(std::move(all));
     } else if (name == "break" || name == "continue") {
       if (loops_ == 0) fail(format("'{}' is in no loop", name));
       ++at_;
@@ -491,11 +439,6 @@ class Parser {
   NodePtr target(bool with_attribute) {
     const auto one = [&]() -> NodePtr {
       Node to = node(Node::variable);
-      if (take_sign("(")) {
-        NodePtr inner = target(false);
-        expect_sign(")");
-        return inner;
-      }
       to.name = expect_name();
       if (with_attribute && take_sign(".")) {
         Node of = node(Node::attribute, expect_name());
@@ -510,7 +453,7 @@ class Parser {
     if (!is_sign(",")) return first;
     all.parts.push_back(std::move(first));
     while (take_sign(","))
-      if (is(Token::name) || is_sign("(")) all.parts.push_back(one());
+      if (is(Token::name)) all.parts.push_back(one());
     return made(std::move(all));
   }
 
@@ -521,8 +464,7 @@ class Parser {
       return made(std::move(all), std::move(to), tuple_or_one());
     }
     all.kind = Node::set_block;
-    NodePtr by = is_sign("|") ? filters(nullptr) : nullptr;
-    return made(std::move(all), std::move(to), std::move(by), body("endset"));
+    return made(std::move(all), std::move(to), body("endset"));
   }
 
   NodePtr macro(Node all) {
@@ -543,20 +485,6 @@ class Parser {
     all.parts.push_back(body("endmacro"));
     loops_ = outer;
     for (NodePtr& one : defaults) all.parts.push_back(std::move(one));
-    return made(std::move(all));
-  }
-
-  NodePtr with_block(Node all) {
-    all.kind = Node::with_block;
-    std::vector<NodePtr> values;
-    while (!is(Token::tag_end)) {
-      if (!values.empty()) expect_sign(",");
-      values.push_back(target(false));
-      expect_sign("=");
-      values.push_back(expression());
-    }
-    all.parts.push_back(body("endwith"));
-    for (NodePtr& one : values) all.parts.push_back(std::move(one));
     return made(std::move(all));
   }
 
@@ -782,9 +710,9 @@ class Parser {
     for (;;) {
       if (take_sign("|")) {
         value = filter(std::move(value));
-      } else if (value && is_name("is")) {
+      } else if (is_name("is")) {
         value = test(std::move(value));
-      } else if (value && is_sign("(")) {
+      } else if (is_sign("(")) {
         Node all = node(Node::call);
         value = call(std::move(all), std::move(value));
       } else {

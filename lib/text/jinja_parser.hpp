@@ -40,24 +40,22 @@ struct Node {
     item,       // parts: object, key
     slice,      // parts: object, begin, end, step
     call,       // parts: function, arguments; named
-    filter,     // parts: object (null in a filter block), arguments; named; name
+    filter,     // parts: object, arguments; named; name
     test,       // parts: object, arguments; named; name
     unary,      // parts: operand; name: "-", "+" or "not"
     binary,     // parts: left, right; name: an arithmetic operator, or "and" or "or"
     compare,    // parts: operands; names: the operators between them
     choice,     // parts: condition, value, other value
     // Statements
-    block,         // parts: statements
-    text,          // value
-    print,         // parts: expression
-    if_block,      // parts: condition, block, condition, block ..., and the block of `else`
-    for_block,     // parts: target, list, condition, block, block of `else`
-    set,           // parts: target, expression
-    set_block,     // parts: target, filter, block
-    macro,         // name; names: parameters; parts: block, default values of the last parameters
-    filter_block,  // parts: filter, block
-    with_block,    // parts: block, target, expression, target, expression ...
-    generation,    // parts: block
+    block,       // parts: statements
+    text,        // value
+    print,       // parts: expression
+    if_block,    // parts: condition, block, condition, block ..., and the block of `else`
+    for_block,   // parts: target, list, condition, block, block of `else`
+    set,         // parts: target, expression
+    set_block,   // parts: target, block
+    macro,       // name; names: parameters; parts: block, default values of the last parameters
+    generation,  // parts: block
     break_loop,
     continue_loop,
   };
