@@ -17,9 +17,9 @@ constexpr std::size_t deepest_run = 1000;
 
 /// A problem, and where in the template it is.
 struct Located : std::runtime_error {
-  Located(const std::string& what, Place place, bool by_template)
+  Located(const std::string& what, std::size_t place, bool by_template)
       : std::runtime_error(what), at(place), is_raised(by_template) {}
-  Place at;
+  std::size_t at;
   bool is_raised;
 };
 
@@ -393,16 +393,17 @@ JinjaTemplate::JinjaTemplate(std::string name, std::string_view source) : name_(
   if (source.size() > longest_source)
     throw UserError(format("the chat template {} has more than {}; give another template", name_,
                            format_bytes(static_cast<double>(longest_source))));
+  source_ = jinja::with_simple_lines(source);
   try {
-    tree_ = jinja::parse(source);
+    tree_ = jinja::parse(source_);
     jinja::each_node(*tree_, [&](const jinja::Node& node) {
       if (node.kind == jinja::Node::generation) has_generation_ = true;
       if (node.kind == jinja::Node::variable && (node.name == "varargs" || node.name == "kwargs"))
         throw jinja::SyntaxProblem(format("'{}' is not known here", node.name), node.at);
     });
   } catch (const jinja::SyntaxProblem& problem) {
-    throw UserError(format("the chat template {} cannot be used (line {}, column {}: {}); correct it, or give another template",
-                           name_, problem.at.line, problem.at.column, problem.what()));
+    throw UserError(format("the chat template {} cannot be used ({}: {}); correct it, or give another template", name_,
+                           place(problem.at), problem.what()));
   }
 }
 
@@ -410,12 +411,18 @@ JinjaOutput JinjaTemplate::render(const Variables& variables, std::size_t steps,
   try {
     return jinja::Run(variables, steps, bytes).render(*tree_);
   } catch (const jinja::Located& problem) {
-    const std::string where = format("{}, line {}, column {}", name_, problem.at.line, problem.at.column);
+    const std::string where = format("{}, {}", name_, place(problem.at));
     if (problem.is_raised)
       throw TemplateRefusal(format("the chat template refuses it: {} ({})", excerpt(problem.what()), where));
     throw UserError(
         format("the chat template cannot be run ({}: {}); correct the template or the conversation", where, problem.what()));
   }
+}
+
+std::string JinjaTemplate::place(std::size_t at) const {
+  const std::string_view before = std::string_view(source_).substr(0, at), line = before.substr(before.rfind('\n') + 1);
+  return format("line {}, column {}", 1 + std::count(before.begin(), before.end(), '\n'),
+                1 + std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 bool JinjaTemplate::mentions(std::string_view word) const {

@@ -59,7 +59,10 @@ class JinjaTemplate {
   bool mentions(std::string_view word) const;
 
  private:
-  std::string name_;
+  /// Names a byte of the source: both numbers count from 1, columns in characters.
+  std::string place(std::size_t at) const;
+
+  std::string name_, source_;
   jinja::NodePtr tree_;
   bool has_generation_ = false;
 };

@@ -20,29 +20,7 @@ struct Token {
   enum Kind { data, print_begin, print_end, tag_begin, tag_end, name, text, integer, real, sign, end } kind;
   std::string value;
   std::size_t at;  // in the source
-  Place place = {};
 };
-
-/// The source with each line end as \n, and without the last one.
-std::string with_simple_lines(std::string_view source) {
-  std::string all;
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (source[i] != '\r')
-      all += source[i];
-    else if (i + 1 == source.size() || source[i + 1] != '\n')
-      all += '\n';
-  }
-  if (all.ends_with('\n')) all.pop_back();
-  return all;
-}
-
-Place place_of(std::string_view source, std::size_t at) {
-  const std::string_view before = source.substr(0, at);
-  const std::size_t line_begin = before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1;
-  return {1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')),
-          1 + static_cast<std::size_t>(std::count_if(before.begin() + static_cast<std::ptrdiff_t>(line_begin), before.end(),
-                                                     [](char c) { return (c & 0xc0) != 0x80; }))};
-}
 
 /// Returns true if the character can be in a name: Python's str.isidentifier().
 bool is_of_name(char32_t c, bool first) {
@@ -57,24 +35,11 @@ class Lexer {
   std::vector<Token> tokens() {
     while (at_ < source_.size()) outside();
     add(Token::end, "", source_.size());
-    std::size_t at = 0;
-    Place place;
-    for (Token& token : tokens_) {
-      for (; at < token.at; ++at) {
-        if (source_[at] == '\n') {
-          ++place.line;
-          place.column = 1;
-        } else if ((source_[at] & 0xc0) != 0x80) {
-          ++place.column;
-        }
-      }
-      token.place = place;
-    }
     return std::move(tokens_);
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what, std::size_t at) const { throw SyntaxProblem(what, place_of(source_, at)); }
+  [[noreturn]] void fail(const std::string& what, std::size_t at) const { throw SyntaxProblem(what, at); }
   bool is(std::string_view text, std::size_t at) const { return source_.substr(at).starts_with(text); }
   bool take(std::string_view text) {
     if (!is(text, at_)) return false;
@@ -273,7 +238,7 @@ class Parser {
 
   const Token& here() const { return tokens_[at_]; }
   const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  [[noreturn]] void fail(const std::string& what) const { throw SyntaxProblem(what, here().place); }
+  [[noreturn]] void fail(const std::string& what) const { throw SyntaxProblem(what, here().at); }
   static std::string named(const Token& token) {
     switch (token.kind) {
       case Token::data:
@@ -301,7 +266,7 @@ class Parser {
     if (!take_sign(sign)) fail(format("'{}' is expected, not {}", sign, named(here())));
   }
   void expect(Token::Kind kind) {
-    if (!is(kind)) fail(format("{} is expected, not {}", named({kind, "", 0, {}}), named(here())));
+    if (!is(kind)) fail(format("{} is expected, not {}", named({kind, "", 0}), named(here())));
     ++at_;
   }
   std::string expect_name() {
@@ -309,9 +274,7 @@ class Parser {
     return tokens_[at_++].value;
   }
 
-  Node node(Node::Kind kind, std::string name = {}) const {
-    return {.kind = kind, .at = here().place, .name = std::move(name)};
-  }
+  Node node(Node::Kind kind, std::string name = {}) const { return {.kind = kind, .at = here().at, .name = std::move(name)}; }
   NodePtr made(Node node) const {
     for (const NodePtr& part : node.parts)
       if (part) node.depth = std::max(node.depth, part->depth + 1);
@@ -338,7 +301,7 @@ class Parser {
   /// Reads statements until the tag of one of `ends`, whose {% and name have then been read.
   NodePtr block(const Names& ends) {
     const Level level(*this);
-    const Place begin = here().place;
+    const std::size_t begin = here().at;
     Node all = node(Node::block);
     for (;;) {
       if (is(Token::end)) {
@@ -752,9 +715,18 @@ class Parser {
 
 }  // namespace
 
-NodePtr parse(std::string_view source) {
-  const std::string lines = with_simple_lines(source);
-  return Parser(lines).whole();
+std::string with_simple_lines(std::string_view source) {
+  std::string all;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] != '\r')
+      all += source[i];
+    else if (i + 1 == source.size() || source[i + 1] != '\n')
+      all += '\n';
+  }
+  if (all.ends_with('\n')) all.pop_back();
+  return all;
 }
+
+NodePtr parse(std::string_view source) { return Parser(source).whole(); }
 
 }  // namespace fsdp::jinja

@@ -13,15 +13,10 @@
 
 namespace fsdp::jinja {
 
-/// A place in a source; both count from 1, columns in characters.
-struct Place {
-  std::size_t line = 1, column = 1;
-};
-
-/// What is wrong in a source.
+/// What is wrong in a source, and the byte where it is.
 struct SyntaxProblem : Problem {
-  SyntaxProblem(const std::string& what, Place place) : Problem(what), at(place) {}
-  Place at;
+  SyntaxProblem(const std::string& what, std::size_t place) : Problem(what), at(place) {}
+  std::size_t at;
 };
 
 struct Node;
@@ -60,7 +55,7 @@ struct Node {
     continue_loop,
   };
   Kind kind;
-  Place at;
+  std::size_t at;  // its first byte in the source
   std::string name = {};
   std::vector<std::string> names = {};
   Value value = {};
@@ -69,7 +64,9 @@ struct Node {
   std::size_t depth = 1;  // levels of the tree below and with this node
 };
 
-/// Throws SyntaxProblem.
+/// Returns the source with each line end as \n, and without the last one.
+std::string with_simple_lines(std::string_view source);
+/// Reads a source with simple lines. Throws SyntaxProblem.
 NodePtr parse(std::string_view source);
 
 /// Calls `see` for the node and all nodes below it.
