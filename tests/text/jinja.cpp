@@ -233,23 +233,16 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said_with_its_place) {
   CHECK_CONTAINS(message_of<TemplateRefusal>([&] { refusing.render(variables()); }), "Only 5! (t.jinja, line 2, column ");
 }
 
+// jinja_bombs.cpp tests the limits with smaller numbers; here are their messages for users.
 BOOST_AUTO_TEST_CASE(a_template_has_limits) {
   const std::string thousand = "{% for i in range(1000) %}", end = "{% endfor %}";
-  const std::string brackets = std::string(1000, '(') + "1" + std::string(1000, ')');
-  std::string sums = "{{ 0";
-  for (int i = 0; i < 1000; ++i) sums += " + 1";
   const std::pair<std::string, const char*> errors[] = {
       {thousand + thousand + thousand + end + end + end, "it does more than 10000000 steps"},
-      {"{% set ns = namespace(x='aaaaaaaaaa') %}" + thousand + "{% set ns.x = ns.x + ns.x %}" + end,
-       "it makes more than 512 MiB of text and lists"},
-      {"{{ 'a' * 999999999999 }}", "it makes more than 512 MiB"},
-      {"{{ ('a' * 100000).replace('a', 'a' * 100000) }}", "it makes more than 512 MiB"},
+      {"{{ 'a' * 999999999999 }}", "it makes more than 512 MiB of text and lists"},
       {std::string(JinjaTemplate::longest_source + 1, 'a'), "the chat template t.jinja has more than 1.00 MiB"},
       {"{{ range(999999999) }}", "range() has more than 100000 numbers"},
       {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "it calls itself, or is nested, more than 1000 levels deep"},
       {"{% set ns = namespace(x=[]) %}" + thousand + "{% set ns.x = [ns.x] %}" + end, "a value has more than 200 levels"},
-      {"{{ " + brackets + " }}", "brackets or blocks have more than 100 levels"},
-      {sums + " }}", "an expression or block has more than 400 levels"},
   };
   for (const auto& [source, text] : errors) CHECK_CONTAINS(message_of([&, &of = source] { rendered(of); }), text);
   // Values that refer to themselves are freed.
