@@ -33,15 +33,23 @@ const Family& find_family(const std::string& model_type) {
                          fmt::join(known, ", ")));
 }
 
-TransformerConfig with_sizes(TransformerConfig config, std::size_t width, std::size_t layers, std::size_t heads,
-                             std::size_t kv_heads, std::size_t ffn_width) {
-  config.width = width;
-  config.layers = layers;
-  config.heads = heads;
-  config.kv_heads = kv_heads;
-  config.head_size = width / heads;
-  config.ffn_width = ffn_width;
-  return config;
+std::vector<Arch> archs_of(const TransformerConfig& config, const std::vector<ArchSizes>& models) {
+  std::vector<Arch> all;
+  for (const ArchSizes& sizes : models) {
+    TransformerConfig& one = all.emplace_back(Arch{sizes.name, config}).config;
+    one.width = sizes.width;
+    one.layers = sizes.layers;
+    one.heads = sizes.heads;
+    one.kv_heads = sizes.kv_heads > 0 ? sizes.kv_heads : sizes.heads;
+    if (config.head_size == 0) one.head_size = sizes.width / sizes.heads;
+    one.ffn_width = sizes.ffn_width > 0 ? sizes.ffn_width : 4 * sizes.width;
+    if (sizes.vocab_size > 0) one.vocab_size = sizes.vocab_size;
+    if (sizes.positions > 0) one.max_positions = sizes.positions;
+    if (sizes.norm_eps > 0) one.norm_eps = sizes.norm_eps;
+    if (sizes.tied) one.tied_embeddings = *sizes.tied;
+    if (sizes.rope_theta > 0) one.rope.theta = sizes.rope_theta;
+  }
+  return all;
 }
 
 void add_family(const Family& family) {

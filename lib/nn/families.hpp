@@ -3,6 +3,7 @@
 // docs/extending-family.md shows how to add a family.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,9 +51,18 @@ struct OtherArch {
   std::string name, why, instead;  // "<name> is not supported (<why>); <instead>"
 };
 
-/// Returns `config` with these sizes and a head size of width / heads.
-TransformerConfig with_sizes(TransformerConfig config, std::size_t width, std::size_t layers, std::size_t heads,
-                             std::size_t kv_heads, std::size_t ffn_width);
+/// The sizes of a model with a name. If kv_heads is 0, it is heads; if ffn_width is 0, it is 4 * width. Other numbers that are
+/// 0 keep the value of `config` in archs_of().
+struct ArchSizes {
+  const char* name;
+  std::size_t width, layers, heads, kv_heads = 0, ffn_width = 0, vocab_size = 0, positions = 0;
+  float norm_eps = 0;
+  std::optional<bool> tied = {};
+  double rope_theta = 0;
+};
+
+/// The models with these sizes. The other fields are those of `config`; if its head size is 0, it is width / heads.
+std::vector<Arch> archs_of(const TransformerConfig& config, const std::vector<ArchSizes>& models);
 
 struct Family {
   std::string model_type;    // in config.json: "llama"

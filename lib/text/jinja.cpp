@@ -17,9 +17,9 @@ constexpr std::size_t deepest_run = 1000;
 
 /// A problem, and where in the template it is.
 struct Located : std::runtime_error {
-  Located(const std::string& what, Place place, bool by_template)
+  Located(const std::string& what, std::size_t place, bool by_template)
       : std::runtime_error(what), at(place), is_raised(by_template) {}
-  Place at;
+  std::size_t at;
   bool is_raised;
 };
 
@@ -146,7 +146,7 @@ class Run {
       case Node::call:
         return call(node);
       case Node::filter: {
-        const Value object = node.parts[0] ? evaluate(*node.parts[0]) : std::move(filtered_);
+        const Value object = evaluate(*node.parts[0]);
         return call_filter(node.name, object, arguments(node), budget_);
       }
       case Node::test: {
@@ -226,7 +226,7 @@ class Run {
   Value call(const Node& node) {
     const Value function = evaluate(*node.parts[0]);
     if (const auto* const known = function.as<std::shared_ptr<const Function>>()) return (*known)->call(arguments(node));
-    if (function.is_undefined()) throw Problem(format("{} is undefined", function.as<Undefined>()->named()));
+    if (function.is_undefined()) throw Problem(format("{} is undefined, or not known here", function.as<Undefined>()->named()));
     throw Problem(format("{} is called, which is no function", type_of(function)));
   }
 
@@ -268,35 +268,18 @@ class Run {
         assign(*node.parts[0], evaluate(*node.parts[1]));
         break;
       case Node::set_block: {
-        Value text = [&] {
+        const Value text = [&] {
           const Inner inner(*this);
-          return captured(*node.parts[2]);
+          return captured(*node.parts[1]);
         }();
-        if (node.parts[1]) {
-          filtered_ = std::move(text);
-          text = evaluate(*node.parts[1]);
-        }
         assign(*node.parts[0], text);
         break;
       }
       case Node::macro:
         define(node);
         break;
-      case Node::filter_block: {
-        const Inner inner(*this);
-        filtered_ = captured(*node.parts[1]);
-        write(*out_, evaluate(*node.parts[0]));
-        break;
-      }
-      case Node::with_block: {
-        Items values(&budget_);
-        for (std::size_t i = 1; i < node.parts.size(); i += 2) values.add(evaluate(*node.parts[i + 1]));
-        const Inner inner(*this);
-        for (std::size_t i = 0; i < values.all().size(); ++i) assign(*node.parts[2 * i + 1], values.all()[i]);
-        return execute(*node.parts[0]);
-      }
       case Node::generation: {
-        if (out_ != &text_) throw Problem("'generation' in a macro or in a block of 'set' or 'filter' is not known here");
+        if (out_ != &text_) throw Problem("'generation' in a macro or in a block of 'set' is not known here");
         const Inner inner(*this);
         const std::size_t begin = text_.text().size();
         execute(*node.parts[0]);
@@ -399,7 +382,6 @@ class Run {
   JinjaOutput output_;
   Writer text_{budget_};  // the text of the output
   Writer* out_ = &text_;
-  Value filtered_;  // what the filter without a value gets
   std::size_t level_ = 0;
 };
 
@@ -411,16 +393,17 @@ JinjaTemplate::JinjaTemplate(std::string name, std::string_view source) : name_(
   if (source.size() > longest_source)
     throw UserError(format("the chat template {} has more than {}; give another template", name_,
                            format_bytes(static_cast<double>(longest_source))));
+  source_ = jinja::with_simple_lines(source);
   try {
-    tree_ = jinja::parse(source);
+    tree_ = jinja::parse(source_);
     jinja::each_node(*tree_, [&](const jinja::Node& node) {
       if (node.kind == jinja::Node::generation) has_generation_ = true;
       if (node.kind == jinja::Node::variable && (node.name == "varargs" || node.name == "kwargs"))
         throw jinja::SyntaxProblem(format("'{}' is not known here", node.name), node.at);
     });
   } catch (const jinja::SyntaxProblem& problem) {
-    throw UserError(format("the chat template {} cannot be used (line {}, column {}: {}); correct it, or give another template",
-                           name_, problem.at.line, problem.at.column, problem.what()));
+    throw UserError(format("the chat template {} cannot be used ({}: {}); correct it, or give another template", name_,
+                           place(problem.at), problem.what()));
   }
 }
 
@@ -428,12 +411,18 @@ JinjaOutput JinjaTemplate::render(const Variables& variables, std::size_t steps,
   try {
     return jinja::Run(variables, steps, bytes).render(*tree_);
   } catch (const jinja::Located& problem) {
-    const std::string where = format("{}, line {}, column {}", name_, problem.at.line, problem.at.column);
+    const std::string where = format("{}, {}", name_, place(problem.at));
     if (problem.is_raised)
       throw TemplateRefusal(format("the chat template refuses it: {} ({})", excerpt(problem.what()), where));
     throw UserError(
         format("the chat template cannot be run ({}: {}); correct the template or the conversation", where, problem.what()));
   }
+}
+
+std::string JinjaTemplate::place(std::size_t at) const {
+  const std::string_view before = std::string_view(source_).substr(0, at), line = before.substr(before.rfind('\n') + 1);
+  return format("line {}, column {}", 1 + std::count(before.begin(), before.end(), '\n'),
+                1 + std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 bool JinjaTemplate::mentions(std::string_view word) const {

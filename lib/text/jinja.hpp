@@ -1,7 +1,7 @@
 // Runs Jinja templates, as transformers runs chat templates: Jinja 3.1 in its immutable sandbox, with the options and functions
-// of transformers' apply_chat_template(). Values are Python's. Not known are imports, inheritance, `call` blocks, recursive
-// loops, `varargs`, escapes of HTML by themselves, and what docs/running.md does not list: filters, tests, methods and
-// operators that no template of a model uses.
+// of transformers' apply_chat_template(). Values are Python's. Not known are imports, inheritance, the blocks `call`, `filter`,
+// `raw` and `with`, recursive loops, `varargs`, escapes of HTML, and what docs/running.md does not list: filters, tests,
+// methods and operators that no template of a model uses.
 //   JinjaTemplate   a template                               jinja.cpp
 //   jinja::Node     its tree, read from the source           jinja_parser.cpp
 //   jinja::Value    values, their operators and texts        jinja_value.cpp
@@ -59,7 +59,10 @@ class JinjaTemplate {
   bool mentions(std::string_view word) const;
 
  private:
-  std::string name_;
+  /// Names a byte of the source: both numbers count from 1, columns in characters.
+  std::string place(std::size_t at) const;
+
+  std::string name_, source_;
   jinja::NodePtr tree_;
   bool has_generation_ = false;
 };

@@ -111,7 +111,7 @@ Value stripped(const Value& self, const Value* set, bool left, bool right, Budge
   }
   for (std::size_t next; right && end > begin && is_removed(next = moved(text, end, -1), end); end = next) {
   }
-  return begin == 0 && end == text.size() ? self : text_of(text.substr(begin, end - begin), budget, self.is_safe());
+  return begin == 0 && end == text.size() ? self : text_of(text.substr(begin, end - begin), budget);
 }
 
 Value replaced(const std::string& text, const std::string& old, const std::string& by, std::int64_t most, Budget& budget) {
@@ -230,30 +230,24 @@ bool has_end(const Call& call, bool (*is)(const std::string&, const std::string&
   });
 }
 
-/// The attribute with this name of each dictionary, as by the filters with `attribute`: "a.b". `otherwise` stands for what is
-/// undefined.
-Value at_path(Value value, const Value* path, Budget& budget, const Value* otherwise = nullptr) {
-  if (!path || path->is_none()) return value;
-  const auto defined = [&](Value found) { return found.is_undefined() && otherwise ? *otherwise : std::move(found); };
-  if (!path->text()) return defined(subscript(value, *path, budget));
+/// The attribute with this name of each dictionary, as by the filters with `attribute`: "a.b".
+Value at_path(Value value, const Value* path, Budget& budget) {
+  if (!path) return value;
+  if (!path->text()) throw Problem("the name of an attribute must be a text");
   const std::string& text = *path->text();
   budget.work(text.size());
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find('.', at), text.size());
-    const char *const first = text.data() + at, *const last = text.data() + end;
-    std::int64_t index = 0;
-    const bool is_index = end > at && *first != '-' && std::from_chars(first, last, index).ptr == last;
-    value = defined(subscript(value, is_index ? Value(index) : text_of({first, last}, budget), budget));
+    value = subscript(value, text_of(std::string_view(text).substr(at, end - at), budget), budget);
     at = end + 1;
   }
   return value;
 }
 
-Value joined_texts(const Call& call, const Value& list, const Value* path, std::string_view by, bool strict) {
+Value joined_texts(const Call& call, const Value& list, std::string_view by, bool strict) {
   Writer all(call.budget);
   bool first = true;
-  for (const Value& item : elements(list, call.budget)) {
-    const Value one = at_path(item, path, call.budget);
+  for (const Value& one : elements(list, call.budget)) {
     if (strict && !one.text()) throw Problem(format("join() takes texts, not {}", type_of(one)));
     if (!std::exchange(first, false)) all.add(by);
     write(all, one);
@@ -286,20 +280,8 @@ const Row text_methods[] = {
        const std::size_t at = find_text(self_text(c), c.text(0), 0, c.budget);
        return at == std::string::npos ? Value(-1) : Value(length(std::string_view(self_text(c)).substr(0, at), c.budget));
      }},
-    {"count", "sub", 1,
-     [](const Call& c) -> Value {
-       const std::string &text = self_text(c), &part = c.text(0);
-       if (part.empty()) return length(c.self, c.budget) + 1;
-       std::size_t n = 0;
-       for (std::size_t at = 0; (at = find_text(text, part, at, c.budget)) != text.npos; at += part.size()) ++n;
-       return n;
-     }},
-    {"join", "iterable", 1, [](const Call& c) -> Value { return joined_texts(c, *c[0], nullptr, self_text(c), true); }},
+    {"join", "iterable", 1, [](const Call& c) -> Value { return joined_texts(c, *c[0], self_text(c), true); }},
 };
-constexpr std::string_view other_text_methods =
-    "casefold center encode endswith expandtabs format format_map index isalnum isalpha isascii isdecimal isdigit isidentifier "
-    "islower isnumeric isprintable isspace istitle isupper ljust maketrans partition removeprefix removesuffix rfind rindex "
-    "rjust rpartition rsplit splitlines swapcase translate zfill";
 
 // Lists and dictionaries
 
@@ -332,8 +314,6 @@ const Row dict_methods[] = {
        return all.done(Shape::view);
      }},
 };
-constexpr std::string_view dict_changes = "clear pop popitem setdefault update fromkeys";
-constexpr std::string_view list_changes = "append clear extend insert pop remove reverse sort";
 
 Value loop_attribute(const Loop& loop, const std::string& name, Budget& budget) {
   const std::vector<Value>& items = *loop.items.items;
@@ -347,7 +327,6 @@ Value loop_attribute(const Loop& loop, const std::string& name, Budget& budget) 
                                                         {"length", size}};
   for (const auto& [known, value] : numbers)
     if (known == name) return value;
-  if (is_word_in(name, "cycle changed depth depth0")) throw Problem(format("'{}' of a loop is not known here", name));
   if (name == "previtem" && index > 0) return items[loop.index - 1];
   if (name == "nextitem" && index + 1 < size) return items[loop.index + 1];
   return undefined(format("'{}' of the loop", excerpt(name)), budget);
@@ -368,16 +347,16 @@ Arguments rest_of(const Arguments& all, std::size_t i, Budget& budget) {
 
 Value mapped(const Call& c) {
   const std::vector<Value>& values = c.all.values.all();
-  const Value *path = nullptr, *otherwise = nullptr;
+  const Value* path = nullptr;
   for (const auto& [name, value] : c.all.named) {
+    if (name == "default") throw Problem("'map' with the argument 'default' is not known here");
     if (name == "attribute") path = &value;
-    if (name == "default") otherwise = &value;
   }
   if (!path && (values.empty() || !values[0].text())) throw Problem("'map' needs the name of a filter, or 'attribute'");
   const Arguments rest = rest_of(c.all, 1, c.budget);
   Items all(&c.budget);
   for (const Value& one : c.elements())
-    all.add(path ? at_path(one, path, c.budget, otherwise) : call_filter(*values[0].text(), one, rest, c.budget));
+    all.add(path ? at_path(one, path, c.budget) : call_filter(*values[0].text(), one, rest, c.budget));
   return all.done(Shape::once);
 }
 
@@ -397,10 +376,10 @@ Value selected(const Call& c, bool by_attribute, bool keeps) {
   return all.done(Shape::once);
 }
 
-/// What `sort` and `unique` compare: without regard to case unless `with_case`.
-Value sort_key(const Value& value, const Value* path, bool with_case, Budget& budget) {
+/// What `sort` compares: without regard to case.
+Value sort_key(const Value& value, const Value* path, Budget& budget) {
   const Value found = at_path(value, path, budget);
-  return found.text() && !with_case ? cased(*found.text(), false, budget) : found;
+  return found.text() ? cased(*found.text(), false, budget) : found;
 }
 
 Value sorted(const std::vector<Value>& items, const Items& keys, bool backwards, Budget& budget) {
@@ -415,33 +394,19 @@ Value sorted(const std::vector<Value>& items, const Items& keys, bool backwards,
   return all.done();
 }
 
-Value sorted_by(const Call& c, const Value* path, bool with_case, bool backwards) {
+Value sorted_by(const Call& c) {
   const List items = c.elements();
   Items keys(&c.budget);
-  for (const Value& one : *items.items) keys.add(sort_key(one, path, with_case, c.budget));
-  return sorted(*items.items, keys, backwards, c.budget);
+  for (const Value& one : *items.items) keys.add(sort_key(one, c[1], c.budget));
+  return sorted(*items.items, keys, c.is(0), c.budget);
 }
 
 Value dict_sorted(const Call& c) {
   if (!c.self.dict()) throw Problem(format("'dictsort' sorts a dict, not {}", type_of(c.self)));
-  const std::string_view by = c.has(1) ? std::string_view(c.text(1)) : "key";
-  if (by != "key" && by != "value") throw Problem("'dictsort' sorts by 'key' or 'value'");
   const Value pairs = pairs_of(*c.self.dict(), Shape::list, c.budget);
   Items keys(&c.budget);
-  for (const Value& pair : *pairs.items()) keys.add(sort_key((*pair.items())[by == "key" ? 0 : 1], nullptr, c.is(0), c.budget));
-  return sorted(*pairs.items(), keys, c.is(2), c.budget);
-}
-
-Value unique(const Call& c) {
-  Items all(&c.budget), keys(&c.budget);
-  for (const Value& one : c.elements()) {
-    Value key = sort_key(one, c[1], c.is(0), c.budget);
-    if (std::any_of(keys.all().begin(), keys.all().end(), [&](const Value& other) { return equal(key, other, c.budget); }))
-      continue;
-    keys.add(std::move(key));
-    all.add(one);
-  }
-  return all.done(Shape::once);
+  for (const Value& pair : *pairs.items()) keys.add(sort_key((*pair.items())[0], nullptr, c.budget));
+  return sorted(*pairs.items(), keys, false, c.budget);
 }
 
 Value reversed(const Call& c) {
@@ -493,46 +458,35 @@ Value first_of(const Call& c, bool last) {
   return last ? all.items->back() : all.items->front();
 }
 
-/// The text for a filter. With Markup, Python would do other things; here only printing and joining know safe texts.
-Value plain_text(const Call& c) {
-  if (c.self.is_safe()) throw Problem("this filter of a text that is 'safe' is not known here");
-  return str(c.self, c.budget);
-}
+Value self_as_text(const Call& c) { return str(c.self, c.budget); }
 
 const Row filter_rows[] = {
     {"default d", "default_value boolean", 0,
      [](const Call& c) -> Value {
        return c.self.is_undefined() || (c.is(1) && !truth(c.self)) ? (c[0] ? *c[0] : text_of("", c.budget)) : c.self;
      }},
-    {"trim", "chars", 0, [](const Call& c) -> Value { return stripped(str(c.self, c.budget), c[0], true, true, c.budget); }},
-    {"upper", "", 0, [](const Call& c) -> Value { return cased(*plain_text(c).text(), true, c.budget); }},
-    {"lower", "", 0, [](const Call& c) -> Value { return cased(*plain_text(c).text(), false, c.budget); }},
-    {"capitalize", "", 0, [](const Call& c) -> Value { return capitalized(*plain_text(c).text(), c.budget); }},
-    {"title", "", 0, [](const Call& c) -> Value { return with_titles(*plain_text(c).text(), true, c.budget); }},
+    {"trim", "chars", 0, [](const Call& c) -> Value { return stripped(self_as_text(c), c[0], true, true, c.budget); }},
+    {"upper", "", 0, [](const Call& c) -> Value { return cased(*self_as_text(c).text(), true, c.budget); }},
+    {"lower", "", 0, [](const Call& c) -> Value { return cased(*self_as_text(c).text(), false, c.budget); }},
+    {"capitalize", "", 0, [](const Call& c) -> Value { return capitalized(*self_as_text(c).text(), c.budget); }},
+    {"title", "", 0, [](const Call& c) -> Value { return with_titles(*self_as_text(c).text(), true, c.budget); }},
     {"replace", "old new count", 2,
      [](const Call& c) -> Value {
-       const Value self = str(c.self, c.budget), old = str(*c[0], c.budget), by = str(*c[1], c.budget);
+       const Value self = self_as_text(c), old = str(*c[0], c.budget), by = str(*c[1], c.budget);
        return replaced(*self.text(), *old.text(), *by.text(), c.whole(2, -1), c.budget);
      }},
-    {"indent", "width first blank", 0, [](const Call& c) -> Value { return indented(c, *plain_text(c).text()); }},
-    {"string", "", 0, [](const Call& c) -> Value { return str(c.self, c.budget); }},
+    {"indent", "width first blank", 0, [](const Call& c) -> Value { return indented(c, *self_as_text(c).text()); }},
+    {"string", "", 0, self_as_text},
     {"safe", "", 0,
      [](const Call& c) -> Value {
        return Text{str(c.self, c.budget).as<Text>()->text, true};
      }},
-    {"escape e", "", 0,
-     [](const Call& c) -> Value {
-       if (c.self.is_safe()) return c.self;
-       Writer all(c.budget);
-       write_escaped(all, *str(c.self, c.budget).text());
-       return all.done(true);
-     }},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, to_json},
     {"length count", "", 0, [](const Call& c) -> Value { return length(c.self, c.budget); }},
-    {"join", "d attribute", 0,
+    {"join", "d", 0,
      [](const Call& c) -> Value {
        const Value by = c[0] ? str(*c[0], c.budget) : text_of("", c.budget);
-       return joined_texts(c, c.self, c[1], *by.text(), false);
+       return joined_texts(c, c.self, *by.text(), false);
      }},
     {"first", "", 0, [](const Call& c) -> Value { return first_of(c, false); }},
     {"last", "", 0, [](const Call& c) -> Value { return first_of(c, true); }},
@@ -547,15 +501,13 @@ const Row filter_rows[] = {
        if (!c.self.dict()) throw Problem(format("'items' takes a dict, not {}", type_of(c.self)));
        return pairs_of(*c.self.dict(), Shape::once, c.budget);
      }},
-    {"dictsort", "case_sensitive by reverse", 0, dict_sorted},
+    {"dictsort", "", 0, dict_sorted},
     {"map", "*", 0, mapped},
     {"select", "*", 0, [](const Call& c) -> Value { return selected(c, false, true); }},
     {"reject", "*", 0, [](const Call& c) -> Value { return selected(c, false, false); }},
     {"selectattr", "*", 0, [](const Call& c) -> Value { return selected(c, true, true); }},
     {"rejectattr", "*", 0, [](const Call& c) -> Value { return selected(c, true, false); }},
-    {"sort", "reverse case_sensitive attribute", 0,
-     [](const Call& c) -> Value { return sorted_by(c, c[2], c.is(1), c.is(0)); }},
-    {"unique", "case_sensitive attribute", 0, unique},
+    {"sort", "reverse attribute", 0, sorted_by},
     {"reverse", "", 0, reversed},
     {"int", "default base", 0, as_integer},
 };
@@ -640,6 +592,7 @@ Dict dict_of(const Arguments& arguments, Budget& budget) {
 
 Value call_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget) {
   const Row* const row = find_row(filter_rows, name);
+  require_not_safe(value);
   if (!row) throw Problem(format("the filter '{}' is not known here", excerpt(name)));
   return run(*row, name, value, arguments, budget);
 }
@@ -657,25 +610,9 @@ std::optional<Value> global_function(std::string_view name, Budget& budget) {
 
 Value attribute(const Value& value, const std::string& name, Budget& budget) {
   if (value.is_undefined()) throw Problem(format("{} is undefined", value.as<Undefined>()->named()));
-  const auto refuse = [&](std::string_view changes, std::string_view unknown, std::string_view type) {
-    if (is_word_in(name, changes)) throw Problem(format("'{}' changes a value, which Jinja's sandbox forbids", name));
-    if (is_word_in(name, unknown)) throw Problem(format("the method '{}' of a {} is not known here", name, type));
-  };
-  const Row* row = nullptr;
-  if (value.text()) {
-    row = find_row(text_methods, name);
-    if (!row) refuse("", other_text_methods, "text");
-    if (row && value.is_safe() && !name.ends_with("strip"))
-      throw Problem("this method of a text that is 'safe' is not known here");
-  } else if (value.dict()) {
-    row = find_row(dict_methods, name);
-    if (!row) refuse(dict_changes, "copy", "dict");
-  } else if (const List* const list = value.as<List>()) {
-    if (list->shape == Shape::list) refuse(list_changes, "copy", "list");
-    if (list->shape == Shape::list || list->shape == Shape::tuple) refuse("", "count index", type_of(value));
-  } else if (const auto* const loop = value.as<std::shared_ptr<Loop>>()) {
-    return loop_attribute(**loop, name, budget);
-  }
+  require_not_safe(value);
+  if (const auto* const loop = value.as<std::shared_ptr<Loop>>()) return loop_attribute(**loop, name, budget);
+  const Row* const row = value.text() ? find_row(text_methods, name) : value.dict() ? find_row(dict_methods, name) : nullptr;
   return row ? method(*row, value, budget) : get_item(value, name, budget);
 }
 

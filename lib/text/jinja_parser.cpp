@@ -20,29 +20,7 @@ struct Token {
   enum Kind { data, print_begin, print_end, tag_begin, tag_end, name, text, integer, real, sign, end } kind;
   std::string value;
   std::size_t at;  // in the source
-  Place place = {};
 };
-
-/// The source with each line end as \n, and without the last one.
-std::string with_simple_lines(std::string_view source) {
-  std::string all;
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (source[i] != '\r')
-      all += source[i];
-    else if (i + 1 == source.size() || source[i + 1] != '\n')
-      all += '\n';
-  }
-  if (all.ends_with('\n')) all.pop_back();
-  return all;
-}
-
-Place place_of(std::string_view source, std::size_t at) {
-  const std::string_view before = source.substr(0, at);
-  const std::size_t line_begin = before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1;
-  return {1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')),
-          1 + static_cast<std::size_t>(std::count_if(before.begin() + static_cast<std::ptrdiff_t>(line_begin), before.end(),
-                                                     [](char c) { return (c & 0xc0) != 0x80; }))};
-}
 
 /// Returns true if the character can be in a name: Python's str.isidentifier().
 bool is_of_name(char32_t c, bool first) {
@@ -57,24 +35,11 @@ class Lexer {
   std::vector<Token> tokens() {
     while (at_ < source_.size()) outside();
     add(Token::end, "", source_.size());
-    std::size_t at = 0;
-    Place place;
-    for (Token& token : tokens_) {
-      for (; at < token.at; ++at) {
-        if (source_[at] == '\n') {
-          ++place.line;
-          place.column = 1;
-        } else if ((source_[at] & 0xc0) != 0x80) {
-          ++place.column;
-        }
-      }
-      token.place = place;
-    }
     return std::move(tokens_);
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what, std::size_t at) const { throw SyntaxProblem(what, place_of(source_, at)); }
+  [[noreturn]] void fail(const std::string& what, std::size_t at) const { throw SyntaxProblem(what, at); }
   bool is(std::string_view text, std::size_t at) const { return source_.substr(at).starts_with(text); }
   bool take(std::string_view text) {
     if (!is(text, at_)) return false;
@@ -136,7 +101,6 @@ class Lexer {
     add_data(at_, mark, sign, kind == '{');
     at_ = mark + (sign == ' ' ? 2 : 3);
     if (kind == '#') return comment(mark);
-    if (kind == '%' && raw(mark)) return;
     add(kind == '{' ? Token::print_begin : Token::tag_begin, "", mark);
     while (!inside(kind == '{', mark)) {
     }
@@ -148,34 +112,6 @@ class Lexer {
     const char sign = end > at_ ? source_[end - 1] : ' ';
     at_ = end + 2;
     trim_after(sign);
-  }
-
-  /// Reads the whole of {% raw %} ... {% endraw %}. Returns false if another tag begins here.
-  bool raw(std::size_t mark) {
-    const std::size_t before = at_;
-    skip_spaces();
-    const bool is_raw = take("raw");
-    skip_spaces();
-    const bool strips = take("-%}");
-    if (!is_raw || (!strips && !take("%}"))) {
-      at_ = before;
-      return false;
-    }
-    if (strips) skip_spaces();
-    const std::size_t begin = at_;
-    for (std::size_t end = source_.find("{%", begin); end != source_.npos; end = source_.find("{%", end + 1)) {
-      at_ = end + 2;
-      const char sign = take("-") ? '-' : take("+") ? '+' : ' ';
-      skip_spaces();
-      if (!take("endraw")) continue;
-      skip_spaces();
-      const char last = take("-%}") ? '-' : take("+%}") ? '+' : take("%}") ? ' ' : 'x';
-      if (last == 'x') continue;
-      add_data(begin, end, sign, false);
-      trim_after(last);
-      return true;
-    }
-    fail("'raw' does not end", mark);
   }
 
   /// Reads a token. Returns true if the tag ends.
@@ -207,28 +143,17 @@ class Lexer {
   void number() {
     const std::size_t begin = at_;
     const auto digits = [&] {
-      while (at_ < source_.size() && (is_decimal(source_[at_]) || (source_[at_] == '_' && is_decimal(source_[at_ - 1])))) ++at_;
+      while (at_ < source_.size() && is_decimal(source_[at_])) ++at_;
     };
     digits();
-    bool is_real = false;
     const bool is_of_attribute = begin > 0 && source_[begin - 1] == '.';  // a.0
-    if (!is_of_attribute && at_ + 1 < source_.size() && source_[at_] == '.' && is_decimal(source_[at_ + 1])) {
-      is_real = true;
+    const bool is_real = !is_of_attribute && at_ + 1 < source_.size() && source_[at_] == '.' && is_decimal(source_[at_ + 1]);
+    if (is_real) {
       ++at_;
       digits();
     }
-    if (!is_of_attribute && at_ + 1 < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
-      const std::size_t exponent = at_ + (source_[at_ + 1] == '-' || source_[at_ + 1] == '+' ? 2 : 1);
-      if (exponent < source_.size() && is_decimal(source_[exponent])) {
-        is_real = true;
-        at_ = exponent;
-        digits();
-      }
-    }
-    std::string value(source_.substr(begin, at_ - begin));
-    std::erase(value, '_');
     if (take_name()) fail("a number ends with a letter", at_);
-    add(is_real ? Token::real : Token::integer, std::move(value), begin);
+    add(is_real ? Token::real : Token::integer, std::string(source_.substr(begin, at_ - begin)), begin);
   }
 
   void quoted() {
@@ -263,14 +188,8 @@ class Lexer {
         fail(format("'\\{}' is not followed by the {} digits of a character", c, digits), at_ - 2);
       append_utf8(to, code);
       at_ += digits;
-    } else if (c >= '0' && c < '8') {
-      unsigned code = 0;
-      --at_;
-      for (int n = 0; n < 3 && at_ < source_.size() && source_[at_] >= '0' && source_[at_] < '8'; ++n)
-        code = code * 8 + static_cast<unsigned>(source_[at_++] - '0');
-      append_utf8(to, code);
-    } else if (c == 'N') {
-      fail("'\\N' is not known in a text", at_ - 2);
+    } else if (c == 'N' || is_decimal(c)) {
+      fail(format("'\\{}' is not known in a text", c), at_ - 2);
     } else if (c != '\n') {
       to += '\\';
       to += c;
@@ -319,7 +238,7 @@ class Parser {
 
   const Token& here() const { return tokens_[at_]; }
   const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  [[noreturn]] void fail(const std::string& what) const { throw SyntaxProblem(what, here().place); }
+  [[noreturn]] void fail(const std::string& what) const { throw SyntaxProblem(what, here().at); }
   static std::string named(const Token& token) {
     switch (token.kind) {
       case Token::data:
@@ -347,7 +266,7 @@ class Parser {
     if (!take_sign(sign)) fail(format("'{}' is expected, not {}", sign, named(here())));
   }
   void expect(Token::Kind kind) {
-    if (!is(kind)) fail(format("{} is expected, not {}", named({kind, "", 0, {}}), named(here())));
+    if (!is(kind)) fail(format("{} is expected, not {}", named({kind, "", 0}), named(here())));
     ++at_;
   }
   std::string expect_name() {
@@ -355,9 +274,7 @@ class Parser {
     return tokens_[at_++].value;
   }
 
-  Node node(Node::Kind kind, std::string name = {}) const {
-    return {.kind = kind, .at = here().place, .name = std::move(name)};
-  }
+  Node node(Node::Kind kind, std::string name = {}) const { return {.kind = kind, .at = here().at, .name = std::move(name)}; }
   NodePtr made(Node node) const {
     for (const NodePtr& part : node.parts)
       if (part) node.depth = std::max(node.depth, part->depth + 1);
@@ -384,7 +301,7 @@ class Parser {
   /// Reads statements until the tag of one of `ends`, whose {% and name have then been read.
   NodePtr block(const Names& ends) {
     const Level level(*this);
-    const Place begin = here().place;
+    const std::size_t begin = here().at;
     Node all = node(Node::block);
     for (;;) {
       if (is(Token::end)) {
@@ -431,12 +348,6 @@ class Parser {
     } else if (is_one("generation")) {
       all.kind = Node::generation;
       done = made(std::move(all), body("endgeneration"));
-    } else if (is_one("filter")) {
-      all.kind = Node::filter_block;
-      NodePtr by = filters(filter(nullptr));
-      done = made(std::move(all), std::move(by), body("endfilter"));
-    } else if (is_one("with")) {
-      done = with_block(std::move(all));
     } else if (name == "break" || name == "continue") {
       if (loops_ == 0) fail(format("'{}' is in no loop", name));
       ++at_;
@@ -491,11 +402,6 @@ class Parser {
   NodePtr target(bool with_attribute) {
     const auto one = [&]() -> NodePtr {
       Node to = node(Node::variable);
-      if (take_sign("(")) {
-        NodePtr inner = target(false);
-        expect_sign(")");
-        return inner;
-      }
       to.name = expect_name();
       if (with_attribute && take_sign(".")) {
         Node of = node(Node::attribute, expect_name());
@@ -510,7 +416,7 @@ class Parser {
     if (!is_sign(",")) return first;
     all.parts.push_back(std::move(first));
     while (take_sign(","))
-      if (is(Token::name) || is_sign("(")) all.parts.push_back(one());
+      if (is(Token::name)) all.parts.push_back(one());
     return made(std::move(all));
   }
 
@@ -521,8 +427,7 @@ class Parser {
       return made(std::move(all), std::move(to), tuple_or_one());
     }
     all.kind = Node::set_block;
-    NodePtr by = is_sign("|") ? filters(nullptr) : nullptr;
-    return made(std::move(all), std::move(to), std::move(by), body("endset"));
+    return made(std::move(all), std::move(to), body("endset"));
   }
 
   NodePtr macro(Node all) {
@@ -543,20 +448,6 @@ class Parser {
     all.parts.push_back(body("endmacro"));
     loops_ = outer;
     for (NodePtr& one : defaults) all.parts.push_back(std::move(one));
-    return made(std::move(all));
-  }
-
-  NodePtr with_block(Node all) {
-    all.kind = Node::with_block;
-    std::vector<NodePtr> values;
-    while (!is(Token::tag_end)) {
-      if (!values.empty()) expect_sign(",");
-      values.push_back(target(false));
-      expect_sign("=");
-      values.push_back(expression());
-    }
-    all.parts.push_back(body("endwith"));
-    for (NodePtr& one : values) all.parts.push_back(std::move(one));
     return made(std::move(all));
   }
 
@@ -782,9 +673,9 @@ class Parser {
     for (;;) {
       if (take_sign("|")) {
         value = filter(std::move(value));
-      } else if (value && is_name("is")) {
+      } else if (is_name("is")) {
         value = test(std::move(value));
-      } else if (value && is_sign("(")) {
+      } else if (is_sign("(")) {
         Node all = node(Node::call);
         value = call(std::move(all), std::move(value));
       } else {
@@ -824,9 +715,18 @@ class Parser {
 
 }  // namespace
 
-NodePtr parse(std::string_view source) {
-  const std::string lines = with_simple_lines(source);
-  return Parser(lines).whole();
+std::string with_simple_lines(std::string_view source) {
+  std::string all;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] != '\r')
+      all += source[i];
+    else if (i + 1 == source.size() || source[i + 1] != '\n')
+      all += '\n';
+  }
+  if (all.ends_with('\n')) all.pop_back();
+  return all;
 }
+
+NodePtr parse(std::string_view source) { return Parser(source).whole(); }
 
 }  // namespace fsdp::jinja

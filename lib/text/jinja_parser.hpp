@@ -13,15 +13,10 @@
 
 namespace fsdp::jinja {
 
-/// A place in a source; both count from 1, columns in characters.
-struct Place {
-  std::size_t line = 1, column = 1;
-};
-
-/// What is wrong in a source.
+/// What is wrong in a source, and the byte where it is.
 struct SyntaxProblem : Problem {
-  SyntaxProblem(const std::string& what, Place place) : Problem(what), at(place) {}
-  Place at;
+  SyntaxProblem(const std::string& what, std::size_t place) : Problem(what), at(place) {}
+  std::size_t at;
 };
 
 struct Node;
@@ -40,29 +35,27 @@ struct Node {
     item,       // parts: object, key
     slice,      // parts: object, begin, end, step
     call,       // parts: function, arguments; named
-    filter,     // parts: object (null in a filter block), arguments; named; name
+    filter,     // parts: object, arguments; named; name
     test,       // parts: object, arguments; named; name
     unary,      // parts: operand; name: "-", "+" or "not"
     binary,     // parts: left, right; name: an arithmetic operator, or "and" or "or"
     compare,    // parts: operands; names: the operators between them
     choice,     // parts: condition, value, other value
     // Statements
-    block,         // parts: statements
-    text,          // value
-    print,         // parts: expression
-    if_block,      // parts: condition, block, condition, block ..., and the block of `else`
-    for_block,     // parts: target, list, condition, block, block of `else`
-    set,           // parts: target, expression
-    set_block,     // parts: target, filter, block
-    macro,         // name; names: parameters; parts: block, default values of the last parameters
-    filter_block,  // parts: filter, block
-    with_block,    // parts: block, target, expression, target, expression ...
-    generation,    // parts: block
+    block,       // parts: statements
+    text,        // value
+    print,       // parts: expression
+    if_block,    // parts: condition, block, condition, block ..., and the block of `else`
+    for_block,   // parts: target, list, condition, block, block of `else`
+    set,         // parts: target, expression
+    set_block,   // parts: target, block
+    macro,       // name; names: parameters; parts: block, default values of the last parameters
+    generation,  // parts: block
     break_loop,
     continue_loop,
   };
   Kind kind;
-  Place at;
+  std::size_t at;  // its first byte in the source
   std::string name = {};
   std::vector<std::string> names = {};
   Value value = {};
@@ -71,7 +64,9 @@ struct Node {
   std::size_t depth = 1;  // levels of the tree below and with this node
 };
 
-/// Throws SyntaxProblem.
+/// Returns the source with each line end as \n, and without the last one.
+std::string with_simple_lines(std::string_view source);
+/// Reads a source with simple lines. Throws SyntaxProblem.
 NodePtr parse(std::string_view source);
 
 /// Calls `see` for the node and all nodes below it.

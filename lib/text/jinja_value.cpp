@@ -158,18 +158,6 @@ Value repeated(const Value& value, std::int64_t times, Budget& budget) {
   return value.text() ? text.done() : items.done(value.as<List>()->shape);
 }
 
-/// Joins two texts. If one of them is safe, the other is escaped, as by Markup in Python.
-Value joined(const Value& a, const Value& b, Budget& budget) {
-  const bool safe = a.is_safe() || b.is_safe();
-  Writer all(budget);
-  for (const Value* const one : {&a, &b})
-    if (safe && !one->is_safe())
-      write_escaped(all, *one->text());
-    else
-      all.add(*one->text());
-  return all.done(safe);
-}
-
 bool is_plain_list(const Value& value) {
   const List* const list = value.as<List>();
   return list && (list->shape == Shape::list || list->shape == Shape::tuple);
@@ -201,7 +189,7 @@ void Writer::add(std::string_view text) {
   text_ += text;
 }
 
-Value Writer::done(bool safe) { return Text{owned(std::move(text_), std::move(held_)), safe}; }
+Value Writer::done() { return Text{owned(std::move(text_), std::move(held_))}; }
 
 void Items::add(Value value) {
   if (held_.budget()) held_.budget()->work(Budget::bytes_per_element);
@@ -336,12 +324,6 @@ bool less(const Value& a, const Value& b, Budget& budget) {
     budget.work(std::min(a.text()->size(), b.text()->size()));
     return *a.text() < *b.text();
   }
-  if (is_plain_list(a) && is_plain_list(b) && a.as<List>()->shape == b.as<List>()->shape) {
-    const auto [left, right] = std::mismatch(a.items()->begin(), a.items()->end(), b.items()->begin(), b.items()->end(),
-                                             [&](const Value& x, const Value& y) { return equal(x, y, budget); });
-    if (left == a.items()->end() || right == b.items()->end()) return right != b.items()->end();
-    return less(*left, *right, budget);
-  }
   throw Problem(format("{} and {} have no order", type_of(a), type_of(b)));
 }
 
@@ -370,11 +352,8 @@ void write_repr(Writer& to, const Value& value) {
   if (const auto* const is = value.as<bool>()) return to.add(*is ? "True" : "False");
   if (const auto* const is = value.as<std::int64_t>()) return to.add(format("{}", *is));
   if (const auto* const is = value.as<double>()) return to.add(text_of_number(*is));
-  if (value.text()) {
-    if (value.is_safe()) to.add("Markup(");
-    write_quoted(to, *value.text());
-    return to.add(value.is_safe() ? ")" : "");
-  }
+  require_not_safe(value);
+  if (value.text()) return write_quoted(to, *value.text());
   std::string_view between = "";
   if (is_plain_list(value)) {
     const bool is_list = value.as<List>()->shape == Shape::list;
@@ -403,10 +382,15 @@ Value str(const Value& value, Budget& budget) {
   return all.done();
 }
 
-Value text_of(std::string_view text, Budget& budget, bool safe) {
+Value text_of(std::string_view text, Budget& budget) {
   Writer all(budget);
   all.add(text);
-  return all.done(safe);
+  return all.done();
+}
+
+void require_not_safe(const Value& value) {
+  if (value.as<Text>() && value.as<Text>()->safe)
+    throw Problem("a text that is 'safe' is used (here it can only be printed, compared or joined by '~')");
 }
 
 Undefined undefined(std::string_view what, Budget& budget) { return {text_of(what, budget).as<Text>()->text}; }
@@ -464,6 +448,7 @@ Value get_item(const Value& value, std::string_view name, Budget& budget) {
 
 Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget) {
   if (value.is_undefined()) refuse_undefined(value);
+  require_not_safe(value);
   if (!value.text() && !is_plain_list(value)) throw Problem(format("{} has no parts", type_of(value)));
   const auto given = [](const Value& bound) { return !bound.is_undefined() && !bound.is_none(); };
   const std::int64_t by = given(step) ? integer(step) : 1;
@@ -491,7 +476,7 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
     part.add(text.substr(first, moved(text, first, 1) - first));
     first = moved(text, first, jump);
   }
-  return part.done(value.is_safe());
+  return part.done();
 }
 
 Value operate(std::string_view sign, const Value& a, const Value& b, Budget& budget) {
@@ -500,11 +485,13 @@ Value operate(std::string_view sign, const Value& a, const Value& b, Budget& bud
     for (const Value* const one : {&a, &b}) write(all, *one);
     return all.done();
   }
-  for (const Value* const one : {&a, &b})
+  for (const Value* const one : {&a, &b}) {
     if (one->is_undefined()) refuse_undefined(*one);
+    require_not_safe(*one);
+  }
   if (number(a) && number(b)) return calculate(sign, a, b);
   if (sign == "+") {
-    if (a.text() && b.text()) return joined(a, b, budget);
+    if (a.text() && b.text()) return operate("~", a, b, budget);
     if (is_plain_list(a) && is_plain_list(b) && a.as<List>()->shape == b.as<List>()->shape) {
       Items all(&budget);
       for (const Value* const list : {&a, &b})
@@ -580,17 +567,6 @@ void write_json(Writer& to, const Value& value, const JsonStyle& style, std::siz
     throw Problem(format("{} cannot be written as JSON", value.is_undefined()
                                                              ? format("{} is undefined, which", value.as<Undefined>()->named())
                                                              : "a " + type_of(value)));
-  }
-}
-
-void write_escaped(Writer& to, std::string_view text) {
-  constexpr std::string_view signs = "&<>'\"", names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-  to.budget().work(8 * text.size());
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find_first_of(signs), text.size());
-    to.add(text.substr(0, end));
-    if (end < text.size()) to.add(names[signs.find(text[end])]);
-    text.remove_prefix(std::min(end + 1, text.size()));
   }
 }
 

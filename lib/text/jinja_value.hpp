@@ -89,7 +89,7 @@ struct Undefined {
   std::string_view named() const { return what ? std::string_view(*what) : "a value"; }
 };
 struct None {};
-/// Text in UTF-8. A `safe` text comes from the filters `safe` and `escape`.
+/// Text in UTF-8. A `safe` text comes from the filter `safe`.
 struct Text {
   std::shared_ptr<const std::string> text;
   bool safe = false;
@@ -141,7 +141,6 @@ class Value {
   const std::string* text() const { return as<Text>() ? as<Text>()->text.get() : nullptr; }
   const std::vector<Value>* items() const { return as<List>() ? as<List>()->items.get() : nullptr; }
   const Dict* dict() const { return as<std::shared_ptr<const Dict>>() ? as<std::shared_ptr<const Dict>>()->get() : nullptr; }
-  bool is_safe() const { return as<Text>() && as<Text>()->safe; }
   std::size_t depth() const;
 
  private:
@@ -160,7 +159,7 @@ class Writer {
   void reserve(std::size_t more);
   void add(std::string_view text);
   void add(char c) { add(std::string_view(&c, 1)); }
-  Value done(bool safe = false);
+  Value done();
 
  private:
   std::string text_;
@@ -236,7 +235,9 @@ void write(Writer& to, const Value& value);
 void write_repr(Writer& to, const Value& value);
 /// str(), as a text.
 Value str(const Value& value, Budget& budget);
-Value text_of(std::string_view text, Budget& budget, bool safe = false);
+Value text_of(std::string_view text, Budget& budget);
+/// Throws Problem for a text of the filter `safe`, which Python would join to escaped texts.
+void require_not_safe(const Value& value);
 Undefined undefined(std::string_view what, Budget& budget);
 /// The number of characters or elements.
 std::size_t length(const Value& value, Budget& budget);
@@ -261,8 +262,6 @@ struct JsonStyle {
 };
 /// Writes Python's json.dumps().
 void write_json(Writer& to, const Value& value, const JsonStyle& style, std::size_t level = 0);
-/// Writes the text with &, <, >, ' and " as in HTML.
-void write_escaped(Writer& to, std::string_view text);
 
 /// Functions on characters, as in Python.
 bool is_python_space(char32_t character);

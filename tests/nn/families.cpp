@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "nn/family_run.hpp"
 
 using namespace fsdp;
@@ -49,22 +50,23 @@ BOOST_AUTO_TEST_CASE(configurations_survive_being_written) {
   }
 }
 
-BOOST_DATA_TEST_CASE(missing_keys_take_the_defaults, boost::unit_test::data::make(kFamilies), family) {
-  const TransformerConfig config = config_from_json({{"model_type", family}});
-  BOOST_TEST(config.family == family);
-  const bool of_fairseq = config.family == "biogpt" || config.family == "xglm";
-  const bool is_phi = config.family == "phi3", is_gemma = config.family == "gemma3_text";
-  BOOST_TEST(config.head_size == (config.family == "opt" || of_fairseq ? 64u : is_phi ? 96u : is_gemma ? 256u : 128u));
-  BOOST_TEST(config.kv_heads == (config.family == "opt"       ? 12u
-                                 : config.family == "mistral" ? 8u
-                                 : of_fairseq                 ? 16u
-                                 : is_gemma                   ? 4u
-                                                              : 32u));
-  BOOST_TEST(config.qkv_bias == (config.family == "qwen2" || config.family == "opt" || of_fairseq));
-  BOOST_TEST(config.qk_norm == (config.family == "qwen3" || is_gemma));
-  BOOST_TEST(config.scaled_embedding == (of_fairseq || is_gemma));
-  BOOST_TEST(config.window_of(0) == (config.family == "mistral" || is_gemma ? 4096u : 0u));
-  BOOST_TEST(config.window_of(5) == (config.family == "mistral" ? 4096u : 0u));
+BOOST_AUTO_TEST_CASE(missing_keys_take_the_defaults) {
+  const auto described = [](const std::string& family) {
+    const TransformerConfig config = config_from_json({{"model_type", family}});
+    BOOST_TEST(config.family == family);
+    return format("heads of {}, {} for keys; windows {} and {}{}{}{}", config.head_size, config.kv_heads, config.window_of(0),
+                  config.window_of(5), config.qkv_bias ? ", biases" : "", config.qk_norm ? ", norms of q and k" : "",
+                  config.scaled_embedding ? ", scaled embedding" : "");
+  };
+  BOOST_TEST(described("llama") == "heads of 128, 32 for keys; windows 0 and 0");
+  BOOST_TEST(described("mistral") == "heads of 128, 8 for keys; windows 4096 and 4096");
+  BOOST_TEST(described("qwen2") == "heads of 128, 32 for keys; windows 0 and 0, biases");
+  BOOST_TEST(described("qwen3") == "heads of 128, 32 for keys; windows 0 and 0, norms of q and k");
+  BOOST_TEST(described("phi3") == "heads of 96, 32 for keys; windows 0 and 0");
+  BOOST_TEST(described("gemma3_text") == "heads of 256, 4 for keys; windows 4096 and 0, norms of q and k, scaled embedding");
+  BOOST_TEST(described("opt") == "heads of 64, 12 for keys; windows 0 and 0, biases");
+  for (const char* family : {"biogpt", "xglm"})
+    BOOST_TEST(described(family) == "heads of 64, 16 for keys; windows 0 and 0, biases, scaled embedding");
 }
 
 BOOST_AUTO_TEST_CASE(features_that_are_not_there_are_refused_by_name) {

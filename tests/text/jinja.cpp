@@ -47,7 +47,6 @@ BOOST_AUTO_TEST_CASE(spaces_around_tags) {
          {"a {{- n -}} b", "a5b"},
          {"a\n {# note #}\nb {#- note -#} c", "a\nbc"},
          {"{% if yes +%}\na{% endif %}", "\na"},
-         {"x{% raw %} {{ n }}{%- endraw %} y", "x {{ n }} y"},
          {"a\r\nb\r{{ n }}\r\n", "a\nb\n5"},
          {"{ {n} }}", "{ {n} }}"},
          {"\n", ""},
@@ -58,8 +57,8 @@ BOOST_AUTO_TEST_CASE(expressions) {
   check(
       {{"{{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }}", "7 9 3 -4 2 3.5"},
        {"{{ 1 ~ 2 * 3 }} {{ 'a' + 'b' ~ 1 }}", "16 ab1"},
-       {"{{ 1.0 }} {{ 1e20 }} {{ 0.1 + 0.2 }} {{ 1e-7 }} {{ 6 / 3 }} {{ 1_000 }} {{ -0.0 }}",
-        "1.0 1e+20 0.30000000000000004 1e-07 2.0 1000 -0.0"},
+       {"{{ 1.0 }} {{ 100000000000000000000.0 }} {{ 0.1 + 0.2 }} {{ 0.0000001 }} {{ 6 / 3 }} {{ -0.0 }}",
+        "1.0 1e+20 0.30000000000000004 1e-07 2.0 -0.0"},
        {"{{ true }} {{ none }} {{ [1, 'a', none] }} {{ {'a': true} }} {{ (1,) }} {{ () }}",
         "True None [1, 'a', None] {'a': True} (1,) ()"},
        {"{{ [\"it's\"] }} {{ ['a\"\\'b'] }} {{ ['\\n\\t\\x00é\\u200b'] }}", "[\"it's\"] ['a\"\\'b'] ['\\n\\t\\x00é\\u200b']"},
@@ -80,43 +79,42 @@ BOOST_AUTO_TEST_CASE(expressions) {
 }
 
 BOOST_AUTO_TEST_CASE(filters_tests_and_methods) {
-  check({{"{{ ' a ' | trim }}|{{ 'xxaxx'.strip('x') }}|{{ '\\n\\na'.lstrip('\\n') }}|{{ 'é'.upper() }}|{{ 'hELLO wORLD' | "
-          "capitalize }}|{{ 'a b-c' | title }}",
-          "a|a|a|É|Hello world|A B-C"},
-         {"{{ s.split('-') }} {{ s.split('-', 1) }} {{ 'ab' | replace('', '.') }} {{ ' a  b '.split() }} {{ ''.split() }} {{ "
-          "''.split('x') }}",
-          "['a', 'b', 'c'] ['a', 'b-c'] .a.b. ['a', 'b'] [] ['']"},
-         {"{{ s.startswith('a-') }} {{ s.endswith(('x', 'c')) }} {{ s.find('c') }} {{ s.find('q') }} {{ s.count('-') }} {{ "
-          "s.replace('-', '+', 1) }}",
-          "True True 4 -1 2 a+b-c"},
-         {"{{ messages | length }} {{ messages | map(attribute='role') | join(',') }} {{ messages | selectattr('role', "
-          "'equalto', 'user') | list | count }}",
-          "3 user,assistant,user 2"},
-         {"{{ messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | first }} {{ ['a', '', 'b'] | select | "
-          "list }} {{ ['a', 'B'] | map('upper') | list }}",
-          "b ['a', 'b'] ['A', 'B']"},
-         {"{{ [{}, {'a': {'b': 1}}] | map(attribute='a.b', default=2) | list }}", "[2, 1]"},
-         {"{{ d | tojson }} {{ d | tojson(indent=1) }} {{ 'é<\"' | tojson }} {{ 'é😀' | tojson(ensure_ascii=true) }} {{ {'b': "
-          "1, 'a': []} | tojson(sort_keys=true, separators=(',', ':')) }}",
-          "{\"z\": 1, \"a\": [1.0, null], \"get\": \"k\"} {\n \"z\": 1,\n \"a\": [\n  1.0,\n  null\n ],\n \"get\": \"k\"\n} "
-          "\"é<\\\"\" \"\\u00e9\\ud83d\\ude00\" {\"a\":[],\"b\":1}"},
-         {"{% for k, v in d | items %}{{ k }}={{ v }};{% endfor %}{% for k, v in d | dictsort %}{{ k }}{% endfor %}{{ d.keys() "
-          "| list }}",
-          "z=1;a=[1.0, None];get=k;agetz['z', 'a', 'get']"},
-         {"{{ nothing | default('x') }} {{ '' | default('x') }} {{ '' | d('x', true) }} {{ nothing }}|{{ nothing is undefined "
-          "}} {{ nothing | length }}",
-          "x  x |True 0"},
-         {"{{ [3, 1, 2] | sort }} {{ ['b', 'A'] | sort }} {{ [1, 1, 2] | unique | "
-          "list }} {{ [1, 2] | last }} {{ 'ab' | reverse }}",
-          "[1, 2, 3] ['A', 'b'] [1, 2] 2 ba"},
-         {"{{ '3' | int }} {{ 'x' | int(9) }} {{ 3.7 | int }} {{ ' +2.5 ' | int }} {{ 5 | string ~ '!' }}", "3 9 3 2 5!"},
-         {"{{ 'a\\nb' | indent(2) }} {{ '<b>' | e }} {{ '<b>' | safe }} {{ '<' + ('b' | safe) }} {{ '<' ~ ('b' | safe) }}",
-          "a\n  b &lt;b&gt; <b> &lt;b <b"},
-         {"{{ ','.join(['a', 'b']) }} {{ 'a b-c'.title() }} {{ 'héy'[1:] }} {{ 'héy'[::-2] }} {{ 'héy'.find('y') }}",
-          "a,b A B-C éy yh 2"},
-         {"{{ range(3) | list }} {{ range(5, 1, -2) | list }} {{ dict(a=1) }} {{ none is none }} {{ 1 is "
-          "integer }} {{ true is integer }} {{ 1 is eq 1 }}",
-          "[0, 1, 2] [5, 3] {'a': 1} True True False True"}});
+  check(
+      {{"{{ ' a ' | trim }}|{{ 'xxaxx'.strip('x') }}|{{ '\\n\\na'.lstrip('\\n') }}|{{ 'é'.upper() }}|{{ 'hELLO wORLD' | "
+        "capitalize }}|{{ 'a b-c' | title }}",
+        "a|a|a|É|Hello world|A B-C"},
+       {"{{ s.split('-') }} {{ s.split('-', 1) }} {{ 'ab' | replace('', '.') }} {{ ' a  b '.split() }} {{ ''.split() }} {{ "
+        "''.split('x') }}",
+        "['a', 'b', 'c'] ['a', 'b-c'] .a.b. ['a', 'b'] [] ['']"},
+       {"{{ s.startswith('a-') }} {{ s.endswith(('x', 'c')) }} {{ s.find('c') }} {{ s.find('q') }} {{ "
+        "s.replace('-', '+', 1) }}",
+        "True True 4 -1 a+b-c"},
+       {"{{ messages | length }} {{ messages | map(attribute='role') | join(',') }} {{ messages | selectattr('role', "
+        "'equalto', 'user') | list | count }}",
+        "3 user,assistant,user 2"},
+       {"{{ messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | first }} {{ ['a', '', 'b'] | select | "
+        "list }} {{ ['a', 'B'] | map('upper') | list }}",
+        "b ['a', 'b'] ['A', 'B']"},
+       {"{{ [{'a': {'b': 1}}] | map(attribute='a.b') | list }}", "[1]"},
+       {"{{ d | tojson }} {{ d | tojson(indent=1) }} {{ 'é<\"' | tojson }} {{ 'é😀' | tojson(ensure_ascii=true) }} {{ {'b': "
+        "1, 'a': []} | tojson(sort_keys=true, separators=(',', ':')) }}",
+        "{\"z\": 1, \"a\": [1.0, null], \"get\": \"k\"} {\n \"z\": 1,\n \"a\": [\n  1.0,\n  null\n ],\n \"get\": \"k\"\n} "
+        "\"é<\\\"\" \"\\u00e9\\ud83d\\ude00\" {\"a\":[],\"b\":1}"},
+       {"{% for k, v in d | items %}{{ k }}={{ v }};{% endfor %}{% for k, v in d | dictsort %}{{ k }}{% endfor %}{{ d.keys() "
+        "| list }}",
+        "z=1;a=[1.0, None];get=k;agetz['z', 'a', 'get']"},
+       {"{{ nothing | default('x') }} {{ '' | default('x') }} {{ '' | d('x', true) }} {{ nothing }}|{{ nothing is undefined "
+        "}} {{ nothing | length }}",
+        "x  x |True 0"},
+       {"{{ [3, 1, 2] | sort }} {{ ['b', 'A'] | sort }} {{ [1, 2] | last }} {{ 'ab' | reverse }}", "[1, 2, 3] ['A', 'b'] 2 ba"},
+       {"{{ '3' | int }} {{ 'x' | int(9) }} {{ 3.7 | int }} {{ ' +2.5 ' | int }} {{ 5 | string ~ '!' }}", "3 9 3 2 5!"},
+       {"{{ 'a\\nb' | indent(2) }} {{ '<b>' | safe }} {{ '<' ~ ('b' | safe) }} {{ '<b' == 'b' | safe }}",
+        "a\n  b <b> <b False"},
+       {"{{ ','.join(['a', 'b']) }} {{ 'a b-c'.title() }} {{ 'héy'[1:] }} {{ 'héy'[::-2] }} {{ 'héy'.find('y') }}",
+        "a,b A B-C éy yh 2"},
+       {"{{ range(3) | list }} {{ range(5, 1, -2) | list }} {{ dict(a=1) }} {{ none is none }} {{ 1 is "
+        "integer }} {{ true is integer }} {{ 1 is eq 1 }}",
+        "[0, 1, 2] [5, 3] {'a': 1} True True False True"}});
 }
 
 BOOST_AUTO_TEST_CASE(statements_and_scopes) {
@@ -136,17 +134,13 @@ BOOST_AUTO_TEST_CASE(statements_and_scopes) {
          {"{% for i in [1, 2] if i > 2 %}a{% else %}b{% endfor %}", "b"},
          {"{% for i in [1, 2, 3, 4] %}{% if i == 2 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
           "13"},
-         {"{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}{% set p, q = 'xy' %}{{ q ~ p }}", "123yx"},
+         {"{% for a, b in [(1, (2, 3))] %}{{ a }}{{ b }}{% endfor %}{% set p, q = 'xy' %}{{ q ~ p }}", "1(2, 3)yx"},
          {"{% for i in [1, 2] %}{% for j in [1] %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}", "1112"},
          {"{% macro m(a, b='y', c=a) %}[{{ a }}{{ b }}{{ c }}{{ n }}]{% endmacro %}{{ m(1) }}{{ m(1, c=3) }}{{ m('q', 'r') | "
           "upper }}{{ m() }}",
           "[1y15][1y35][QRQ5][y5]"},
          {"{% macro f(k) %}{{ k }}{% if k %}{{ f(k - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", "3210"},
-         {"{% set t %}a{% set inner = 1 %}{{ n }}{% endset %}{{ t | length }}{{ inner is defined }}{% set u | upper %}b{% "
-          "endset %}{{ u }}",
-          "2FalseB"},
-         {"{% filter upper | trim %} a{{ s }} {% endfilter %}{% with x = 1, y = 2 %}{{ x + y }}{% endwith %}{{ x is defined }}",
-          "AA-B-C3False"},
+         {"{% set t %}a{% set inner = 1 %}{{ n }}{% endset %}{{ t | length }}{{ inner is defined }}", "2False"},
          {"{% for m in messages %}{% set m = m.content %}{{ m }}{% endfor %}{% set messages = messages[1:] %}{{ messages | "
           "length }}",
           "Héybc2"}});
@@ -181,16 +175,15 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said_with_its_place) {
       {"{{ s() }}", "str is called, which is no function"},
       {"{{ n | frobnicate }}", "line 1, column 8: the filter 'frobnicate' is not known here"},
       {"{{ n is frobnicated }}", "the test 'frobnicated' is not known here"},
-      {"{{ s.casefold() }}", "the method 'casefold' of a text is not known here"},
-      {"{{ '{:>999999999}'.format(1) }}", "line 1, column 19: the method 'format' of a text is not known here"},
+      {"{{ s.casefold() }}", "'casefold' of a str is undefined, or not known here"},
+      {"{{ '{:>999999999}'.format(1) }}", "line 1, column 26: 'format' of a str is undefined, or not known here"},
       {"{{ '%..f' % 1.5 }}", "line 1, column 11: '%' with a text is not known here"},
-      {"{{ messages.index(1) }}", "the method 'index' of a list is not known here"},
-      {"{{ d.copy() }}", "the method 'copy' of a dict is not known here"},
-      {"{% for i in [1] %}{{ loop.cycle(1) }}{% endfor %}", "'cycle' of a loop is not known here"},
+      {"{{ messages.index(1) }}", "'index' of a list is undefined, or not known here"},
+      {"{% for i in [1] %}{{ loop.cycle(1) }}{% endfor %}", "'cycle' of the loop is undefined, or not known here"},
       {"{{ n | abs }}", "line 1, column 8: the filter 'abs' is not known here"},
       {"{{ n is divisibleby 2 }}", "the test 'divisibleby' is not known here"},
-      {"{{ messages.append(1) }}", "'append' changes a value, which Jinja's sandbox forbids"},
-      {"{{ d.update(a=1) }}", "'update' changes a value"},
+      {"{{ messages.append(1) }}", "'append' of a list is undefined, or not known here"},
+      {"{{ d.update(a=1) }}", "'update' of a dict is undefined, or not known here"},
       {"{% set d.x = 1 %}", "only a namespace can change"},
       {"{% set ns = namespace() %}{% set ns._x = 1 %}", "begins with '_'"},
       {"{% set a, b = [1] %}", "1 value are assigned to 2 names"},
@@ -198,7 +191,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said_with_its_place) {
       {"{{ 9223372036854775807 + 1 }}", "a number is too large"},
       {"{% for x in 5 %}{% endfor %}", "int has no elements"},
       {"{{ [1] | map('upper') | length }}", "generator has no length"},
-      {"{{ [1] < ['a'] }}", "int and str have no order"},
+      {"{{ 1 < 'a' }}", "int and str have no order"},
       {"{{ nothing | tojson }}", "'nothing' is undefined, which cannot be written as JSON"},
       {"{{ s.replace('a') }}", "'replace' needs the argument 'new'"},
       {"{{ s | trim('a', 'b') }}", "'trim' takes 1 argument, not 2"},
@@ -207,10 +200,15 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said_with_its_place) {
       {"{% macro m(a) %}{% endmacro %}{{ m(b=1) }}", "has no argument 'b'"},
       {"{% macro m() %}{% generation %}{% endgeneration %}{% endmacro %}{{ m() }}", "'generation' in a macro"},
       {"{{ {1: 2} }}", "a key of a dictionary is no text, but int"},
-      {"{% set x = ['a' | safe] %}{{ x[0].upper() }}", "that is 'safe' is not known here"},
+      {"{% set x = ['a' | safe] %}{{ x[0].upper() }}", "a text that is 'safe' is used"},
+      {"{{ '<' + ('a' | safe) }}", "a text that is 'safe' is used"},
+      {"{{ [1] | map(attribute='a', default=1) | list }}", "'map' with the argument 'default' is not known here"},
+      {"{{ '\\0' }}", "'\\0' is not known in a text"},
       // Not Jinja, or not known
       {"a\n b {% include 'x' %}", "line 2, column 7: the tag 'include' is not known here"},
       {"{% call m() %}{% endcall %}", "the tag 'call' is not known here"},
+      {"{% raw %}{% endraw %}", "the tag 'raw' is not known here"},
+      {"{{ 1e3 }}", "a number ends with a letter"},
       {"{% for x in y recursive %}{% endfor %}", "'recursive' is not known here"},
       {"{{ f(*x) }}", "arguments with '*' are not known here"},
       {"{{ kwargs }}", "'kwargs' is not known here"},
@@ -235,23 +233,16 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_said_with_its_place) {
   CHECK_CONTAINS(message_of<TemplateRefusal>([&] { refusing.render(variables()); }), "Only 5! (t.jinja, line 2, column ");
 }
 
+// jinja_bombs.cpp tests the limits with smaller numbers; here are their messages for users.
 BOOST_AUTO_TEST_CASE(a_template_has_limits) {
   const std::string thousand = "{% for i in range(1000) %}", end = "{% endfor %}";
-  const std::string brackets = std::string(1000, '(') + "1" + std::string(1000, ')');
-  std::string sums = "{{ 0";
-  for (int i = 0; i < 1000; ++i) sums += " + 1";
   const std::pair<std::string, const char*> errors[] = {
       {thousand + thousand + thousand + end + end + end, "it does more than 10000000 steps"},
-      {"{% set ns = namespace(x='aaaaaaaaaa') %}" + thousand + "{% set ns.x = ns.x + ns.x %}" + end,
-       "it makes more than 512 MiB of text and lists"},
-      {"{{ 'a' * 999999999999 }}", "it makes more than 512 MiB"},
-      {"{{ ('a' * 100000).replace('a', 'a' * 100000) }}", "it makes more than 512 MiB"},
+      {"{{ 'a' * 999999999999 }}", "it makes more than 512 MiB of text and lists"},
       {std::string(JinjaTemplate::longest_source + 1, 'a'), "the chat template t.jinja has more than 1.00 MiB"},
       {"{{ range(999999999) }}", "range() has more than 100000 numbers"},
       {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "it calls itself, or is nested, more than 1000 levels deep"},
       {"{% set ns = namespace(x=[]) %}" + thousand + "{% set ns.x = [ns.x] %}" + end, "a value has more than 200 levels"},
-      {"{{ " + brackets + " }}", "brackets or blocks have more than 100 levels"},
-      {sums + " }}", "an expression or block has more than 400 levels"},
   };
   for (const auto& [source, text] : errors) CHECK_CONTAINS(message_of([&, &of = source] { rendered(of); }), text);
   // Values that refer to themselves are freed.

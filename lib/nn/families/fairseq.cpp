@@ -23,7 +23,11 @@ namespace {
 
 /// Defaults that biogpt and xglm share: the sizes of BioGPT and XGLM 564M.
 TransformerConfig defaults(const char* family, Positions positions) {
-  TransformerConfig config = with_sizes({}, 1024, 24, 16, 16, 4096);
+  TransformerConfig config;
+  config.width = 1024;
+  config.layers = 24;
+  config.heads = config.kv_heads = 16;
+  config.ffn_width = 4096;
   config.family = family;
   config.positions = positions;
   config.position_offset = 2;
@@ -120,44 +124,38 @@ ParameterNames names(const std::string& base, const char* position_table, const 
           .head = head};
 }
 
-struct Size {
-  const char* name;
-  std::size_t width, layers, heads, ffn_width;
-};
-
-/// From base_gpt3_architecture(): learned positions, and the output projection is tied to the embedding.
-constexpr Size kLearned[] = {
-    {"transformer_lm_gpt3_small", 768, 12, 12, 3072},  {"transformer_lm_gpt3_medium", 1024, 24, 16, 4096},
-    {"transformer_lm_gpt3_large", 1536, 24, 16, 6144}, {"transformer_lm_gpt3_xl", 2048, 24, 32, 8192},
-    {"transformer_lm_gpt3_2_7", 2560, 32, 32, 10240},  {"transformer_lm_gpt3_6_7", 4096, 32, 32, 16384},
-    {"transformer_lm_gpt3_13", 5120, 40, 40, 20480},   {"transformer_lm_gpt3_175", 12288, 96, 96, 49152},
-};
-/// From base_lm_architecture(): sinusoidal positions, and the output projection is not tied to the embedding.
-constexpr Size kSinusoidal[] = {
-    {"transformer_lm_big", 1024, 12, 16, 4096},           {"transformer_lm_gpt", 768, 12, 12, 3072},
-    {"transformer_lm_gpt2_tiny", 64, 2, 1, 64},           {"transformer_lm_gpt2_small", 1024, 24, 16, 4096},
-    {"transformer_lm_gpt2_medium", 1280, 36, 20, 5120},   {"transformer_lm_gpt2_big", 1600, 48, 25, 6400},
-    {"transformer_lm_gpt2_big_wide", 2048, 24, 32, 8192}, {"transformer_lm_gpt2_bigger", 2048, 48, 32, 8192},
-};
-
-Arch arch(const Size& size, TransformerConfig config, std::size_t positions, bool tied) {
-  config = with_sizes(std::move(config), size.width, size.layers, size.heads, size.heads, size.ffn_width);
+std::vector<Arch> archs(TransformerConfig config, std::size_t positions, bool tied, const std::vector<ArchSizes>& models) {
   config.vocab_size = 50264;
   config.max_positions = positions;
   config.tied_embeddings = tied;
-  if (std::string(size.name) == "transformer_lm_big") config.activation = Activation::relu;
-  return {size.name, config};
+  return archs_of(config, models);
 }
 
+/// From base_gpt3_architecture(): learned positions, and the output projection is tied to the embedding.
 std::vector<Arch> learned_archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kLearned) all.push_back(arch(size, biogpt_defaults(), 2048, true));
-  return all;
+  return archs(biogpt_defaults(), 2048, true,
+               {{"transformer_lm_gpt3_small", 768, 12, 12, 0, 3072},
+                {"transformer_lm_gpt3_medium", 1024, 24, 16, 0, 4096},
+                {"transformer_lm_gpt3_large", 1536, 24, 16, 0, 6144},
+                {"transformer_lm_gpt3_xl", 2048, 24, 32, 0, 8192},
+                {"transformer_lm_gpt3_2_7", 2560, 32, 32, 0, 10240},
+                {"transformer_lm_gpt3_6_7", 4096, 32, 32, 0, 16384},
+                {"transformer_lm_gpt3_13", 5120, 40, 40, 0, 20480},
+                {"transformer_lm_gpt3_175", 12288, 96, 96, 0, 49152}});
 }
 
+/// From base_lm_architecture(): sinusoidal positions, and the output projection is not tied to the embedding.
 std::vector<Arch> sinusoidal_archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kSinusoidal) all.push_back(arch(size, xglm_defaults(), 100000, false));
+  std::vector<Arch> all = archs(xglm_defaults(), 100000, false,
+                                {{"transformer_lm_big", 1024, 12, 16, 0, 4096},
+                                 {"transformer_lm_gpt", 768, 12, 12, 0, 3072},
+                                 {"transformer_lm_gpt2_tiny", 64, 2, 1, 0, 64},
+                                 {"transformer_lm_gpt2_small", 1024, 24, 16, 0, 4096},
+                                 {"transformer_lm_gpt2_medium", 1280, 36, 20, 0, 5120},
+                                 {"transformer_lm_gpt2_big", 1600, 48, 25, 0, 6400},
+                                 {"transformer_lm_gpt2_big_wide", 2048, 24, 32, 0, 8192},
+                                 {"transformer_lm_gpt2_bigger", 2048, 48, 32, 0, 8192}});
+  all.front().config.activation = Activation::relu;
   return all;
 }
 

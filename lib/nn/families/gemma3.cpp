@@ -103,21 +103,12 @@ json write(const TransformerConfig& config) {
 }
 
 std::vector<Arch> archs() {
-  std::vector<Arch> all;
-  for (const auto& [name, width, layers, ffn_width] :
-       {std::tuple{"gemma-3-270m", 640, 18, 2048}, std::tuple{"gemma-3-1b", 1152, 26, 6912}}) {
-    TransformerConfig config = defaults();
-    config.vocab_size = 262144;
-    config.max_positions = 32768;
-    config.width = static_cast<std::size_t>(width);
-    config.layers = static_cast<std::size_t>(layers);
-    config.heads = 4, config.kv_heads = 1;
-    config.ffn_width = static_cast<std::size_t>(ffn_width);
-    config.sliding_window = 512;
-    config.padding_token = 0;
-    all.push_back({name, config});
-  }
-  return all;
+  TransformerConfig config = defaults();
+  config.vocab_size = 262144;
+  config.max_positions = 32768;
+  config.sliding_window = 512;
+  config.padding_token = 0;
+  return archs_of(config, {{"gemma-3-270m", 640, 18, 4, 1, 2048}, {"gemma-3-1b", 1152, 26, 4, 1, 6912}});
 }
 
 }  // namespace

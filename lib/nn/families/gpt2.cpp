@@ -57,19 +57,10 @@ json write(const TransformerConfig& config) {
           {"scale_attn_weights", true}};
 }
 
-struct Size {
-  const char* name;
-  std::size_t width, layers, heads;
-};
-
-constexpr Size kSizes[] = {
-    {"gpt2", 768, 12, 12}, {"gpt2-medium", 1024, 24, 16}, {"gpt2-large", 1280, 36, 20}, {"gpt2-xl", 1600, 48, 25}};
-
 std::vector<Arch> archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kSizes)
-    all.push_back({size.name, with_sizes(defaults(), size.width, size.layers, size.heads, size.heads, 4 * size.width)});
-  return all;
+  return archs_of(
+      defaults(),
+      {{"gpt2", 768, 12, 12}, {"gpt2-medium", 1024, 24, 16}, {"gpt2-large", 1280, 36, 20}, {"gpt2-xl", 1600, 48, 25}});
 }
 
 }  // namespace

@@ -93,51 +93,34 @@ json write(const TransformerConfig& config) {
   return object;
 }
 
-struct Size {
-  const char* name;
-  std::size_t width, layers, heads, kv_heads, ffn_width, vocab_size, positions;
-  float eps;
-  bool tied;
-  double theta;
-  double factor;  // of llama3 scaling (low 1, high 4, original 8192 positions), or 0
-  float initializer_range = 0.02f;
-};
-
-constexpr Size kSizes[] = {
-    {"llama-7b", 4096, 32, 32, 32, 11008, 32000, 2048, 1e-6f, false, 1e4, 0},
-    {"llama-13b", 5120, 40, 40, 40, 13824, 32000, 2048, 1e-6f, false, 1e4, 0},
-    {"llama-30b", 6656, 60, 52, 52, 17920, 32000, 2048, 1e-6f, false, 1e4, 0},
-    {"llama-65b", 8192, 80, 64, 64, 22016, 32000, 2048, 1e-5f, false, 1e4, 0},
-    {"llama-2-7b", 4096, 32, 32, 32, 11008, 32000, 4096, 1e-5f, false, 1e4, 0},
-    {"llama-2-13b", 5120, 40, 40, 40, 13824, 32000, 4096, 1e-5f, false, 1e4, 0},
-    {"llama-2-70b", 8192, 80, 64, 8, 28672, 32000, 4096, 1e-5f, false, 1e4, 0},
-    {"codellama-7b", 4096, 32, 32, 32, 11008, 32016, 16384, 1e-5f, false, 1e6, 0},
-    {"llama-3-8b", 4096, 32, 32, 8, 14336, 128256, 8192, 1e-5f, false, 5e5, 0},
-    {"llama-3-70b", 8192, 80, 64, 8, 28672, 128256, 8192, 1e-5f, false, 5e5, 0},
-    {"llama-3.1-8b", 4096, 32, 32, 8, 14336, 128256, 131072, 1e-5f, false, 5e5, 8},
-    {"llama-3.1-70b", 8192, 80, 64, 8, 28672, 128256, 131072, 1e-5f, false, 5e5, 8},
-    {"llama-3.1-405b", 16384, 126, 128, 8, 53248, 128256, 131072, 1e-5f, false, 5e5, 8},
-    {"llama-3.2-1b", 2048, 16, 32, 8, 8192, 128256, 131072, 1e-5f, true, 5e5, 32},
-    {"llama-3.2-3b", 3072, 28, 24, 8, 8192, 128256, 131072, 1e-5f, true, 5e5, 32},
-    {"tinyllama-1.1b", 2048, 22, 32, 4, 5632, 32000, 2048, 1e-5f, false, 1e4, 0},
-    {"smollm2-135m", 576, 30, 9, 3, 1536, 49152, 8192, 1e-5f, true, 1e5, 0, 1.0f / 24},
-    {"smollm2-360m", 960, 32, 15, 5, 2560, 49152, 8192, 1e-5f, true, 1e5, 0},
-    {"smollm2-1.7b", 2048, 24, 32, 32, 8192, 49152, 8192, 1e-5f, true, 1.3e5, 0},
-};
-
 std::vector<Arch> archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kSizes) {
-    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, size.heads, size.kv_heads, size.ffn_width);
-    config.vocab_size = size.vocab_size;
-    config.max_positions = size.positions;
-    config.norm_eps = size.eps;
-    config.tied_embeddings = size.tied;
-    config.initializer_range = size.initializer_range;
-    config.rope.theta = size.theta;
-    if (size.factor > 0)
-      config.rope = {.kind = RopeKind::llama3, .theta = size.theta, .factor = size.factor, .original_positions = 8192};
-    all.push_back({size.name, config});
+  std::vector<Arch> all =
+      archs_of(defaults(), {{"llama-7b", 4096, 32, 32, 32, 11008, 32000, 2048, 1e-6f, false, 1e4},
+                            {"llama-13b", 5120, 40, 40, 40, 13824, 32000, 2048, 1e-6f, false, 1e4},
+                            {"llama-30b", 6656, 60, 52, 52, 17920, 32000, 2048, 1e-6f, false, 1e4},
+                            {"llama-65b", 8192, 80, 64, 64, 22016, 32000, 2048, 1e-5f, false, 1e4},
+                            {"llama-2-7b", 4096, 32, 32, 32, 11008, 32000, 4096, 1e-5f, false, 1e4},
+                            {"llama-2-13b", 5120, 40, 40, 40, 13824, 32000, 4096, 1e-5f, false, 1e4},
+                            {"llama-2-70b", 8192, 80, 64, 8, 28672, 32000, 4096, 1e-5f, false, 1e4},
+                            {"codellama-7b", 4096, 32, 32, 32, 11008, 32016, 16384, 1e-5f, false, 1e6},
+                            {"llama-3-8b", 4096, 32, 32, 8, 14336, 128256, 8192, 1e-5f, false, 5e5},
+                            {"llama-3-70b", 8192, 80, 64, 8, 28672, 128256, 8192, 1e-5f, false, 5e5},
+                            {"llama-3.1-8b", 4096, 32, 32, 8, 14336, 128256, 131072, 1e-5f, false, 5e5},
+                            {"llama-3.1-70b", 8192, 80, 64, 8, 28672, 128256, 131072, 1e-5f, false, 5e5},
+                            {"llama-3.1-405b", 16384, 126, 128, 8, 53248, 128256, 131072, 1e-5f, false, 5e5},
+                            {"llama-3.2-1b", 2048, 16, 32, 8, 8192, 128256, 131072, 1e-5f, true, 5e5},
+                            {"llama-3.2-3b", 3072, 28, 24, 8, 8192, 128256, 131072, 1e-5f, true, 5e5},
+                            {"tinyllama-1.1b", 2048, 22, 32, 4, 5632, 32000, 2048, 1e-5f, false, 1e4},
+                            {"smollm2-135m", 576, 30, 9, 3, 1536, 49152, 8192, 1e-5f, true, 1e5},
+                            {"smollm2-360m", 960, 32, 15, 5, 2560, 49152, 8192, 1e-5f, true, 1e5},
+                            {"smollm2-1.7b", 2048, 24, 32, 32, 8192, 49152, 8192, 1e-5f, true, 1.3e5}});
+  for (auto& [name, config] : all) {
+    if (name.starts_with("llama-3.1") || name.starts_with("llama-3.2"))
+      config.rope = {.kind = RopeKind::llama3,
+                     .theta = 5e5,
+                     .factor = name.starts_with("llama-3.1") ? 8.0 : 32.0,
+                     .original_positions = 8192};
+    if (name == "smollm2-135m") config.initializer_range = 1.0f / 24;
   }
   return all;
 }

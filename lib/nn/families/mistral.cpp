@@ -33,30 +33,14 @@ json write(const TransformerConfig& config) {
   return object;
 }
 
-struct Size {
-  const char* name;
-  std::size_t width, layers, ffn_width, vocab_size, positions, window;  // all have 32 heads of 128, and 8 key/value heads
-  double theta;
-};
-
-constexpr Size kSizes[] = {
-    {"mistral-7b", 4096, 32, 14336, 32000, 32768, 4096, 1e4},
-    {"mistral-7b-v0.3", 4096, 32, 14336, 32768, 32768, 0, 1e6},
-    {"mistral-nemo-12b", 5120, 40, 14336, 131072, 131072, 0, 1e6},
-};
-
 std::vector<Arch> archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kSizes) {
-    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, 32, 8, size.ffn_width);
-    config.head_size = 128;
-    config.vocab_size = size.vocab_size;
-    config.max_positions = size.positions;
-    config.norm_eps = 1e-5f;
-    config.rope.theta = size.theta;
-    config.sliding_window = size.window;
-    all.push_back({size.name, config});
-  }
+  TransformerConfig config = defaults();
+  config.head_size = 128;
+  config.sliding_window = 0;
+  std::vector<Arch> all = archs_of(config, {{"mistral-7b", 4096, 32, 32, 8, 14336, 32000, 32768, 1e-5f, {}, 1e4},
+                                            {"mistral-7b-v0.3", 4096, 32, 32, 8, 14336, 32768, 32768, 1e-5f, {}, 1e6},
+                                            {"mistral-nemo-12b", 5120, 40, 32, 8, 14336, 131072, 131072, 1e-5f, {}, 1e6}});
+  all.front().config.sliding_window = 4096;
   return all;
 }
 

@@ -68,23 +68,6 @@ json write(const TransformerConfig& config) {
           {"word_embed_proj_dim", config.width}};
 }
 
-struct Size {
-  const char* name;
-  std::size_t width, layers, heads;
-};
-
-constexpr Size kSizes[] = {
-    {"opt-125m", 768, 12, 12}, {"opt-1.3b", 2048, 24, 32}, {"opt-2.7b", 2560, 32, 32}, {"opt-6.7b", 4096, 32, 32},
-    {"opt-13b", 5120, 40, 40}, {"opt-30b", 7168, 48, 56},  {"opt-66b", 9216, 64, 72},
-};
-
-std::vector<Arch> archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kSizes)
-    all.push_back({size.name, with_sizes(defaults(), size.width, size.layers, size.heads, size.heads, 4 * size.width)});
-  return all;
-}
-
 }  // namespace
 
 const Family& opt_family() {
@@ -106,7 +89,13 @@ const Family& opt_family() {
                                 .defaults = defaults(),
                                 .read = read,
                                 .write = write,
-                                .archs = archs()};
+                                .archs = archs_of(defaults(), {{"opt-125m", 768, 12, 12},
+                                                               {"opt-1.3b", 2048, 24, 32},
+                                                               {"opt-2.7b", 2560, 32, 32},
+                                                               {"opt-6.7b", 4096, 32, 32},
+                                                               {"opt-13b", 5120, 40, 40},
+                                                               {"opt-30b", 7168, 48, 56},
+                                                               {"opt-66b", 9216, 64, 72}})};
   return family;
 }
 

@@ -71,15 +71,13 @@ json write(const TransformerConfig& config) {
 }
 
 std::vector<Arch> archs() {
-  TransformerConfig mini = with_sizes(defaults(), 3072, 32, 32, 32, 8192),
-                    phi4 = with_sizes(defaults(), 5120, 40, 40, 10, 17920);
-  for (TransformerConfig* config : {&mini, &phi4}) config->rope.original_positions = 0;
-  mini.sliding_window = 2047;
-  mini.padding_token = 32000;
-  phi4.vocab_size = 100352;
-  phi4.max_positions = 16384;
-  phi4.rope.theta = 250000;
-  return {{"phi-3-mini-4k", mini}, {"phi-4", phi4}};
+  TransformerConfig config = defaults();
+  config.rope.original_positions = 0;
+  std::vector<Arch> all = archs_of(
+      config, {{"phi-3-mini-4k", 3072, 32, 32, 32, 8192}, {"phi-4", 5120, 40, 40, 10, 17920, 100352, 16384, 0, {}, 250000}});
+  all[0].config.sliding_window = 2047;
+  all[0].config.padding_token = 32000;
+  return all;
 }
 
 }  // namespace

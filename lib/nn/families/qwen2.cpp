@@ -34,35 +34,14 @@ json write(const TransformerConfig& config) {
   return object;
 }
 
-struct Size {
-  const char* name;
-  std::size_t width, layers, heads, kv_heads, ffn_width, vocab_size, positions;
-  float eps;
-  bool tied;
-};
-
-constexpr Size kSizes[] = {
-    {"qwen2.5-0.5b", 896, 24, 14, 2, 4864, 151936, 32768, 1e-6f, true},
-    {"qwen2.5-1.5b", 1536, 28, 12, 2, 8960, 151936, 131072, 1e-6f, true},
-    {"qwen2.5-3b", 2048, 36, 16, 2, 11008, 151936, 32768, 1e-6f, true},
-    {"qwen2.5-7b", 3584, 28, 28, 4, 18944, 152064, 131072, 1e-6f, false},
-    {"qwen2.5-14b", 5120, 48, 40, 8, 13824, 152064, 131072, 1e-5f, false},
-    {"qwen2.5-32b", 5120, 64, 40, 8, 27648, 152064, 131072, 1e-5f, false},
-    {"qwen2.5-72b", 8192, 80, 64, 8, 29568, 152064, 131072, 1e-5f, false},
-};
-
 std::vector<Arch> archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kSizes) {
-    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, size.heads, size.kv_heads, size.ffn_width);
-    config.vocab_size = size.vocab_size;
-    config.max_positions = size.positions;
-    config.norm_eps = size.eps;
-    config.tied_embeddings = size.tied;
-    config.rope.theta = 1e6;
-    all.push_back({size.name, config});
-  }
-  return all;
+  return archs_of(defaults(), {{"qwen2.5-0.5b", 896, 24, 14, 2, 4864, 151936, 32768, 1e-6f, true, 1e6},
+                               {"qwen2.5-1.5b", 1536, 28, 12, 2, 8960, 151936, 131072, 1e-6f, true, 1e6},
+                               {"qwen2.5-3b", 2048, 36, 16, 2, 11008, 151936, 32768, 1e-6f, true, 1e6},
+                               {"qwen2.5-7b", 3584, 28, 28, 4, 18944, 152064, 131072, 1e-6f, false, 1e6},
+                               {"qwen2.5-14b", 5120, 48, 40, 8, 13824, 152064, 131072, 1e-5f, false, 1e6},
+                               {"qwen2.5-32b", 5120, 64, 40, 8, 27648, 152064, 131072, 1e-5f, false, 1e6},
+                               {"qwen2.5-72b", 8192, 80, 64, 8, 29568, 152064, 131072, 1e-5f, false, 1e6}});
 }
 
 }  // namespace

@@ -44,29 +44,16 @@ json write(const TransformerConfig& config) {
   return object;
 }
 
-struct Size {
-  const char* name;
-  std::size_t width, layers, heads, kv_heads, ffn_width;
-  bool tied;
-};
-
-constexpr Size kSizes[] = {
-    {"qwen3-0.6b", 1024, 28, 16, 8, 3072, true},  {"qwen3-1.7b", 2048, 28, 16, 8, 6144, true},
-    {"qwen3-4b", 2560, 36, 32, 8, 9728, true},    {"qwen3-8b", 4096, 36, 32, 8, 12288, false},
-    {"qwen3-14b", 5120, 40, 40, 8, 17408, false}, {"qwen3-32b", 5120, 64, 64, 8, 25600, false},
-};
-
 std::vector<Arch> archs() {
-  std::vector<Arch> all;
-  for (const Size& size : kSizes) {
-    TransformerConfig config = with_sizes(defaults(), size.width, size.layers, size.heads, size.kv_heads, size.ffn_width);
-    config.head_size = 128;
-    config.max_positions = 40960;
-    config.tied_embeddings = size.tied;
-    config.rope.theta = 1e6;
-    all.push_back({size.name, config});
-  }
-  return all;
+  TransformerConfig config = defaults();
+  config.max_positions = 40960;
+  config.rope.theta = 1e6;
+  return archs_of(config, {{"qwen3-0.6b", 1024, 28, 16, 8, 3072, 0, 0, 0, true},
+                           {"qwen3-1.7b", 2048, 28, 16, 8, 6144, 0, 0, 0, true},
+                           {"qwen3-4b", 2560, 36, 32, 8, 9728, 0, 0, 0, true},
+                           {"qwen3-8b", 4096, 36, 32, 8, 12288},
+                           {"qwen3-14b", 5120, 40, 40, 8, 17408},
+                           {"qwen3-32b", 5120, 64, 64, 8, 25600}});
 }
 
 }  // namespace
