@@ -8,6 +8,7 @@
 
 #include "base/narrow.hpp"
 #include "comm/agree.hpp"
+#include "files/checksum.hpp"
 
 namespace fsdp {
 
