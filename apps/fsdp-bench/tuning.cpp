@@ -83,11 +83,10 @@ std::size_t memory_limit(const BenchOptions& options, Communicator& world, Group
 /// Returns the memory that a rank of a training run needs, with these options and asynchronous saves.
 std::size_t memory_of(const BenchOptions& options, const ShardingOptions& sharding, const ShardedModel& sharded,
                       Communicator& world, Communicator& node) {
-  TrainOptions train;
-  train.sharding = sharding;
-  train.comm = options.comm;
-  train.save.interval_updates = 1;
-  return memory_account(train, sharded, world, node, {}).total();
+  EngineOptions engine;
+  engine.sharding = sharding;
+  engine.comm = options.comm;
+  return memory_account(engine, sharded, world, node, {.snapshot = true}).total();
 }
 
 /// Returns the median time of options.steps updates, after one that is not counted.

@@ -7,7 +7,7 @@
 #include "base/error.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
-#include "train/origin.hpp"
+#include "options/model_options.hpp"
 
 namespace fsdp {
 

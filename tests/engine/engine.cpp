@@ -18,8 +18,9 @@ using namespace fsdp::test;
 namespace {
 
 std::shared_ptr<const Model> small_model() {
-  return std::make_shared<Transformer>(
-      override_config(arch_config("gpt2"), {.layers = 2, .width = 12, .heads = 3, .vocab_size = 17, .max_positions = 8}));
+  ConfigOverrides sizes;
+  sizes.layers = 2, sizes.width = 12, sizes.heads = 3, sizes.vocab_size = 17, sizes.max_positions = 8;
+  return std::make_shared<Transformer>(override_config(arch_config("gpt2"), sizes));
 }
 
 /// A rank's engine with initial weights.
@@ -45,7 +46,9 @@ struct Rank {
     BOOST_TEST((engine.judge(result, scalars.tokens) == Verdict::done));
   }
   std::filesystem::path save(const std::filesystem::path& folder, bool wait = true) {
-    return engine.save({.folder = folder}, engine.header(), wait);
+    SaveOptions options;
+    options.folder = folder;
+    return engine.save(options, engine.header(), wait);
   }
   std::vector<float> weights() {
     const ShardState state = engine.executor().parameters();

@@ -12,8 +12,13 @@ using namespace fsdp;
 
 namespace {
 
+Transformer make_small_model() {
+  ConfigOverrides sizes;
+  sizes.layers = 1, sizes.width = 8, sizes.heads = 1, sizes.vocab_size = 16;
+  return Transformer(override_config(arch_config("gpt2"), sizes));
+}
 const Transformer& small_model() {
-  static const Transformer model(override_config(arch_config("gpt2"), {.layers = 1, .width = 8, .heads = 1, .vocab_size = 16}));
+  static const Transformer model = make_small_model();
   return model;
 }
 UpdateResult result_of(double loss) {
@@ -30,7 +35,8 @@ BOOST_AUTO_TEST_CASE(the_numbers_of_an_update) {
   options.sharding.batch = {.B = 3, .T = 4};
   options.dropout = 0.25, options.clip_norm = 2, options.label_smoothing = 0.125, options.z_loss = 0.5;
   options.ema_decay = 0.75, options.ema_start_update = 5;
-  Progress progress{.update = 4, .optimizer_began = 2};
+  Progress progress;
+  progress.update = 4, progress.optimizer_began = 2;
   UpdatePolicy policy(options, small_model(), 2, progress);
   UpdateScalars scalars = policy.next(0.5, 24);
   BOOST_TEST(scalars.update == 5u);
