@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "files/input_file.hpp"
+#include "fsdp-report/tuning_figure.hpp"
 #include "report/run_report.hpp"
 #include "report/trace_figure.hpp"
-#include "report/tuning_figure.hpp"
 
 namespace fsdp {
 

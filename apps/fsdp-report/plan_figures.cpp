@@ -1,4 +1,4 @@
-#include "report/plan_figures.hpp"
+#include "fsdp-report/plan_figures.hpp"
 
 #include <algorithm>
 #include <array>

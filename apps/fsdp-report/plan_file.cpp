@@ -1,4 +1,4 @@
-#include "report/plan_file.hpp"
+#include "fsdp-report/plan_file.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "report/tuning_figure.hpp"
+#include "fsdp-report/tuning_figure.hpp"
 
 #include <algorithm>
 #include <charconv>
