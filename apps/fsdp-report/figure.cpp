@@ -85,7 +85,7 @@ Figure draw_losses_of(const FigureOptions&, const Files& files) {
   return draw_losses(runs);
 }
 
-/// A figure: `options` are those that it uses, and `one_file` is true if it shows one file.
+/// A kind of figure. `options`: those that it reads. `one_file`: true if it draws exactly one file.
 struct FigureRow {
   std::string_view name;
   bool one_file;
