@@ -203,45 +203,24 @@ namespace {
 
 /// Throws UserError for options that the measurement does not use.
 void require_read(const OptionTable& table, std::string_view what) {
-  constexpr std::string_view of_models = "gemm step tuning";
-  const std::pair<const char*, std::string_view> uses[] = {{"arch", of_models},
-                                                           {"model", of_models},
-                                                           {"decoder-layers", of_models},
-                                                           {"decoder-embed-dim", of_models},
-                                                           {"decoder-ffn-embed-dim", of_models},
-                                                           {"decoder-attention-heads", of_models},
-                                                           {"decoder-kv-heads", of_models},
-                                                           {"vocab-size", of_models},
-                                                           {"share-decoder-input-output-embed", of_models},
-                                                           {"decoder-learned-pos", of_models},
-                                                           {"no-scale-embedding", of_models},
-                                                           {"activation-fn", of_models},
-                                                           {"shard-group-size", "step tuning"},
-                                                           {"batch-size", "gemm step tuning"},
-                                                           {"tokens-per-sample", "gemm step tuning"},
-                                                           {"update-freq", "step tuning"},
-                                                           {"sharding-strategy", "step tuning"},
-                                                           {"checkpoint-activations", "step tuning"},
-                                                           {"precision", "gemm step tuning"},
-                                                           {"fake-collectives", "step"},
-                                                           {"exposed", "step"},
-                                                           {"trace", "step"},
-                                                           {"comm-thread", "step tuning"},
-                                                           {"sum-order", "step tuning collectives"},
-                                                           {"sum-staging", "step tuning collectives"},
-                                                           {"max-size", "collectives"},
-                                                           {"optimizer-state-dtype", "step tuning"},
-                                                           {"master-dtype", "step tuning"},
-                                                           {"grad-dtype", "step tuning"},
-                                                           {"invariant", "step tuning"},
-                                                           {"cpu-offload", "step tuning"},
-                                                           {"offload-optimizer", "step tuning"},
-                                                           {"offload-params", "step tuning"},
-                                                           {"memory-limit", "tuning"}};
-  for (const auto& [option, read_by] : uses)
-    if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
-      throw UserError(format("{} changes nothing (fsdp-bench {} does not use it; it is for {}); leave it out",
-                             table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
+  const std::pair<std::string_view, std::vector<const char*>> uses[] = {
+      {"gemm step tuning",
+       {"arch", "model", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
+        "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
+        "activation-fn", "batch-size", "tokens-per-sample", "precision"}},
+      {"step tuning",
+       {"shard-group-size", "update-freq", "sharding-strategy", "checkpoint-activations", "comm-thread",
+        "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant", "cpu-offload", "offload-optimizer",
+        "offload-params"}},
+      {"step tuning collectives", {"sum-order", "sum-staging"}},
+      {"step", {"fake-collectives", "exposed", "trace"}},
+      {"tuning", {"memory-limit"}},
+      {"collectives", {"max-size"}}};
+  for (const auto& [read_by, options] : uses)
+    for (const char* option : options)
+      if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
+        throw UserError(format("{} changes nothing (fsdp-bench {} does not use it; it is for {}); leave it out",
+                               table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
 }
 
 /// Throws UserError for invalid or contradictory options.
@@ -350,9 +329,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
   if (options.what == "step") return bench_step(options, world, device, *stream);
   if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
-  if (options.what == "collectives")
-    return is_host(device.kind()) ? bench_collectives(options.largest_bytes, options.json, world, device, *stream)
-                                  : bench_collectives_of_gpus(options, world, device);
+  if (options.what == "collectives") return bench_collectives(options, world, device);
   throw CollectiveError(
       format("{} (choose gemm, step, tuning or collectives); see fsdp-bench --help",
              options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),
