@@ -197,10 +197,6 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   return options.json ? json_text(json) + "\n" : text;
 }
 
-}  // namespace
-
-namespace {
-
 /// Throws UserError for options that the measurement does not use.
 void require_read(const OptionTable& table, std::string_view what) {
   const std::pair<std::string_view, std::vector<const char*>> uses[] = {

@@ -73,8 +73,6 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   return table;
 }
 
-std::span<const Check> all_checks() { return checks; }
-
 /// The report so far, which the watchdog's thread prints if the main thread hangs.
 struct Doctor::State {
   std::mutex mutex;

@@ -25,7 +25,6 @@ Finding judge_compute(const std::vector<NodeSpeed>& nodes, DType type, bool on_g
 struct NodeLink {
   std::string node = {};
   double rate = 0;        // bytes per second that the node sends, while it receives as many: with the faster neighbour
-  double latency = 0;     // seconds of a message
   bool uses_tcp = false;  // true if the messages went through the kernel's TCP
   bool has_rdma = false;  // true if the node has an active interface of InfiniBand or similar
 };

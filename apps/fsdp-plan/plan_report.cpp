@@ -1,7 +1,6 @@
 // Prints a PlanTable as text and as JSON.
 #include <algorithm>
 #include <array>
-#include <map>
 #include <span>
 #include <utility>
 

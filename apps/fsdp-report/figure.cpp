@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <limits>
-#include <utility>
 
 #include "files/input_file.hpp"
 #include "fsdp-report/tuning_figure.hpp"

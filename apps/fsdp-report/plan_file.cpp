@@ -1,7 +1,6 @@
 #include "fsdp-report/plan_file.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include <nlohmann/json.hpp>

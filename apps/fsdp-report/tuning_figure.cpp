@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <sstream>
-#include <utility>
 
 #include "base/error.hpp"
 #include "files/input_file.hpp"
