@@ -11,10 +11,7 @@
 #include "base/program.hpp"
 #include "comm/silent.hpp"
 #include "files/json.hpp"
-#include "fsdp-bench/attention.hpp"
-#include "fsdp-bench/checkpoint.hpp"
 #include "fsdp-bench/collectives.hpp"
-#include "fsdp-bench/optimizer.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp-bench/tuning.hpp"
 #include "plan/placement.hpp"
@@ -200,58 +197,31 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   return options.json ? json_text(json) + "\n" : text;
 }
 
-}  // namespace
-
-namespace {
-
 /// Throws UserError for options that the measurement does not use.
 void require_read(const OptionTable& table, std::string_view what) {
-  constexpr std::string_view of_models = "gemm attention step tuning optimizer checkpoint";
-  const std::pair<const char*, std::string_view> uses[] = {{"arch", of_models},
-                                                           {"model", of_models},
-                                                           {"decoder-layers", of_models},
-                                                           {"decoder-embed-dim", of_models},
-                                                           {"decoder-ffn-embed-dim", of_models},
-                                                           {"decoder-attention-heads", of_models},
-                                                           {"decoder-kv-heads", of_models},
-                                                           {"vocab-size", of_models},
-                                                           {"share-decoder-input-output-embed", of_models},
-                                                           {"decoder-learned-pos", of_models},
-                                                           {"no-scale-embedding", of_models},
-                                                           {"activation-fn", of_models},
-                                                           {"shard-group-size", "step tuning checkpoint"},
-                                                           {"batch-size", "gemm attention step tuning checkpoint"},
-                                                           {"tokens-per-sample", "gemm attention step tuning checkpoint"},
-                                                           {"update-freq", "step tuning checkpoint"},
-                                                           {"sharding-strategy", "step tuning checkpoint"},
-                                                           {"checkpoint-activations", "step tuning checkpoint"},
-                                                           {"precision", "gemm attention step tuning checkpoint"},
-                                                           {"fake-collectives", "step"},
-                                                           {"exposed", "step"},
-                                                           {"trace", "step"},
-                                                           {"comm-thread", "step tuning checkpoint"},
-                                                           {"sum-order", "step tuning collectives checkpoint"},
-                                                           {"sum-staging", "step tuning collectives checkpoint"},
-                                                           {"max-size", "collectives"},
-                                                           {"optimizer", "optimizer"},
-                                                           {"optimizer-state-dtype", "optimizer step tuning"},
-                                                           {"master-dtype", "step tuning"},
-                                                           {"grad-dtype", "step tuning"},
-                                                           {"invariant", "step tuning"},
-                                                           {"cpu-offload", "step tuning"},
-                                                           {"offload-optimizer", "step tuning"},
-                                                           {"offload-params", "step tuning"},
-                                                           {"memory-limit", "tuning"},
-                                                           {"save-dir", "checkpoint"}};
-  for (const auto& [option, read_by] : uses)
-    if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
-      throw UserError(format("{} changes nothing (fsdp-bench {} does not use it; it is for {}); leave it out",
-                             table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
+  const std::pair<std::string_view, std::vector<const char*>> uses[] = {
+      {"gemm step tuning",
+       {"arch", "model", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
+        "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
+        "activation-fn", "batch-size", "tokens-per-sample", "precision"}},
+      {"step tuning",
+       {"shard-group-size", "update-freq", "sharding-strategy", "checkpoint-activations", "comm-thread",
+        "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant", "cpu-offload", "offload-optimizer",
+        "offload-params"}},
+      {"step tuning collectives", {"sum-order", "sum-staging"}},
+      {"step", {"fake-collectives", "exposed", "trace"}},
+      {"tuning", {"memory-limit"}},
+      {"collectives", {"max-size"}}};
+  for (const auto& [read_by, options] : uses)
+    for (const char* option : options)
+      if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
+        throw UserError(format("{} changes nothing (fsdp-bench {} does not use it; it is for {}); leave it out",
+                               table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
 }
 
 /// Throws UserError for invalid or contradictory options.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::string_view all[] = {"gemm", "attention", "step", "tuning", "collectives", "optimizer", "checkpoint"};
+  constexpr std::string_view all[] = {"gemm", "step", "tuning", "collectives"};
   if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() reports it
   require_read(table, o.what);
   if (table.given("arch") && table.given("model"))
@@ -261,8 +231,6 @@ void check(const OptionTable& table, const BenchOptions& o) {
     throw UserError(
         "--shard-group-size changes nothing (it is only for --sharding-strategy hybrid and hybrid-grad-op); give one of these "
         "strategies, or leave it out");
-  if (o.what == "optimizer" && o.device == DeviceChoice::cuda)
-    throw UserError("fsdp-bench optimizer measures only CPUs; leave out --device cuda");
   if (o.what == "collectives" && (o.largest_bytes < 4096 || o.largest_bytes > std::size_t{1} << 32))
     throw UserError("--max-size is out of range (4KiB to 4GiB, the limit of MPI's own calls); choose a size in that range");
   if (o.fake_collectives && o.exposed)
@@ -287,19 +255,16 @@ std::string model_of(const BenchOptions& options) {
 }
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|attention|step|tuning|collectives|optimizer|checkpoint [options]",
+  OptionTable table("fsdp-bench", "gemm|step|tuning|collectives [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.examples({"mpirun -np 4 fsdp-bench collectives", "mpirun -np 4 fsdp-bench step --arch gpt2 --bf16 --batch-size 2",
                   "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16"});
   table.group("What");
   table
-      .text("what", "gemm|attention|step|tuning|collectives|optimizer|checkpoint", options.what,
-            "What to measure. gemm: matrix products of a model's layers; attention: attention of a block, forward and "
-            "backward; step: whole updates on random tokens; tuning: updates with batches of 1 (or --batch-size), 2, 4, ... "
-            "until they do not fit, for every strategy, with and without recomputation; collectives: ours and MPI's own (for "
-            "GPUs only ours); "
-            "optimizer: only the optimizer's update of a model's parameters, on CPUs; checkpoint: saves, reads and "
-            "consolidation, compared with plain files")
+      .text("what", "gemm|step|tuning|collectives", options.what,
+            "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
+            "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
+            "recomputation; collectives: ours and MPI's own (for GPUs only ours)")
       .positional()
       .common();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
@@ -333,22 +298,12 @@ OptionTable bench_option_table(BenchOptions& options) {
       .unset("the rank's share of its node's available memory, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
-  table
-      .integer("steps", "N", options.steps, {1, 1e6},
-               "counted updates, after two that are not counted, or one in tuning; checkpoint: rounds, each of which measures "
-               "everything once")
-      .common();
+  table.integer("steps", "N", options.steps, {1, 1e6}, "counted updates, after two that are not counted (tuning: one)").common();
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
   add_comm_thread_option(table, options.comm_thread);
-  std::vector<std::pair<std::string, std::string>> names;
-  for (const Optimizer* optimizer : optimizers()) names.emplace_back(optimizer->name, optimizer->name);
-  table.choice<std::string>("optimizer", options.optimizer, std::move(names), "optimizer: measure only this one").unset("all");
   add_state_type_option(table, options.sharding.optimizer.state_type);
-  table.path("save-dir", "DIR", options.save_dir,
-             "checkpoint: folder for the files; a new folder fsdp-bench-XXXXXX is made in it, and removed at the end unless "
-             "the program is killed");
   table.flag("json", options.json, "print one JSON object").common();
   table.then([&options](const OptionTable& read) {
     options.every_strategy = !read.given("sharding-strategy");
@@ -369,21 +324,15 @@ OptionTable bench_option_table(BenchOptions& options) {
 }
 
 std::string bench(const BenchOptions& options, Communicator& world) {
-  const ComputingRank rank = start_rank(options.what == "optimizer" ? DeviceChoice::cpu : options.device, options.threads,
-                                        world, {.communication_thread = options.comm_thread});
+  const ComputingRank rank = start_rank(options.device, options.threads, world, {.communication_thread = options.comm_thread});
   Device& device = *rank.device;
   const auto stream = device.make_stream();
   if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
-  if (options.what == "attention") return bench_attention(options, world, device, *stream);
   if (options.what == "step") return bench_step(options, world, device, *stream);
   if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
-  if (options.what == "optimizer") return bench_optimizer(options, world, device, *stream);
-  if (options.what == "checkpoint") return bench_checkpoint(options, world, device);
-  if (options.what == "collectives")
-    return is_host(device.kind()) ? bench_collectives(options.largest_bytes, options.json, world, device, *stream)
-                                  : bench_collectives_of_gpus(options, world, device);
+  if (options.what == "collectives") return bench_collectives(options, world, device);
   throw CollectiveError(
-      format("{} (choose gemm, attention, step, tuning, collectives, optimizer or checkpoint); see fsdp-bench --help",
+      format("{} (choose gemm, step, tuning or collectives); see fsdp-bench --help",
              options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),
       0, true, exit_code::wrong_use);
 }

@@ -16,7 +16,7 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "attention", "step", "tuning", "collectives", "optimizer" or "checkpoint"
+  std::string what;  // "gemm", "step", "tuning" or "collectives"
   std::string arch = "gpt2";
   ConfigOverrides sizes;        // sizes that replace those of the model of `arch` or `model`
   std::string changes;          // `sizes` as command-line options, for reports
@@ -32,8 +32,6 @@ struct BenchOptions {
   std::size_t largest_bytes = std::size_t{64} << 20;  // the largest message of the measurement of collectives
   CommOptions comm = {.kind = "auto"};
   bool comm_thread = false;
-  std::string optimizer;  // the only optimizer to measure; empty means all
-  std::filesystem::path save_dir = ".";
   bool json = false;
 };
 

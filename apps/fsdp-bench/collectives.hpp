@@ -8,10 +8,8 @@
 
 namespace fsdp {
 
-/// Returns the report, as text or as one JSON object. `comm` has all processes of the job. Collective over comm.
-std::string bench_collectives(std::size_t largest_bytes, bool json, Communicator& comm, Device& device, Stream& stream);
-
-/// As bench_collectives(), but for collectives on GPU memory. options.comm selects NCCL or transfers through host memory.
-std::string bench_collectives_of_gpus(const BenchOptions& options, Communicator& world, Device& device);
+/// Returns the report, as text or as one JSON object. `world` has all processes of the job; on GPUs, options.comm selects NCCL
+/// or transfers through host memory. Collective over world.
+std::string bench_collectives(const BenchOptions& options, Communicator& world, Device& device);
 
 }  // namespace fsdp

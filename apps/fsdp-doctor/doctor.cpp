@@ -17,10 +17,9 @@
 #include "comm/threads/threads.hpp"
 #include "fsdp-doctor/gpus.hpp"
 #include "fsdp-doctor/machine.hpp"
-#include "fsdp-doctor/speed.hpp"
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
-#include "fsdp-doctor/training.hpp"
+#include "fsdp-doctor/work.hpp"
 #include "options/common_options.hpp"
 
 namespace fsdp {
@@ -47,8 +46,9 @@ constexpr Check checks[] = {
     {"network", "messages between the nodes", check_network},
     {"files", "writing and reading by all ranks at once", check_files},
     {"training", "a small training run over all ranks", check_training},
-    {"update", "where the time of an update goes", check_update},
 };
+
+constexpr std::string_view skipped = "The checks after this one were skipped.";
 
 /// Thrown by a rank after it has printed an error that only this rank has, while other ranks wait for it.
 struct FailedAlone {};
@@ -74,8 +74,6 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   return table;
 }
 
-std::span<const Check> all_checks() { return checks; }
-
 /// The report so far, which the watchdog's thread prints if the main thread hangs.
 struct Doctor::State {
   std::mutex mutex;
@@ -89,9 +87,9 @@ struct Doctor::State {
     const std::lock_guard lock(mutex);
     report.lines.push_back({std::string(name), std::move(finding), seconds});
   }
-  void leave_out_the_rest() {
+  void end_with(std::string_view sentence) {
     const std::lock_guard lock(mutex);
-    report.last = "The checks after this one were skipped.";
+    report.last = sentence;
   }
   /// Prints the report, at most once.
   void print(bool json) {
@@ -137,7 +135,7 @@ Finding Doctor::failure_of_this_rank(const DoctorJob& job, const Check& check, c
   if (job.world->size() == 1) return failed_by(message);
   if (state_->is_speaker) {
     state_->add(check.name, failed_by(state_->where + message));
-    state_->leave_out_the_rest();
+    state_->end_with(skipped);
     state_->print(options_.json);
   } else {
     print_to(stderr, "fsdp-doctor: {}{} ({})\n", state_->where, message, check.about);
@@ -161,7 +159,7 @@ int Doctor::run(DoctorJob& job, bool local_checks_only) {
                    .text = format("{} {} not arrived within {} ({})", timeout.who, timeout.ranks.size() > 1 ? "have" : "has",
                                   format_duration(timeout.timeout_s), check.about),
                    .advice = "check that node first: whether it responds, and what this process does there (ps, top)"});
-      state_->leave_out_the_rest();
+      state_->end_with(skipped);
       state_->print(options_.json);
       throw;
     } catch (const CollectiveError& error) {
@@ -173,6 +171,11 @@ int Doctor::run(DoctorJob& job, bool local_checks_only) {
     }
     if (finding) state_->add(check.name, std::move(*finding), timer.seconds());
   }
+  if (!local_checks_only)
+    state_->end_with(
+        "To measure the speed of your model, start fsdp-bench step in the same way, and fsdp-bench collectives for its "
+        "transfers; "
+        "fsdp-plan predicts both.");
   watchdog_.begin("the end", 2 * limit_s);
   state_->print(options_.json);
   // All ranks return the code of rank 0's report.

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,8 +24,6 @@ struct Check {
   std::optional<Finding> (*run)(DoctorJob& job);
   bool is_local = false;  // true if the check is useful on a rank that is not connected to other ranks
 };
-/// Returns all checks, in order.
-std::span<const Check> all_checks();
 
 /// Runs the checks of one job; rank 0 prints the report.
 class Doctor {

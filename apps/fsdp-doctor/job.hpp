@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,24 +32,6 @@ struct Start {
 
 class ProbeFolder;
 
-/// The speeds that have been measured; 0: not measured. All but `memory` are the same on all ranks.
-struct Rates {
-  double flops = 0;              // FLOP/s of the slowest rank
-  double memory = 0;             // bytes per second that this rank reads and writes
-  double network = 0;            // bytes per second that the slowest node sends
-  double latency = 0;            // seconds of a message between nodes
-  bool network_is_slow = false;  // true if the check of the network has warned
-};
-
-/// Where the time of an update goes, in seconds.
-struct UpdateSplit {
-  double total = 0;
-  double compute = 0;                                     // of the slowest rank; the rest of the update is transfers
-  double predicted_compute = 0, predicted_transfers = 0;  // from the plan and the measured rates; 0: no prediction
-  /// The tokens that a rank needs in a micro-batch to compute for as long as its node sends; 0: one node, or unknown.
-  double tokens_to_balance = 0;
-};
-
 struct DoctorJob {
   using Connect = std::function<std::unique_ptr<Communicator>(const CommOptions&)>;
   /// `connect_ranks` makes a communicator of all ranks with the given options. Collective over all ranks.
@@ -69,8 +50,6 @@ struct DoctorJob {
   std::unique_ptr<ProbeFolder> probe;   // set on all ranks by check_save_folder(); null if the folder cannot be used
 
   std::vector<std::string> processors;  // the name of each node's processor; set by check_processors()
-  Rates rates = {};
-  std::optional<UpdateSplit> split = {};  // set by check_training(); empty for GPUs
 
   bool is_leader() const { return node->rank() == 0; }
   std::size_t my_node() const { return static_cast<std::size_t>(node_of[static_cast<std::size_t>(world->rank())]); }

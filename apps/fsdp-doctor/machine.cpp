@@ -250,8 +250,13 @@ Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<do
 
 bool node_has_rdma() {
   std::error_code error;
-  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
-  return !error && devices != std::filesystem::directory_iterator();
+  for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", error))
+    for (const auto& port : std::filesystem::directory_iterator(device.path() / "ports", error)) {
+      std::ifstream file(port.path() / "state");  // "4: ACTIVE"
+      std::string state;
+      if (std::getline(file, state) && state.find("ACTIVE") != state.npos) return true;
+    }
+  return false;
 }
 
 std::optional<Finding> check_processors(DoctorJob& job) {

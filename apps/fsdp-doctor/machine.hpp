@@ -46,7 +46,7 @@ std::optional<Finding> check_locked_memory(DoctorJob& job);
 std::optional<Finding> check_shared_memory(DoctorJob& job);
 std::optional<Finding> check_clocks(DoctorJob& job);
 
-/// Returns true if this node has InfiniBand or a similar network.
+/// Returns true if this node has an active port of InfiniBand or a similar network.
 bool node_has_rdma();
 
 }  // namespace fsdp

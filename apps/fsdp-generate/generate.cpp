@@ -179,10 +179,6 @@ std::string json_line(const GeneratedText& text, const Inputs& inputs) {
   return json_text(object) + "\n";
 }
 
-}  // namespace
-
-namespace {
-
 /// The longest conversation in tokens, including the answer. The model's longest sequence limits it further.
 constexpr std::size_t longest_conversation = 8192;
 

@@ -1,7 +1,6 @@
 // Prints a PlanTable as text and as JSON.
 #include <algorithm>
 #include <array>
-#include <map>
 #include <span>
 #include <utility>
 
@@ -535,7 +534,7 @@ nlohmann::json plan_json(const PlanTable& table) {
                                   {"writes", ids(writes_of(op))},
                                   {"waits", op.waits},
                                   {"activations", activations}});
-    if (const auto use = collective_of(op)) json["operations"].back()["moved_bytes"] = use->count * use->reduce_bytes;
+    if (const auto use = collective_of(op)) json["operations"].back()["moved_bytes"] = use->whole_bytes(1);
     for (const BufferId id : op.frees) activations -= plan.buffers[static_cast<std::size_t>(id)].bytes;
   }
   return json;

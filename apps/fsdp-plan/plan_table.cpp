@@ -49,10 +49,6 @@ PlanVariant plan_variant(const Transformer& model, const ShardingOptions& option
   return variant;
 }
 
-}  // namespace
-
-namespace {
-
 void settle(PlanTableOptions& o) {
   const std::int64_t ranks = std::int64_t{o.cluster.nodes} * o.cluster.ranks_per_node;
   if (ranks > most_ranks)

@@ -4,12 +4,11 @@
 #include <array>
 #include <filesystem>
 #include <limits>
-#include <utility>
 
 #include "files/input_file.hpp"
+#include "fsdp-report/tuning_figure.hpp"
 #include "report/run_report.hpp"
 #include "report/trace_figure.hpp"
-#include "report/tuning_figure.hpp"
 
 namespace fsdp {
 
@@ -85,7 +84,7 @@ Figure draw_losses_of(const FigureOptions&, const Files& files) {
   return draw_losses(runs);
 }
 
-/// A figure: `options` are those that it uses, and `one_file` is true if it shows one file.
+/// A kind of figure. `options`: those that it reads. `one_file`: true if it draws exactly one file.
 struct FigureRow {
   std::string_view name;
   bool one_file;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/options.hpp"
-#include "report/plan_figures.hpp"
+#include "fsdp-report/plan_figures.hpp"
 
 namespace fsdp {
 

@@ -22,8 +22,8 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "fsdp-report/figure.hpp"
+#include "fsdp-report/text_plot.hpp"
 #include "report/run_report.hpp"
-#include "report/text_plot.hpp"
 #include "job/program.hpp"
 #include "record/tensorboard.hpp"
 

@@ -1,8 +1,5 @@
 #include "machine/measure.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "base/philox.hpp"
@@ -102,13 +99,6 @@ void write_as_saves(const std::filesystem::path& path, std::span<const std::byte
   OutputFile output(path);
   output.write(0, bytes.data(), bytes.size());
   output.finish();
-}
-
-void drop_from_cache(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-  ::close(fd);
 }
 
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank) {

@@ -43,9 +43,6 @@ double time_collective(Stream& stream, Group& group, std::size_t at_once, std::s
 double time_together(Group& group, const std::function<void()>& work);
 /// Writes a file in the same way as a save: in large pieces, and without the page cache if the file system allows it.
 void write_as_saves(const std::filesystem::path& path, std::span<const std::byte> bytes);
-/// Drops a file, which must be on disk, from the page cache. The next read comes from the disk, or from a cache of a file
-/// server.
-void drop_from_cache(const std::filesystem::path& path);
 
 /// Returns a reader of batches of random tokens. A rank gets the same batch in every update; ranks get different batches.
 BatchReader random_batches(BatchShape shape, std::size_t vocabulary, int rank);

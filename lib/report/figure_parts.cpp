@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<Stage, 9> stages = {
     {{"all-gather", paint::cyan, {"all-gather"}},
      {"forward", paint::light_pear, {"forward", "head"}},
-     {"forward again", paint::yellow, {"recompute", "refill"}},
+     {"forward again", paint::yellow, {"recompute"}},
      {"backward", paint::pear, {"backward"}},
      {"reduce", paint::orange, {"reduce-scatter", "all-reduce"}},
      {"norm, optimizer",

@@ -363,7 +363,7 @@ BOOST_AUTO_TEST_CASE(an_own_optimizer_is_like_one_of_the_library) {
   BOOST_TEST((found == expected));
   options.optimizer = "sgd", options.momentum = 0.9;
   FullyShardedDataParallel other(job, classifier(), options);
-  refused("holds the state of optimizer own_momentum (this model uses sgd)", [&] { other.load(folder); });
+  refused("holds the state of optimizer own_momentum (this run has optimizer sgd)", [&] { other.load(folder); });
 }
 
 BOOST_AUTO_TEST_CASE(the_example_in_the_documentation_is_rmsprop) {

@@ -82,12 +82,12 @@ BOOST_AUTO_TEST_CASE(statistics_of_spikes_continue_from_the_progress) {
   options.skip_spikes = 3;
   Progress progress, other;
   UpdatePolicy policy(options, small_model(), 0, progress);
-  for (int update = 0; update < 50; ++update) policy.judge(result_of(1 + 0.01 * (update % 7)), 1);
+  for (int update = 0; update < 100; ++update) policy.judge(result_of(1 + 0.01 * (update % 7)), 1);
   BOOST_TEST(std::isfinite(policy.next(1, 1).most_loss));
   UpdateResult spike = result_of(9);
   spike.is_spike = true;
   BOOST_TEST((policy.judge(spike, 1) == Verdict::left_out));
-  BOOST_TEST(progress.update == 50u);
+  BOOST_TEST(progress.update == 100u);
   UpdatePolicy resumed(options, small_model(), 0, other);
   other.spikes = progress.spikes;
   resumed.restore();

@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(so_is_a_rank_that_stops_while_files_are_measured) {
   const auto folder = fresh_folder();
   const std::vector<std::string> words = split("--device cpu --save-dir saves --collective-timeout 2s");
   // The file exists once compute has been checked.
-  const Outcome outcome = run(folder, mpirun(3, "fsdp-doctor", words, with_pid_file), stop_rank(folder, 1, "rank-0-1048576"));
+  const Outcome outcome = run(folder, mpirun(3, "fsdp-doctor", words, with_pid_file), stop_rank(folder, 1, "rank-0"));
   BOOST_TEST_CONTEXT(outcome.output) {
     BOOST_TEST(outcome.code == 1);
     BOOST_TEST(outcome.says("  ok       compute "));
@@ -80,10 +80,9 @@ BOOST_AUTO_TEST_CASE(nothing_fails_at_any_number_of_ranks) {
     for (const json& check : report["checks"]) names.push_back(check["name"]);
     const std::vector<std::string> wanted = {"MPI",     "Slurm",         "software",      "processors",  "GPUs",
                                              "threads", "locked memory", "shared memory", "save folder", "HDF5",
-                                             "compute", "files",         "training",      "update"};
+                                             "compute", "files",         "training"};
     BOOST_TEST(names == wanted, boost::test_tools::per_element());
-    BOOST_TEST(report["checks"].back()["figures"]["predicted_compute_s"] > 0.0);
-    const json& training = report["checks"][names.size() - 2];
+    const json& training = report["checks"].back();
     BOOST_TEST(training["status"] == "ok");
     BOOST_TEST(training["figures"]["losses"].size() == 5u);
     BOOST_TEST(!fs::exists(folder / "checkpoints"));

@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(a_rank_reads_its_share_at_another_world_size) {
 BOOST_AUTO_TEST_CASE(what_checkpoints_cost_is_measured_and_nothing_is_left) {
   const auto folder = fresh_folder();
   const Outcome outcome =
-      run(folder, mpirun(2, "fsdp-bench",
+      run(folder, mpirun(2, "../tests/bench-parts",
                          split("checkpoint --arch transformer_lm_gpt2_tiny --batch-size 1 --tokens-per-sample 16 "
                                "--sharding-strategy none --steps 2 --save-dir scratch --json")));
   BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);

@@ -1,5 +1,5 @@
 // Figures of plans: what fsdp-plan computes is read back from the coordinates of the drawings.
-#include "report/plan_figures.hpp"
+#include "fsdp-report/plan_figures.hpp"
 
 #include <locale>
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <sstream>
 
+#include "fsdp-report/text_plot.hpp"
 #include "report/svg_reader.hpp"
-#include "report/text_plot.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -16,9 +16,9 @@
 #include "base/error.hpp"
 #include "base/quantile.hpp"
 #include "files/input_file.hpp"
+#include "fsdp-report/text_plot.hpp"
 #include "report/run_report.hpp"
 #include "report/svg_reader.hpp"
-#include "report/text_plot.hpp"
 #include "support/files.hpp"
 
 using namespace fsdp;

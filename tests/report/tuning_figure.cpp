@@ -1,5 +1,5 @@
 // The figure of what fsdp-bench tuning prints.
-#include "report/tuning_figure.hpp"
+#include "fsdp-report/tuning_figure.hpp"
 
 #include <set>
 

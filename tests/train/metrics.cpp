@@ -12,6 +12,7 @@
 
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "options/options.hpp"
 #include "record/metrics.hpp"
 
 using namespace fsdp;
@@ -132,7 +133,7 @@ BOOST_AUTO_TEST_CASE(a_warning_is_printed_once_and_again_at_the_end) {
   const TemporaryFolder folder;
   {
     const Printed out(folder / "err");
-    Metrics metrics({}, 1, true, out.file);
+    Metrics metrics({}, 1, true, out.file, LogFormat::automatic, with_option_names);
     metrics.warn("the data are \x1b odd; use a smaller `micro-batch`");
     metrics.warn("the data are \x1b odd; use a smaller `micro-batch`");
     metrics.warn("something long: " + std::string(100, 'x') + "; do something else");

@@ -1,7 +1,6 @@
-#include "report/plan_file.hpp"
+#include "fsdp-report/plan_file.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include <nlohmann/json.hpp>

@@ -1,10 +1,9 @@
-#include "report/plan_figures.hpp"
+#include "fsdp-report/plan_figures.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "base/error.hpp"
@@ -320,9 +319,9 @@ Figure draw_step(const PlanFile& plan, std::size_t unit) {
   }
   if (gathered == 0 || reduced == 0)
     throw UserError(
-        format("{} is not both gathered and reduced (in the plan of '{}', whose strategy is {}); draw a plan of "
+        format("unit {} is not both gathered and reduced in this plan, so there is no step to draw; draw a plan of "
                "`sharded-plan`, or another `drawn-unit`",
-               chosen.name, plan.path.string(), plan.strategy));
+               chosen.name));
   if (chosen.shards > 16)
     throw UserError(format("there is room for 16 ranks (the plan of '{}' has {} shards); draw a plan for fewer ranks",
                            plan.path.string(), chosen.shards));

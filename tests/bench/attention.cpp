@@ -1,4 +1,4 @@
-#include "fsdp-bench/attention.hpp"
+#include "bench/parts.hpp"
 
 #include <array>
 
@@ -55,7 +55,7 @@ std::array<double, 2> measure(const kernels::AttentionShape& shape, const Device
 
 }  // namespace
 
-std::string bench_attention(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+std::string bench_attention(const PartsOptions& options, Communicator& world, Device& device, Stream& stream) {
   const TransformerConfig config = agree(world, [&] { return config_of(options); });
   const DType type = options.sharding.types.parameter;
   const BatchShape batch = options.sharding.batch;

@@ -1,4 +1,4 @@
-#include "report/text_plot.hpp"
+#include "fsdp-report/text_plot.hpp"
 
 #include <algorithm>
 #include <chrono>

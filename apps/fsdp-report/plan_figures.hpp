@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
+#include "fsdp-report/plan_file.hpp"
 #include "report/figure_parts.hpp"
-#include "report/plan_file.hpp"
 
 namespace fsdp {
 

@@ -1,10 +1,9 @@
-#include "report/tuning_figure.hpp"
+#include "fsdp-report/tuning_figure.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <sstream>
-#include <utility>
 
 #include "base/error.hpp"
 #include "files/input_file.hpp"

@@ -1,4 +1,4 @@
-#include "fsdp-bench/optimizer.hpp"
+#include "bench/parts.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -123,7 +123,7 @@ struct Figure {
 
 }  // namespace
 
-std::string bench_optimizer(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+std::string bench_optimizer(const PartsOptions& options, Communicator& world, Device& device, Stream& stream) {
   const std::vector<Parameter> parameters = agree(world, [&] { return list_parameters(config_of(options)).parameters; });
   std::size_t numel = 0;
   for (const Parameter& parameter : parameters) numel += fsdp::numel(parameter.shape);

@@ -1,7 +1,7 @@
 // The speed of disks varies, and they have caches. So each round measures everything once, next to plain files of the same
 // size; every other round reverses the order; and ratios are computed within a round. Before each read, the files are dropped
 // from the page cache.
-#include "fsdp-bench/checkpoint.hpp"
+#include "bench/parts.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -46,7 +46,7 @@ class Scratch {
   Scratch(const fs::path& parent, Group& world) {
     std::string name;
     agree(world, [&] {
-      if (world.rank() == 0) name = mine_.emplace(parent, "fsdp-bench").path();
+      if (world.rank() == 0) name = mine_.emplace(parent, "bench-parts").path();
     });
     path_ = world.broadcast(name, 0);
   }
@@ -63,8 +63,12 @@ class Scratch {
   /// Drops the files, which must be on disk, from the page cache. The next read comes from the disk, or from a cache of a file
   /// server.
   void forget() const {
-    for (const auto& entry : fs::recursive_directory_iterator(path_))
-      if (entry.is_regular_file()) drop_from_cache(entry.path());
+    for (const auto& entry : fs::recursive_directory_iterator(path_)) {
+      const int fd = entry.is_regular_file() ? ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC) : -1;
+      if (fd < 0) continue;
+      ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+      ::close(fd);
+    }
   }
 
  private:
@@ -140,14 +144,14 @@ double largest(const std::vector<double>& values) { return *std::max_element(val
 
 class CheckpointBench {
  public:
-  CheckpointBench(const BenchOptions& options, ShardedModel& sharded, const Scratch& scratch, Communicator& world,
+  CheckpointBench(const PartsOptions& options, ShardedModel& sharded, const Scratch& scratch, Communicator& world,
                   const Device& device)
       : options_(options),
         device_(is_host(device.kind()) ? "CPU" : device.description()),
         sharded_(sharded),
         scratch_(scratch),
         world_(world),
-        program_(fs::read_symlink("/proc/self/exe").parent_path() / "fsdp-consolidate") {
+        program_(fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin/fsdp-consolidate") {
     const Layout& layout = sharded.layout();
     states_ = sharded.executor().states();
     for (const Parameter& parameter : parameters()) numel_ += fsdp::numel(parameter.shape);
@@ -158,9 +162,7 @@ class CheckpointBench {
     agree(world, [&] {
       snapshot_ = allocate_host(snapshot_bytes(layout, DType::f32, world.rank(), world.size()));
       loaded_ = allocate_host(room);
-      if (!fs::exists(program_))
-        throw UserError(
-            format("{} is missing (it is measured, too); build or install it next to fsdp-bench", program_.string()));
+      if (!fs::exists(program_)) throw UserError(format("{} is missing (it is measured, too); build it", program_.string()));
     });
     // The first update, the first save and the first use of memory pages take longer: none of them is counted.
     update();
@@ -345,7 +347,7 @@ class CheckpointBench {
          }));
   }
 
-  const BenchOptions& options_;
+  const PartsOptions& options_;
   const std::string device_;
   ShardedModel& sharded_;
   const Scratch& scratch_;
@@ -435,7 +437,7 @@ std::string CheckpointBench::report() const {
 
 }  // namespace
 
-std::string bench_checkpoint(const BenchOptions& options, Communicator& world, Device& device) {
+std::string bench_checkpoint(const PartsOptions& options, Communicator& world, Device& device) {
   const ShardingOptions& sharding = options.sharding;
   TransformerConfig config;
   agree(world, [&] { check_sharding(config = config_of(options), sharding, world.size()); });
