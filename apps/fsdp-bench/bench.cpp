@@ -14,13 +14,13 @@
 #include "fsdp-bench/collectives.hpp"
 #include "fsdp-bench/support.hpp"
 #include "fsdp-bench/tuning.hpp"
-#include "plan/placement.hpp"
-#include "run/sharded_model.hpp"
+#include "job/program.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "options/common_options.hpp"
 #include "machine/machine.hpp"
-#include "job/program.hpp"
+#include "options/common_options.hpp"
+#include "plan/placement.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 
@@ -298,7 +298,8 @@ OptionTable bench_option_table(BenchOptions& options) {
       .unset("the rank's share of its node's available memory, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
-  table.integer("steps", "N", options.steps, {1, 1e6}, "counted updates, after two that are not counted (tuning: one)").common();
+  table.integer("steps", "N", options.steps, {1, 1e6}, "counted updates, after two that are not counted (tuning: one)")
+      .common();
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);

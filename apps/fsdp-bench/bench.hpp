@@ -9,9 +9,9 @@
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
-#include "run/sharded_model.hpp"
 #include "machine/compute_device.hpp"
 #include "record/trace.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fsdp-bench/bench.hpp"
-#include "run/sharded_model.hpp"
 #include "machine/measure.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

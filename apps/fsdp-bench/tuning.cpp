@@ -14,11 +14,11 @@
 #include "base/system.hpp"
 #include "comm/agree.hpp"
 #include "device/gpu_figures.hpp"
+#include "engine/memory.hpp"
 #include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
-#include "plan/placement.hpp"
 #include "kernels/threads.hpp"
-#include "engine/memory.hpp"
+#include "plan/placement.hpp"
 
 namespace fsdp {
 

@@ -18,8 +18,8 @@
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "h5/h5.hpp"
-#include "options/common_options.hpp"
 #include "job/program.hpp"
+#include "options/common_options.hpp"
 
 using namespace fsdp;
 

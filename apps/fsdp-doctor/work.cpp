@@ -12,9 +12,9 @@
 #include "comm/agree.hpp"
 #include "fsdp-doctor/machine.hpp"
 #include "fsdp-doctor/storage.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "machine/measure.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

@@ -21,11 +21,11 @@
 #include "data/json_records.hpp"
 #include "data/text_source.hpp"
 #include "files/json.hpp"
+#include "machine/machine.hpp"
+#include "options/common_options.hpp"
+#include "options/model_tokenizer.hpp"
 #include "text/chat_template.hpp"
 #include "text/json_reader.hpp"
-#include "options/common_options.hpp"
-#include "machine/machine.hpp"
-#include "options/model_tokenizer.hpp"
 
 namespace fsdp {
 

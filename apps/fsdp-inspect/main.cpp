@@ -18,9 +18,9 @@
 #include "checkpoint/inspect.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
-#include "report/flight_report.hpp"
-#include "options/common_options.hpp"
 #include "job/program.hpp"
+#include "options/common_options.hpp"
+#include "report/flight_report.hpp"
 
 using namespace fsdp;
 

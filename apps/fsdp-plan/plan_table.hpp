@@ -11,12 +11,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/options.hpp"
-#include "plan/plan.hpp"
-#include "run/sharded_model.hpp"
-#include "plan/traffic.hpp"
 #include "engine/memory.hpp"
 #include "options/options.hpp"
+#include "plan/plan.hpp"
 #include "plan/prediction.hpp"
+#include "plan/traffic.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

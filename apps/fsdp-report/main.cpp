@@ -23,9 +23,9 @@
 #include "files/output_file.hpp"
 #include "fsdp-report/figure.hpp"
 #include "fsdp-report/text_plot.hpp"
-#include "report/run_report.hpp"
 #include "job/program.hpp"
 #include "record/tensorboard.hpp"
+#include "report/run_report.hpp"
 
 using namespace fsdp;
 

@@ -612,7 +612,9 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
     if (by_thread && computing >= 0) waits[i].push_back(computing);  // the computing thread enqueues this work
     if (computes) computing = static_cast<int>(i);
     const int stream = static_cast<int>(std::find(streams.begin(), streams.end(), op.stream) - streams.begin());
-    tasks.push_back({.queue = titled.queues == Queues::one ? 0 : by_thread ? 1 + static_cast<int>(streams.size()) : stream,
+    tasks.push_back({.queue = titled.queues == Queues::one ? 0
+                              : by_thread                  ? 1 + static_cast<int>(streams.size())
+                                                           : stream,
                      .length = op.drawn_time,
                      .waits = waits[i]});
   }

@@ -25,12 +25,12 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
+#include "job/program.hpp"
+#include "options/common_options.hpp"
 #include "text/end_tokens.hpp"
 #include "text/tokenizer.hpp"
 #include "text/tokenizer_files.hpp"
 #include "text/train_bpe.hpp"
-#include "options/common_options.hpp"
-#include "job/program.hpp"
 
 using namespace fsdp;
 

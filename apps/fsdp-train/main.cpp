@@ -6,10 +6,10 @@
 #include "base/system.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
-#include "report/run_report.hpp"
-#include "options/options.hpp"
 #include "job/program.hpp"
 #include "job/signals.hpp"
+#include "options/options.hpp"
+#include "report/run_report.hpp"
 #include "train/train.hpp"
 
 namespace {

@@ -12,9 +12,9 @@
 #include "data/open_data.hpp"
 #include "data/permutation.hpp"
 #include "data/position.hpp"
-#include "files/json.hpp"
-#include "engine/same_files.hpp"
 #include "engine/rank_data.hpp"
+#include "engine/same_files.hpp"
+#include "files/json.hpp"
 
 namespace fsdp {
 

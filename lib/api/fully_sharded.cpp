@@ -11,13 +11,10 @@
 #include <boost/core/demangle.hpp>
 #include <nlohmann/json.hpp>
 
-#include "layers/chain.hpp"
 #include "api/data.hpp"
 #include "api/job_parts.hpp"
 #include "api/model_inside.hpp"
 #include "api/own_optimizer.hpp"
-#include "layers/place.hpp"
-#include "layers/proof.hpp"
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -29,21 +26,24 @@
 #include "checkpoint/model_format.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
-#include "files/input_file.hpp"
-#include "files/json.hpp"
-#include "files/scratch_folder.hpp"
-#include "run/sharded_model.hpp"
-#include "nn/patterns.hpp"
-#include "nn/transformer.hpp"
 #include "engine/engine.hpp"
 #include "engine/find_step.hpp"
 #include "engine/fit.hpp"
 #include "engine/mean_loss.hpp"
 #include "engine/memory.hpp"
-#include "options/options.hpp"
-#include "options/model_options.hpp"
-#include "engine/same_files.hpp"
 #include "engine/rank_data.hpp"
+#include "engine/same_files.hpp"
+#include "files/input_file.hpp"
+#include "files/json.hpp"
+#include "files/scratch_folder.hpp"
+#include "layers/chain.hpp"
+#include "layers/place.hpp"
+#include "layers/proof.hpp"
+#include "nn/patterns.hpp"
+#include "nn/transformer.hpp"
+#include "options/model_options.hpp"
+#include "options/options.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 
@@ -414,9 +414,7 @@ std::string text_of_saved(const CheckpointOptions& o) {
 Weights weights_of(bool use_ema) { return use_ema ? Weights::average : Weights::trained; }
 
 /// The files that all ranks must have to load a checkpoint.
-FileLists files_of(const CheckpointReader* checkpoint) {
-  return checkpoint ? FileLists{checkpoint->files()} : FileLists();
-}
+FileLists files_of(const CheckpointReader* checkpoint) { return checkpoint ? FileLists{checkpoint->files()} : FileLists(); }
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
   return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
@@ -501,8 +499,8 @@ struct FullyShardedDataParallel::Parts {
   }
   void run(const char* function, Needs needs, const std::function<void()>& work) {
     if (under_way)
-      throw UserError(format("{}() is called during {}() (it would change that function's data); call it before or after", function,
-                             under_way));
+      throw UserError(format("{}() is called during {}() (it would change that function's data); call it before or after",
+                             function, under_way));
     under_way = function;
     try {
       job->together([&] {
@@ -794,7 +792,8 @@ void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& pat
   if (adapted) found = {path_to_record(*source, path), content_sum(*source, world)};
   agree(world, [&] {
     if (adapters) require_base(*adapters, adapters->header().base->sum, found->sum, source->description());
-    load_parameters(*source, parameters(), engine.model().layout(), engine.model().shard(), executor().parameters(), of_base.others);
+    load_parameters(*source, parameters(), engine.model().layout(), engine.model().shard(), executor().parameters(),
+                    of_base.others);
     executor().initialize_parameters(options.seed, of_base.others);
     if (engine.keeps_average()) executor().begin_average();
   });
@@ -845,9 +844,10 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
     p.require_evaluation(use_ema, false);
     const ValidBatches batches = agree(p.world, [&] {
       const Samples& samples = data.samples();
-      require_user(p.rows.tokens && p.rows.labels && p.rows.targets == 1 && samples.T() == p.sharding.batch.T,
-                   "the token data do not fit the model (they are for one of tokens with this sequence_length, and one label for "
-                   "each token); make a TokenData with this model");
+      require_user(
+          p.rows.tokens && p.rows.labels && p.rows.targets == 1 && samples.T() == p.sharding.batch.T,
+          "the token data do not fit the model (they are for one of tokens with this sequence_length, and one label for "
+          "each token); make a TokenData with this model");
       for (std::size_t label = 0; p.loss_of_layers && label < p.rows.classes; ++label)
         require_user(
             p.loss_of_layers->weight(narrow<std::int32_t>(label)) == 1,
@@ -856,7 +856,8 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
       require_user(!p.loss_of_layers || p.loss_of_layers->ignore_index() < 0,
                    "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
       const std::size_t vocabulary = vocabulary_of(p.rows);  // each token is a label, too
-      return ValidBatches(samples, batch_cut(p.sharding, p.world), p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
+      return ValidBatches(samples, batch_cut(p.sharding, p.world),
+                          p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
     });
     double loss = 0;
     p.engine.with(weights_of(use_ema), [&] { loss = *mean_loss(p.executor(), batches, p.world); });
@@ -946,15 +947,15 @@ bool FullyShardedDataParallel::restore(const std::filesystem::path& folder) {
         });
         p.engine.saver().finish();  // the save under way may be the latest step of the folder
         const bool names_step = is_step(folder);
-        const auto open = [&] { return names_step || can_load(folder) ? open_checkpoint(folder, nullptr, Verify::no) : nullptr; };
+        const auto open = [&] {
+          return names_step || can_load(folder) ? open_checkpoint(folder, nullptr, Verify::no) : nullptr;
+        };
         const auto none = [&](const std::vector<std::string>& passed_over) {
           print_warnings(passed_over);
           require_nothing_damaged(folder);
         };
-        FoundStep found = find_step(p.world, {.open = open,
-                                              .folder = names_step ? std::filesystem::path() : folder,
-                                              .none = none,
-                                              .files = files_of});
+        FoundStep found = find_step(
+            p.world, {.open = open, .folder = names_step ? std::filesystem::path() : folder, .none = none, .files = files_of});
         if (!found.checkpoint) return false;
         const std::uint64_t update = found.checkpoint->header().progress.update;
         p.load(std::move(found.checkpoint));
@@ -979,7 +980,8 @@ void FullyShardedDataParallel::load(const std::filesystem::path& folder) {
       [&](Parts& p) {
         p.require_same_path(folder);
         p.engine.saver().finish();
-        p.load(find_step(p.world, {.open = [&] { return open_checkpoint(folder, nullptr, Verify::no); }, .files = files_of}).checkpoint);
+        p.load(find_step(p.world, {.open = [&] { return open_checkpoint(folder, nullptr, Verify::no); }, .files = files_of})
+                   .checkpoint);
       },
       Parts::Needs::nothing);
 }
@@ -1029,37 +1031,38 @@ void FullyShardedDataParallel::save_full(const std::filesystem::path& given, boo
 }
 
 void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
-  parts_->call(__func__, [&](Parts& p) { p.require_same_path(path), p.load_full(path); }, Parts::Needs::nothing);
+  parts_->call(
+      __func__, [&](Parts& p) { p.require_same_path(path), p.load_full(path); }, Parts::Needs::nothing);
 }
 
 void FullyShardedDataParallel::load_adapter(const std::filesystem::path& folder) {
   parts_->call(__func__, [&](Parts& p) {
-  p.require_same_path(folder);
-  std::optional<Adapter> opened;
-  agree(p.world, [&] {
-    require_user(p.adapted != nullptr,
-                 "load_adapter() needs a model with adapters (this one has none); describe them with lora()");
-    opened = open_adapter(folder, without_adapters(*p.adapted));
-  });
-  require_same_files(p.world, [&] { return FileLists{opened->tensors->files()}; });
-  agree(p.world, [&] {
-    const Adapter& adapter = *opened;
-    const Parts::Selected adapters = p.select(true);
-    find_mismatch(*adapter.tensors, adapters.parameters, {},
-                  "give lora() the rank and targets of these adapters, or their folder");
-    if (adapter.lora.scale() != p.adapted->lora.scale())
-      throw UserError(
-          format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
-                 adapter.tensors->description(), adapter.lora.scale(), p.adapted->lora.scale()));
-    require_base(*adapter.tensors, adapter.base_sum, p.engine.base->sum, p.engine.base->path);
-    std::vector<std::string> warnings;
-    adapter.compare_base_type(p.adapted->base_type, &warnings);
-    if (p.world.rank() == 0) print_warnings(warnings);
-    load_parameters(*adapter.tensors, p.parameters(), p.engine.model().layout(), p.engine.model().shard(),
-                    only_units(p.executor().parameters(), p.engine.model().layout(), true), adapters.others);
-    if (p.engine.keeps_average()) p.executor().begin_average();
-  });
-  p.executor().publish_parameters();
+    p.require_same_path(folder);
+    std::optional<Adapter> opened;
+    agree(p.world, [&] {
+      require_user(p.adapted != nullptr,
+                   "load_adapter() needs a model with adapters (this one has none); describe them with lora()");
+      opened = open_adapter(folder, without_adapters(*p.adapted));
+    });
+    require_same_files(p.world, [&] { return FileLists{opened->tensors->files()}; });
+    agree(p.world, [&] {
+      const Adapter& adapter = *opened;
+      const Parts::Selected adapters = p.select(true);
+      find_mismatch(*adapter.tensors, adapters.parameters, {},
+                    "give lora() the rank and targets of these adapters, or their folder");
+      if (adapter.lora.scale() != p.adapted->lora.scale())
+        throw UserError(
+            format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
+                   adapter.tensors->description(), adapter.lora.scale(), p.adapted->lora.scale()));
+      require_base(*adapter.tensors, adapter.base_sum, p.engine.base->sum, p.engine.base->path);
+      std::vector<std::string> warnings;
+      adapter.compare_base_type(p.adapted->base_type, &warnings);
+      if (p.world.rank() == 0) print_warnings(warnings);
+      load_parameters(*adapter.tensors, p.parameters(), p.engine.model().layout(), p.engine.model().shard(),
+                      only_units(p.executor().parameters(), p.engine.model().layout(), true), adapters.others);
+      if (p.engine.keeps_average()) p.executor().begin_average();
+    });
+    p.executor().publish_parameters();
   });
 }
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "api/checkpoint_options.hpp"
-#include "layers/composition.hpp"
 #include "api/job.hpp"
+#include "layers/composition.hpp"
 #include "layers/layer.hpp"
 #include "nn/lora.hpp"
 #include "optim/parameter_group.hpp"

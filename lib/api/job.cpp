@@ -11,8 +11,8 @@
 #include "base/program.hpp"
 #include "comm/agree.hpp"
 #include "comm/call.hpp"
-#include "options/common_options.hpp"
 #include "job/program.hpp"
+#include "options/common_options.hpp"
 
 namespace fsdp {
 

@@ -1,9 +1,9 @@
 // The data of a Job. Internal.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
-#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -11,8 +11,8 @@
 #include "comm/backend.hpp"
 #include "comm/mpi_session.hpp"
 #include "job/job_end.hpp"
-#include "machine/machine.hpp"
 #include "job/signals.hpp"
+#include "machine/machine.hpp"
 
 namespace fsdp {
 

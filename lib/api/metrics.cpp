@@ -109,8 +109,8 @@ MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o)
       throw UserError("trace or trace_updates are different on the ranks (all ranks write one trace); give all ranks the same");
     });
     inside.engine.saver().set_listener({.may_complete = [log = parts_->log] { log->sync(); },
-                               .saved = [log = parts_->log](const SaveMetrics& saved) { log->save(saved); },
-                               .warn = [](const std::string& text) { print_warnings({text}); }});
+                                        .saved = [log = parts_->log](const SaveMetrics& saved) { log->save(saved); },
+                                        .warn = [](const std::string& text) { print_warnings({text}); }});
     parts_->before_step();
   });
 }

@@ -11,8 +11,8 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "device/cpu/processor.hpp"
-#include "run/shard_state.hpp"
 #include "optim/optimizer.hpp"
+#include "run/shard_state.hpp"
 
 namespace fsdp {
 

@@ -22,11 +22,11 @@
 #include "comm/communicator.hpp"
 #include "data/position.hpp"
 #include "files/sealed_file.hpp"
-#include "plan/layout.hpp"
-#include "run/shard_state.hpp"
 #include "h5/h5.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
+#include "plan/layout.hpp"
+#include "run/shard_state.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace fsdp {

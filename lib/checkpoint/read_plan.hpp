@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/layout.hpp"
 #include "nn/parameters.hpp"
+#include "plan/layout.hpp"
 
 namespace fsdp {
 

@@ -10,8 +10,8 @@
 
 #include "checkpoint/stored_model.hpp"
 #include "files/sealed_file.hpp"
-#include "run/shard_state.hpp"
 #include "nn/config.hpp"
+#include "run/shard_state.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {

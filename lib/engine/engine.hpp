@@ -1,6 +1,6 @@
-// A model in training: the sharded model, its progress, what changes from update to update, and the save under way. fsdp-train's
-// loop and the functions of the API call it. It knows no data, signals, clocks or metrics. The name is that of DeepSpeed's
-// `DeepSpeedEngine`; in fairseq it is `Trainer`.
+// A model in training: the sharded model, its progress, what changes from update to update, and the save under way.
+// fsdp-train's loop and the functions of the API call it. It knows no data, signals, clocks or metrics. The name is that of
+// DeepSpeed's `DeepSpeedEngine`; in fairseq it is `Trainer`.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,9 @@ class Engine {
 
   /// Allocates all memory. `device` must outlive this object.
   void allocate(Device& device);
-  /// Loads this rank's states; without `with_optimizer`, only the weights and their average. An average that the checkpoint does
-  /// not have begins with its weights. The checkpoint must fit (engine/fit.hpp). Not collective; may throw on one rank only.
+  /// Loads this rank's states; without `with_optimizer`, only the weights and their average. An average that the checkpoint
+  /// does not have begins with its weights. The checkpoint must fit (engine/fit.hpp). Not collective; may throw on one rank
+  /// only.
   void load_states(const CheckpointReader& checkpoint, bool with_optimizer, const ByteProgress& show = {});
   /// Publishes the weights that were initialized or loaded. `had_state(p)`: the optimizer has continued the states of parameter
   /// p; null: those of all. Call it before the first update.

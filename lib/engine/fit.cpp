@@ -9,8 +9,8 @@ namespace fsdp {
 void require_same_optimizer(const OptimizerOptions& optimizer, const CheckpointReader& checkpoint, const std::string& remedy) {
   const std::string_view wanted = optimizer.kind->name, found = checkpoint.header().optimizer;
   const auto refuse = [&](const std::string& problem) {
-    throw UserError(format("{} holds {}; give the optimizer that it was written with, or {}", checkpoint.description(), problem,
-                           remedy));
+    throw UserError(
+        format("{} holds {}; give the optimizer that it was written with, or {}", checkpoint.description(), problem, remedy));
   };
   if (algorithm_of(wanted) != algorithm_of(found))
     refuse(format("the state of `optimizer` {} (this run has `optimizer` {})", found, wanted));
@@ -29,7 +29,8 @@ std::string require_average(const UpdateOptions& options, const CheckpointReader
   const bool there = has_average(checkpoint), wanted = options.ema_decay > 0;
   if (wanted && !there && update > options.ema_start_update)
     throw UserError(
-        format("{} has no average of the weights for `decay of the average` (its run kept none); leave out `decay of the average`, or give "
+        format("{} has no average of the weights for `decay of the average` (its run kept none); leave out `decay of the "
+               "average`, or give "
                "`start of the average` {} to begin an average with the checkpoint's weights",
                checkpoint.description(), update));
   return there && !wanted ? "the checkpoint's average of the weights is left out (there is no `decay of the average`)" : "";

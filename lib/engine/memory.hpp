@@ -6,9 +6,9 @@
 #include <string>
 
 #include "engine/options.hpp"
-#include "run/sharded_model.hpp"
-#include "plan/traffic.hpp"
 #include "nn/model.hpp"
+#include "plan/traffic.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

@@ -4,9 +4,9 @@
 #include <cstddef>
 
 #include "comm/communicator.hpp"
+#include "optim/loss_scaler.hpp"
 #include "run/executor.hpp"
 #include "run/sharded_model.hpp"
-#include "optim/loss_scaler.hpp"
 
 namespace fsdp {
 

@@ -95,9 +95,8 @@ void Saver::link_best(const SaveOptions& options, const std::optional<Validation
     linked_ = step;
   } catch (const std::exception& problem) {  // training continues
     if (listener_.warn)
-      listener_.warn(
-          format("{} does not name the best step, that of update {} ({})", (options.folder / best_name).string(), best,
-                 problem.what()));
+      listener_.warn(format("{} does not name the best step, that of update {} ({})", (options.folder / best_name).string(),
+                            best, problem.what()));
   }
 }
 

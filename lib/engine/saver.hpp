@@ -63,8 +63,8 @@ class Saver {
 
   /// Saves the update of `header`, unless this object's last save or begin_at() was of the same update in the same folder; then
   /// only links to the best step, if there is a new one. First finishes the save under way. Returns before the new one is
-  /// complete, unless `wait` is true or there is no snapshot. Returns the step's folder; empty after begin_at(). Collective over
-  /// world; throws CollectiveError.
+  /// complete, unless `wait` is true or there is no snapshot. Returns the step's folder; empty after begin_at(). Collective
+  /// over world; throws CollectiveError.
   std::filesystem::path save(const SaveOptions& options, const CheckpointHeader& header, const Layout& layout,
                              std::span<const ShardState> states, bool wait);
   /// Waits until the save under way is complete; then links to the best step and removes older ones. Returns at once if there

@@ -92,9 +92,10 @@ std::string describe_refused(ShardedModel& model, Group& world, const UpdateScal
                      model.model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
                      model.layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
   }
-  return format("update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), so the weights were not "
-                "changed",
-                scalars.update, result.loss, result.non_finite, where);
+  return format(
+      "update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), so the weights were not "
+      "changed",
+      scalars.update, result.loss, result.non_finite, where);
 }
 
 }  // namespace fsdp

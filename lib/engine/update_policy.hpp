@@ -9,9 +9,9 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "engine/options.hpp"
-#include "run/sharded_model.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/spike_filter.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 
@@ -40,9 +40,9 @@ class UpdatePolicy {
   std::optional<SpikeFilter> spikes_;
 };
 
-/// Describes what was not finite in an update that was refused: "update 3 is not finite (loss nan, 12 infinite or NaN elements in the
-/// gradient, first in the output of block 0 in the forward pass on rank 1), so the weights were not changed". Names the first
-/// operation in the plan that produced such a value, and the first rank where it did. Collective.
+/// Describes what was not finite in an update that was refused: "update 3 is not finite (loss nan, 12 infinite or NaN elements
+/// in the gradient, first in the output of block 0 in the forward pass on rank 1), so the weights were not changed". Names the
+/// first operation in the plan that produced such a value, and the first rank where it did. Collective.
 std::string describe_refused(ShardedModel& model, Group& world, const UpdateScalars& scalars, const UpdateResult& result);
 
 }  // namespace fsdp

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "run/sharded_model.hpp"
 #include "generate/sampler.hpp"
+#include "run/sharded_model.hpp"
 #include "text/tokenizer.hpp"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
-// Operations of users' layers and losses (layers/layers.hpp, layers/losses.hpp) that transformers do not have. Conventions are those
-// of kernels.hpp.
+// Operations of users' layers and losses (layers/layers.hpp, layers/losses.hpp) that transformers do not have. Conventions are
+// those of kernels.hpp.
 #pragma once
 
 #include <cstddef>

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/composition.hpp"
-#include "layers/layers.hpp"
-#include "layers/ops.hpp"
-#include "layers/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/plain_attention.hpp"
 #include "kernels/threads.hpp"
+#include "layers/composition.hpp"
+#include "layers/layers.hpp"
+#include "layers/ops.hpp"
+#include "layers/place.hpp"
 #include "nn/attention.hpp"
 
 namespace fsdp {

@@ -5,12 +5,12 @@
 #include <set>
 #include <utility>
 
-#include "layers/place.hpp"
-#include "layers/proof.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "layers/place.hpp"
+#include "layers/proof.hpp"
 
 namespace fsdp {
 

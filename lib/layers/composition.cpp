@@ -5,11 +5,11 @@
 #include <memory>
 #include <set>
 
+#include "base/error.hpp"
+#include "base/format.hpp"
 #include "layers/ops.hpp"
 #include "layers/place.hpp"
 #include "layers/proof.hpp"
-#include "base/error.hpp"
-#include "base/format.hpp"
 
 namespace fsdp {
 

@@ -2,13 +2,13 @@
 
 #include <cmath>
 
-#include "layers/composition.hpp"
-#include "layers/ops.hpp"
-#include "layers/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "kernels/kernels.hpp"
+#include "layers/composition.hpp"
+#include "layers/ops.hpp"
+#include "layers/place.hpp"
 
 namespace fsdp {
 

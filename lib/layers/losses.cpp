@@ -3,11 +3,11 @@
 #include <memory>
 #include <utility>
 
-#include "layers/place.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "kernels/layers.hpp"
+#include "layers/place.hpp"
 
 namespace fsdp {
 

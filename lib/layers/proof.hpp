@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "layers/layer.hpp"
 #include "device/device.hpp"
+#include "layers/layer.hpp"
 
 namespace fsdp {
 

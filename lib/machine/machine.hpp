@@ -9,8 +9,8 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "comm/communicator.hpp"
-#include "run/sharded_model.hpp"
 #include "machine/compute_device.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

@@ -11,8 +11,8 @@
 #include "base/dtype.hpp"
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
-#include "run/executor.hpp"
 #include "kernels/kernels.hpp"
+#include "run/executor.hpp"
 
 namespace fsdp {
 

@@ -10,9 +10,9 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "device/cuda_library.hpp"
-#include "plan/placement.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
+#include "plan/placement.hpp"
 
 namespace fsdp {
 

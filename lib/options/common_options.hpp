@@ -13,9 +13,9 @@
 #include "base/options.hpp"
 #include "comm/mpi_session.hpp"
 #include "data/samples.hpp"
-#include "run/sharded_model.hpp"
-#include "nn/config.hpp"
 #include "machine/compute_device.hpp"
+#include "nn/config.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

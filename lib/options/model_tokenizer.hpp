@@ -10,9 +10,9 @@
 
 #include "base/options.hpp"
 #include "checkpoint/tensor_source.hpp"
+#include "engine/same_files.hpp"
 #include "text/end_tokens.hpp"
 #include "text/tokenizer.hpp"
-#include "engine/same_files.hpp"
 
 namespace fsdp {
 

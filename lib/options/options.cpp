@@ -13,10 +13,10 @@
 #include "checkpoint/stored.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
-#include "plan/placement.hpp"
 #include "options/common_options.hpp"
-#include "record/metrics_file.hpp"
 #include "options/other_programs.hpp"
+#include "plan/placement.hpp"
+#include "record/metrics_file.hpp"
 
 namespace fsdp {
 

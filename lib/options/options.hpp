@@ -17,13 +17,13 @@
 #include "data/samples.hpp"
 #include "engine/options.hpp"
 #include "engine/saver.hpp"
-#include "run/executor.hpp"
-#include "run/sharded_model.hpp"
+#include "machine/compute_device.hpp"
 #include "nn/config.hpp"
 #include "optim/schedule.hpp"
-#include "machine/compute_device.hpp"
 #include "record/metrics.hpp"
 #include "record/trace.hpp"
+#include "run/executor.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "plan/placement.hpp"
-#include "plan/plan.hpp"
 #include "nn/work.hpp"
 #include "optim/optimizer.hpp"
+#include "plan/placement.hpp"
+#include "plan/plan.hpp"
 
 namespace fsdp {
 

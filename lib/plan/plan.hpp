@@ -13,10 +13,10 @@
 
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
-#include "plan/layout.hpp"
-#include "plan/placement.hpp"
 #include "kernels/update_sums.hpp"
 #include "nn/model.hpp"
+#include "plan/layout.hpp"
+#include "plan/placement.hpp"
 
 namespace fsdp {
 

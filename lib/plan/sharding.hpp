@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "comm/mesh.hpp"
+#include "nn/transformer.hpp"
+#include "optim/optimizer.hpp"
 #include "plan/layout.hpp"
 #include "plan/placement.hpp"
 #include "plan/plan.hpp"
-#include "nn/transformer.hpp"
-#include "optim/optimizer.hpp"
 
 namespace fsdp {
 

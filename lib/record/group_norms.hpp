@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "run/sharded_model.hpp"
 #include "kernels/exact_sum.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

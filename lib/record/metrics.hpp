@@ -18,10 +18,10 @@
 #include "base/progress.hpp"
 #include "base/timer.hpp"
 #include "engine/saver.hpp"
-#include "run/executor.hpp"
 #include "machine/energy.hpp"
 #include "record/metrics_file.hpp"
 #include "record/tensorboard.hpp"
+#include "run/executor.hpp"
 
 namespace fsdp {
 

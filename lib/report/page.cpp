@@ -13,9 +13,9 @@
 #include "base/quantile.hpp"
 #include "files/json.hpp"
 #include "plan/plan.hpp"
+#include "record/goodput.hpp"
 #include "report/page_style.hpp"
 #include "report/plot.hpp"
-#include "record/goodput.hpp"
 
 namespace fsdp {
 

@@ -7,9 +7,9 @@
 #include "base/error.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
-#include "plan/owners.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
+#include "plan/owners.hpp"
 
 namespace fsdp {
 

@@ -17,13 +17,13 @@
 
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
-#include "run/flight.hpp"
-#include "plan/layout.hpp"
-#include "run/operations/running.hpp"
-#include "plan/plan.hpp"
-#include "run/shard_state.hpp"
 #include "nn/model.hpp"
 #include "optim/optimizer.hpp"
+#include "plan/layout.hpp"
+#include "plan/plan.hpp"
+#include "run/flight.hpp"
+#include "run/operations/running.hpp"
+#include "run/shard_state.hpp"
 
 namespace fsdp {
 

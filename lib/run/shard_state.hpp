@@ -12,8 +12,8 @@
 
 #include "base/dtype.hpp"
 #include "device/memory_view.hpp"
-#include "plan/layout.hpp"
 #include "optim/optimizer.hpp"
+#include "plan/layout.hpp"
 
 namespace fsdp {
 

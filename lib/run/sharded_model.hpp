@@ -8,9 +8,9 @@
 
 #include "comm/mesh.hpp"
 #include "device/device.hpp"
-#include "run/executor.hpp"
-#include "plan/sharding.hpp"
 #include "nn/transformer.hpp"
+#include "plan/sharding.hpp"
+#include "run/executor.hpp"
 
 namespace fsdp {
 

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "layers/chain.hpp"
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "layers/chain.hpp"
 
 namespace fsdp {
 

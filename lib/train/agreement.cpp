@@ -48,7 +48,8 @@ Agreement::Agreement(const LoopContext& loop, SignalWatch& watch, SaveLock* lock
 
 AfterUpdate Agreement::after(Verdict verdict, bool is_last, const BatchSource& batches, const Reporter& reporter) {
   const Saver& saver = loop_.engine.saver();
-  const FlightNote note(loop_.flight, "agree on requests to stop or save", loop_.engine.progress().update, FlightNote::Kind::exchange);
+  const FlightNote note(loop_.flight, "agree on requests to stop or save", loop_.engine.progress().update,
+                        FlightNote::Kind::exchange);
   const Requests mine = watch_.poll();
   ends_ = job_end_ && job_end_->is_near();
   wanted_ = lock_ && lock_->is_wanted();
@@ -113,8 +114,8 @@ void Agreement::answer_stop() {
 
 std::string Agreement::stop_reason() {
   return ends_ || (job_end_ && job_end_->is_near()) ? job_end_->reason()
-         : wanted_                                  ? "a later start of this job waits for " + loop_.options.save.folder.string()
-                                                    : watch_.stop_reason();
+         : wanted_ ? "a later start of this job waits for " + loop_.options.save.folder.string()
+                   : watch_.stop_reason();
 }
 
 }  // namespace fsdp

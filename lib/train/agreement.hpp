@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "checkpoint/save_lock.hpp"
-#include "train/decision.hpp"
 #include "job/job_end.hpp"
-#include "train/reporter.hpp"
 #include "job/signals.hpp"
+#include "train/decision.hpp"
+#include "train/reporter.hpp"
 
 namespace fsdp {
 

@@ -13,10 +13,10 @@
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "nn/families/config_keys.hpp"
-#include "text/json_reader.hpp"
-#include "text/tokenizer_files.hpp"
 #include "options/changed_options.hpp"
 #include "options/model_options.hpp"
+#include "text/json_reader.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 

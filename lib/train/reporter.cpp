@@ -21,12 +21,14 @@ Reporter::Reporter(const LoopContext& loop, const Machine& machine, const Memory
       start_tokens_(loop.engine.progress().tokens),
       hosts_(loop.world.gather(host_name())),
       peak_flops_(machine.peak_flops),
-      group_norms_(loop.options.log_group_norms ? std::make_unique<GroupNorms>(loop.engine.model(), loop.options.sharding.optimizer)
-                                                : nullptr),
+      group_norms_(loop.options.log_group_norms
+                       ? std::make_unique<GroupNorms>(loop.engine.model(), loop.options.sharding.optimizer)
+                       : nullptr),
       recorder_(agree(loop.world,
                       [&] {
                         const TraceOptions& wanted = loop.options.trace;
-                        return wanted.file.empty() ? nullptr : std::make_unique<Recorder>(loop.engine.model().plan(), wanted.updates);
+                        return wanted.file.empty() ? nullptr
+                                                   : std::make_unique<Recorder>(loop.engine.model().plan(), wanted.updates);
                       })),
       energy_(*machine.device, *machine.node) {}
 
@@ -52,7 +54,8 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
   own_loss_ = batches_.own_targets() > 0 ? result.own_loss_sum / static_cast<double>(batches_.own_targets())
                                          : -std::numeric_limits<double>::infinity();
   const double positions_per_second =
-      static_cast<double>(batch_cut(loop_.options.sharding, loop_.world).sequences_per_update() * loop_.options.sharding.batch.T) /
+      static_cast<double>(batch_cut(loop_.options.sharding, loop_.world).sequences_per_update() *
+                          loop_.options.sharding.batch.T) /
       seconds;
   const bool is_f16 = loop_.options.sharding.types.parameter == DType::f16;
   const Executor& executor = loop_.engine.executor();
@@ -151,8 +154,8 @@ void Reporter::finish(const std::string& next) {
              on_cpu ? ", " + expected : " of the host's memory"));
   const double seconds = updating_s_ + batches_.waited_s();
   const double rate = seconds > 0 ? static_cast<double>(loop_.engine.progress().tokens - start_tokens_) / seconds : 0;
-  loop_.log.end({loop_.engine.progress().update, loop_.engine.progress().tokens, rate, measured, next, loop_.engine.progress().tokens - start_tokens_,
-                 energy_.total(world)});
+  loop_.log.end({loop_.engine.progress().update, loop_.engine.progress().tokens, rate, measured, next,
+                 loop_.engine.progress().tokens - start_tokens_, energy_.total(world)});
 }
 
 }  // namespace fsdp

@@ -6,9 +6,9 @@
 #include "comm/agree.hpp"
 #include "comm/communicator.hpp"
 #include "engine/engine.hpp"
+#include "options/options.hpp"
 #include "record/flight.hpp"
 #include "record/metrics.hpp"
-#include "options/options.hpp"
 
 namespace fsdp {
 

@@ -19,11 +19,11 @@
 #include "engine/fit.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
-#include "plan/timeline.hpp"
-#include "plan/traffic.hpp"
 #include "kernels/kernels.hpp"
 #include "options/model_tokenizer.hpp"
 #include "plan/prediction.hpp"
+#include "plan/timeline.hpp"
+#include "plan/traffic.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -460,9 +460,10 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   Progress& progress = engine.progress();
   if (loop.options.reset_optimizer) progress.states_began.clear(), progress.loss_scaler.reset(), progress.spikes.reset();
   engine.restore_policy();
-  engine.start(!origin.checkpoint || loop.options.reset_optimizer ? nullptr : std::function<bool(std::size_t)>([&](std::size_t p) {
-    return origin.checkpoint->was_trained(engine.parameters()[p].name);
-  }));
+  engine.start(
+      !origin.checkpoint || loop.options.reset_optimizer ? nullptr : std::function<bool(std::size_t)>([&](std::size_t p) {
+        return origin.checkpoint->was_trained(engine.parameters()[p].name);
+      }));
   if (origin.checkpoint) {
     const double ms = timer.seconds() * 1e3;
     const std::size_t most = loop.world.max(origin.checkpoint->bytes_read());

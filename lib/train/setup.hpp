@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "checkpoint/save_lock.hpp"
-#include "text/tokenizer_files.hpp"
-#include "machine/machine.hpp"
 #include "engine/memory.hpp"
+#include "job/signals.hpp"
+#include "machine/machine.hpp"
+#include "record/trace.hpp"
+#include "text/tokenizer_files.hpp"
 #include "train/origin.hpp"
 #include "train/run_context.hpp"
-#include "job/signals.hpp"
-#include "record/trace.hpp"
 
 namespace fsdp {
 

@@ -13,8 +13,8 @@
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/json.hpp"
-#include "train/agreement.hpp"
 #include "record/flight.hpp"
+#include "train/agreement.hpp"
 #include "train/reporter.hpp"
 #include "train/setup.hpp"
 #include "train/validation.hpp"
@@ -121,9 +121,8 @@ int end_done(const LoopContext& loop, Reporter& reporter) {
 int end_stopped(const LoopContext& loop, Reporter& reporter, Agreement& agreement) {
   const bool none = loop.options.save.none;
   loop.log.stop(loop.engine.progress().update, agreement.stop_reason());
-  reporter.finish("stopped on request; " +
-                  (none ? "nothing is saved (--no-save), so the same command starts from the beginning"
-                        : how_to_continue(loop.options)));
+  reporter.finish("stopped on request; " + (none ? "nothing is saved (--no-save), so the same command starts from the beginning"
+                                                 : how_to_continue(loop.options)));
   loop.world.barrier();
   return none ? exit_code::failed : exit_code::stopped;
 }
@@ -199,10 +198,10 @@ int train(const TrainOptions& given, Communicator& world) {
   engine.model_folder = origin.model_folder, engine.base = origin.base;
   const ShardedModel& model = engine.model();
   for (const std::string& warning : model.warnings()) log.warn(warning);
-  const MemoryAccount memory = memory_account(
-      options, model, world, *machine.node,
-      {.snapshot = engine.saves_meanwhile(),
-       .trace_bytes = options.trace.file.empty() ? 0 : Recorder::bytes(model.plan(), options.trace.updates)});
+  const MemoryAccount memory =
+      memory_account(options, model, world, *machine.node,
+                     {.snapshot = engine.saves_meanwhile(),
+                      .trace_bytes = options.trace.file.empty() ? 0 : Recorder::bytes(model.plan(), options.trace.updates)});
   if (options.dry_run) {
     if (world.rank() == 0) print_plan(model, memory);
     try_data(run, origin, machine, watch);

@@ -16,13 +16,13 @@
 #include "data/open_data.hpp"
 #include "data/text_source.hpp"
 #include "data/tokenize_job.hpp"
+#include "engine/same_files.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "files/scratch_folder.hpp"
-#include "text/tokenizer_files.hpp"
 #include "options/changed_options.hpp"
 #include "options/model_tokenizer.hpp"
-#include "engine/same_files.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 
@@ -378,7 +378,9 @@ double BatchSource::learning_rate() const {
   return fsdp::learning_rate(schedule_of(loop_.options, progress, data_.batches), progress.update + 1);
 }
 
-double BatchSource::targets() const { return static_cast<double>(data_.batches.targets(loop_.engine.progress().data.sequences)); }
+double BatchSource::targets() const {
+  return static_cast<double>(data_.batches.targets(loop_.engine.progress().data.sequences));
+}
 
 void BatchSource::advance() {
   Progress& progress = loop_.engine.progress();

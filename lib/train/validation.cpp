@@ -3,10 +3,10 @@
 #include "base/format.hpp"
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
-#include "files/input_file.hpp"
 #include "engine/mean_loss.hpp"
-#include "record/metrics_file.hpp"
+#include "files/input_file.hpp"
 #include "options/model_tokenizer.hpp"
+#include "record/metrics_file.hpp"
 
 namespace fsdp {
 
@@ -52,18 +52,16 @@ Validated validate(const LoopContext& loop, const ValidData* data, const std::fu
       loop.engine.saver().announce();
       loop.log.validating(progress.update, batches, data->batches.batches(), timer.seconds());
     };
-    loop.engine.with(chosen_weights(loop.options), [&] {
-      loss = mean_loss(loop.engine.executor(), data->batches, loop.world, after_batch, stop);
-    });
+    loop.engine.with(chosen_weights(loop.options),
+                     [&] { loss = mean_loss(loop.engine.executor(), data->batches, loop.world, after_batch, stop); });
   } catch (const CollectiveError& error) {  // the validation data cannot be read, but the training state is valid
     save(loop, true);
     throw CollectiveError(format("{}; update {} is saved", error.what(), progress.update), error.speaker, error.all,
                           error.exit_code);
   }
   if (!loss) {
-    loop.log.say(
-        format("the validation after update {} ends without a result, because the run stops; the next start makes it",
-               progress.update));
+    loop.log.say(format("the validation after update {} ends without a result, because the run stops; the next start makes it",
+                        progress.update));
     return Validated::interrupted;
   }
   loop.log.valid({progress.update, *loss, data->batches.targets(), timer.seconds() * 1e3});

@@ -26,8 +26,8 @@ struct Missed {
 Missed find_missed(const RunContext& run, const Origin& origin, Progress& progress);
 
 /// Reports the mean loss over `data` and notes it in the run's progress; does nothing if `data` is null. With --use-ema, it is
-/// the loss of the average of the weights. If `stop` returns true on any rank, the validation ends without a result. If the data
-/// cannot be read, saves first. Collective; throws CollectiveError.
+/// the loss of the average of the weights. If `stop` returns true on any rank, the validation ends without a result. If the
+/// data cannot be read, saves first. Collective; throws CollectiveError.
 Validated validate(const LoopContext& loop, const ValidData* data, const std::function<bool()>& stop = {});
 
 /// The prompt of text samples.

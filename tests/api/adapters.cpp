@@ -13,8 +13,8 @@
 #include "checkpoint/adapter.hpp"
 #include "golden.hpp"
 #include "kernels/threads.hpp"
-#include "support.hpp"
 #include "options/options.hpp"
+#include "support.hpp"
 #include "train/train.hpp"
 
 using namespace fsdp;

@@ -7,11 +7,11 @@
 #include <map>
 #include <numeric>
 
-#include "layers/layers.hpp"
-#include "layers/losses.hpp"
 #include "base/element.hpp"
 #include "device/memory_view.hpp"
 #include "golden.hpp"
+#include "layers/layers.hpp"
+#include "layers/losses.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;

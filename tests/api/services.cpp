@@ -18,10 +18,10 @@
 #include "checkpoint/checkpoint.hpp"
 #include "data/permutation.hpp"
 #include "golden.hpp"
+#include "options/options.hpp"
 #include "support.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/files.hpp"
-#include "options/options.hpp"
 #include "train/train.hpp"
 
 using namespace fsdp;

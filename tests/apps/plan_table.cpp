@@ -14,10 +14,10 @@
 #include "fsdp-plan/plan_table.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
+#include "options/model_options.hpp"
 #include "support/by_nodes.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "options/model_options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

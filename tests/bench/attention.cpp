@@ -11,8 +11,8 @@
 #include "fsdp-bench/support.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "nn/config.hpp"
 #include "machine/machine.hpp"
+#include "nn/config.hpp"
 
 namespace fsdp {
 

@@ -27,9 +27,9 @@
 #include "files/output_file.hpp"
 #include "files/scratch_folder.hpp"
 #include "fsdp-bench/support.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
 #include "machine/machine.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp {
 

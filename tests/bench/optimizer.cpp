@@ -12,11 +12,11 @@
 #include "comm/agree.hpp"
 #include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
-#include "plan/layout.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
-#include "nn/config.hpp"
 #include "machine/machine.hpp"
+#include "nn/config.hpp"
+#include "plan/layout.hpp"
 
 namespace fsdp {
 

@@ -3,10 +3,10 @@
 #include <cstdio>
 
 #include "base/program.hpp"
+#include "job/program.hpp"
+#include "machine/machine.hpp"
 #include "optim/optimizer.hpp"
 #include "options/common_options.hpp"
-#include "machine/machine.hpp"
-#include "job/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;

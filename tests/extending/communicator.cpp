@@ -5,11 +5,11 @@
 #include "base/timer.hpp"
 #include "comm/collective_checks.hpp"
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "options/options.hpp"
+#include "run/sharded_model.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "options/options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -9,10 +9,10 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "nn/transformer.hpp"
 #include "plan/check/plan_check.hpp"
 #include "plan/kind.hpp"
 #include "plan/plan.hpp"
-#include "nn/transformer.hpp"
 
 using namespace fsdp;
 

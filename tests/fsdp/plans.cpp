@@ -6,9 +6,9 @@
 #include <map>
 
 #include "files/checksum.hpp"
+#include "fsdp/random_jobs.hpp"
 #include "plan/check/plan_check.hpp"
 #include "plan/kind.hpp"
-#include "fsdp/random_jobs.hpp"
 #include "support/files.hpp"
 
 using namespace fsdp;

@@ -6,8 +6,8 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "plan/timeline.hpp"
 #include "nn/transformer.hpp"
+#include "plan/timeline.hpp"
 
 using namespace fsdp;
 

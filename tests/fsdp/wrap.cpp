@@ -5,8 +5,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
-#include "plan/wrap.hpp"
 #include "nn/config.hpp"
+#include "plan/wrap.hpp"
 #include "support/messages.hpp"
 
 using namespace fsdp;

@@ -10,10 +10,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "support/files.hpp"
-#include "support/messages.hpp"
 #include "options/options.hpp"
 #include "record/metrics.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

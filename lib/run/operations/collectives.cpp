@@ -1,8 +1,8 @@
 // The collectives. The count, type and group of a collective follow from its unit and its operands.
-#include "plan/check/gradient_states.hpp"
-#include "run/operations/running.hpp"
-#include "plan/traffic.hpp"
 #include "kernels/update_sums.hpp"
+#include "plan/check/gradient_states.hpp"
+#include "plan/traffic.hpp"
+#include "run/operations/running.hpp"
 
 namespace fsdp {
 

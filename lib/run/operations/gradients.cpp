@@ -1,8 +1,8 @@
 // The operations on a rank's sums of gradients, up to the optimizer.
-#include "plan/check/gradient_states.hpp"
-#include "run/operations/running.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/update_sums.hpp"
+#include "plan/check/gradient_states.hpp"
+#include "run/operations/running.hpp"
 
 namespace fsdp {
 

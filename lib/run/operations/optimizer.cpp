@@ -1,7 +1,7 @@
 // The operations of the optimizer on a rank's part of a unit: sums over whole tensors, work on whole matrices, updates.
+#include "kernels/update_sums.hpp"
 #include "plan/check/gradient_states.hpp"
 #include "run/operations/running.hpp"
-#include "kernels/update_sums.hpp"
 
 namespace fsdp {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "comm/mesh.hpp"
+#include "nn/model.hpp"
 #include "plan/kind.hpp"
 #include "plan/layout.hpp"
-#include "nn/model.hpp"
 
 namespace fsdp {
 

@@ -1,8 +1,8 @@
 // The operations that run stages of the model, and their operands.
-#include "plan/check/gradient_states.hpp"
-#include "run/operations/running.hpp"
 #include "kernels/update_sums.hpp"
 #include "nn/work.hpp"
+#include "plan/check/gradient_states.hpp"
+#include "run/operations/running.hpp"
 
 namespace fsdp {
 
