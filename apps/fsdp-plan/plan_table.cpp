@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
+#include "options/model_options.hpp"
 #include "train/origin.hpp"
 
 namespace fsdp {
