@@ -638,25 +638,35 @@ class Builder {
                                       : Operand{kept_gradient, at(plan_.gradients, u)}}});
   }
 
-  /// Reduces a unit's gradient, which is complete on this rank for this micro-batch. If gradients are kept in 16 bits, each sum
-  /// is computed in fp32 and then rounded by keep_gradient().
+  /// Reduces a unit's gradient, which is complete on this rank for this micro-batch: it becomes partial sum number `i` over all
+  /// ranks or, if `add` is true, is added to that sum. In a tree (see sums_at_once()) the sum is complete in every micro-batch,
+  /// and partial sums are then added to each other. Otherwise there is one partial sum, and replicas add theirs after the last
+  /// micro-batch. If gradients are kept in 16 bits, each sum is computed in fp32 and then rounded by keep_gradient().
   void reduce(List& list, int u) {
-    if (units_.sums_in_a_tree()) return reduce_into_tree(list, u);
-    const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
-    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_16_bit_gradient(u),
-               whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
-    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, micro_batch_ > 0);
-    if (units_.scattered(u) && (last || !whole_are_kept)) {
-      const bool add = micro_batch_ > 0 && !whole_are_kept;
+    const auto m = static_cast<unsigned>(micro_batch_);
+    const bool last = m + 1 == options_.micro_batches, tree = plan_.sums_in_a_tree, narrow = units_.has_16_bit_gradient(u),
+               scattered = units_.scattered(u), replicated = units_.is_replicated(u),
+               whole_are_kept = !scattered || units_.keeps_whole_gradients(),
+               add = tree ? m % 2 == 1 && !(scattered && replicated) : m > 0 && !whole_are_kept;
+    const int i = tree ? std::popcount(m) - (add ? 1 : 0) : 0;
+    const Location whole = at(plan_.whole_gradients, u), mine = scattered ? partial_sum(u, i) : whole;
+    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, m > 0);
+    if (scattered && (last || !whole_are_kept)) {
       scatter_gradient(list, u, mine, add && !narrow);
-      if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over replicas is kept below
-        keep_gradient(list, u, mine, add);
+      if (narrow && (add || !last || !replicated)) keep_gradient(list, u, mine, add);  // else it is kept below
     }
-    if (last && units_.is_replicated(u)) {
+    if (replicated && (last || tree)) {
       sum_over_replicas(list, u, mine);
       if (narrow) keep_gradient(list, u, mine, false);
     }
+    if (tree && !scattered) emit_sum(list, u, whole, partial_sum(u, i), add);
+    if (tree) join_sums(list, u, i, last ? 1 : std::popcount(m + 1));
     if (last) emit_squares(list, u);
+  }
+
+  /// The place of a partial sum of a unit's gradient in fp32. Number 0 is the total in the end; only a tree has others.
+  Location partial_sum(int u, int i) const {
+    return i == 0 ? at(plan_.wide_gradients, u) : at(at(plan_.waiting_sums, u), i - 1);
   }
 
   /// Reduce-scatters a unit's whole gradient over the shard axis. This rank's part of the sum is written to `to`.
@@ -689,38 +699,19 @@ class Builder {
                 .operands = {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}}});
   }
 
-  /// Like reduce(), for an invariant plan with a tree of partial sums (see sums_at_once()). The gradient of the micro-batch is
-  /// first summed over all ranks. Then the latest partial sums are added: as many as the binary form of the micro-batch's
-  /// number has trailing ones or, after the last micro-batch, all.
-  void reduce_into_tree(List& list, int u) {
-    const auto m = static_cast<unsigned>(micro_batch_);
-    const Location whole = at(plan_.whole_gradients, u);
-    const auto place = [&](int i) { return i == 0 ? at(plan_.gradients, u) : at(at(plan_.waiting_sums, u), i - 1); };
-    int waiting = std::popcount(m), joins = std::countr_one(m);
-    const auto join = [&](const Location& a, const Location& b, bool add) {
-      emit(list, {.kind = &kinds::sum_gradients,
-                  .stream = StreamId::reduce,
-                  .unit = u,
-                  .accumulate = add,
-                  .count = units_.shard_numel(u),
-                  .operands = {{from, a}, {to, b}}});
-    };
-    const bool joins_at_once = joins > 0 && (!units_.scattered(u) || !units_.is_replicated(u));
-    const Location mine = place(joins_at_once ? waiting - 1 : waiting);
-    if (units_.scattered(u)) {
-      scatter_gradient(list, u, mine, joins_at_once);
-      if (units_.is_replicated(u)) sum_over_replicas(list, u, mine);
-    } else {
-      sum_over_replicas(list, u, whole);
-      join(whole, mine, joins_at_once);
-    }
-    if (joins_at_once)
-      --joins;
-    else
-      ++waiting;
-    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
-    for (; last ? waiting > 1 : joins > 0; --joins, --waiting) join(place(waiting - 1), place(waiting - 2), true);
-    if (last) emit_squares(list, u);
+  /// Adds the sum at `a` to that at `b` or, if `add` is false, copies it there.
+  void emit_sum(List& list, int u, const Location& a, const Location& b, bool add) {
+    emit(list, {.kind = &kinds::sum_gradients,
+                .stream = StreamId::reduce,
+                .unit = u,
+                .accumulate = add,
+                .count = units_.shard_numel(u),
+                .operands = {{from, a}, {to, b}}});
+  }
+
+  /// Adds the latest partial sum, number `i`, to the one before it, until `left` sums are left.
+  void join_sums(List& list, int u, int i, int left) {
+    for (; i >= left; --i) emit_sum(list, u, partial_sum(u, i), partial_sum(u, i - 1), true);
   }
 
   const UnitPlacement units_;
