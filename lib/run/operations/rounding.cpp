@@ -48,7 +48,7 @@ void round_shard(const Running& r, OperandName wide, OperandName kept, RandomSit
 namespace kinds {
 
 constinit const Kind round = {.name = "round",
-                              .account = Account::model,
+                              .part = UpdatePart::other,
                               .subject = Subject::unit,
                               .operands = of_round,
                               .run =
@@ -65,7 +65,7 @@ constinit const Kind round = {.name = "round",
 
 constinit const Kind upcast_gradient = {
     .name = "upcast gradient",
-    .account = Account::optimizer,
+    .part = UpdatePart::rounding,
     .subject = Subject::unit,
     .operands = of_upcast_gradient,
     .run = [](const Running& r) { kernels::convert(r.stream, r.at<float>(gradient), r.at<bf16>(kept_gradient), r.op.count); },
@@ -75,7 +75,7 @@ constinit const Kind upcast_gradient = {
 
 constinit const Kind upcast_master = {
     .name = "upcast parameters",
-    .account = Account::optimizer,
+    .part = UpdatePart::rounding,
     .subject = Subject::unit,
     .operands = of_upcast_master,
     .run = [](const Running& r) { kernels::convert(r.stream, r.at<float>(master), r.at<bf16>(kept_master), r.op.count); },
@@ -86,7 +86,7 @@ constinit const Kind upcast_master = {
 /// Sets the gaps between parameters to zero, so that they add nothing to sums.
 constinit const Kind round_whole_gradient = {
     .name = "round whole gradient at random",
-    .account = Account::optimizer,
+    .part = UpdatePart::rounding,
     .subject = Subject::unit,
     .operands = of_round_whole_gradient,
     .run =
@@ -105,7 +105,7 @@ constinit const Kind round_whole_gradient = {
 
 constinit const Kind round_gradient = {
     .name = "round gradient at random",
-    .account = Account::optimizer,
+    .part = UpdatePart::rounding,
     .subject = Subject::unit,
     .operands = of_round_gradient,
     .run = [](const Running& r) { round_shard(r, gradient, kept_gradient, RandomSite::gradient_sums, time_of(r.op)); },
@@ -115,7 +115,7 @@ constinit const Kind round_gradient = {
 
 constinit const Kind round_master = {
     .name = "round parameters at random",
-    .account = Account::optimizer,
+    .part = UpdatePart::rounding,
     .subject = Subject::unit,
     .operands = of_round_master,
     .run = [](const Running& r) { round_shard(r, master, kept_master, RandomSite::master_weights, 0); },

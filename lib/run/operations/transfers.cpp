@@ -22,7 +22,7 @@ Amount of_buffer(const Query& q) {
 namespace kinds {
 
 constinit const Kind load = {.name = "load",
-                             .account = Account::offload,
+                             .part = UpdatePart::transfer,
                              .subject = Subject::unit,
                              .operands = of_load,
                              .run = [](const Running& r) { r.stream.copy(r.at(slot), r.at(stored), r.op.bytes()); },
@@ -32,7 +32,7 @@ constinit const Kind load = {.name = "load",
                              .letter = 'L'};
 
 constinit const Kind unload = {.name = "unload",
-                               .account = Account::offload,
+                               .part = UpdatePart::transfer,
                                .subject = Subject::unit,
                                .operands = of_unload,
                                .run = [](const Running& r) { r.stream.copy(r.at(stored), r.at(slot), r.op.bytes()); },
