@@ -8,7 +8,6 @@
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
 #include "options/model_options.hpp"
-#include "train/origin.hpp"
 
 namespace fsdp {
 

@@ -17,7 +17,7 @@
 #include "support/by_nodes.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "train/origin.hpp"
+#include "options/model_options.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
