@@ -674,7 +674,7 @@ class Builder {
     }
     if (tree && !scattered) emit_sum(list, u, whole, partial_sum(u, i), add);
     if (tree) join_sums(list, u, i, last ? 1 : std::popcount(m + 1));
-    if (last) emit_squares(list, u);
+    if (last) emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
   }
 
   /// The place of a partial sum of a unit's gradient in fp32. Number 0 is the total in the end; only a tree has others.
@@ -682,44 +682,34 @@ class Builder {
     return i == 0 ? at(plan_.wide_gradients, u) : at(at(plan_.waiting_sums, u), i - 1);
   }
 
-  /// Reduce-scatters a unit's whole gradient over the shard axis. This rank's part of the sum is written to `to`.
-  void scatter_gradient(List& list, int u, Location to, bool add) {
-    emit(list, {.kind = &kinds::reduce_scatter_gradient,
+  /// Appends a step of reduce(). It works on this rank's part of a unit's gradient.
+  void emit(List& list, const Kind& kind, int u, std::vector<Operand> operands, bool add = false, DType sent = DType::f32,
+            GroupAxis group = GroupAxis::shard) {
+    emit(list, {.kind = &kind,
                 .stream = StreamId::reduce,
                 .unit = u,
                 .accumulate = add,
+                .group = group,
                 .count = units_.shard_numel(u),
-                .reduce_dtype = units_.unit(u).types.reduce,
-                .operands = {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}});
+                .reduce_dtype = sent,
+                .operands = std::move(operands)});
   }
 
-  /// All-reduces a unit's gradient in place, over the ranks that have the same part of it.
-  void sum_over_replicas(List& list, int u, Location where) {
-    emit(list, {.kind = &kinds::all_reduce_gradient,
-                .stream = StreamId::reduce,
-                .unit = u,
-                .group = units_.replicas(u),
-                .count = units_.shard_numel(u),
-                .reduce_dtype = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // reduced sums stay fp32
-                .operands = {{sum, where}}});
+  /// Reduce-scatters a unit's whole gradient over the shard axis. This rank's part of the sum is written to `to`.
+  void scatter_gradient(List& list, int u, const Location& to, bool add) {
+    emit(list, kinds::reduce_scatter_gradient, u, {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}, add,
+         units_.unit(u).types.reduce);
   }
 
-  void emit_squares(List& list, int u) {
-    emit(list, {.kind = &kinds::add_squares,
-                .stream = StreamId::reduce,
-                .unit = u,
-                .count = units_.shard_numel(u),
-                .operands = {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}}});
+  /// All-reduces a unit's gradient in place, over the ranks that have the same part of it. Reduced sums stay fp32.
+  void sum_over_replicas(List& list, int u, const Location& where) {
+    emit(list, kinds::all_reduce_gradient, u, {{sum, where}}, false,
+         units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce, units_.replicas(u));
   }
 
   /// Adds the sum at `a` to that at `b` or, if `add` is false, copies it there.
   void emit_sum(List& list, int u, const Location& a, const Location& b, bool add) {
-    emit(list, {.kind = &kinds::sum_gradients,
-                .stream = StreamId::reduce,
-                .unit = u,
-                .accumulate = add,
-                .count = units_.shard_numel(u),
-                .operands = {{from, a}, {to, b}}});
+    emit(list, kinds::sum_gradients, u, {{from, a}, {to, b}}, add);
   }
 
   /// Adds the latest partial sum, number `i`, to the one before it, until `left` sums are left.
