@@ -524,6 +524,7 @@ nlohmann::json plan_json(const PlanTable& table) {
     for (const BufferId id : op.acquires) activations += plan.buffers[static_cast<std::size_t>(id)].bytes;
     json["operations"].push_back({{"title", title_of(op, planned.layout)},
                                   {"kind", op.kind->name},
+                                  {"part", name_of(op.kind->part)},
                                   {"label", drawn_label(op, planned.layout)},
                                   {"stream", name_of(op.stream)},
                                   {"micro_batch", op.micro_batch},

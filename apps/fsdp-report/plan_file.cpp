@@ -55,6 +55,11 @@ struct Value {
          format("is no whole number from {} to {}", least, most));
     return json.get<std::uint64_t>();
   }
+  UpdatePart part() const {
+    const std::optional<UpdatePart> named = part_named(text());
+    need(named.has_value(), "is no part of an update");
+    return *named;
+  }
   /// A list of numbers below `bound`.
   std::vector<std::size_t> indices(std::size_t bound) const {
     std::vector<std::size_t> all;
@@ -120,6 +125,7 @@ PlanFile::Operation operation_of(const Value& row, const PlanFile& plan) {
                          .kind = row["kind"].text(),
                          .label = row["label"].text(),
                          .stream = row["stream"].text(),
+                         .part = row["part"].part(),
                          .reads = row["reads"].indices(plan.buffers.size()),
                          .writes = row["writes"].indices(plan.buffers.size()),
                          .waits = row["waits"].indices(plan.operations.size()),

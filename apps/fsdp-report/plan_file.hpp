@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "plan/kind.hpp"
+
 namespace fsdp {
 
 struct PlanFile {
@@ -35,6 +37,7 @@ struct PlanFile {
   };
   struct Operation {
     std::string title, kind, label, stream;
+    UpdatePart part = UpdatePart::other;
     int unit = -1;
     double drawn_time = 0;
     std::vector<std::size_t> reads, writes;  // buffers

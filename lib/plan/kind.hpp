@@ -32,8 +32,12 @@ enum class Effect : std::uint8_t {
 /// Operation are set.
 enum class Subject : std::uint8_t { nothing, unit, first_stage, block, head };
 
-/// The category that the time of an operation is counted in.
-enum class Account : std::uint8_t { model, communication, optimizer, offload };
+/// The part of an update that the time of an operation is counted in, and that drawings show it in. `again` recomputes
+/// activations.
+enum class UpdatePart : std::uint8_t { gather, forward, again, backward, reduce, optimizer, transfer, rounding, other };
+/// "gather" etc., as in files; part_named() returns nothing if there is no such part.
+std::string_view name_of(UpdatePart part);
+std::optional<UpdatePart> part_named(std::string_view name);
 /// The shape of an operation in the drawing of timeline.hpp.
 enum class Drawing : std::uint8_t { not_at_all, briefly, as_forward, as_backward, as_transfer };
 
@@ -111,7 +115,7 @@ class GradientStates;  // check/gradient_states.hpp
 
 struct Kind {
   std::string_view name;
-  Account account;
+  UpdatePart part;
   Subject subject;
   std::span<const OperandSpec> operands;  // in the order of Operation::operands
   void (*run)(const Running&);
@@ -185,9 +189,8 @@ extern const Kind statistics;      // LAMB, Adafactor: this rank's part of the s
 extern const Kind directions;      // Muon: computes this rank's part of the matrices from which a unit's update is computed
 extern const Kind whole_matrices;  // Muon: processes the matrices that this rank owns, and sets the others to zero
 extern const Kind optimizer;       // updates a unit; in low precision it also rounds the changed parameters
+extern const Kind average;         // moves the average of a unit's parameters to their new values
 // operations/transfers.cpp
-extern const Kind average;  // moves the average of a unit's parameters to their new values
-
 extern const Kind load;    // copies a rank's state of a unit from the host to its slot on the device
 extern const Kind unload;  // copies the changed state from that slot to the host
 }  // namespace kinds

@@ -65,6 +65,21 @@ std::string_view name_of(BufferRole role) {
   return names[static_cast<std::size_t>(role)];
 }
 
+namespace {
+
+constexpr std::array<std::string_view, 9> part_names = {"gather",    "forward",  "again",    "backward", "reduce",
+                                                        "optimizer", "transfer", "rounding", "other"};
+
+}  // namespace
+
+std::string_view name_of(UpdatePart part) { return part_names[static_cast<std::size_t>(part)]; }
+
+std::optional<UpdatePart> part_named(std::string_view name) {
+  const auto found = std::find(part_names.begin(), part_names.end(), name);
+  if (found == part_names.end()) return std::nullopt;
+  return static_cast<UpdatePart>(found - part_names.begin());
+}
+
 std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
   // The largest number of ones in the binary form of a number from 0 to `last`.
   const auto most_ones = [](std::size_t last) {

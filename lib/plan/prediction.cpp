@@ -52,9 +52,9 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                  attention = cost.attention_forward_flops / attention_forward_rate +
                              cost.attention_backward_flops / attention_backward_rate,
                  memory = cost.memory_bytes / bandwidth, fp32 = cost.fp32_flops / fp32_rate,
-                 transfer = op.kind->account == Account::offload ? real(op.bytes()) / link : 0;
+                 transfer = op.kind->part == UpdatePart::transfer ? real(op.bytes()) / link : 0;
     const double seconds = products + attention + memory + fp32 + transfer;
-    if (op.kind->account == Account::optimizer)
+    if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding)
       step.optimizer += seconds;
     else
       step.products += products + fp32, step.attention += attention, step.memory_bound += memory, step.offload += transfer;

@@ -217,7 +217,7 @@ std::string write_trace(const Recorder& recorder, const ShardedModel& sharded, C
     arrows = find_arrows(operations);
     for (std::size_t i = 0; i < operations.size(); ++i) {
       const Operation& op = operations[i];
-      Json args = {{"operation", i}, {"micro_batch", op.micro_batch}};
+      Json args = {{"operation", i}, {"micro_batch", op.micro_batch}, {"part", name_of(op.kind->part)}};
       if (op.block >= 0) args["block"] = op.block;
       if (op.unit >= 0) args["unit"] = sharded.layout().units()[static_cast<std::size_t>(op.unit)].name;
       if (const std::size_t bytes = bytes_sent(op, sharded)) args["bytes_sent"] = bytes;

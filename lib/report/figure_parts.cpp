@@ -11,18 +11,16 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::array<Stage, 9> stages = {
-    {{"all-gather", paint::cyan, {"all-gather"}},
-     {"forward", paint::light_pear, {"forward", "head"}},
-     {"forward again", paint::yellow, {"recompute"}},
-     {"backward", paint::pear, {"backward"}},
-     {"reduce", paint::orange, {"reduce-scatter", "all-reduce"}},
-     {"norm, optimizer",
-      paint::mint,
-      {"squares", "gradient norm", "clip values", "statistics", "directions", "whole matrices", "optimizer", "average of"}},
-     {"load, unload", paint::pink, {"load", "unload"}},
-     {"waits", "url(#held)", {}},
-     {"other work", paint::grey, {}}}};
+/// In the order of UpdatePart up to `transfer`.
+constexpr std::array<Stage, 9> stages = {{{"all-gather", paint::cyan},
+                                          {"forward", paint::light_pear},
+                                          {"forward again", paint::yellow},
+                                          {"backward", paint::pear},
+                                          {"reduce", paint::orange},
+                                          {"norm, optimizer", paint::mint},
+                                          {"load, unload", paint::pink},
+                                          {"waits", "url(#held)"},
+                                          {"other work", paint::grey}}};
 
 constexpr double rows_begin = 92, row_height = 24;  // of a timeline
 
@@ -79,11 +77,8 @@ std::uint64_t plus(std::uint64_t a, std::uint64_t b) {
   return a + b;
 }
 
-const Stage& stage_of(std::string_view title) {
-  for (const Stage& stage : stages)
-    for (const std::string_view begin : stage.titles)
-      if (!begin.empty() && title.starts_with(begin)) return stage;
-  return stages.back();
+const Stage& stage_of(UpdatePart part) {
+  return part <= UpdatePart::transfer ? stages[static_cast<std::size_t>(part)] : stages.back();
 }
 
 const Stage& waiting_stage() { return stages[stages.size() - 2]; }

@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "plan/kind.hpp"
 #include "report/svg.hpp"
 
 namespace fsdp {
@@ -77,10 +78,8 @@ std::uint64_t sum_of(const Items& items, const Count& count) {
 /// A group of kinds of operations that are drawn alike.
 struct Stage {
   std::string_view name, fill;
-  std::array<std::string_view, 8> titles;  // what the titles of its operations begin with
 };
-/// Returns the stage of an operation from the begin of its title, which is the name of its kind.
-const Stage& stage_of(std::string_view title);
+const Stage& stage_of(UpdatePart part);
 /// What a stream does while it waits. Its fill is the hatch "held".
 const Stage& waiting_stage();
 

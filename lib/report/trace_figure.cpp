@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t longest_trace = std::size_t{2} << 30;
 
-/// Reads an operation of a trace. Throws a nlohmann::json::exception or std::out_of_range if it is none.
+/// Reads an operation of a trace. Throws a std::exception if it is none.
 Trace::Event event_of(const nlohmann::json& json) {
   Trace::Event event;
   const auto number = [&](const char* key) {
@@ -37,6 +37,7 @@ Trace::Event event_of(const nlohmann::json& json) {
   if (event.length_us < 0) throw std::out_of_range("dur");
   event.title = json.at("name").get<std::string>();
   event.stream = json.at("cat").get<std::string>();
+  event.part = part_named(args.at("part").get<std::string>()).value();
   event.label = event.title;
   if (const auto block = args.find("block"); block != args.end()) {
     event.label = block->dump();
@@ -77,7 +78,9 @@ Trace read_trace(const std::filesystem::path& path) {
     try {
       if (json["ph"] == "X") trace.events.push_back(event_of(json));
     } catch (const std::exception&) {
-      if (fault.empty()) fault = "this operation is incomplete: " + json_excerpt(json);
+      const bool older = json.contains("args") && !json["args"].contains("part");
+      if (fault.empty())
+        fault = (older ? "an older version wrote this operation: " : "this operation is incomplete: ") + json_excerpt(json);
     }
     return false;
   };
@@ -112,13 +115,12 @@ UpdateSplit split_of(const Trace& trace, std::uint64_t update, int rank) {
   for (const Trace::Event& event : trace.events) {
     if (event.update != update || event.rank != rank) continue;
     if (event.stream != "compute" && event.stream != "gather" && event.stream != "reduce") continue;
-    const std::string_view stage = stage_of(event.title).name;
-    const SplitPart kind = event.stream == "gather"       ? is_gather
-                           : event.stream == "reduce"     ? is_reduce
-                           : stage.starts_with("forward") ? is_forward
-                           : stage == "backward"          ? is_backward
-                           : stage == "norm, optimizer"   ? is_optimizer
-                                                          : is_other;
+    const SplitPart kind = event.stream == "gather"                                               ? is_gather
+                           : event.stream == "reduce"                                             ? is_reduce
+                           : event.part == UpdatePart::forward || event.part == UpdatePart::again ? is_forward
+                           : event.part == UpdatePart::backward                                   ? is_backward
+                           : event.part == UpdatePart::optimizer                                  ? is_optimizer
+                                                                                                  : is_other;
     changes.emplace_back(event.begin_us, kind, 1);
     changes.emplace_back(event.begin_us + event.length_us, kind, -1);
   }
@@ -157,7 +159,7 @@ Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
   for (const Trace::Event& event : trace.events) {
     if (!is_drawn(event)) continue;
     const double begin = (event.begin_us - first) / 1000, length = event.length_us / 1000;
-    const Stage& stage = stage_of(event.title);
+    const Stage& stage = stage_of(event.part);
     add_box(by_rank[event.rank], event.stream,
             {begin, begin + length, event.label, format("{}, {:.3f} ms", event.title, length), stage.fill, &stage});
   }

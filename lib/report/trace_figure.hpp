@@ -18,6 +18,7 @@ struct Trace {
     std::uint64_t update = 0;
     double begin_us = 0, length_us = 0;
     std::string title, stream, label;  // label: the number of its block, or its unit
+    UpdatePart part = UpdatePart::other;
   };
   std::filesystem::path path;
   std::vector<Event> events;

@@ -527,15 +527,17 @@ void Executor::run_timed(const Pass& pass, std::size_t index) {
 
 void Executor::add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels) {
   const double seconds = 1e-9 * static_cast<double>(time.end_ns - time.begin_ns);
-  switch (op.kind->account) {
-    case Account::communication:
-    case Account::offload:
+  switch (op.kind->part) {
+    case UpdatePart::gather:
+    case UpdatePart::reduce:
+    case UpdatePart::transfer:
       times.collectives += seconds;
       break;
-    case Account::optimizer:
+    case UpdatePart::optimizer:
+    case UpdatePart::rounding:
       times.optimizer += seconds;
       break;
-    case Account::model:
+    default:  // the model's work
       times.gemm += kernels.gemm;
       times.attention += kernels.attention;
       times.other_kernels += seconds - kernels.gemm - kernels.attention;

@@ -18,7 +18,7 @@ std::vector<FlightEntry> flight_entries(const std::vector<Operation>& operations
     FlightEntry& entry = entries.emplace_back(flight_entry(title_of(op, layout)));
     entry.micro_batch = op.micro_batch;
     entry.exchanges = is_collective(op) ? 1 : 0;
-    if (is_collective(op) || op.kind->account == Account::offload) entry.bytes = op.bytes();
+    if (is_collective(op) || op.kind->part == UpdatePart::transfer) entry.bytes = op.bytes();
   }
   return entries;
 }

@@ -37,7 +37,7 @@ std::string trace_of(int ranks) {
   for (int rank = 0; rank < ranks; ++rank)
     events += format(
         "{}{{\"ph\": \"X\", \"pid\": {}, \"name\": \"forward\", \"cat\": \"compute\", \"ts\": 1, \"dur\": 2, "
-        "\"args\": {{\"update\": 2}}}}",
+        "\"args\": {{\"update\": 2, \"part\": \"forward\"}}}}",
         rank > 0 ? ",\n" : "", rank);
   write_file(folder / "trace.json", "{\"traceEvents\": [" + events + "]}");
   return (folder / "trace.json").string();
@@ -57,7 +57,8 @@ std::string plan_of(const std::string& name, int length) {
              "{{\"strategy\": \"none\", \"units\": [{{\"name\": \"root\", \"shards\": 1, \"elements\": 1, \"padded\": 16, "
              "\"of_a_rank\": 16, \"parameter_bytes\": 64, \"fp32_copy_bytes\": 0, \"gradient_bytes\": 64, "
              "\"optimizer_state_bytes\": 128, \"tensors\": [], \"shard_slices\": [[]]}}], \"buffers\": [], \"operations\": "
-             "[{{\"title\": \"forward\", \"kind\": \"forward\", \"label\": \"F\", \"stream\": \"compute\", \"unit\": -1, "
+             "[{{\"title\": \"forward\", \"kind\": \"forward\", \"part\": \"forward\", \"label\": \"F\", \"stream\": "
+             "\"compute\", \"unit\": -1, "
              "\"drawn_time\": {3}, \"reads\": [], \"writes\": [], \"waits\": [], \"activations\": 5}}]}}}}",
              states, numbers, traffic, length));
   return (folder / name).string();

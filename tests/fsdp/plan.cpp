@@ -214,7 +214,7 @@ Location& place_of(Operation& op, OperandName name) { return const_cast<Location
 /// Makes an operation do nothing, without removing it from the list.
 void forget(Operation& op) {
   static const Kind nothing = {.name = "nothing",
-                               .account = Account::model,
+                               .part = UpdatePart::other,
                                .subject = Subject::nothing,
                                .operands = {},
                                .run = nullptr,

@@ -137,7 +137,7 @@ void each_mutation(const Plan& plan, std::vector<Operation>& list, std::size_t i
   with("left out", [&](Operation& o) {  // it becomes an operation that does nothing, so that the indices of others do not
                                         // change
     static const Kind nothing = {.name = "nothing",
-                                 .account = Account::model,
+                                 .part = UpdatePart::other,
                                  .subject = Subject::nothing,
                                  .operands = {},
                                  .run = nullptr,

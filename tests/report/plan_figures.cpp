@@ -55,17 +55,18 @@ const json& row_of(const json& plan, const std::string& strategy) {
   throw std::runtime_error("no strategy " + strategy);
 }
 
-/// A plan of a few operations, with lengths that are easy to add up. `rows` are {kind, stream, label, length, waits}.
+/// A plan of a few operations, with lengths that are easy to add up. `rows` are {kind, part, stream, label, length, waits}.
 struct Step {
-  const char *kind, *stream, *label;
+  const char *kind, *part, *stream, *label;
   double length;
   std::vector<int> waits;
 };
 json with_operations(json plan, const std::vector<Step>& steps) {
   plan["plan"]["operations"] = json::array();
-  for (const auto& [kind, stream, label, length, waits] : steps)
+  for (const auto& [kind, part, stream, label, length, waits] : steps)
     plan["plan"]["operations"].push_back({{"title", std::string(kind) + " " + label},
                                           {"kind", kind},
+                                          {"part", part},
                                           {"label", label},
                                           {"stream", stream},
                                           {"unit", -1},
@@ -319,15 +320,15 @@ BOOST_AUTO_TEST_CASE(memory_is_read_back) {
 
 BOOST_AUTO_TEST_CASE(operations_begin_when_their_stream_and_what_they_wait_for_are_done) {
   using Times = std::vector<std::pair<double, double>>;
-  const json plan = with_operations(four_ranks(), {{"all-gather", "gather", "G0", 1, {}},
-                                                   {"all-gather", "gather", "G1", 2, {}},
-                                                   {"forward", "compute", "F0", 1, {0}},
-                                                   {"forward", "compute", "F1", 1, {1}},
-                                                   {"backward", "compute", "B1", 2, {}},
-                                                   {"all-gather", "gather", "G2", 1, {}},
-                                                   {"reduce-scatter", "reduce", "R1", 1, {4}},
-                                                   {"release", "compute", " ", 0, {6}},
-                                                   {"optimizer", "compute", "Oroot, add", 1, {6}}});
+  const json plan = with_operations(four_ranks(), {{"all-gather", "gather", "gather", "G0", 1, {}},
+                                                   {"all-gather", "gather", "gather", "G1", 2, {}},
+                                                   {"forward", "forward", "compute", "F0", 1, {0}},
+                                                   {"forward", "forward", "compute", "F1", 1, {1}},
+                                                   {"backward", "backward", "compute", "B1", 2, {}},
+                                                   {"all-gather", "gather", "gather", "G2", 1, {}},
+                                                   {"reduce-scatter", "reduce", "reduce", "R1", 1, {4}},
+                                                   {"release", "other", "compute", " ", 0, {6}},
+                                                   {"optimizer", "optimizer", "compute", "Oroot, add", 1, {6}}});
   struct Expected {
     Queues queues;
     double length;
@@ -470,5 +471,8 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_plans_are_refused) {
   json missing = good;
   missing["plan"]["units"][2].erase("elements");
   says(refused(missing.dump()), "(plan.units.2.elements is missing)");
+  json older = good;
+  older["plan"]["operations"][0].erase("part");
+  says(refused(older.dump()), "(plan.operations.0.part is missing)");
   CHECK_CONTAINS(message_of([&] { read_plan_file(folder / "none"); }), "No such file");
 }

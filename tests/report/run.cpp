@@ -361,8 +361,9 @@ BOOST_AUTO_TEST_CASE(a_folder_shows_its_own_run) {
   BOOST_TEST(one[0].name == "b");
 
   // The trace of a later run with the same --trace is not shown.
-  const json event = {{"ph", "X"},        {"pid", 0}, {"tid", 1}, {"name", "forward block 0"},
-                      {"cat", "compute"}, {"ts", 0},  {"dur", 5}, {"args", {{"operation", 0}, {"update", 1}}}};
+  const json event = {
+      {"ph", "X"},        {"pid", 0}, {"tid", 1}, {"name", "forward block 0"},
+      {"cat", "compute"}, {"ts", 0},  {"dur", 5}, {"args", {{"operation", 0}, {"update", 1}, {"part", "forward"}}}};
   Written(path).start(0, {{"trace", "trace.json"}}, saves("a")).train(1, 5);
   for (const char* of : {"a", "b"}) {
     write_file(folder / "trace.json", json{{"traceEvents", {event}}, {"otherData", {{"save_folder", saves(of)}}}}.dump());

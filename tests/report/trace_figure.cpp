@@ -16,7 +16,12 @@ namespace {
 
 json event(int rank, std::uint64_t update, const std::string& title, const char* stream, double ts, double dur,
            json more = {}) {
-  json args = {{"operation", 3}, {"update", update}};
+  const char* const part = title.starts_with("all-gather") ? "gather"
+                           : title.starts_with("reduce")   ? "reduce"
+                           : title.starts_with("forward")  ? "forward"
+                           : title.starts_with("backward") ? "backward"
+                                                           : "other";
+  json args = {{"operation", 3}, {"update", update}, {"part", part}};
   if (more.is_object()) args.update(more);
   return {{"ph", "X"}, {"pid", rank}, {"tid", 1}, {"name", title}, {"cat", stream}, {"ts", ts}, {"dur", dur}, {"args", args}};
 }
@@ -136,7 +141,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_traces_are_refused) {
   refused(good.substr(0, good.size() / 2), "(it is cut off, or no JSON)");
   refused("{}", "(it has no operations)");
   refused("[1, 2]", "(it has no operations)");
-  for (const char* key : {"/pid", "/ts", "/dur", "/name", "/cat", "/args/update"})
+  for (const char* key : {"/pid", "/ts", "/dur", "/name", "/cat", "/args/update", "/args/part"})
     for (const json& value : {json("x\xFF"), json(-1e300), json(nullptr), json::array({1})}) {
       if (value.is_string() && (key == std::string("/name") || key == std::string("/cat"))) continue;
       json trace = small_trace();
@@ -147,6 +152,9 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_traces_are_refused) {
   json negative = small_trace();
   negative["traceEvents"][4]["dur"] = -1;
   refused(negative.dump(), "incomplete");
+  json older = small_trace();
+  older["traceEvents"][4]["args"].erase("part");
+  refused(older.dump(), "(an older version wrote this operation: {");
   const TemporaryFolder folder;
   write_file(folder / "trace", good);
   write_file(folder / "plan", "{\"plan\": {}}");

@@ -162,13 +162,16 @@ class Builder {
       const Bundle& bundle = bundles_[i];
       if (sizes[i] == 0) continue;
       const std::vector<BufferId>& pool = slots[bundle.pool];
-      const BufferId slot =
-          in_turn && bundle.pool != SlotPool::none
-              ? pool[bundle.turn % pool.size()]
-              : add_buffer(plan_, format("{} {}", name, units_.unit(bundle.units.front()).name), role, sizes[i]);
+      const BufferId slot = in_turn && bundle.pool != SlotPool::none ? pool[bundle.turn % pool.size()]
+                                                                     : add_for_unit(bundle.units.front(), name, role, sizes[i]);
       for (const int u : bundle.units)
         if (bytes_of(u) > 0) at(locations, u).buffer = slot;
     }
+  }
+
+  /// Adds a buffer that is named after the unit.
+  BufferId add_for_unit(int u, std::string_view what, BufferRole role, std::size_t bytes) {
+    return add_buffer(plan_, format("{} {}", what, units_.unit(u).name), role, bytes);
   }
 
   /// The buffer of one kind of state, by unit.
@@ -217,134 +220,153 @@ class Builder {
   }
 
   void add_buffers() {
-    const auto n = static_cast<std::size_t>(units_.count());
-    std::size_t largest_master = 0, largest_gradient = 0;  // in fp32, of units with a 16-bit master or gradient
-    plan_.whole_parameters.resize(n);
+    add_parameters();
+    if (options_.training) {
+      add_gradients();
+      add_optimizer_state();
+    }
+    choose_what_is_on_the_host();
+    updates_.add_direction_buffers();
+    add_batch();
+    if (options_.training) updates_.add_statistics_buffers();
+    if (decodes()) add_decoding();
+    add_host_buffers();
+    add_activations();
+    if (options_.training) add_backward_activations();
+  }
+
+  void add_parameters() {
     for (int u = 0; u < units_.count(); ++u) {
       const DType type = units_.unit(u).types.parameter;
       const bool part = units_.sharded_at_rest(u);
       if (units_.rounded(u))
-        plan_.master.push_back(add_buffer(plan_, "fp32 " + units_.unit(u).name, BufferRole::parameters,
-                                          units_.scattered(u) ? units_.shard_bytes(u) : units_.whole_bytes(u)));
-      if (units_.has_16_bit_master(u)) largest_master = std::max(largest_master, units_.shard_bytes(u));
+        plan_.master.push_back(add_for_unit(u, "fp32", BufferRole::parameters,
+                                            units_.scattered(u) ? units_.shard_bytes(u) : units_.whole_bytes(u)));
       const BufferId at_rest = add_buffer(plan_, (part ? "shard " : "") + units_.unit(u).name, BufferRole::parameters,
                                           part ? units_.shard_bytes(u, type) : units_.whole_bytes(u, type));
       plan_.parameters.emplace_back(at_rest, 0, part || units_.unit(u).shards == 1 ? 0 : units_.shard_bytes(u, type));
       if (!units_.rounded(u)) plan_.master.push_back(plan_.parameters.back());
-      at(plan_.whole_parameters, u) = at_rest;
+      plan_.whole_parameters.emplace_back(at_rest);
     }
     plan_.wide_master = plan_.master;
-    if (largest_master > 0) {
-      const BufferId wide = add_buffer(plan_, "fp32 master", BufferRole::scratch, largest_master);
-      for (int u = 0; u < units_.count(); ++u)
-        if (units_.has_16_bit_master(u)) at(plan_.wide_master, u) = wide;
-    }
+    add_fp32_copy(
+        "fp32 master", [&](int u) { return units_.has_16_bit_master(u); }, plan_.wide_master);
     add_slots(
         "P", BufferRole::gathered_parameters, options_.parameter_slots, units_.gathers_in_turn(),
         [&](int u) { return units_.sharded_at_rest(u) ? units_.whole_bytes(u, units_.unit(u).types.parameter) : 0; },
         plan_.whole_parameters);
-    if (options_.training) {
-      plan_.whole_gradients.resize(n);
-      for (int u = 0; u < units_.count(); ++u) {
-        const DType type = units_.unit(u).types.gradient;
-        plan_.gradients.push_back(units_.trained(u) ? add_buffer(plan_, "gradient " + units_.unit(u).name,
-                                                                 BufferRole::gradients, units_.shard_bytes(u, type))
-                                                    : -1);
-        at(plan_.whole_gradients, u) = plan_.gradients.back();
-        if (units_.trained(u) && units_.scattered(u) && units_.keeps_whole_gradients() &&
-            (options_.micro_batches > 1 || !units_.has_16_bit_gradient(u)))
-          at(plan_.whole_gradients, u) = add_buffer(plan_, "whole gradient " + units_.unit(u).name,
-                                                    BufferRole::unreduced_gradients, units_.whole_bytes(u, type));
-        if (units_.has_16_bit_gradient(u) && units_.scattered(u))
-          largest_gradient = std::max(largest_gradient, units_.shard_bytes(u));
-      }
-      plan_.kept_whole_gradients = plan_.whole_gradients;
-      add_slots(
-          "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true,
-          [&](int u) { return units_.gradient_in_slot(u) ? units_.whole_bytes(u) : 0; }, plan_.whole_gradients);
-      plan_.wide_gradients = plan_.gradients;
-      if (units_.sums_in_a_tree()) add_waiting_sums();
-      const BufferId wide =
-          largest_gradient > 0 ? add_buffer(plan_, "fp32 gradient", BufferRole::scratch, largest_gradient) : -1;
-      for (int u = 0; u < units_.count(); ++u)
-        if (units_.has_16_bit_gradient(u))
-          at(plan_.wide_gradients, u) = units_.scattered(u) ? Location(wide) : at(plan_.whole_gradients, u);
-      for (int u = 0; u < units_.count(); ++u) {
-        auto& states = plan_.optimizer_state.emplace_back();
-        if (!units_.trained(u)) continue;
-        for (const StateInfo& state : units_.unit(u).rule->states) {
-          const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
-          states.push_back(add_buffer(plan_, format("{} {}", state.name, units_.unit(u).name), BufferRole::optimizer_state,
-                                      units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
-        }
-      }
-      for (int u = 0; u < units_.count() && options_.average_weights; ++u)
-        plan_.averages.push_back(units_.trained(u) ? add_buffer(plan_, format("{} {}", average_state, units_.unit(u).name),
-                                                                BufferRole::optimizer_state, units_.shard_bytes(u))
-                                                   : -1);
+  }
+
+  /// Adds memory for the fp32 copy of a rank's state. The units with has_copy(unit) use it in turn.
+  template <class HasCopy>
+  void add_fp32_copy(std::string name, const HasCopy& has_copy, std::vector<Location>& places) {
+    std::size_t largest = 0;
+    for (int u = 0; u < units_.count(); ++u)
+      if (has_copy(u)) largest = std::max(largest, units_.shard_bytes(u));
+    if (largest == 0) return;
+    const BufferId copy = add_buffer(plan_, std::move(name), BufferRole::scratch, largest);
+    for (int u = 0; u < units_.count(); ++u)
+      if (has_copy(u)) at(places, u) = copy;
+  }
+
+  void add_gradients() {
+    for (int u = 0; u < units_.count(); ++u) {
+      const DType type = units_.unit(u).types.gradient;
+      plan_.gradients.push_back(
+          units_.trained(u) ? add_for_unit(u, "gradient", BufferRole::gradients, units_.shard_bytes(u, type)) : -1);
+      const bool whole_is_kept = units_.trained(u) && units_.scattered(u) && units_.keeps_whole_gradients() &&
+                                 (options_.micro_batches > 1 || !units_.has_16_bit_gradient(u));
+      plan_.whole_gradients.push_back(
+          whole_is_kept ? add_for_unit(u, "whole gradient", BufferRole::unreduced_gradients, units_.whole_bytes(u, type))
+                        : plan_.gradients.back());
     }
-    choose_what_is_on_the_host();
-    updates_.add_direction_buffers();
+    plan_.kept_whole_gradients = plan_.whole_gradients;
+    add_slots(
+        "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true,
+        [&](int u) { return units_.gradient_in_slot(u) ? units_.whole_bytes(u) : 0; }, plan_.whole_gradients);
+    if (units_.sums_in_a_tree()) add_waiting_sums();
+    plan_.wide_gradients = plan_.gradients;
+    for (int u = 0; u < units_.count(); ++u)
+      if (units_.has_16_bit_gradient(u)) at(plan_.wide_gradients, u) = at(plan_.whole_gradients, u);
+    add_fp32_copy(
+        "fp32 gradient", [&](int u) { return units_.has_16_bit_gradient(u) && units_.scattered(u); }, plan_.wide_gradients);
+  }
+
+  void add_optimizer_state() {
+    for (int u = 0; u < units_.count(); ++u) {
+      auto& states = plan_.optimizer_state.emplace_back();
+      if (!units_.trained(u)) continue;
+      for (const StateInfo& state : units_.unit(u).rule->states) {
+        const DType type = state.extent == Extent::element ? options_.optimizer_state_type : DType::f32;
+        states.push_back(add_for_unit(u, state.name, BufferRole::optimizer_state,
+                                      units_.layout().state_numel(static_cast<std::size_t>(u), state.extent) * size_of(type)));
+      }
+    }
+    for (int u = 0; u < units_.count() && options_.average_weights; ++u)
+      plan_.averages.push_back(
+          units_.trained(u) ? add_for_unit(u, average_state, BufferRole::optimizer_state, units_.shard_bytes(u)) : -1);
+  }
+
+  void add_batch() {
     plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.inputs);
     plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
     if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, sizes_.inputs);
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch, sizes_.scratch);
     plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
-    if (options_.training) updates_.add_statistics_buffers();
-    if (decodes()) {
-      plan_.cache = options_.cache;
-      plan_.rows = add_buffer(plan_, "rows", BufferRole::batch, 2 * sizes_.inputs);
-      plan_.step = add_on_host("step", 3 * sizes_.inputs + options_.cache.sequences * sizeof(std::int32_t));
-      plan_.logits = add_on_host("logits", sizes_.logits * options_.cache.sequences);
-      for (int b = 0; b < blocks_; ++b)
-        plan_.caches.push_back(
-            add_buffer(plan_, format("cache{}", b), BufferRole::cache, sizes_.cache[static_cast<std::size_t>(b)]));
-    }
+  }
+
+  void add_decoding() {
+    plan_.cache = options_.cache;
+    plan_.rows = add_buffer(plan_, "rows", BufferRole::batch, 2 * sizes_.inputs);
+    plan_.step = add_on_host("step", 3 * sizes_.inputs + options_.cache.sequences * sizeof(std::int32_t));
+    plan_.logits = add_on_host("logits", sizes_.logits * options_.cache.sequences);
+    for (int b = 0; b < blocks_; ++b)
+      plan_.caches.push_back(add_buffer(plan_, format("cache{}", b), BufferRole::cache, at(sizes_.cache, b)));
+  }
+
+  void add_host_buffers() {
     const std::size_t positions_bytes = options_.documents ? sizes_.inputs : 0;
     plan_.tokens = add_on_host("tokens", (options_.training ? 2 * std::max(options_.sums_for, options_.micro_batches) : 1) *
                                              (sizes_.inputs + sizes_.targets + positions_bytes));
     plan_.losses = add_on_host("losses", sizes_.losses);
     plan_.report = add_on_host("report", sizeof(UpdateSums) + sizeof(LossSum));
-    const auto activation = [&](std::string name, std::size_t bytes) {
-      return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
-    };
-    // Evaluation alternates between two buffers for activations and has one for saved activations. Blocks that are recomputed
-    // in backward share buffers for saved activations, by position in their segment. Each shared buffer has the largest size
-    // that it needs.
-    const auto is_kept = [](int) { return true; };
-    const auto largest = [&](const std::vector<std::size_t>& sizes, const auto& serves) {
-      std::size_t bytes = 0;
-      for (int i = 0; i < static_cast<int>(sizes.size()); ++i)
-        if (serves(i)) bytes = std::max(bytes, at(sizes, i));
-      return bytes;
-    };
+  }
+
+  BufferId add_activation(std::string name, std::size_t bytes) {
+    return add_buffer(plan_, std::move(name), BufferRole::activations, bytes, true);
+  }
+
+  /// Returns the largest of the sizes whose indices are in the class `rest` modulo `step`.
+  static std::size_t largest(const std::vector<std::size_t>& sizes, int step = 1, int rest = 0) {
+    std::size_t bytes = 0;
+    for (int i = rest; i < static_cast<int>(sizes.size()); i += step) bytes = std::max(bytes, at(sizes, i));
+    return bytes;
+  }
+
+  /// Evaluation alternates between two buffers for activations and has one for saved activations. Blocks that are recomputed in
+  /// backward share buffers for saved activations, by position in their segment. Each shared buffer has the largest size that
+  /// it needs.
+  void add_activations() {
     for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
-      x_.push_back(activation(format("x{}", b), b > 1 ? at(sizes_.activations, b)
-                                                      : largest(sizes_.activations, [&](int i) { return i % 2 == b; })));
+      x_.push_back(add_activation(format("x{}", b), b > 1 ? at(sizes_.activations, b) : largest(sizes_.activations, 2, b)));
     const std::vector<std::size_t>& kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
-    const auto add_saved = [&](int i, std::size_t bytes) { saved_.push_back(activation(format("saved{}", i), bytes)); };
-    add_saved(0, largest(kept, is_kept));
-    if (options_.training && !recomputes())
-      for (int b = 1; b < blocks_; ++b)
-        if (b < first_backward_block())  // backward does not reach this block
-          saved_.push_back(saved_.front());
-        else
-          add_saved(b, at(kept, b));
-    else if (options_.training)
-      for (int i = 1; i < segment(); ++i) add_saved(i, largest(kept, [&](int b) { return b % segment() == i; }));
-    if (recomputes_cheap()) {
-      std::size_t cheap = 0;
-      for (int b = 0; b < blocks_; ++b) cheap = std::max(cheap, at(sizes_.saved, b) - at(sizes_.kept, b));
-      plan_.cheap = activation("cheap", cheap);
-    }
-    if (options_.training) {
-      dx_ = activation("dx", largest(sizes_.activations, is_kept));
-      if (recomputes())
-        for (int i = 1; i < segment(); ++i)
-          recomputed_x_.push_back(
-              activation(format("x+{}", i), largest(sizes_.activations, [&](int b) { return b % segment() == i; })));
-    }
+    saved_.push_back(add_activation("saved0", largest(kept)));
+    for (int i = 1; options_.training && i < (recomputes() ? segment() : blocks_); ++i)
+      if (!recomputes() && i < first_backward_block())  // backward does not reach this block
+        saved_.push_back(saved_.front());
+      else
+        saved_.push_back(add_activation(format("saved{}", i), recomputes() ? largest(kept, segment(), i) : at(kept, i)));
+    if (!recomputes_cheap()) return;
+    std::size_t most = 0;
+    for (int b = 0; b < blocks_; ++b) most = std::max(most, at(sizes_.saved, b) - at(sizes_.kept, b));
+    plan_.cheap = add_activation("cheap", most);
+  }
+
+  void add_backward_activations() {
+    dx_ = add_activation("dx", largest(sizes_.activations));
+    for (int i = 1; recomputes() && i < segment(); ++i)
+      recomputed_x_.push_back(add_activation(format("x+{}", i), largest(sizes_.activations, segment(), i)));
   }
 
   BufferId add_on_host(std::string name, std::size_t bytes) {
@@ -363,8 +385,7 @@ class Builder {
           sums_at_once(std::max(options_.sums_for, options_.micro_batches), !units_.is_replicated(u) || !units_.scattered(u));
       for (std::size_t i = 1; i < sums; ++i)
         at(plan_.waiting_sums, u)
-            .emplace_back(add_buffer(plan_, format("sum {} of gradients {}", i, units_.unit(u).name), BufferRole::gradients,
-                                     units_.shard_bytes(u)));
+            .emplace_back(add_for_unit(u, format("sum {} of gradients", i), BufferRole::gradients, units_.shard_bytes(u)));
     }
   }
 
@@ -384,137 +405,128 @@ class Builder {
     return recomputed(block) && block % segment() > 0 ? at(recomputed_x_, block % segment() - 1) : x(block);
   }
 
+  /// `again` is the recomputation of forward during backward. `backward` contributes to gradients.
+  enum class Pass { forward, again, backward };
+
   /// An operation on a stage, before gathers and reductions are added around it.
   struct Visit {
     Operation op;
-    int stage;
-    bool backward = false;  // prefetches by the option for backward
+    Pass pass;
     bool reads_parameters = true;
-    bool writes_gradients = false;
   };
+
+  /// Returns a visit without the operands that the plan has no buffer for.
+  Visit visit(const Kind& kind, int stage, Pass pass, std::vector<Operand> operands) const {
+    std::erase_if(operands, [](const Operand& operand) { return operand.place.buffer < 0; });
+    return {.op = {.kind = &kind,
+                   .stream = StreamId::compute,
+                   .stage = stage,
+                   .block = stage == head_stage() ? -1 : stage - 1,
+                   .operands = std::move(operands)},
+            .pass = pass};
+  }
 
   /// Backward adds to gradients that stay whole between micro-batches. It overwrites gradients in slots, which are added up in
   /// their reduction. An operation that writes both kinds adds to all of them; the slots are set to zero before.
   bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
   bool clears(int u) const { return adds() && units_.gradient_in_slot(u); }
 
-  /// Appends an operand if the plan has the buffer.
-  static void append(std::vector<Operand>& operands, OperandName name, BufferId buffer) {
-    if (buffer >= 0) operands.push_back({name, buffer});
-  }
-  /// Appends the operand for positions of tokens, if the plan has it.
-  void append_positions(std::vector<Operand>& operands) const { append(operands, positions, plan_.positions); }
-  void append_tables(std::vector<Operand>& operands) const { append(operands, tables, sizes_.tables > 0 ? plan_.tables : -1); }
-
-  static Operation stage_operation(const Kind& kind, int stage, int block, std::vector<Operand> operands) {
-    return {.kind = &kind, .stream = StreamId::compute, .stage = stage, .block = block, .operands = std::move(operands)};
-  }
+  /// The place of the tables; -1 if the model has none.
+  BufferId used_tables() const { return sizes_.tables > 0 ? plan_.tables : -1; }
 
   Visit embedding_forward(BufferId to) const {
-    std::vector<Operand> operands = {{inputs, plan_.inputs}};
-    append_positions(operands), append_tables(operands);
-    operands.push_back({x_out, to});
-    append(operands, scratch, sizes_.first_uses_scratch ? plan_.scratch : -1);
-    return {.op = stage_operation(kinds::embedding_forward, 0, -1, std::move(operands)), .stage = 0};
+    return visit(kinds::embedding_forward, 0, Pass::forward,
+                 {{inputs, plan_.inputs},
+                  {positions, plan_.positions},
+                  {tables, used_tables()},
+                  {x_out, to},
+                  {scratch, sizes_.first_uses_scratch ? plan_.scratch : -1}});
   }
 
   Visit block_forward(int b, BufferId from, BufferId to, BufferId saves) const {
-    std::vector<Operand> operands = {{OperandName::x, from}};
-    append_positions(operands), append_tables(operands);
-    operands.insert(operands.end(), {{x_out, to}, {OperandName::saved, saves}, {scratch, plan_.scratch}});
-    append(operands, cheap, plan_.cheap);
-    return {.op = stage_operation(kinds::block_forward, b + 1, b, std::move(operands)), .stage = b + 1};
+    return visit(kinds::block_forward, b + 1, Pass::forward,
+                 {{OperandName::x, from},
+                  {positions, plan_.positions},
+                  {tables, used_tables()},
+                  {x_out, to},
+                  {OperandName::saved, saves},
+                  {scratch, plan_.scratch},
+                  {cheap, plan_.cheap}});
   }
 
   std::vector<Visit> update_visits() const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
-    visits.push_back(
-        {.op = stage_operation(
-             kinds::head, head_stage(), -1,
-             {{OperandName::x, x(blocks_)}, {targets, plan_.targets}, {dx, dx_}, {scratch, plan_.scratch}, {sums, plan_.sums}}),
-         .stage = head_stage(),
-         .backward = true,
-         .writes_gradients = true});
+    visits.push_back(visit(
+        kinds::head, head_stage(), Pass::backward,
+        {{OperandName::x, x(blocks_)}, {targets, plan_.targets}, {dx, dx_}, {scratch, plan_.scratch}, {sums, plan_.sums}}));
     for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
       if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
         visits.push_back(
-            {.op = stage_operation(
-                 kinds::recompute_cheap, b + 1, b,
-                 {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}, {cheap, plan_.cheap}, {scratch, plan_.scratch}}),
-             .stage = b + 1,
-             .backward = true});
-      std::vector<Operand> operands = {{OperandName::x, x_in_backward(b)}};
-      append_positions(operands), append_tables(operands);
-      operands.insert(operands.end(), {{dx, dx_}, {OperandName::saved, saved(b)}, {scratch, plan_.scratch}});
-      append(operands, cheap, plan_.cheap);
-      visits.push_back({.op = stage_operation(kinds::block_backward, b + 1, b, std::move(operands)),
-                        .stage = b + 1,
-                        .backward = true,
-                        .writes_gradients = true});
+            visit(kinds::recompute_cheap, b + 1, Pass::again,
+                  {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}, {cheap, plan_.cheap}, {scratch, plan_.scratch}}));
+      visits.push_back(visit(kinds::block_backward, b + 1, Pass::backward,
+                             {{OperandName::x, x_in_backward(b)},
+                              {positions, plan_.positions},
+                              {tables, used_tables()},
+                              {dx, dx_},
+                              {OperandName::saved, saved(b)},
+                              {scratch, plan_.scratch},
+                              {cheap, plan_.cheap}}));
     }
-    if (lowest_trained_ == 0) {
-      std::vector<Operand> operands = {{inputs, plan_.inputs}};
-      append_positions(operands);
-      operands.insert(operands.end(), {{dx, dx_}, {scratch, plan_.scratch}});
-      visits.push_back({.op = stage_operation(kinds::embedding_backward, 0, -1, std::move(operands)),
-                        .stage = 0,
-                        .backward = true,
-                        .reads_parameters = sizes_.first_backward_reads,
-                        .writes_gradients = true});
-    }
+    if (lowest_trained_ > 0) return visits;
+    visits.push_back(visit(kinds::embedding_backward, 0, Pass::backward,
+                           {{inputs, plan_.inputs}, {positions, plan_.positions}, {dx, dx_}, {scratch, plan_.scratch}}));
+    visits.back().reads_parameters = sizes_.first_backward_reads;
     return visits;
   }
 
   /// Adds the recomputation of a segment's forward passes. The last output is not needed.
   void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
-    for (int b = first; b <= last; ++b) {
-      std::vector<Operand> operands = {{OperandName::x, x_in_backward(b)}};
-      append_positions(operands), append_tables(operands);
-      operands.insert(operands.end(), {{OperandName::saved, saved(b)}, {scratch, plan_.scratch}});
-      if (b < last) operands.push_back({x_out, x_in_backward(b + 1)});
-      visits.push_back(
-          {.op = stage_operation(kinds::recompute, b + 1, b, std::move(operands)), .stage = b + 1, .backward = true});
-    }
+    for (int b = first; b <= last; ++b)
+      visits.push_back(visit(kinds::recompute, b + 1, Pass::again,
+                             {{OperandName::x, x_in_backward(b)},
+                              {positions, plan_.positions},
+                              {tables, used_tables()},
+                              {OperandName::saved, saved(b)},
+                              {scratch, plan_.scratch},
+                              {x_out, b < last ? x_in_backward(b + 1) : -1}}));
   }
 
   std::vector<Visit> evaluation_visits() const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b % 2), x((b + 1) % 2), saved_.front()));
-    visits.push_back({.op = stage_operation(kinds::head_loss, head_stage(), -1,
-                                            {{OperandName::x, x(blocks_ % 2)},
-                                             {targets, plan_.targets},
-                                             {scratch, plan_.scratch},
-                                             {sums, plan_.sums},
-                                             {losses, plan_.losses},
-                                             {report, plan_.report}}),
-                      .stage = head_stage()});
+    visits.push_back(visit(kinds::head_loss, head_stage(), Pass::forward,
+                           {{OperandName::x, x(blocks_ % 2)},
+                            {targets, plan_.targets},
+                            {scratch, plan_.scratch},
+                            {sums, plan_.sums},
+                            {losses, plan_.losses},
+                            {report, plan_.report}}));
     return visits;
   }
 
   bool decodes() const { return options_.cache.positions > 0; }
 
   std::vector<Visit> decoding_visits() const {
-    std::vector<Operand> operands = {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}};
-    append_tables(operands);
-    operands.push_back({x_out, x(0)});
-    std::vector<Visit> visits = {{.op = stage_operation(kinds::embedding_decode, 0, -1, std::move(operands)), .stage = 0}};
-    for (int b = 0; b < blocks_; ++b) {
-      operands = {{step, plan_.step}, {OperandName::x, x(b % 2)}, {rows, plan_.rows}};
-      append_tables(operands);
-      operands.insert(operands.end(), {{cache, at(plan_.caches, b)},
-                                       {x_out, x((b + 1) % 2)},
-                                       {OperandName::saved, saved_.front()},
-                                       {scratch, plan_.scratch}});
-      append(operands, cheap, plan_.cheap);
-      visits.push_back({.op = stage_operation(kinds::block_decode, b + 1, b, std::move(operands)), .stage = b + 1});
-    }
+    std::vector<Visit> visits = {
+        visit(kinds::embedding_decode, 0, Pass::forward,
+              {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}, {tables, used_tables()}, {x_out, x(0)}})};
+    for (int b = 0; b < blocks_; ++b)
+      visits.push_back(visit(kinds::block_decode, b + 1, Pass::forward,
+                             {{step, plan_.step},
+                              {OperandName::x, x(b % 2)},
+                              {rows, plan_.rows},
+                              {tables, used_tables()},
+                              {cache, at(plan_.caches, b)},
+                              {x_out, x((b + 1) % 2)},
+                              {OperandName::saved, saved_.front()},
+                              {scratch, plan_.scratch},
+                              {cheap, plan_.cheap}}));
     visits.push_back(
-        {.op = stage_operation(
-             kinds::head_logits, head_stage(), -1,
-             {{step, plan_.step}, {OperandName::x, x(blocks_ % 2)}, {scratch, plan_.scratch}, {logits, plan_.logits}}),
-         .stage = head_stage()});
+        visit(kinds::head_logits, head_stage(), Pass::forward,
+              {{step, plan_.step}, {OperandName::x, x(blocks_ % 2)}, {scratch, plan_.scratch}, {logits, plan_.logits}}));
     return visits;
   }
 
@@ -525,7 +537,7 @@ class Builder {
 
   void emit(List& list, const std::vector<Visit>& visits) {
     std::vector<Operand> operands = {{tokens, plan_.tokens}, {inputs, plan_.inputs}, {targets, plan_.targets}};
-    append_positions(operands);
+    if (plan_.positions >= 0) operands.push_back({positions, plan_.positions});
     if (micro_batch_ == 0) operands.push_back({sums, plan_.sums});  // in the first micro-batch sums are set to zero
     emit(list, visits, &kinds::read_batch, std::move(operands));
   }
@@ -537,11 +549,11 @@ class Builder {
       if (visit.reads_parameters)
         for (Bundle& bundle : bundles_)
           if (needs(visit, bundle)) gather(list, bundle);
-      const bool ahead = visit.backward ? options_.backward_prefetch == BackwardPrefetch::pre : options_.forward_prefetch;
-      if (ahead) prefetch(list, visits, v);
+      const bool forward = visit.pass == Pass::forward, contributes = visit.pass == Pass::backward;
+      if (forward ? options_.forward_prefetch : options_.backward_prefetch == BackwardPrefetch::pre) prefetch(list, visits, v);
       Operation op = visit.op;
-      for (const int u : at(units_of_stage_, visit.stage)) {
-        if (visit.writes_gradients && clears(u) && at(last_stage_, u) == visit.stage)
+      for (const int u : at(units_of_stage_, visit.op.stage)) {
+        if (contributes && clears(u) && at(last_stage_, u) == visit.op.stage)
           emit(list, {.kind = &kinds::clear,
                       .stream = StreamId::compute,
                       .unit = u,
@@ -549,21 +561,21 @@ class Builder {
                       .operands = {{whole_gradient, at(plan_.whole_gradients, u)}}});
         if (visit.reads_parameters) op.operands.push_back({weights, at(plan_.whole_parameters, u)});
       }
-      for (const int u : at(units_of_stage_, visit.stage))
-        if (visit.writes_gradients && units_.trained(u)) op.operands.push_back({gradients, at(plan_.whole_gradients, u)});
-      op.accumulate = visit.writes_gradients && adds();
+      for (const int u : at(units_of_stage_, visit.op.stage))
+        if (contributes && units_.trained(u)) op.operands.push_back({gradients, at(plan_.whole_gradients, u)});
+      op.accumulate = contributes && adds();
       emit(list, std::move(op));
       for (Bundle& bundle : bundles_)
         if (needs(visit, bundle) && !stays(bundle, visits, v)) release_bundle(list, bundle);
-      if (visit.backward && options_.backward_prefetch == BackwardPrefetch::post) prefetch(list, visits, v);
-      if (visit.writes_gradients)
-        for (const int u : at(units_of_stage_, visit.stage))
-          if (units_.trained(u) && at(first_stage_, u) == visit.stage) reduce(list, u);
+      if (!forward && options_.backward_prefetch == BackwardPrefetch::post) prefetch(list, visits, v);
+      if (contributes)
+        for (const int u : at(units_of_stage_, visit.op.stage))
+          if (units_.trained(u) && at(first_stage_, u) == visit.op.stage) reduce(list, u);
     }
   }
 
   bool needs(const Visit& visit, const Bundle& bundle) const {
-    const auto& here = at(units_of_stage_, visit.stage);
+    const auto& here = at(units_of_stage_, visit.op.stage);
     return visit.reads_parameters && std::any_of(bundle.units.begin(), bundle.units.end(), [&](int u) {
              return units_.sharded_at_rest(u) && std::find(here.begin(), here.end(), u) != here.end();
            });
@@ -601,8 +613,9 @@ class Builder {
 
   /// Gathers the parameters of the visits after v, as far as slots are free.
   void prefetch(List& list, const std::vector<Visit>& visits, std::size_t v) {
+    const bool forward = visits[v].pass == Pass::forward;
     std::vector<const Bundle*> ahead;
-    for (std::size_t next = v + 1; next < visits.size() && visits[next].backward == visits[v].backward; ++next)
+    for (std::size_t next = v + 1; next < visits.size() && (visits[next].pass == Pass::forward) == forward; ++next)
       for (Bundle& bundle : bundles_) {
         if (!needs(visits[next], bundle) || needs(visits[v], bundle)) continue;
         if (std::find(ahead.begin(), ahead.end(), &bundle) != ahead.end()) continue;
@@ -638,89 +651,70 @@ class Builder {
                                       : Operand{kept_gradient, at(plan_.gradients, u)}}});
   }
 
-  /// Reduces a unit's gradient, which is complete on this rank for this micro-batch. If gradients are kept in 16 bits, each sum
-  /// is computed in fp32 and then rounded by keep_gradient().
+  /// Reduces a unit's gradient, which is complete on this rank for this micro-batch: it becomes partial sum number `i` over all
+  /// ranks or, if `add` is true, is added to that sum. In a tree (see sums_at_once()) the sum is complete in every micro-batch,
+  /// and partial sums are then added to each other. Otherwise there is one partial sum, and replicas add theirs after the last
+  /// micro-batch. If gradients are kept in 16 bits, each sum is computed in fp32 and then rounded by keep_gradient().
   void reduce(List& list, int u) {
-    if (units_.sums_in_a_tree()) return reduce_into_tree(list, u);
-    const Location whole = at(plan_.whole_gradients, u), mine = at(plan_.wide_gradients, u);
-    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches), narrow = units_.has_16_bit_gradient(u),
-               whole_are_kept = !units_.scattered(u) || units_.keeps_whole_gradients();
-    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, micro_batch_ > 0);
-    if (units_.scattered(u) && (last || !whole_are_kept)) {
-      const bool add = micro_batch_ > 0 && !whole_are_kept;
+    const auto m = static_cast<unsigned>(micro_batch_);
+    const bool last = m + 1 == options_.micro_batches, tree = plan_.sums_in_a_tree, narrow = units_.has_16_bit_gradient(u),
+               scattered = units_.scattered(u), replicated = units_.is_replicated(u),
+               whole_are_kept = !scattered || units_.keeps_whole_gradients(),
+               add = tree ? m % 2 == 1 && !(scattered && replicated) : m > 0 && !whole_are_kept;
+    const int i = tree ? std::popcount(m) - (add ? 1 : 0) : 0;
+    const Location whole = at(plan_.whole_gradients, u), mine = scattered ? partial_sum(u, i) : whole;
+    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, m > 0);
+    if (scattered && (last || !whole_are_kept)) {
       scatter_gradient(list, u, mine, add && !narrow);
-      if (narrow && (add || !last || !units_.is_replicated(u)))  // else the sum over replicas is kept below
-        keep_gradient(list, u, mine, add);
+      if (narrow && (add || !last || !replicated)) keep_gradient(list, u, mine, add);  // else it is kept below
     }
-    if (last && units_.is_replicated(u)) {
+    if (replicated && (last || tree)) {
       sum_over_replicas(list, u, mine);
       if (narrow) keep_gradient(list, u, mine, false);
     }
-    if (last) emit_squares(list, u);
+    if (tree && !scattered) emit_sum(list, u, whole, partial_sum(u, i), add);
+    if (tree) join_sums(list, u, i, last ? 1 : std::popcount(m + 1));
+    if (last) emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
   }
 
-  /// Reduce-scatters a unit's whole gradient over the shard axis. This rank's part of the sum is written to `to`.
-  void scatter_gradient(List& list, int u, Location to, bool add) {
-    emit(list, {.kind = &kinds::reduce_scatter_gradient,
+  /// The place of a partial sum of a unit's gradient in fp32. Number 0 is the total in the end; only a tree has others.
+  Location partial_sum(int u, int i) const {
+    return i == 0 ? at(plan_.wide_gradients, u) : at(at(plan_.waiting_sums, u), i - 1);
+  }
+
+  /// Appends a step of reduce(). It works on this rank's part of a unit's gradient.
+  void emit(List& list, const Kind& kind, int u, std::vector<Operand> operands, bool add = false, DType sent = DType::f32,
+            GroupAxis group = GroupAxis::shard) {
+    emit(list, {.kind = &kind,
                 .stream = StreamId::reduce,
                 .unit = u,
                 .accumulate = add,
+                .group = group,
                 .count = units_.shard_numel(u),
-                .reduce_dtype = units_.unit(u).types.reduce,
-                .operands = {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}});
+                .reduce_dtype = sent,
+                .operands = std::move(operands)});
   }
 
-  /// All-reduces a unit's gradient in place, over the ranks that have the same part of it.
-  void sum_over_replicas(List& list, int u, Location where) {
-    emit(list, {.kind = &kinds::all_reduce_gradient,
-                .stream = StreamId::reduce,
-                .unit = u,
-                .group = units_.replicas(u),
-                .count = units_.shard_numel(u),
-                .reduce_dtype = units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce,  // reduced sums stay fp32
-                .operands = {{sum, where}}});
+  /// Reduce-scatters a unit's whole gradient over the shard axis. This rank's part of the sum is written to `to`.
+  void scatter_gradient(List& list, int u, const Location& to, bool add) {
+    emit(list, kinds::reduce_scatter_gradient, u, {{whole_gradient, at(plan_.whole_gradients, u)}, {sum, to}}, add,
+         units_.unit(u).types.reduce);
   }
 
-  void emit_squares(List& list, int u) {
-    emit(list, {.kind = &kinds::add_squares,
-                .stream = StreamId::reduce,
-                .unit = u,
-                .count = units_.shard_numel(u),
-                .operands = {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}}});
+  /// All-reduces a unit's gradient in place, over the ranks that have the same part of it. Reduced sums stay fp32.
+  void sum_over_replicas(List& list, int u, const Location& where) {
+    emit(list, kinds::all_reduce_gradient, u, {{sum, where}}, false,
+         units_.scattered(u) ? DType::f32 : units_.unit(u).types.reduce, units_.replicas(u));
   }
 
-  /// Like reduce(), for an invariant plan with a tree of partial sums (see sums_at_once()). The gradient of the micro-batch is
-  /// first summed over all ranks. Then the latest partial sums are added: as many as the binary form of the micro-batch's
-  /// number has trailing ones or, after the last micro-batch, all.
-  void reduce_into_tree(List& list, int u) {
-    const auto m = static_cast<unsigned>(micro_batch_);
-    const Location whole = at(plan_.whole_gradients, u);
-    const auto place = [&](int i) { return i == 0 ? at(plan_.gradients, u) : at(at(plan_.waiting_sums, u), i - 1); };
-    int waiting = std::popcount(m), joins = std::countr_one(m);
-    const auto join = [&](const Location& a, const Location& b, bool add) {
-      emit(list, {.kind = &kinds::sum_gradients,
-                  .stream = StreamId::reduce,
-                  .unit = u,
-                  .accumulate = add,
-                  .count = units_.shard_numel(u),
-                  .operands = {{from, a}, {to, b}}});
-    };
-    const bool joins_at_once = joins > 0 && (!units_.scattered(u) || !units_.is_replicated(u));
-    const Location mine = place(joins_at_once ? waiting - 1 : waiting);
-    if (units_.scattered(u)) {
-      scatter_gradient(list, u, mine, joins_at_once);
-      if (units_.is_replicated(u)) sum_over_replicas(list, u, mine);
-    } else {
-      sum_over_replicas(list, u, whole);
-      join(whole, mine, joins_at_once);
-    }
-    if (joins_at_once)
-      --joins;
-    else
-      ++waiting;
-    const bool last = micro_batch_ + 1 == static_cast<int>(options_.micro_batches);
-    for (; last ? waiting > 1 : joins > 0; --joins, --waiting) join(place(waiting - 1), place(waiting - 2), true);
-    if (last) emit_squares(list, u);
+  /// Adds the sum at `a` to that at `b` or, if `add` is false, copies it there.
+  void emit_sum(List& list, int u, const Location& a, const Location& b, bool add) {
+    emit(list, kinds::sum_gradients, u, {{from, a}, {to, b}}, add);
+  }
+
+  /// Adds the latest partial sum, number `i`, to the one before it, until `left` sums are left.
+  void join_sums(List& list, int u, int i, int left) {
+    for (; i >= left; --i) emit_sum(list, u, partial_sum(u, i), partial_sum(u, i - 1), true);
   }
 
   const UnitPlacement units_;

@@ -103,6 +103,17 @@ void UpdateBuilder::emit(Operation op) {
   plan_.update.push_back(std::move(op));
 }
 
+/// Appends an operation on this rank's part of a unit.
+void UpdateBuilder::emit(const Kind& kind, StreamId stream, int u, std::vector<Operand> operands, DType type, GroupAxis group) {
+  emit({.kind = &kind,
+        .stream = stream,
+        .unit = u,
+        .group = group,
+        .count = units_.shard_numel(u),
+        .type = type,
+        .operands = std::move(operands)});
+}
+
 /// Appends an all-reduce of integer sums: squares, losses or statistics.
 void UpdateBuilder::emit_sum(const Kind& kind, GroupAxis group, Operand what, std::size_t count, int round) {
   emit({.kind = &kind,
@@ -115,32 +126,20 @@ void UpdateBuilder::emit_sum(const Kind& kind, GroupAxis group, Operand what, st
 }
 
 void UpdateBuilder::emit_clip(int u) {
-  emit({.kind = &kinds::clip_values,
-        .stream = StreamId::compute,
-        .unit = u,
-        .count = units_.shard_numel(u),
-        .operands = {{sums, plan_.sums}, {gradient, at(plan_.wide_gradients, u)}}});
+  emit(kinds::clip_values, StreamId::compute, u, {{sums, plan_.sums}, {gradient, at(plan_.wide_gradients, u)}});
 }
 
 void UpdateBuilder::upcast_gradient(int u) {
   if (!units_.has_16_bit_gradient(u)) return;
-  emit({.kind = &kinds::upcast_gradient,
-        .stream = StreamId::compute,
-        .unit = u,
-        .count = units_.shard_numel(u),
-        .type = units_.unit(u).types.gradient,
-        .operands = {{kept_gradient, at(plan_.gradients, u)}, {gradient, at(plan_.wide_gradients, u)}}});
+  emit(kinds::upcast_gradient, StreamId::compute, u,
+       {{kept_gradient, at(plan_.gradients, u)}, {gradient, at(plan_.wide_gradients, u)}}, units_.unit(u).types.gradient);
   if (clips_values_) emit_clip(u);
 }
 
 void UpdateBuilder::upcast_master(int u) {
   if (!units_.has_16_bit_master(u)) return;
-  emit({.kind = &kinds::upcast_master,
-        .stream = StreamId::compute,
-        .unit = u,
-        .count = units_.shard_numel(u),
-        .type = units_.unit(u).types.master,
-        .operands = {{kept_master, at(plan_.master, u)}, {master, at(plan_.wide_master, u)}}});
+  emit(kinds::upcast_master, StreamId::compute, u, {{kept_master, at(plan_.master, u)}, {master, at(plan_.wide_master, u)}},
+       units_.unit(u).types.master);
 }
 
 /// Appends a round of sums over whole tensors: first the sums of each unit on this rank, then one all-reduce.
@@ -179,32 +178,17 @@ void UpdateBuilder::emit_optimizer(int u) {
   append_states(u, operands);
   emit({.kind = &kinds::optimizer, .stream = StreamId::compute, .unit = u, .operands = std::move(operands)});
   if (units_.has_16_bit_master(u))
-    emit({.kind = &kinds::round_master,
-          .stream = StreamId::compute,
-          .unit = u,
-          .count = units_.shard_numel(u),
-          .type = units_.unit(u).types.master,
-          .operands = {{master, at(plan_.wide_master, u)}, {kept_master, at(plan_.master, u)}}});
+    emit(kinds::round_master, StreamId::compute, u, {{master, at(plan_.wide_master, u)}, {kept_master, at(plan_.master, u)}},
+         units_.unit(u).types.master);
   if (!plan_.averages.empty())
-    emit({.kind = &kinds::average,
-          .stream = StreamId::compute,
-          .unit = u,
-          .count = units_.shard_numel(u),
-          .operands = {{sums, plan_.sums}, {master, at(plan_.wide_master, u)}, {average, at(plan_.averages, u)}}});
+    emit(kinds::average, StreamId::compute, u,
+         {{sums, plan_.sums}, {master, at(plan_.wide_master, u)}, {average, at(plan_.averages, u)}});
   if (is_published(u)) emit(gather_operation(units_, plan_, u));
 }
 
 /// Each matrix is processed by its owner, one rank of the world. All other ranks set it to zero, so that sums over the ranks,
 /// like those of gradients, give each rank its part of the results.
 void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
-  const auto move = [&](const Kind& kind, StreamId stream, GroupAxis group, int u, std::vector<Operand> operands) {
-    emit({.kind = &kind,
-          .stream = stream,
-          .unit = u,
-          .group = group,
-          .count = units_.shard_numel(u),
-          .operands = std::move(operands)});
-  };
   const auto mine = [&](int u) { return Operand{direction, at(directions_, u)}; };
   const auto all = [&](int u) { return Operand{matrices, at(whole_directions_, u)}; };
   for (const int u : together) {
@@ -212,15 +196,16 @@ void UpdateBuilder::emit_matrices(const std::vector<int>& together) {
     std::vector<Operand> operands = {{sums, plan_.sums}, {gradient, at(plan_.wide_gradients, u)}, mine(u)};
     append_states(u, operands);
     emit({.kind = &kinds::directions, .stream = StreamId::compute, .unit = u, .operands = std::move(operands)});
-    if (units_.scattered(u)) move(kinds::all_gather_directions, StreamId::gather, GroupAxis::shard, u, {mine(u), all(u)});
+    if (units_.scattered(u)) emit(kinds::all_gather_directions, StreamId::gather, u, {mine(u), all(u)});
   }
   for (const int u : together) {
     emit({.kind = &kinds::whole_matrices,
           .stream = StreamId::compute,
           .unit = u,
           .operands = {{sums, plan_.sums}, all(u), {matrix_scratch, plan_.matrix_scratch}}});
-    if (units_.scattered(u)) move(kinds::reduce_scatter_directions, StreamId::reduce, GroupAxis::shard, u, {all(u), mine(u)});
-    if (units_.is_replicated(u)) move(kinds::all_reduce_directions, StreamId::reduce, units_.replicas(u), u, {mine(u)});
+    if (units_.scattered(u)) emit(kinds::reduce_scatter_directions, StreamId::reduce, u, {all(u), mine(u)});
+    if (units_.is_replicated(u))
+      emit(kinds::all_reduce_directions, StreamId::reduce, u, {mine(u)}, DType::f32, units_.replicas(u));
   }
   for (const int u : together) emit_optimizer(u);
 }

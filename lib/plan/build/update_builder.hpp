@@ -29,6 +29,8 @@ class UpdateBuilder {
 
  private:
   void emit(Operation op);
+  void emit(const Kind& kind, StreamId stream, int u, std::vector<Operand> operands, DType type = DType::f32,
+            GroupAxis group = GroupAxis::shard);
   void emit_sum(const Kind& kind, GroupAxis group, Operand what, std::size_t count, int round = 0);
   void emit_clip(int u);
   /// Append the conversion of 16-bit state to fp32, in plan.wide_gradients or plan.wide_master, for the next operation.

@@ -55,7 +55,7 @@ using Step = void (*)(GradientStates&, const Operation&);
 constexpr Kind row(std::string_view name, Subject subject, std::span<const OperandSpec> operands, Collective collective,
                    Run run, AmountOf amount, Step follow) {
   return {.name = name,
-          .account = Account::communication,
+          .part = collective == Collective::all_gather ? UpdatePart::gather : UpdatePart::reduce,
           .subject = subject,
           .operands = operands,
           .run = run,
@@ -127,7 +127,7 @@ constinit const Kind all_reduce_loss = row("all-reduce loss", Subject::nothing, 
 
 /// Does no work. The next operation that writes to the slot waits for it.
 constinit const Kind release = {.name = "release",
-                                .account = Account::model,
+                                .part = UpdatePart::other,
                                 .subject = Subject::unit,
                                 .operands = of_release,
                                 .run = [](const Running&) {},

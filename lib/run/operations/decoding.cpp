@@ -70,7 +70,7 @@ Cost not_predicted(const Operation&, const Costing&) {
 constexpr Kind row(std::string_view name, Subject subject, std::span<const OperandSpec> operands, void run(const Running&),
                    char letter) {
   return {.name = name,
-          .account = Account::model,
+          .part = letter == ' ' ? UpdatePart::other : UpdatePart::forward,
           .subject = subject,
           .operands = operands,
           .run = run,

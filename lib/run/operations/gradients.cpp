@@ -27,7 +27,7 @@ namespace kinds {
 
 constinit const Kind clear = {
     .name = "clear gradient",
-    .account = Account::model,
+    .part = UpdatePart::other,
     .subject = Subject::unit,
     .operands = of_clear,
     .run = [](const Running& r) { kernels::fill_zero(r.stream, r.at<float>(whole_gradient), r.op.count); },
@@ -37,7 +37,7 @@ constinit const Kind clear = {
 
 constinit const Kind sum_gradients = {
     .name = "sum of gradients",
-    .account = Account::model,
+    .part = UpdatePart::other,
     .subject = Subject::unit,
     .operands = of_sum_gradients,
     .run =
@@ -53,7 +53,7 @@ constinit const Kind sum_gradients = {
 
 /// Only one rank of the shard axis counts a unit that all of them hold whole.
 constinit const Kind add_squares = {.name = "squares",
-                                    .account = Account::optimizer,
+                                    .part = UpdatePart::optimizer,
                                     .subject = Subject::unit,
                                     .operands = of_add_squares,
                                     .run =
@@ -67,7 +67,7 @@ constinit const Kind add_squares = {.name = "squares",
                                     .follow = protocol<&GradientStates::take_squares>};
 
 constinit const Kind gradient_norm = {.name = "gradient norm",
-                                      .account = Account::optimizer,
+                                      .part = UpdatePart::optimizer,
                                       .subject = Subject::nothing,
                                       .operands = of_gradient_norm,
                                       .run =
@@ -88,7 +88,7 @@ constinit const Kind gradient_norm = {.name = "gradient norm",
 
 /// Like torch.nn.utils.clip_grad_value_; runs after the norm and before the optimizer reads the gradient.
 constinit const Kind clip_values = {.name = "clip values",
-                                    .account = Account::optimizer,
+                                    .part = UpdatePart::optimizer,
                                     .subject = Subject::unit,
                                     .operands = of_clip_values,
                                     .run =

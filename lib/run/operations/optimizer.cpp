@@ -102,7 +102,7 @@ namespace kinds {
 
 constinit const Kind statistics = {
     .name = "statistics",
-    .account = Account::optimizer,
+    .part = UpdatePart::optimizer,
     .subject = Subject::unit,
     .operands = statistics_operands,
     .run = count_statistics,
@@ -116,7 +116,7 @@ constinit const Kind statistics = {
 
 constinit const Kind directions = {
     .name = "directions",
-    .account = Account::optimizer,
+    .part = UpdatePart::optimizer,
     .subject = Subject::unit,
     .operands = directions_operands,
     .run = [](const Running& r) { r.unit().rule->whole.prepare(r.stream, memory_of(r), r.rank.optimizer, step_of(r)); },
@@ -126,7 +126,7 @@ constinit const Kind directions = {
     .letter = 'D'};
 
 constinit const Kind whole_matrices = {.name = "whole matrices",
-                                       .account = Account::optimizer,
+                                       .part = UpdatePart::optimizer,
                                        .subject = Subject::unit,
                                        .operands = of_whole_matrices,
                                        .run = work_on_matrices,
@@ -137,7 +137,7 @@ constinit const Kind whole_matrices = {.name = "whole matrices",
 
 constinit const Kind optimizer = {
     .name = "optimizer",
-    .account = Account::optimizer,
+    .part = UpdatePart::optimizer,
     .subject = Subject::unit,
     .operands = of_optimizer,
     .run = [](const Running& r) { r.unit().rule->update(r.stream, memory_of(r), r.rank.optimizer, step_of(r)); },
@@ -148,7 +148,7 @@ constinit const Kind optimizer = {
 
 constinit const Kind average = {
     .name = "average of parameters",
-    .account = Account::optimizer,
+    .part = UpdatePart::optimizer,
     .subject = Subject::unit,
     .operands = of_average,
     .run =

@@ -18,6 +18,7 @@ constexpr OperandSpec of_round_master[] = {{master, changes}, {kept_master, over
 
 std::size_t shard_numel(const Query& q) { return q.layout.shard_numel(static_cast<std::size_t>(q.op.unit)); }
 Amount of_kept_gradient(const Query& q) { return {shard_numel(q), q.unit().types.gradient}; }
+Amount of_kept_whole_gradient(const Query& q) { return {q.unit().padded_numel, q.unit().types.gradient}; }
 Amount of_kept_master(const Query& q) { return {shard_numel(q), q.unit().types.master}; }
 
 Cost both(double passes, const Operation& op) {
@@ -43,12 +44,35 @@ void round_shard(const Running& r, OperandName wide, OperandName kept, RandomSit
     round_range(r, wide, kept, site, time, slice.parameter, slice.range, slice.offset);
 }
 
+/// Sets the gaps between parameters to zero, so that they add nothing to sums.
+void round_whole(const Running& r) {
+  const Unit& unit = r.unit();
+  for (const Range gap : unit.gaps) kernels::fill_zero(r.stream, r.at<float>(whole_gradient) + gap.begin, gap.size());
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i)
+    round_range(r, whole_gradient, kept_whole_gradient, RandomSite::gradient_sums, time_of(r.op), unit.parameters[i],
+                {0, r.parts().tensors[i].numel}, unit.offsets[i]);
+}
+
+/// Conversions of state that is kept in bf16.
+constexpr Kind row(std::string_view name, std::span<const OperandSpec> operands, void run(const Running&),
+                   Cost cost(const Operation&, const Costing&), Amount amount(const Query&),
+                   void follow(GradientStates&, const Operation&)) {
+  return {.name = name,
+          .part = UpdatePart::rounding,
+          .subject = Subject::unit,
+          .operands = operands,
+          .run = run,
+          .cost = cost,
+          .amount = amount,
+          .follow = follow};
+}
+
 }  // namespace
 
 namespace kinds {
 
 constinit const Kind round = {.name = "round",
-                              .account = Account::model,
+                              .part = UpdatePart::other,
                               .subject = Subject::unit,
                               .operands = of_round,
                               .run =
@@ -63,65 +87,29 @@ constinit const Kind round = {.name = "round",
                                 return {shard_numel(q), q.unit().types.parameter};
                               }};
 
-constinit const Kind upcast_gradient = {
-    .name = "upcast gradient",
-    .account = Account::optimizer,
-    .subject = Subject::unit,
-    .operands = of_upcast_gradient,
-    .run = [](const Running& r) { kernels::convert(r.stream, r.at<float>(gradient), r.at<bf16>(kept_gradient), r.op.count); },
-    .cost = upcast_cost,
-    .amount = of_kept_gradient,
-    .follow = protocol<&GradientStates::upcast_gradient>};
+constinit const Kind upcast_gradient = row(
+    "upcast gradient", of_upcast_gradient,
+    [](const Running& r) { kernels::convert(r.stream, r.at<float>(gradient), r.at<bf16>(kept_gradient), r.op.count); },
+    upcast_cost, of_kept_gradient, protocol<&GradientStates::upcast_gradient>);
 
-constinit const Kind upcast_master = {
-    .name = "upcast parameters",
-    .account = Account::optimizer,
-    .subject = Subject::unit,
-    .operands = of_upcast_master,
-    .run = [](const Running& r) { kernels::convert(r.stream, r.at<float>(master), r.at<bf16>(kept_master), r.op.count); },
-    .cost = upcast_cost,
-    .amount = of_kept_master,
-    .follow = protocol<&GradientStates::upcast_master>};
+constinit const Kind upcast_master = row(
+    "upcast parameters", of_upcast_master,
+    [](const Running& r) { kernels::convert(r.stream, r.at<float>(master), r.at<bf16>(kept_master), r.op.count); }, upcast_cost,
+    of_kept_master, protocol<&GradientStates::upcast_master>);
 
-/// Sets the gaps between parameters to zero, so that they add nothing to sums.
-constinit const Kind round_whole_gradient = {
-    .name = "round whole gradient at random",
-    .account = Account::optimizer,
-    .subject = Subject::unit,
-    .operands = of_round_whole_gradient,
-    .run =
-        [](const Running& r) {
-          const Unit& unit = r.unit();
-          for (const Range gap : unit.gaps) kernels::fill_zero(r.stream, r.at<float>(whole_gradient) + gap.begin, gap.size());
-          for (std::size_t i = 0; i < unit.parameters.size(); ++i)
-            round_range(r, whole_gradient, kept_whole_gradient, RandomSite::gradient_sums, time_of(r.op), unit.parameters[i],
-                        {0, r.parts().tensors[i].numel}, unit.offsets[i]);
-        },
-    .cost = rounding_cost,
-    .amount = [](const Query& q) -> Amount {
-      return {q.unit().padded_numel, q.unit().types.gradient};
-    },
-    .follow = protocol<&GradientStates::keep_whole_gradient>};
+constinit const Kind round_whole_gradient =
+    row("round whole gradient at random", of_round_whole_gradient, round_whole, rounding_cost, of_kept_whole_gradient,
+        protocol<&GradientStates::keep_whole_gradient>);
 
-constinit const Kind round_gradient = {
-    .name = "round gradient at random",
-    .account = Account::optimizer,
-    .subject = Subject::unit,
-    .operands = of_round_gradient,
-    .run = [](const Running& r) { round_shard(r, gradient, kept_gradient, RandomSite::gradient_sums, time_of(r.op)); },
-    .cost = rounding_cost,
-    .amount = of_kept_gradient,
-    .follow = protocol<&GradientStates::keep_gradient>};
+constinit const Kind round_gradient = row(
+    "round gradient at random", of_round_gradient,
+    [](const Running& r) { round_shard(r, gradient, kept_gradient, RandomSite::gradient_sums, time_of(r.op)); }, rounding_cost,
+    of_kept_gradient, protocol<&GradientStates::keep_gradient>);
 
-constinit const Kind round_master = {
-    .name = "round parameters at random",
-    .account = Account::optimizer,
-    .subject = Subject::unit,
-    .operands = of_round_master,
-    .run = [](const Running& r) { round_shard(r, master, kept_master, RandomSite::master_weights, 0); },
-    .cost = rounding_cost,
-    .amount = of_kept_master,
-    .follow = protocol<&GradientStates::keep_master>};
+constinit const Kind round_master = row(
+    "round parameters at random", of_round_master,
+    [](const Running& r) { round_shard(r, master, kept_master, RandomSite::master_weights, 0); }, rounding_cost, of_kept_master,
+    protocol<&GradientStates::keep_master>);
 
 }  // namespace kinds
 

@@ -107,15 +107,15 @@ Cost cost_of_recomputing(const Operation& op, const Costing& costing) {
   return op.find(x_out) ? costing.stages.forward(block_of(op)) : costing.stages.recompute(block_of(op));
 }
 
-constexpr Kind row(std::string_view name, Subject subject, std::span<const OperandSpec> operands, void run(const Running&),
-                   CostOf cost, char letter, Drawing drawing = Drawing::as_forward) {
+constexpr Kind row(std::string_view name, UpdatePart part, Subject subject, std::span<const OperandSpec> operands,
+                   void run(const Running&), CostOf cost, char letter, Drawing drawn = Drawing::as_forward) {
   return {.name = name,
-          .account = Account::model,
+          .part = part,
           .subject = subject,
           .operands = operands,
           .run = run,
           .cost = cost,
-          .drawing = drawing,
+          .drawing = letter == ' ' ? Drawing::not_at_all : drawn,
           .letter = letter};
 }
 /// Completes the kind of a stage that contributes to gradients.
@@ -129,23 +129,27 @@ constexpr Kind contributing(Kind kind) {
 namespace kinds {
 
 constinit const Kind read_batch = row(
-    "read batch", Subject::nothing, of_read_batch, run_read_batch, [](const Operation&, const Costing&) { return Cost(); }, ' ',
-    Drawing::not_at_all);
-constinit const Kind embedding_forward = row("forward embedding", Subject::first_stage, of_embedding_forward, forward_embedding,
-                                             cost_of<&StageWork::embedding_forward>, 'E');
-constinit const Kind block_forward =
-    row("forward", Subject::block, of_block_forward, forward_block, cost_of_block<&StageWork::forward>, 'F');
-constinit const Kind head =
-    contributing(row("head and loss", Subject::head, of_head, head_and_loss, cost_of<&StageWork::head>, 'H'));
-constinit const Kind head_loss =
-    row("head and loss, forward", Subject::head, of_head_loss, head_and_loss_forward, cost_of<&StageWork::head>, 'H');
-constinit const Kind recompute = row("recompute", Subject::block, of_recompute, forward_block, cost_of_recomputing, 'f');
-constinit const Kind recompute_cheap = row("recompute cheap part", Subject::block, of_recompute_cheap, recompute_cheap_of_block,
-                                           cost_of<&StageWork::recompute_cheap>, ' ', Drawing::not_at_all);
-constinit const Kind block_backward = contributing(row("backward", Subject::block, of_block_backward, backward_block,
-                                                       cost_of_block<&StageWork::backward>, 'B', Drawing::as_backward));
-constinit const Kind embedding_backward = contributing(row("backward embedding", Subject::first_stage, of_embedding_backward,
-                                                           backward_embedding, cost_of<&StageWork::embedding_backward>, 'E'));
+    "read batch", UpdatePart::other, Subject::nothing, of_read_batch, run_read_batch,
+    [](const Operation&, const Costing&) { return Cost(); }, ' ');
+constinit const Kind embedding_forward =
+    row("forward embedding", UpdatePart::forward, Subject::first_stage, of_embedding_forward, forward_embedding,
+        cost_of<&StageWork::embedding_forward>, 'E');
+constinit const Kind block_forward = row("forward", UpdatePart::forward, Subject::block, of_block_forward, forward_block,
+                                         cost_of_block<&StageWork::forward>, 'F');
+constinit const Kind head = contributing(
+    row("head and loss", UpdatePart::forward, Subject::head, of_head, head_and_loss, cost_of<&StageWork::head>, 'H'));
+constinit const Kind head_loss = row("head and loss, forward", UpdatePart::forward, Subject::head, of_head_loss,
+                                     head_and_loss_forward, cost_of<&StageWork::head>, 'H');
+constinit const Kind recompute =
+    row("recompute", UpdatePart::again, Subject::block, of_recompute, forward_block, cost_of_recomputing, 'f');
+constinit const Kind recompute_cheap = row("recompute cheap part", UpdatePart::again, Subject::block, of_recompute_cheap,
+                                           recompute_cheap_of_block, cost_of<&StageWork::recompute_cheap>, ' ');
+constinit const Kind block_backward =
+    contributing(row("backward", UpdatePart::backward, Subject::block, of_block_backward, backward_block,
+                     cost_of_block<&StageWork::backward>, 'B', Drawing::as_backward));
+constinit const Kind embedding_backward =
+    contributing(row("backward embedding", UpdatePart::backward, Subject::first_stage, of_embedding_backward,
+                     backward_embedding, cost_of<&StageWork::embedding_backward>, 'E'));
 
 }  // namespace kinds
 

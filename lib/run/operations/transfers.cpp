@@ -17,29 +17,26 @@ Amount of_buffer(const Query& q) {
   return {.count = kept ? q.plan.buffers[static_cast<std::size_t>(kept->buffer)].bytes / size_of(DType::f32) : 0};
 }
 
+constexpr Kind row(std::string_view name, std::span<const OperandSpec> operands, void run(const Running&), char letter) {
+  return {.name = name,
+          .part = UpdatePart::transfer,
+          .subject = Subject::unit,
+          .operands = operands,
+          .run = run,
+          .cost = of_what_it_moves,
+          .amount = of_buffer,
+          .drawing = Drawing::as_transfer,
+          .letter = letter};
+}
+
 }  // namespace
 
 namespace kinds {
 
-constinit const Kind load = {.name = "load",
-                             .account = Account::offload,
-                             .subject = Subject::unit,
-                             .operands = of_load,
-                             .run = [](const Running& r) { r.stream.copy(r.at(slot), r.at(stored), r.op.bytes()); },
-                             .cost = of_what_it_moves,
-                             .amount = of_buffer,
-                             .drawing = Drawing::as_transfer,
-                             .letter = 'L'};
-
-constinit const Kind unload = {.name = "unload",
-                               .account = Account::offload,
-                               .subject = Subject::unit,
-                               .operands = of_unload,
-                               .run = [](const Running& r) { r.stream.copy(r.at(stored), r.at(slot), r.op.bytes()); },
-                               .cost = of_what_it_moves,
-                               .amount = of_buffer,
-                               .drawing = Drawing::as_transfer,
-                               .letter = 'U'};
+constinit const Kind load = row(
+    "load", of_load, [](const Running& r) { r.stream.copy(r.at(slot), r.at(stored), r.op.bytes()); }, 'L');
+constinit const Kind unload = row(
+    "unload", of_unload, [](const Running& r) { r.stream.copy(r.at(stored), r.at(slot), r.op.bytes()); }, 'U');
 
 }  // namespace kinds
 
