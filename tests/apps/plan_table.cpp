@@ -381,7 +381,7 @@ void check_against_runs(const PlanTableOptions& options) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(runs_hold_and_send_what_the_table_says) {
-  // The threads communicator counts bytes like messages; fsdp.by_nodes compares groups that communicate by nodes.
+  // The threads communicator counts bytes like messages; run.by_nodes compares groups that communicate by nodes.
   check_against_runs(small("1", "1"));
   check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "2"}));
   check_against_runs(small("2", "2", {"--comm", "mpi", "--update-freq", "5"}));

@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(the_document_shows_what_is_compiled) { check_code_of("exten
 BOOST_AUTO_TEST_CASE(no_other_file_knows_the_kind) {
   const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
   std::set<std::string> files;
-  for (const char* folder : {"lib/fsdp", "lib/train", "lib/api", "apps"})
+  for (const char* folder : {"lib/plan", "lib/run", "lib/options", "lib/train", "lib/api", "apps"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       if (!entry.is_regular_file()) continue;
       const std::string text = read_file(entry.path());
