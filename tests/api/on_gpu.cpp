@@ -10,8 +10,8 @@
 
 #include "gated_convolution.hpp"
 #include "golden.hpp"
+#include "layers/swiglu_layer.hpp"
 #include "support.hpp"
-#include "swiglu_layer.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
