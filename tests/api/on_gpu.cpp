@@ -9,9 +9,9 @@
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"
-#include "golden.hpp"
 #include "layers/swiglu_layer.hpp"
 #include "support.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

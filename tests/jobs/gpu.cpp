@@ -6,8 +6,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "families.hpp"
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 #include "support/gpu.hpp"
 
 using namespace fsdp::test;

@@ -3,8 +3,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/format.hpp"
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 #include "support/gpu.hpp"
 
 using namespace fsdp;

@@ -74,7 +74,7 @@ std::string text_of(const Plan& plan) {
 
 }  // namespace
 
-// Fails if a plan has changed by mistake; tests/data/plans.txt has a checksum for every 25 jobs.
+// Fails if a plan has changed by mistake; tests/golden/plans.txt has a checksum for every 25 jobs.
 BOOST_AUTO_TEST_CASE(plans_are_those_that_are_known) {
   const auto& suite = boost::unit_test::framework::master_test_suite();
   const std::string folder = suite.argc > 1 ? suite.argv[1] : "";
