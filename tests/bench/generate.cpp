@@ -20,10 +20,10 @@
 #include "files/json.hpp"
 #include "fsdp-bench/support.hpp"
 #include "generate/generator.hpp"
-#include "kernels/threads.hpp"
-#include "options/common_options.hpp"
-#include "machine/machine.hpp"
 #include "job/program.hpp"
+#include "kernels/threads.hpp"
+#include "machine/machine.hpp"
+#include "options/common_options.hpp"
 
 namespace fsdp {
 

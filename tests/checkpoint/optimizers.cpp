@@ -7,9 +7,9 @@
 
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/support.hpp"
-#include "run/sharded_model.hpp"
 #include "h5/h5.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 #include "support/plain_hdf5.hpp"
 #include "support/threaded_device.hpp"
 

@@ -10,8 +10,8 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "comm/threads/threads.hpp"
-#include "plan/placement.hpp"
 #include "nn/parameters.hpp"
+#include "plan/placement.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 

@@ -163,9 +163,10 @@ BOOST_AUTO_TEST_CASE(what_a_checkpoint_must_have) {
     BOOST_TEST(require_average(options, *checkpoint) == "");
     BOOST_TEST(describe_new_states(rank.engine.model().layout(), rank.engine.parameters(), *checkpoint) == "");
     options.sharding.optimizer.kind = &find_optimizer("lion");
-    CHECK_CONTAINS(message_of<UserError>([&] { require_same_optimizer(options.sharding.optimizer, *checkpoint, "start anew"); }),
-                   "holds the state of `optimizer` adamw (this run has `optimizer` lion); give the optimizer that it was written "
-                   "with, or start anew");
+    CHECK_CONTAINS(
+        message_of<UserError>([&] { require_same_optimizer(options.sharding.optimizer, *checkpoint, "start anew"); }),
+        "holds the state of `optimizer` adamw (this run has `optimizer` lion); give the optimizer that it was written "
+        "with, or start anew");
     options.ema_decay = 0.5;
     CHECK_CONTAINS(message_of<UserError>([&] { require_average(options, *checkpoint); }), "has no average of the weights");
     options.ema_start_update = 1;

@@ -5,8 +5,8 @@
 #include "checkpoint/checkpoint.hpp"
 #include "engine/memory.hpp"
 #include "nn/families.hpp"
-#include "support/messages.hpp"
 #include "options/options.hpp"
+#include "support/messages.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

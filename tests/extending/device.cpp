@@ -7,8 +7,8 @@
 #include "comm/threads/threads.hpp"
 #include "extending/document.hpp"
 #include "extending/small_job.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;

@@ -10,10 +10,10 @@
 #include "comm/threads/threads.hpp"
 #include "extending/document.hpp"
 #include "extending/small_job.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
-#include "support/messages.hpp"
 #include "options/options.hpp"
+#include "run/sharded_model.hpp"
+#include "support/messages.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

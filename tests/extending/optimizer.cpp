@@ -7,10 +7,10 @@
 #include <regex>
 
 #include "checkpoint/support.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
-#include "support/files.hpp"
 #include "options/options.hpp"
+#include "run/sharded_model.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -13,8 +13,8 @@
 #include "comm/threads/threads.hpp"
 #include "extending/document.hpp"
 #include "extending/small_job.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

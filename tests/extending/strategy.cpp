@@ -4,8 +4,8 @@
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
 #include "extending/small_job.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 #include "support/files.hpp"
 
 using namespace fsdp;

@@ -34,11 +34,11 @@
 #include "files/json.hpp"
 #include "h5/h5.hpp"
 #include "nn/parameters.hpp"
+#include "options/options.hpp"
 #include "text/chat_template.hpp"
 #include "text/json_reader.hpp"
 #include "text/tokenizer.hpp"
 #include "text/utf8.hpp"
-#include "options/options.hpp"
 
 namespace fsdp::fuzz {
 

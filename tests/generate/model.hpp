@@ -10,11 +10,11 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
 #include "generate/generator.hpp"
 #include "kernels/threads.hpp"
 #include "nn/families.hpp"
 #include "nn/model_run.hpp"
+#include "run/sharded_model.hpp"
 
 namespace fsdp::test {
 

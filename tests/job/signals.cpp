@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "support/files.hpp"
 #include "job/signals.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

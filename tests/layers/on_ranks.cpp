@@ -7,8 +7,8 @@
 
 #include <fsdp/fsdp.hpp>
 
-#include "layers/place.hpp"
 #include "device/device.hpp"
+#include "layers/place.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -2,8 +2,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "comm/threads/threads.hpp"
-#include "support/files.hpp"
 #include "machine/energy.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

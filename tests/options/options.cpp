@@ -6,10 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "support/files.hpp"
-#include "support/messages.hpp"
 #include "options/changed_options.hpp"
 #include "options/options.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

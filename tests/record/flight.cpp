@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "record/flight.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "record/flight.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

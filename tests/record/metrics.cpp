@@ -10,9 +10,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "record/metrics.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "record/metrics.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "record/metrics_file.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "record/metrics_file.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -15,10 +15,10 @@
 #include "comm/threads/threads.hpp"
 #include "count_allocations.hpp"
 #include "kernels/threads.hpp"
+#include "record/trace.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
-#include "record/trace.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -5,8 +5,8 @@
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
 #include "count_allocations.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 
 using namespace fsdp;
 

@@ -11,9 +11,9 @@
 
 #include "comm/nodes/nodes_communicator.hpp"
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
-#include "plan/traffic.hpp"
 #include "kernels/threads.hpp"
+#include "plan/traffic.hpp"
+#include "run/sharded_model.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

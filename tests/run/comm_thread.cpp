@@ -16,8 +16,8 @@
 #include "comm/threads/threads.hpp"
 #include "device/cpu/queue_stream.hpp"
 #include "device/memory_view.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;

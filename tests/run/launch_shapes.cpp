@@ -6,8 +6,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
 #include "optim/optimizer.hpp"
+#include "run/sharded_model.hpp"
 #include "support/launch_recorder.hpp"
 
 using namespace fsdp;

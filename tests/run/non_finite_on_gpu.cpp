@@ -6,8 +6,8 @@
 
 #include "base/format.hpp"
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;

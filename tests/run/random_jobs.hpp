@@ -13,8 +13,8 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 #include "support/threaded_device.hpp"
 
 namespace fsdp::test {

@@ -5,8 +5,8 @@
 
 #include "comm/agree.hpp"
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/threads.hpp"
+#include "run/sharded_model.hpp"
 #include "support/messages.hpp"
 
 using namespace fsdp;

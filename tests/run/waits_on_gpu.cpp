@@ -6,8 +6,8 @@
 #include <cuda_runtime_api.h>
 
 #include "comm/threads/threads.hpp"
-#include "run/sharded_model.hpp"
 #include "kernels/kernels.hpp"
+#include "run/sharded_model.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;

@@ -19,11 +19,11 @@ done
 # includes FILE: the headers that a test includes, and those that headers of tests/ include for it
 includes() {
   local header
-  for header in $(sed -nE 's/^#include ["<]([a-z0-9_\/]+\.hpp)[">]$/\1/p' "$1"); do
+  while read -r header; do
     echo "$header"
     [[ -e ${1%/*}/$header ]] && header=${1%/*}/$header
     [[ ! -e $header ]] || includes "$header"
-  done
+  done < <(sed -nE 's/^#include ["<]([a-z0-9_/]+\.hpp)[">]$/\1/p' "$1")
 }
 for folder in ../lib/*/; do
   room=${folder:7:-1}

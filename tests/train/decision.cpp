@@ -19,8 +19,8 @@ TrainOptions every_two() {
 BOOST_AUTO_TEST_CASE(nothing_is_due) {
   const Decision next = decide(every_two(), {.update = 3});
   BOOST_TEST(next.report);
-  BOOST_TEST(!(next.finish_save || next.validate_first || next.saves() || next.refuse_data || next.answer_save || next.validate ||
-               next.answer_stop || next.stop || next.sample));
+  BOOST_TEST(!(next.finish_save || next.validate_first || next.saves() || next.refuse_data || next.answer_save ||
+               next.validate || next.answer_stop || next.stop || next.sample));
 }
 
 BOOST_AUTO_TEST_CASE(a_validation_that_decides_nothing_runs_while_the_save_is_written) {
