@@ -1,4 +1,4 @@
-// The models of tests/data/families. Formulas define their weights and tokens: see README.md there.
+// The models of tests/golden/families. Formulas define their weights and tokens: see README.md there.
 #pragma once
 
 #include <cstdint>

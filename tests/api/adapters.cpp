@@ -11,10 +11,10 @@
 #include <fsdp/fsdp.hpp>
 
 #include "checkpoint/adapter.hpp"
-#include "golden.hpp"
 #include "kernels/threads.hpp"
 #include "options/options.hpp"
 #include "support.hpp"
+#include "support/golden.hpp"
 #include "train/train.hpp"
 
 using namespace fsdp;

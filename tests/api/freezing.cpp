@@ -192,6 +192,8 @@ BOOST_AUTO_TEST_CASE(the_first_updates_with_adam_are_not_larger) {
   train(model, 30, outcome);
   const Parameters before = parameters_of(model);
   model.unfreeze({"three.weight"});
+  // An update of Adam with bias correction is the learning rate (1e-2), or less. The bound has 2 % more, for weight decay and
+  // for the ratio of the averages.
   for (int k = 1; k <= 5; ++k) {
     train(model, 1, outcome);
     const Parameters after = parameters_of(model);

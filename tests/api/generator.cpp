@@ -9,8 +9,8 @@
 #include <fsdp/fsdp.hpp>
 
 #include "fsdp-generate/generate.hpp"
-#include "golden.hpp"
 #include "support.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -7,8 +7,8 @@
 #include <fsdp/fsdp.hpp>
 
 #include "fsdp-plan/plan_table.hpp"
-#include "golden.hpp"
 #include "kernels/threads.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

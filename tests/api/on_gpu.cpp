@@ -9,9 +9,9 @@
 #include <fsdp/fsdp.hpp>
 
 #include "gated_convolution.hpp"
-#include "golden.hpp"
+#include "layers/swiglu_layer.hpp"
 #include "support.hpp"
-#include "swiglu_layer.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -96,7 +96,7 @@ Outcome train(const std::string& device, const ModelDescription& model, const Fs
   return outcome;
 }
 
-/// The bounds of fsdp.golden_on_gpu.
+/// The bounds of run.golden_on_gpu.
 void require_near(const Outcome& gpu, const Outcome& cpu, const Outcome& before, const std::string& type) {
   BOOST_TEST_REQUIRE(gpu.losses.size() == cpu.losses.size());
   for (std::size_t u = 0; u < cpu.losses.size(); ++u) {

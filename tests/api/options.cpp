@@ -9,10 +9,10 @@
 
 #include <fsdp/fsdp.hpp>
 
-#include "golden.hpp"
 #include "options/options.hpp"
 #include "rmsprop.hpp"
 #include "support.hpp"
+#include "support/golden.hpp"
 #include "train/train.hpp"
 
 const fsdp::Optimizer& rmsprop_optimizer();  // tests/extending/rmsprop.cpp

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <random>
 
-#include "golden.hpp"
 #include "jobs/fault.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -17,11 +17,11 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "data/permutation.hpp"
-#include "golden.hpp"
 #include "options/options.hpp"
 #include "support.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/files.hpp"
+#include "support/golden.hpp"
 #include "train/train.hpp"
 
 using namespace fsdp;

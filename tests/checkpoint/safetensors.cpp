@@ -130,7 +130,7 @@ std::string complaint(const std::string& contents) {
 
 BOOST_AUTO_TEST_CASE(golden_models_are_read) {
   for (const char* name : {"gpt2-tied", "llama-gqa", "llama3-tied"}) {
-    const auto source = open_tensor_source(fs::path(FSDP_TEST_DATA) / "golden" / name);
+    const auto source = open_tensor_source(fs::path(FSDP_TEST_DATA) / "runs" / name);
     CHECK_CONTAINS(source->description(), "Hugging Face folder");
     const auto parameters = list_parameters(source->config()).parameters;
     BOOST_TEST(source->names().size() == parameters.size());

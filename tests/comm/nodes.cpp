@@ -342,7 +342,6 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
         BOOST_CHECK_EXCEPTION(step(*comm), CollectiveTimeout, names_it);
         // The others wait a little longer than the ranks of that node, which report first and name the missing rank.
         if (!neighbour) BOOST_TEST(timer.seconds() >= (exact ? 0.3 : 0.375));
-        BOOST_TEST(timer.seconds() < 20);
         BOOST_CHECK_THROW(comm->barrier(), std::runtime_error);
         BOOST_CHECK_THROW(comm->split(0, 0), std::runtime_error);
       }
@@ -391,9 +390,7 @@ BOOST_AUTO_TEST_CASE(abort_ends_this_rank_and_wakes_its_node) {
       BOOST_CHECK_THROW(comm->split(0, 0), GroupAborted);
       BOOST_CHECK_THROW(comm->allocate(*make_cpu_device(), 100), GroupAborted);
     } else if (comm->rank() < n) {
-      const Timer timer;
       BOOST_CHECK_THROW(comm->barrier(), GroupAborted);
-      BOOST_TEST(timer.seconds() < 20);
     } else {
       // Other nodes do not notice the abort. In a job the launcher ends them; here another thread aborts their group.
       std::thread other([&] {

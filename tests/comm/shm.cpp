@@ -238,7 +238,6 @@ BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
         };
         BOOST_CHECK_EXCEPTION(step(*part), CollectiveTimeout, names_them);
         BOOST_TEST(timer.seconds() >= 0.2);  // with shared memory the first rank to time out aborts for all
-        BOOST_TEST(timer.seconds() < 20);
         BOOST_CHECK_THROW(part->barrier(), std::runtime_error);
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(900));
@@ -269,14 +268,12 @@ BOOST_AUTO_TEST_CASE(abort_wakes_all) {
       BOOST_CHECK_THROW(part->barrier(), GroupAborted);
       BOOST_CHECK_THROW(comm->split(0, 0), GroupAborted);
     } else {
-      const Timer timer;
       BOOST_CHECK_THROW(
           {
             if (!split || comm->size() == 2) comm->barrier();
             for (;;) part->all_reduce(*stream, &x, 1, DType::f32);
           },
           GroupAborted);
-      BOOST_TEST(timer.seconds() < 20);
     }
     world().barrier();
   }

@@ -128,7 +128,7 @@ if(NOT with STREQUAL without OR with STREQUAL "")
   message(FATAL_ERROR "own-loop has '${with}', and without our lines '${without}'")
 endif()
 
-# The models of docs/examples/models. PyTorch has the same losses from the same parameters (tests/data/examples/twins.py).
+# The models of docs/examples/models. PyTorch has the same losses from the same parameters (tests/golden/examples/twins.py).
 build_programs(examples/models)
 file(GLOB models RELATIVE ${DOCS}/examples/models ${DOCS}/examples/models/*.cpp)
 foreach(source IN LISTS models)

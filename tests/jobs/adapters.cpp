@@ -5,8 +5,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "families.hpp"
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -9,9 +9,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "data/token_writer.hpp"
-#include "golden.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
+#include "support/golden.hpp"
 #include "support/tokens.hpp"
 
 using namespace fsdp::test;

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/fault.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -1,6 +1,6 @@
 // Runs each model family through the programs. Training from a Hugging Face folder gives the results of transformers in
 // fp32 and bf16, and the model is consolidated, evaluated and sampled from. The models are those of
-// tests/data/families.
+// tests/golden/families.
 #include <cmath>
 
 #include <boost/test/data/test_case.hpp>
@@ -8,8 +8,8 @@
 
 #include "checkpoint/tensor_source.hpp"
 #include "families.hpp"
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -8,8 +8,8 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/fault.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

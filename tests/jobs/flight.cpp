@@ -1,8 +1,8 @@
 // Flight records of jobs that ended because of one rank, and the report of fsdp-inspect about them.
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/fault.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -3,8 +3,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/format.hpp"
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 #include "support/gpu.hpp"
 
 using namespace fsdp;
@@ -144,7 +144,6 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
   const int ranks = ranks_of_lost_jobs(), limit_s = wants_real_gpu() ? 20 : 5;
   for (const std::string& way : {deep + "--comm nccl", std::string("--comm mpi")}) {
     const auto folder = fresh_folder();
-    const auto begin = std::chrono::steady_clock::now();
     const Outcome outcome =
         train(folder, ranks, 4, "hangs", way + format(" --max-update 1000000 --collective-timeout {}s", limit_s),
               signal_to_rank_1(folder, "hangs", SIGSTOP));
@@ -155,23 +154,21 @@ BOOST_AUTO_TEST_CASE(a_rank_that_hangs_is_named) {
     // The message also names the unit, except for sums over the whole update.
     BOOST_TEST((outcome.says("-gather of ") || outcome.says("-scatter of ") || outcome.says("all-reduce within")),
                outcome.output);
-    BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60 + 3 * limit_s)));
     require_ended(folder, ranks);
     const Outcome next = train(folder, ranks, 4, "next", way + " --max-update 2");
     BOOST_TEST(next.code == 0, next.output);
   }
 }
 
-// The double raises the error on both ranks, as NCCL does when a connection is lost: long before the time-out.
+// The double raises the error on both ranks, as NCCL does when a connection is lost. In this case and the ones below, a job
+// that waits for its time-out exceeds the time limit of the test.
 BOOST_AUTO_TEST_CASE(an_error_of_nccl_ends_the_job) {
   const auto folder = fresh_folder();
   ::setenv("FSDP_CUDA_DOUBLE_NCCL_ERROR", "250", 1);
-  const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = train(folder, 2, 2, "lost", deep + "--max-update 1000000 --collective-timeout 600s --comm nccl");
   ::unsetenv("FSDP_CUDA_DOUBLE_NCCL_ERROR");
   BOOST_TEST(outcome.code == 1);
   BOOST_TEST(outcome.says("NCCL reports: remote process exited or there was a network error: "), outcome.output);
-  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)));
   require_ended(folder, 2);
 }
 
@@ -194,13 +191,11 @@ BOOST_AUTO_TEST_CASE(a_gpu_that_has_failed_ends_the_job) {
   const auto folder = fresh_folder();
   for (const std::string comm : {"nccl", "mpi"})
     for (const std::string launch : {"20", "400"}) {
-      const auto begin = std::chrono::steady_clock::now();
-      const Outcome outcome = train(folder, 2, 2, "failed", "--max-update 1000000 --collective-timeout 60s --comm " + comm, {},
+      const Outcome outcome = train(folder, 2, 2, "failed", "--max-update 1000000 --collective-timeout 600s --comm " + comm, {},
                                     "FSDP_CUDA_DOUBLE_STICKY=" + launch);
       BOOST_TEST(outcome.code == 1, outcome.output);
       BOOST_TEST(outcome.times_said("fsdp-train: rank 1 on ") == 1u, outcome.output);
       BOOST_TEST(outcome.times_said("an illegal memory access was encountered") == 1u, outcome.output);
-      BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(40)));
     }
 }
 
@@ -209,10 +204,8 @@ BOOST_AUTO_TEST_CASE(a_gpu_that_has_failed_ends_the_job) {
 BOOST_AUTO_TEST_CASE(too_little_memory_for_nccl_ends_the_job) {
   const auto folder = fresh_folder();
   ::setenv("FSDP_CUDA_DOUBLE_NCCL_MEMORY", "2200000000", 1);
-  const auto begin = std::chrono::steady_clock::now();
-  const Outcome outcome = train(folder, 2, 2, "memory", "--max-update 1000000 --collective-timeout 60s --comm nccl");
+  const Outcome outcome = train(folder, 2, 2, "memory", "--max-update 1000000 --collective-timeout 600s --comm nccl");
   ::unsetenv("FSDP_CUDA_DOUBLE_NCCL_MEMORY");
   BOOST_TEST(outcome.code == 1, outcome.output);
   BOOST_TEST(outcome.says("memory for connections: out of memory"), outcome.output);
-  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(40)));
 }

@@ -2,8 +2,8 @@
 // checkpoint. Also the terms that only the loss in training has.
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -2,8 +2,8 @@
 // good checkpoint.
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -9,7 +9,7 @@ read -ra emulator <<<"$5"
 work=$(mktemp -d --tmpdir fsdp-processors.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-golden=$repository/tests/data/golden/gpt2-tied
+golden=$repository/tests/golden/runs/gpt2-tied
 failures=0
 fail() { echo "FAILED: $1" >&2 && failures=$((failures + 1)); }
 
@@ -31,7 +31,7 @@ start() {
     fail "training in $folder"
   fi
 }
-# train WHO FOLDER: the 20 updates of tests/data/golden, saved after each ten; continues from the checkpoint in FOLDER, if there is one.
+# train WHO FOLDER: the 20 updates of tests/golden/runs, saved after each ten; continues from the checkpoint in FOLDER, if there is one.
 train() {
   start "$1" "$2" --lr 0.01 --end-learning-rate 0.001 --lr-scheduler polynomial_decay --power 1 --warmup-updates 5 --max-update 20 \
     --adam-betas '(0.9,0.95)' --weight-decay 0.1 --clip-norm 1 --save-interval-updates 10

@@ -8,10 +8,10 @@
 
 #include "checkpoint/tensor_source.hpp"
 #include "families.hpp"
-#include "golden.hpp"
 #include "jobs/python.hpp"
 #include "nn/model_run.hpp"
 #include "support/files.hpp"
+#include "support/golden.hpp"
 #include "text/tokenizer.hpp"
 
 using namespace fsdp::test;
@@ -64,7 +64,7 @@ std::vector<std::int32_t> tokens_of(const std::string& golden) {
   return tokens;
 }
 
-/// Trains a model of a family from its case in tests/data/families, and consolidates it to the folder `family`.
+/// Trains a model of a family from its case in tests/golden/families, and consolidates it to the folder `family`.
 void write_family(const fs::path& folder, const std::string& family) {
   const json one = family_case(family);
   const std::size_t V = one["config"]["vocab_size"], T = one["T"];
@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(others_read_what_is_written) {
   BOOST_TEST_MESSAGE(read.output);
 }
 
-// Other tests read the folders of tests/data/fairseq, which tools/fairseq-to-hf made from checkpoints in fairseq's
+// Other tests read the folders of tests/golden/fairseq, which tools/fairseq-to-hf made from checkpoints in fairseq's
 // format.
 BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
   const auto folder = fresh_folder();

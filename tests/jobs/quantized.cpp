@@ -3,9 +3,9 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

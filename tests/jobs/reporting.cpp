@@ -6,10 +6,10 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/job.hpp"
 #include "jobs/python.hpp"
 #include "report/svg_reader.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -1,8 +1,8 @@
 // Runs that are resumed at another number of ranks train on the same batches, and with --invariant have the same bits.
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -6,8 +6,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "data/token_writer.hpp"
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

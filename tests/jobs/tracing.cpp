@@ -5,10 +5,10 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/job.hpp"
 #include "report/svg_reader.hpp"
 #include "support/files.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 

@@ -5,8 +5,8 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include "golden.hpp"
 #include "jobs/job.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp::test;
 
@@ -70,7 +70,7 @@ std::vector<std::pair<double, double>> curve(const std::vector<json>& lines) {
 struct Golden {
   const char* name;
   std::vector<int> ranks;
-  int strategies;  // at this number of ranks all strategies run; fsdp.golden runs them for all models
+  int strategies;  // at this number of ranks all strategies run; run.golden runs them for all models
   int one_by_one;  // at this number of ranks micro-batches of one sequence run, too
 };
 const Golden goldens[] = {{"gpt2-tied", {1, 3}, 3, 1}, {"llama-gqa", {1, 2, 4}, 4, 4}, {"llama3-tied", {2, 3, 4}, 2, 3}};

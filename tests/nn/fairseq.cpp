@@ -1,5 +1,5 @@
 // Compares --arch transformer_lm* with fairseq's sources (facebookresearch/fairseq): sizes, positions, activations, tying,
-// initial weights; and the loss of two tiny models that tests/data/fairseq/make.py has computed with fairseq's formulas, from
+// initial weights; and the loss of two tiny models that tests/golden/fairseq/make.py has computed with fairseq's formulas, from
 // weights that tools/fairseq-to-hf has converted. docs/from-fairseq.md lists the differences.
 #include <cmath>
 
@@ -7,8 +7,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.hpp"
-#include "golden.hpp"
 #include "nn/model_run.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -1,5 +1,5 @@
 // Families of models against transformers: loss and gradient norm of three updates of random small models, which
-// tests/data/families describes; the keys of their config.json; models that are refused.
+// tests/golden/families describes; the keys of their config.json; models that are refused.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 

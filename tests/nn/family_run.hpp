@@ -1,4 +1,4 @@
-// Random small models of a family, trained without sharding and compared with transformers: see tests/data/families.
+// Random small models of a family, trained without sharding and compared with transformers: see tests/golden/families.
 #pragma once
 
 #include <cmath>

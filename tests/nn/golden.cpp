@@ -1,4 +1,4 @@
-// Whole models against PyTorch: loss and all gradients of the first update of the runs in tests/data/golden.
+// Whole models against PyTorch: loss and all gradients of the first update of the runs in tests/golden/runs.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
-#include "golden.hpp"
 #include "nn/model_run.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using nlohmann::json;
@@ -115,7 +115,7 @@ BOOST_DATA_TEST_CASE(recomputed_blocks_give_the_same_bits,
 }
 
 BOOST_DATA_TEST_CASE(config_json_survives_in_both_spellings, boost::unit_test::data::make(kNames), name) {
-  const std::filesystem::path folder = std::filesystem::path(FSDP_TEST_DATA) / "golden" / name;
+  const std::filesystem::path folder = std::filesystem::path(FSDP_TEST_DATA) / "runs" / name;
   json theirs = read_json(folder / "config.json");
   const TransformerConfig config = config_from_json(theirs);
   const json ours = config_to_json(config);

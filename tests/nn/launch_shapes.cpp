@@ -1,5 +1,5 @@
 // Checks that the kernels of a model launch at least two blocks per multiprocessor of a GPU, for 4,096 rows. Nothing is
-// computed here. fsdp.launch_shapes checks the other launches of an update.
+// computed here. run.launch_shapes checks the other launches of an update.
 #include <boost/test/unit_test.hpp>
 
 #include "nn/model_run.hpp"

@@ -1,4 +1,4 @@
-// Folders of tokenizers, compared with the results of transformers' AutoTokenizer (data/tokenizers/make_folders.py).
+// Folders of tokenizers, compared with the results of transformers' AutoTokenizer (golden/tokenizers/make_folders.py).
 #pragma once
 
 #include <filesystem>

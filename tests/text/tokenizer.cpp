@@ -1,5 +1,5 @@
 // Ids and texts are those of Hugging Face's tokenizers: for the parts of every family, on a sample of all kinds of text
-// (data/tokenizers, make.py). Unknown parts are refused by name.
+// (golden/tokenizers, make.py). Unknown parts are refused by name.
 #include <boost/test/unit_test.hpp>
 
 #include <set>

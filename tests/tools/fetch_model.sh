@@ -31,8 +31,8 @@ same() { # same FOLDER: has the files of the model, and they are plain files
 }
 
 mkdir model
-cp "$root"/tests/data/golden/llama-gqa/{config.json,model.safetensors} model
-cp "$root/tests/data/tokenizers/gpt2.json" model/tokenizer.json
+cp "$root"/tests/golden/runs/llama-gqa/{config.json,model.safetensors} model
+cp "$root/tests/golden/tokenizers/gpt2.json" model/tokenizer.json
 echo "A model." >model/README.md
 
 run 0 folder --from model

@@ -100,7 +100,7 @@ says "^smoke.step +not run .*memory is too small"
 mkdir -p "$work/build/tests"
 ln -s "$build/bin" "$work/build/bin"
 printf '#!/bin/bash\necho "two and two are five"; exit 3\n' >"$work/build/tests/test_kernels_gpu"
-printf '#!/bin/bash\necho "skipped: not today"; exit 77\n' >"$work/build/tests/test_fsdp_golden_on_gpu"
+printf '#!/bin/bash\necho "skipped: not today"; exit 77\n' >"$work/build/tests/test_run_golden_on_gpu"
 chmod +x "$work"/build/tests/*
 run 1 --build "$work/build" --only '^(kernels.all|golden)$'
 says "^kernels.all +failed .*exit status 3; see kernels.all.log"

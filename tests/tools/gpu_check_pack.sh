@@ -14,7 +14,7 @@ cp "$double" "$work/build/lib/libfsdp_cuda.so"
 cp "$build"/tests/test_jobs_gpu "$work/build/tests/"
 LD_LIBRARY_PATH=$build/lib "$repository/tools/gpu-check" --build "$work/build" --pack "$work/pack" >"$work/output"
 rm -rf "$work/build"
-for file in tests/data/golden gpu-check gpu-check-torch.py; do [[ -e $work/pack/$file ]] || fail "$file was not packed"; done
+for file in tests/golden/runs gpu-check gpu-check-torch.py; do [[ -e $work/pack/$file ]] || fail "$file was not packed"; done
 
 # Packing fails if a library is missing.
 check() { "$repository/tools/packaging/bundle" --check "$work/pack"; }

@@ -6,8 +6,8 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include "fsdp/golden_run.hpp"
 #include "kernels/optimizers.hpp"
+#include "run/golden_run.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes layers.json beside this file: values and gradients of PyTorch's layers and losses in fp32 (CPU), for tests/api/layers_pytorch.cpp.
+"""Makes layers.json beside this file: values and gradients of PyTorch's layers and losses in fp32 (CPU), for tests/layers/pytorch.cpp.
 
     pip install torch
     python3 make_layers.py

@@ -1,14 +1,14 @@
 // Plans of random jobs: checks that no plan has changed, and counts the changes to a plan that check_plan() accepts.
 //
-//     test_fsdp_plans -- FOLDER    writes the whole plans, to compare them with those of another build
+//     test_plan_plans -- FOLDER    writes the whole plans, to compare them with those of another build
 #include <algorithm>
 #include <fstream>
 #include <map>
 
 #include "files/checksum.hpp"
-#include "fsdp/random_jobs.hpp"
 #include "plan/check/plan_check.hpp"
 #include "plan/kind.hpp"
+#include "run/random_jobs.hpp"
 #include "support/files.hpp"
 
 using namespace fsdp;
@@ -74,7 +74,7 @@ std::string text_of(const Plan& plan) {
 
 }  // namespace
 
-// Fails if a plan has changed by mistake; tests/data/plans.txt has a checksum for every 25 jobs.
+// Fails if a plan has changed by mistake; tests/golden/plans.txt has a checksum for every 25 jobs.
 BOOST_AUTO_TEST_CASE(plans_are_those_that_are_known) {
   const auto& suite = boost::unit_test::framework::master_test_suite();
   const std::string folder = suite.argc > 1 ? suite.argv[1] : "";
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(plans_are_those_that_are_known) {
     }
   }
   const std::string known = read_file(FSDP_TEST_DATA "/plans.txt");
-  BOOST_TEST(found == known, "plans have changed; test_fsdp_plans -- FOLDER of both builds shows how. If that was meant:\n"
+  BOOST_TEST(found == known, "plans have changed; test_plan_plans -- FOLDER of both builds shows how. If that was meant:\n"
                                  << found);
 }
 

@@ -1,5 +1,5 @@
 // Runs a layer's passes on the CPU, on memory filled with NaN, and compares them with PyTorch's results in
-// tests/data/attention.
+// tests/golden/attention.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -14,9 +14,9 @@
 #include <fsdp/fsdp.hpp>
 
 #include "device/device.hpp"
-#include "golden.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "support/golden.hpp"
 
 namespace fsdp::test {
 

@@ -3,7 +3,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include "fsdp/golden_run.hpp"
+#include "run/golden_run.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -1,4 +1,4 @@
-// Reads the golden runs in tests/data/golden, with little code and without the library.
+// Reads the golden runs in tests/golden/runs, with little code and without the library.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ inline std::string here_or(const char* variable, const char* built) {
 }
 
 inline std::filesystem::path golden_folder(const std::string& name) {
-  return std::filesystem::path(here_or("FSDP_TEST_DATA", FSDP_TEST_DATA)) / "golden" / name;
+  return std::filesystem::path(here_or("FSDP_TEST_DATA", FSDP_TEST_DATA)) / "runs" / name;
 }
 
 }  // namespace fsdp::test

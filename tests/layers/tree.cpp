@@ -7,8 +7,8 @@
 
 #include <fsdp/fsdp.hpp>
 
+#include "api/support.hpp"
 #include "gated_convolution.hpp"
-#include "support.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -1,4 +1,4 @@
-// Values and gradients of the library's layers and losses are those of PyTorch (tests/data/layers), in all types, on the CPU
+// Values and gradients of the library's layers and losses are those of PyTorch (tests/golden/layers), in all types, on the CPU
 // and on a GPU. The GPU is real, or the double of CUDA (cuda_double/).
 #include <boost/test/unit_test.hpp>
 
@@ -9,9 +9,9 @@
 
 #include "base/element.hpp"
 #include "device/memory_view.hpp"
-#include "golden.hpp"
 #include "layers/layers.hpp"
 #include "layers/losses.hpp"
+#include "support/golden.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;

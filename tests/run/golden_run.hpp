@@ -9,9 +9,9 @@
 
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
-#include "golden.hpp"
 #include "kernels/threads.hpp"
 #include "run/sharded_model.hpp"
+#include "support/golden.hpp"
 #include "support/threaded_device.hpp"
 
 namespace fsdp::test {

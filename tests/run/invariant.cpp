@@ -6,7 +6,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "fsdp/random_jobs.hpp"
+#include "run/random_jobs.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

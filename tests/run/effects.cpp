@@ -4,7 +4,7 @@
 #include <cstring>
 #include <map>
 
-#include "fsdp/random_jobs.hpp"
+#include "run/random_jobs.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
