@@ -2,7 +2,6 @@
 // row only by its name. docs/extending-communicator.md shows how a program adds a row.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -54,11 +53,6 @@ struct DeviceCommOptions {
   SumOrder sum_order = SumOrder::canonical;
   double timeout_s = 600;  // the longest wait for a rank; 0: no limit
 };
-
-/// The bytes of the largest sum of each axis (GroupAxis in mesh.hpp): of the whole buffer, in the type of its elements.
-using LargestSums = std::array<std::size_t, 3>;
-inline constexpr LargestSums unknown_sums = {static_cast<std::size_t>(-1), static_cast<std::size_t>(-1),
-                                             static_cast<std::size_t>(-1)};
 
 /// Returns the staging memory of a group of `ranks` GPUs whose largest sum has `largest` bytes: as much as its canonical order
 /// needs at once, within the limit of `options`. 0 for a group of one rank.

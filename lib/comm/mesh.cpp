@@ -11,13 +11,21 @@
 
 namespace fsdp {
 
+GroupMembers members_along(GroupAxis axis, MeshShape shape, std::size_t rank) {
+  const auto shards = static_cast<std::size_t>(shape.shard), replicas = static_cast<std::size_t>(shape.replicate);
+  const std::array<GroupMembers, group_axes.size()> groups = {{{shards, rank % shards, rank / shards * shards, 1},
+                                                               {replicas, rank / shards, rank % shards, shards},
+                                                               {shards * replicas, rank, 0, 1}}};
+  return groups[static_cast<std::size_t>(axis)];
+}
+
 Communicator& Mesh::along(GroupAxis axis) const {
   return axis == GroupAxis::shard ? *shard : axis == GroupAxis::replicate ? *replicate : *world;
 }
 
 namespace {
 
-constexpr std::size_t gathers = 3;  // the index in `data` of the collectives of `gather`
+constexpr std::size_t gathers = group_axes.size();  // the index in `data` of the collectives of `gather`
 
 /// Returns why the backend cannot connect these ranks; empty if it can. The result is the same on all ranks. Collective.
 std::string problem_of(const DeviceBackend& backend, Communicator& world, const Device& device, const DeviceLibrary* library,
@@ -83,7 +91,7 @@ void Mesh::use_device(Device& device, const CommOptions& options, const LargestS
   const auto connect = [&](Communicator& group, std::size_t staging_bytes) {
     return device_groups ? device_groups->make(group, staging_bytes) : make_staged(group, device);
   };
-  for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world}) {
+  for (const GroupAxis axis : group_axes) {
     const auto a = static_cast<std::size_t>(axis);
     data[a] = connect(along(axis), staging_of_sums(options, largest[a], static_cast<std::size_t>(along(axis).size())));
   }
@@ -93,10 +101,13 @@ void Mesh::use_device(Device& device, const CommOptions& options, const LargestS
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size) {
   expect(shard_size > 0 && replicate_size > 0 && shard_size * replicate_size == world.size(),
          "a mesh has as many places as ranks");
-  const int replica = world.rank() / shard_size, shard = world.rank() % shard_size;
+  const auto group_along = [&](GroupAxis axis) {
+    const GroupMembers group = members_along(axis, {shard_size, replicate_size}, static_cast<std::size_t>(world.rank()));
+    return world.split(static_cast<int>(group.base), static_cast<int>(group.index));
+  };
   Mesh mesh;
-  mesh.shard = world.split(replica, shard);
-  mesh.replicate = world.split(shard, replica);
+  mesh.shard = group_along(GroupAxis::shard);
+  mesh.replicate = group_along(GroupAxis::replicate);
   mesh.world = &world;
   return mesh;
 }

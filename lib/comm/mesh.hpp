@@ -11,6 +11,26 @@
 namespace fsdp {
 
 enum class GroupAxis { shard, replicate, world };
+inline constexpr std::array group_axes = {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world};
+
+struct MeshShape {
+  int shard = 1, replicate = 1;
+};
+
+/// A rank's group along an axis: member k is rank base + k * stride, and the rank is member `index`.
+struct GroupMembers {
+  std::size_t size, index, base, stride;
+  std::size_t member(std::size_t k) const { return base + k * stride; }
+};
+GroupMembers members_along(GroupAxis axis, MeshShape shape, std::size_t rank = 0);
+
+/// The bytes of the largest sum of each axis: of the whole buffer, in the type of its elements.
+using LargestSums = std::array<std::size_t, group_axes.size()>;
+inline constexpr LargestSums unknown_sums = [] {
+  LargestSums all{};
+  all.fill(static_cast<std::size_t>(-1));
+  return all;
+}();
 
 struct Mesh {
   std::unique_ptr<Communicator> shard;      // the ranks that together have one copy of the model
@@ -37,11 +57,10 @@ struct Mesh {
   std::unique_ptr<DeviceGroups> device_groups = nullptr;
   /// The collectives on device memory: first one for each GroupAxis, then one for `gather`. All are null if the host can
   /// access device memory.
-  std::array<std::unique_ptr<Collectives>, 4> data = {};
+  std::array<std::unique_ptr<Collectives>, group_axes.size() + 1> data = {};
 };
 
-/// World rank r is rank r % shard_size of shard group r / shard_size; in its replicate group it is rank r / shard_size. `world`
-/// must have shard_size * replicate_size ranks and must outlive the mesh. Collective over world.
+/// `world` must have shard_size * replicate_size ranks and must outlive the mesh. Collective over world.
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size);
 
 }  // namespace fsdp

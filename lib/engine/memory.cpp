@@ -1,6 +1,7 @@
 #include "engine/memory.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "base/format.hpp"
@@ -51,26 +52,22 @@ std::size_t gemm_bytes(const Model& model, BatchShape batch, DType type) {
 /// As in Mesh::use_device(): each axis has a communicator for sums. Gathers need no staging.
 std::size_t staging_on_gpu(const CommOptions& comm, const Plan& plan, MeshShape mesh) {
   if (!find_backend(comm.kind).device_backend) return 0;
-  const std::array<int, 3> ranks = {mesh.shard, mesh.replicate, mesh.shard * mesh.replicate};
   const LargestSums largest = largest_sums(plan, mesh);
   std::size_t bytes = 0;
-  for (std::size_t axis = 0; axis < ranks.size(); ++axis)
-    bytes += staging_of_sums(comm, largest[axis], static_cast<std::size_t>(ranks[axis]));
+  for (const GroupAxis axis : group_axes)
+    bytes += staging_of_sums(comm, largest[static_cast<std::size_t>(axis)], members_along(axis, mesh).size);
   return bytes;
 }
 
 std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
-  std::array<std::size_t, 4> most{};  // bytes by axis; most[3] is for gathers, which have a group of their own
+  std::array<std::size_t, group_axes.size() + 1> most{};  // bytes by axis, then of gathers, which have a group of their own
   for (const Operation& op : plan.update) {
     const auto use = collective_of(op);
     if (!use) continue;
-    const int of_axis[] = {mesh.shard, mesh.replicate, mesh.shard * mesh.replicate};
-    const auto axis = static_cast<std::size_t>(op.group);
-    const std::size_t bytes = use->staging_bytes(static_cast<std::size_t>(of_axis[axis]));
-    std::size_t& largest = most[op.stream == StreamId::gather ? 3 : axis];
-    largest = std::max(largest, bytes);
+    std::size_t& largest = op.stream == StreamId::gather ? most.back() : most[static_cast<std::size_t>(op.group)];
+    largest = std::max(largest, use->staging_bytes(members_along(op.group, mesh).size));
   }
-  return most[0] + most[1] + most[2] + most[3];
+  return std::accumulate(most.begin(), most.end(), std::size_t{0});
 }
 
 MemoryAccount memory_account(const EngineOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,

@@ -35,7 +35,7 @@ enum class Subject : std::uint8_t { nothing, unit, first_stage, block, head };
 /// The part of an update that the time of an operation is counted in, and that drawings show it in. `again` recomputes
 /// activations.
 enum class UpdatePart : std::uint8_t { gather, forward, again, backward, reduce, optimizer, transfer, rounding, other };
-/// "gather" etc., as in files; part_named() returns nothing if there is no such part.
+/// The name of a part in files: "gather", "forward", ... part_named() returns nothing for other names.
 std::string_view name_of(UpdatePart part);
 std::optional<UpdatePart> part_named(std::string_view name);
 /// The shape of an operation in the drawing of timeline.hpp.

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/mesh.hpp"
+
 namespace fsdp {
 
 enum class Place { sharded, whole };
@@ -38,9 +40,6 @@ const Placement& find_placement(std::string_view name);
 
 /// The mesh for a world of N ranks, as shard axis x replicate axis: N x 1, group_size x N / group_size, or 1 x N. mesh_shape()
 /// throws UserError if the group size does not divide N.
-struct MeshShape {
-  int shard = 1, replicate = 1;
-};
 MeshShape mesh_shape(const Placement& placement, int world_size, int group_size = 1);
 
 }  // namespace fsdp

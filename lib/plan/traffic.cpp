@@ -11,27 +11,8 @@ namespace fsdp {
 
 namespace {
 
-/// The group of a rank: member k is rank base + k * stride.
-struct Members {
-  std::size_t size, index, base, stride;
-  std::size_t member(std::size_t k) const { return base + k * stride; }
-};
-
-Members group_of(std::size_t rank, GroupAxis axis, MeshShape mesh) {
-  const auto shards = static_cast<std::size_t>(mesh.shard), replicas = static_cast<std::size_t>(mesh.replicate);
-  switch (axis) {
-    case GroupAxis::shard:
-      return {shards, rank % shards, rank / shards * shards, 1};
-    case GroupAxis::replicate:
-      return {replicas, rank / shards, rank % shards, shards};
-    case GroupAxis::world:
-      break;
-  }
-  return {shards * replicas, rank, 0, 1};
-}
-
 /// The members on the node with ranks [first, first + n). They are consecutive, because members are in rank order.
-Range members_on_node(const Members& group, std::size_t first, std::size_t n) {
+Range members_on_node(const GroupMembers& group, std::size_t first, std::size_t n) {
   const auto before = [&](std::size_t rank) {  // the number of members with a smaller rank
     return rank <= group.base ? 0 : std::min(group.size, (rank - group.base + group.stride - 1) / group.stride);
   };
@@ -41,7 +22,7 @@ Range members_on_node(const Members& group, std::size_t first, std::size_t n) {
 /// The number of members on each node that has members, if all these nodes have the same number; else 0. Returns the same as
 /// ranks_of_each_node(), without a list of all members. If the stride does not divide the ranks of a node, the group spans the
 /// cluster, and nodes have at most one member or different numbers. In both cases 0 is right, because callers treat 1 like 0.
-std::size_t members_of_each_node(const Members& group, std::size_t per_node) {
+std::size_t members_of_each_node(const GroupMembers& group, std::size_t per_node) {
   if (per_node % group.stride != 0) return 0;
   const auto node_of = [&](std::size_t k) { return group.member(k) / per_node; };
   const std::size_t last = group.size - 1, first_node = node_of(0), last_node = node_of(last);
@@ -77,7 +58,7 @@ Sent sent_by_nodes(const CollectiveUse& use, std::size_t nodes, std::size_t node
 }
 
 /// The bytes that member `group.index` sends in one call, directly to the members `intra_node` on its node and to all others.
-Sent sent_directly(const CollectiveUse& use, const Members& group, Range intra_node) {
+Sent sent_directly(const CollectiveUse& use, const GroupMembers& group, Range intra_node) {
   const std::size_t neighbours = intra_node.size() - 1, others = group.size - 1;
   const std::size_t bytes = use.element_bytes, reduce_dtype = use.reduce_bytes;
   if (use.kind != Collective::all_reduce)
@@ -115,7 +96,7 @@ LargestSums largest_sums(const Plan& plan, MeshShape mesh) {
   for (const Operation* const op : collectives_of_plan(plan)) {
     const CollectiveUse use = *collective_of(*op);
     std::size_t& of_axis = largest[static_cast<std::size_t>(use.axis)];
-    if (use.kind != Collective::all_gather) of_axis = std::max(of_axis, use.buffer_bytes(group_of(0, use.axis, mesh).size));
+    if (use.kind != Collective::all_gather) of_axis = std::max(of_axis, use.buffer_bytes(members_along(use.axis, mesh).size));
   }
   return largest;
 }
@@ -139,7 +120,7 @@ RankTraffic traffic_of_rank(const std::vector<CollectiveUse>& uses, MeshShape me
   const std::size_t first = me / per_node * per_node;
   RankTraffic traffic;
   for (const CollectiveUse& use : uses) {
-    const Members group = group_of(me, use.axis, mesh);
+    const GroupMembers group = members_along(use.axis, mesh, me);
     const Range intra_node = members_on_node(group, first, per_node);
     const std::size_t of_each = members_of_each_node(group, per_node);
     const bool by_nodes = cluster.between == Between::nodes && of_each > 1 && of_each < group.size &&

@@ -469,7 +469,7 @@ void Executor::run(const std::vector<Operation>& operations) {
 void Executor::stop_all_streams() noexcept {
   if (std::none_of(streams().begin(), streams().end(), [](const auto& s) { return s->is_asynchronous(); })) return;
   for (const auto& s : streams()) s->cancel();
-  for (const GroupAxis axis : {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world}) facts_.mesh->along(axis).abort();
+  for (const GroupAxis axis : group_axes) facts_.mesh->along(axis).abort();
   if (facts_.mesh->gather) facts_.mesh->gather->abort();
 }
 
