@@ -23,7 +23,7 @@ struct Told {
   std::int64_t data_wait_ns;  // this rank's wait for its part of the next batch
   std::int64_t loss;          // the bits of this rank's mean loss in this update, a double
 };
-constexpr std::size_t fields = sizeof(Told) / sizeof(std::int64_t);
+constexpr std::size_t told_words = sizeof(Told) / sizeof(std::int64_t);
 
 /// Returns the end of the job on rank 0 if --stop-before is given; else null. Collective.
 std::unique_ptr<JobEnd> find_job_end(const RunContext& run) {
@@ -40,7 +40,7 @@ Agreement::Agreement(const LoopContext& loop, SignalWatch& watch, SaveLock* lock
       watch_(watch),
       job_end_(find_job_end(loop)),
       lock_(lock),
-      words_(fields * static_cast<std::size_t>(loop.world.size())),
+      words_(told_words * static_cast<std::size_t>(loop.world.size())),
       computing_ns_(static_cast<std::size_t>(loop.world.size())) {
   if (const std::string text = watch.left_over(); !text.empty()) loop.log.warn(text);
   watch_.expect({loop.engine.progress().update + 1});
@@ -61,7 +61,7 @@ AfterUpdate Agreement::after(Verdict verdict, bool is_last, const BatchSource& b
                      .computing_ns = reporter.computing_ns(),
                      .data_wait_ns = batches.wait_ns(),
                      .loss = std::bit_cast<std::int64_t>(reporter.own_loss())};
-  const auto words_of = [&](int rank) { return words_.data() + fields * static_cast<std::size_t>(rank); };
+  const auto words_of = [&](int rank) { return words_.data() + told_words * static_cast<std::size_t>(rank); };
   std::fill(words_.begin(), words_.end(), 0);
   std::memcpy(words_of(loop_.world.rank()), &told, sizeof told);
   loop_.world.sum(words_);
