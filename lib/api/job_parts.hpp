@@ -31,7 +31,7 @@ struct Job::Parts {
   /// the object. Each public function calls this first, so that ranks never wait in different collectives. Collective.
   void require_same_call(const char* function, std::int64_t code);
   static constexpr std::int64_t most_functions = 4096;
-  /// The code of a function by its name. Those of different functions differ (tests/api/jobs.cpp); those of Job are below 8.
+  /// The code of a function by its name. Those of different functions differ (tests/api/jobs.cpp). Those of Job are below 8.
   static std::int64_t code_of(std::string_view function) {
     std::uint64_t hash = 0xcbf29ce484222325u;
     for (const char c : function) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;

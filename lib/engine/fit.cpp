@@ -29,9 +29,8 @@ std::string require_average(const UpdateOptions& options, const CheckpointReader
   const bool there = has_average(checkpoint), wanted = options.ema_decay > 0;
   if (wanted && !there && update > options.ema_start_update)
     throw UserError(
-        format("{} has no average of the weights for `decay of the average` (its run kept none); leave out `decay of the "
-               "average`, or give "
-               "`start of the average` {} to begin an average with the checkpoint's weights",
+        format("{} has no average of the weights for `decay of the average` (its run kept none); leave out "
+               "`decay of the average`, or give `start of the average` {} to begin an average with the checkpoint's weights",
                checkpoint.description(), update));
   return there && !wanted ? "the checkpoint's average of the weights is left out (there is no `decay of the average`)" : "";
 }

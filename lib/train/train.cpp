@@ -163,8 +163,11 @@ int run_updates(const LoopContext& loop, const TrainData& data, const Missed& mi
     if (next.saves()) save(loop, next.save == Decision::Save::complete);
     if (next.refuse_data) batches.refuse();
     if (next.answer_save) agreement.answer_save();
-    if (next.validate) next.note(validate_now());
-    if (next.answer_stop) save(loop, true), agreement.answer_stop();
+    if (next.validate && validate_now() == Validated::interrupted) {
+      next.note(Validated::interrupted);
+      save(loop, true);
+    }
+    if (next.answer_stop) agreement.answer_stop();
     if (next.stop) return end_stopped(loop, reporter, agreement);
     if (next.sample) sampler.run();
   }

@@ -2,7 +2,12 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <map>
+#include <regex>
+
+#include "api/job_parts.hpp"
 #include "jobs/job.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp::test;
 
@@ -19,6 +24,23 @@ Outcome make(const std::string& mistake, const std::string& comm, int ranks = 3)
 }
 
 }  // namespace
+
+// Ranks compare the codes of the functions that they call.
+BOOST_AUTO_TEST_CASE(functions_have_codes_of_their_own) {
+  const std::filesystem::path root = std::filesystem::path(FSDP_TEST_DATA).parent_path().parent_path();
+  const std::string source = read_file(root / "lib/api/fully_sharded.cpp");
+  std::map<std::int64_t, std::string> functions;
+  const std::regex definition(R"(FullyShardedDataParallel::(\w+)\()");
+  for (std::sregex_iterator match(source.begin(), source.end(), definition), end; match != end; ++match) {
+    const std::string name = (*match)[1];
+    const auto [found, is_new] = functions.emplace(fsdp::Job::Parts::code_of(name), name);
+    BOOST_TEST(found->second == name);
+    BOOST_TEST(found->first >= 8);
+    BOOST_TEST(found->first < fsdp::Job::Parts::most_functions);
+  }
+  BOOST_TEST(functions.size() >= 16u);
+  BOOST_TEST(!functions.contains(fsdp::Job::Parts::code_of("generate")));  // the name for ranks of decode()
+}
 
 BOOST_DATA_TEST_CASE(a_program_without_mistakes, ways, comm) {
   const Outcome outcome = make("none", comm);

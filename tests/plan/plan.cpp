@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "nn/transformer.hpp"
 #include "plan/check/plan_check.hpp"
+#include "plan/forget.hpp"
 #include "plan/kind.hpp"
 #include "plan/plan.hpp"
 
@@ -211,22 +212,7 @@ Operation& operation(Plan& plan, const Kind& kind, int which = 0) { return plan.
 
 Location& place_of(Operation& op, OperandName name) { return const_cast<Location&>(op.at(name)); }
 
-/// Makes an operation do nothing, without removing it from the list.
-void forget(Operation& op) {
-  static const Kind nothing = {.name = "nothing",
-                               .part = UpdatePart::other,
-                               .subject = Subject::nothing,
-                               .operands = {},
-                               .run = nullptr,
-                               .cost = nullptr};
-  op = {.kind = &nothing,
-        .stream = op.stream,
-        .micro_batch = op.micro_batch,
-        .operands = {},
-        .waits = op.waits,
-        .acquires = op.acquires,
-        .frees = op.frees};
-}
+using test::forget;
 void forget(Plan& plan, const Kind& kind, int which = 0) { forget(operation(plan, kind, which)); }
 
 /// Replaces the second operation of a kind by the first one.

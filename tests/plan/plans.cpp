@@ -7,6 +7,7 @@
 
 #include "files/checksum.hpp"
 #include "plan/check/plan_check.hpp"
+#include "plan/forget.hpp"
 #include "plan/kind.hpp"
 #include "run/random_jobs.hpp"
 #include "support/files.hpp"
@@ -134,22 +135,7 @@ void each_mutation(const Plan& plan, std::vector<Operation>& list, std::size_t i
   with("other type", [&](Operation& o) { o.type = o.type == DType::f32 ? DType::bf16 : DType::f32; });
   if (is_collective(op))
     with("other group", [&](Operation& o) { o.group = o.group == GroupAxis::shard ? GroupAxis::replicate : GroupAxis::shard; });
-  with("left out", [&](Operation& o) {  // it becomes an operation that does nothing, so that the indices of others do not
-                                        // change
-    static const Kind nothing = {.name = "nothing",
-                                 .part = UpdatePart::other,
-                                 .subject = Subject::nothing,
-                                 .operands = {},
-                                 .run = nullptr,
-                                 .cost = nullptr};
-    o = {.kind = &nothing,
-         .stream = op.stream,
-         .micro_batch = op.micro_batch,
-         .operands = {},
-         .waits = op.waits,
-         .acquires = op.acquires,
-         .frees = op.frees};
-  });
+  with("left out", [](Operation& o) { test::forget(o); });
 }
 
 }  // namespace
