@@ -115,7 +115,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     return time_update(executor, random_tokens, ++updates, tokens, world);
   };
   std::optional<Recorder> recorder;
-  if (!options.trace.file.empty()) recorder.emplace(sharded.plan(), options.trace.updates);
+  if (!options.trace.file.empty()) executor.observe(recorder.emplace(sharded.plan(), options.trace.updates));
   std::vector<double> seconds, fake_seconds;
   WorkTimes times;  // of this rank, in the updates that are counted
   for (std::size_t step = 1; step <= options.steps + 2; ++step) {
@@ -123,7 +123,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     // slows both alike.
     const bool fake_first = options.exposed && step % 2 == 0;
     if (fake_first) fake_seconds.push_back(update(true));
-    if (recorder && step > 1) executor.record(recorder->next(updates + 1));
+    if (recorder && step > 1) recorder->record_next();
     seconds.push_back(update(options.fake_collectives));
     if (step > 2) times += executor.times();
     if (options.exposed && !fake_first) fake_seconds.push_back(update(true));

@@ -54,13 +54,17 @@ struct MetricsLog::Parts {
         format("{} is not written (freeze() or unfreeze() changed the operations of the updates); make a new MetricsLog after "
                "them",
                options.trace.file.string()));
-    recorder.reset(), trace_file.reset();
+    drop_recorder(), trace_file.reset();
+  }
+
+  void drop_recorder() {
+    if (recorder) model.inside().engine.executor().forget(*recorder);
+    recorder.reset();
   }
 
   void before_step() {
-    Executor& executor = model.inside().engine.executor();
-    executor.reset_times();
-    if (recorder) executor.record(recorder->next(model.inside().engine.progress().update + 1));
+    model.inside().engine.executor().reset_times();
+    if (recorder) recorder->record_next();
   }
 
   /// Collective.
@@ -72,7 +76,7 @@ struct MetricsLog::Parts {
     else
       log->say(format("trace of {}: {}; open it at https://ui.perfetto.dev", plural(recorder->updates().size(), "update"),
                       options.trace.file.string()));
-    recorder.reset();
+    drop_recorder();
   }
 
   FullyShardedDataParallel& model;
@@ -111,12 +115,11 @@ MetricsLog::MetricsLog(FullyShardedDataParallel& model, const MetricsOptions& o)
     inside.engine.saver().set_listener({.may_complete = [log = parts_->log] { log->sync(); },
                                         .saved = [log = parts_->log](const SaveMetrics& saved) { log->save(saved); },
                                         .warn = [](const std::string& text) { print_warnings({text}); }});
+    if (parts_->recorder) inside.engine.executor().observe(*parts_->recorder);
     parts_->before_step();
   });
 }
-MetricsLog::~MetricsLog() {
-  if (parts_->recorder) parts_->model.inside().engine.executor().record({});  // the recorder's memory ends here
-}
+MetricsLog::~MetricsLog() { parts_->drop_recorder(); }
 
 void MetricsLog::train(const StepResult& result, double learning_rate,
                        const std::vector<std::pair<std::string, double>>& numbers) {

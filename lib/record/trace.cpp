@@ -38,14 +38,17 @@ void check(const TraceOptions& options) {
 }
 
 Recorder::Recorder(const Plan& plan, std::size_t updates)
-    : operations_(plan.update.size()), updates_(updates), times_(operations_ * updates) {
+    : plan_(plan), updates_(updates), times_(plan.update.size() * updates) {
   numbers_.reserve(updates);
 }
 
-std::span<OperationTime> Recorder::next(std::uint64_t update) {
-  if (!std::exchange(started_, true) || full()) return {};
-  numbers_.push_back(update);
-  return std::span(times_).subspan((numbers_.size() - 1) * operations_, operations_);
+void Recorder::record_next() { waits_ = std::exchange(started_, true) && !full(); }
+
+void Recorder::finished(const ListRun& run) {
+  if (!needs_times(run)) return;
+  std::copy(run.times.begin(), run.times.end(), times_.begin() + std::ssize(times()));
+  numbers_.push_back(run.update);
+  waits_ = false;
 }
 
 TraceFile::TraceFile(const std::filesystem::path& path, std::string save_folder)

@@ -16,7 +16,7 @@
 
 #include "base/options.hpp"
 #include "comm/communicator.hpp"
-#include "run/executor.hpp"
+#include "run/observer.hpp"
 #include "run/sharded_model.hpp"
 
 namespace fsdp {
@@ -29,24 +29,28 @@ void add_trace_options(OptionTable& table, TraceOptions& options);
 /// Throws UserError.
 void check(const TraceOptions& options);
 
-/// The recorded times of this rank. The memory is allocated at construction, not while updates run.
-class Recorder {
+/// The recorded times of this rank, if an executor has it as observer. The memory is allocated at construction, not while
+/// updates run.
+class Recorder : public Observer {
  public:
   Recorder(const Plan& plan, std::size_t updates);
-  /// Returns the buffer for the times of `update`, which is about to run. Pass the buffer to Executor::record(). Returns an
-  /// empty buffer for the first update, in which libraries initialize themselves, and once all updates are recorded.
-  std::span<OperationTime> next(std::uint64_t update);
+  /// Records the next update that runs. Does nothing the first time, because libraries initialize themselves in the first
+  /// update, and once all updates are recorded.
+  void record_next();
+  bool needs_times(const ListRun& run) override { return waits_ && &run.operations == &plan_.update; }
+  void finished(const ListRun& run) override;
   bool full() const { return numbers_.size() == updates_; }
   const std::vector<std::uint64_t>& updates() const { return numbers_; }
   /// The times of the recorded updates, one update after the other.
-  std::span<const OperationTime> times() const { return std::span(times_).first(numbers_.size() * operations_); }
+  std::span<const OperationTime> times() const { return std::span(times_).first(numbers_.size() * plan_.update.size()); }
   static std::size_t bytes(const Plan& plan, std::size_t updates) {
     return plan.update.size() * updates * sizeof(OperationTime);
   }
 
  private:
-  std::size_t operations_, updates_;
-  bool started_ = false;
+  const Plan& plan_;
+  const std::size_t updates_;
+  bool started_ = false, waits_ = false;  // waits_: for the next update
   std::vector<std::uint64_t> numbers_;
   std::vector<OperationTime> times_;
 };

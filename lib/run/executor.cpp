@@ -33,7 +33,9 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .parts = {},
              .owners = matrix_owners(layout, mesh.world->size(), plan.directions_at_once)},
       offloads_(plan.offloaded_bytes() > 0),
-      events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})) {
+      events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})),
+      times_(events_.size()),
+      kernels_(events_.size()) {
   expect(memory.size() == plan_.spaces.size(), "there is memory for each space of the plan");
   for (Buffer& buffer : memory) arenas_.emplace_back(std::move(buffer));
   for (const PlanBuffer& buffer : plan_.buffers) {
@@ -222,7 +224,7 @@ void Executor::publish_parameters() { run(plan_.publish); }
 void Executor::begin_update(const UpdateScalars& scalars) {
   expect(!pass_, "one list runs at a time");
   next_half_ = !next_half_;
-  begin(plan_.update, scalars, std::exchange(record_, {}));
+  begin(plan_.update, scalars);
 }
 void Executor::forward_backward() { issue({0, plan_.sections.forward_backward}); }
 void Executor::gradient_norm() { issue({plan_.sections.forward_backward, plan_.sections.gradient_norm}); }
@@ -325,7 +327,7 @@ void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const 
   });
   expect(op != all.end(), "every stage but the head has an output");
   const auto done = static_cast<std::size_t>(op - all.begin()) + 1;
-  begin(all, {});
+  begin(all);
   issue({0, done});
   std::exception_ptr error;
   try {
@@ -362,24 +364,6 @@ void Executor::decode(const DecodingStep& step, float* logits) {
   std::copy_n(at<const float>(plan_.logits), step.wanted.size() * facts_.sizes.logits / sizeof(float), logits);
 }
 
-void Executor::record(std::span<OperationTime> times) {
-  expect(times.empty() || times.size() == plan_.update.size(), "there is a time for each operation of the update");
-  record_ = times;
-}
-
-void Executor::note_operations(FlightLanes* lanes) {
-  lanes_ = lanes;
-  if (!lanes || !notes_[0].empty()) return;
-  notes_ = {flight_entries(plan_.update, layout_), flight_entries(plan_.evaluation, layout_),
-            flight_entries(plan_.decoding, layout_), flight_entries(plan_.publish, layout_)};
-}
-
-const FlightEntry* Executor::notes_of(const std::vector<Operation>& operations) const {
-  if (!lanes_) return nullptr;
-  const std::array lists = {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish};
-  return notes_[static_cast<std::size_t>(std::find(lists.begin(), lists.end(), &operations) - lists.begin())].data();
-}
-
 /// The bytes of all micro-batches of an update.
 std::size_t Executor::half_of_batches() const {
   std::size_t count = 0;
@@ -393,11 +377,16 @@ std::int32_t* Executor::next_batch(std::size_t index) {
 }
 
 /// Every list begins and ends with all streams idle. Plans rely on this.
-void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars, std::span<OperationTime> times) {
+void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars) {
   expect(!pass_, "one list runs at a time");
   fill_tables(&operations == &plan_.decoding ? step_.length : facts_.shape.T);
-  pass_.emplace(Pass{this, operations, scalars, times, next_half_ ? 0 : half_of_batches(), notes_of(operations)});
-  for (const auto& s : streams()) s->begin_marks(!times.empty());
+  const ListRun list = {operations, &operations == &plan_.update ? scalars.update : 0, streams(),
+                        std::span(times_).first(operations.size()), std::span(kernels_).first(operations.size())};
+  pass_.emplace(Pass{this, list, scalars, next_half_ ? 0 : half_of_batches()});
+  bool wanted = false;
+  for (Observer* const observer : observers_) wanted |= observer->needs_times(list);
+  for (const auto& s : streams()) s->begin_marks(wanted);
+  pass_->list.is_timed = wanted || !stream(StreamId::compute).marks_later();
 }
 
 namespace {
@@ -450,16 +439,22 @@ void Executor::finish() {
     if (offloads_) last.wait(stream(StreamId::unload).record());
   });
   for (const auto& s : streams()) cause.attempt([&] { s->synchronize(); });
-  if (!cause.found()) cause.attempt([&] { read_marks(*pass_); });
-  if (!cause.found() && lanes_)
-    for (std::size_t i = 0; i < streams().size(); ++i) end_all_operations((*lanes_)[i]);
+  if (!cause.found()) cause.attempt([&] { end_list(); });
   pass_.reset();
   cause.rethrow();
-  collect_times();
+}
+
+/// Converts the marks of the list to times, and shows the list to the observers. All streams must be idle.
+void Executor::end_list() {
+  for (std::size_t i = 0; pass_->list.is_timed && i < pass_->list.operations.size(); ++i) {
+    const Stream& s = stream(pass_->list.operations[i].stream);
+    times_[i] = {s.time_of(times_[i].begin_ns), s.time_of(times_[i].end_ns)};
+  }
+  for (Observer* const observer : observers_) observer->finished(pass_->list);
 }
 
 void Executor::run(const std::vector<Operation>& operations) {
-  begin(operations, {});
+  begin(operations);
   issue({0, operations.size()});
   finish();
 }
@@ -478,7 +473,7 @@ void Executor::issue(Range range) {
   const auto run_one = [](void* context, std::size_t index) {
     const Pass& of = *static_cast<const Pass*>(context);
     try {
-      of.executor->run_timed(of, index);
+      of.executor->run_observed(of, index);
     } catch (...) {
       of.executor->stop_all_streams();
       throw;
@@ -488,7 +483,7 @@ void Executor::issue(Range range) {
   FirstCause cause;
   cause.attempt([&] {
     for (std::size_t& i = pass_->issued; i < range.end; ++i) {
-      const Operation& op = pass_->operations[i];
+      const Operation& op = pass_->list.operations[i];
       Stream& s = stream(op.stream);
       for (const int w : op.waits) s.wait(events_[static_cast<std::size_t>(w)]);
       for (const BufferId id : op.acquires) arenas_.front().acquire(plan_.buffers[static_cast<std::size_t>(id)].bytes);
@@ -503,82 +498,17 @@ void Executor::issue(Range range) {
   cause.rethrow();
 }
 
-void Executor::run_timed(const Pass& pass, std::size_t index) {
-  const Operation& op = pass.operations[index];
+void Executor::run_observed(const Pass& pass, std::size_t index) {
+  const Operation& op = pass.list.operations[index];
   Stream& s = stream(op.stream);
-  WorkTimes& times = times_of_stream_[static_cast<std::size_t>(op.stream)];
   s.times = {};
-  FlightLane* const lane = pass.notes ? &(*lanes_)[static_cast<std::size_t>(op.stream)] : nullptr;
-  const std::int64_t begin = s.mark();
-  if (lane)
-    begin_operation(*lane, pass.notes[index], &pass.operations == &plan_.update ? pass.scalars.update : 0,
-                    s.marks_later() ? now_ns() : begin);
-  const Running running{facts_, s, op, pass.scalars, step_, pass.batch_begin};
+  times_[index].begin_ns = s.mark();
+  for (Observer* const observer : observers_) observer->begin(pass.list, index);
   if (is_collective(op)) s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
-  if (options_.around_operation)
-    options_.around_operation(op, [&] { op.kind->run(running); });
-  else
-    op.kind->run(running);
-  const std::int64_t end = s.mark();
-  if (lane && !s.marks_later()) end_operation(*lane, end);
-  if (!pass.times.empty()) pass.times[index] = {begin, end};
-  if (!s.marks_later()) add_time(times, op, {begin, end}, s.times);
+  op.kind->run({facts_, s, op, pass.scalars, step_, pass.batch_begin});
+  times_[index].end_ns = s.mark();
+  kernels_[index] = s.marks_later() ? KernelTimes() : s.times;
+  for (Observer* const observer : observers_) observer->end(pass.list, index);
 }
-
-void Executor::add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels) {
-  const double seconds = 1e-9 * static_cast<double>(time.end_ns - time.begin_ns);
-  switch (op.kind->part) {
-    case UpdatePart::gather:
-    case UpdatePart::reduce:
-    case UpdatePart::transfer:
-      times.collectives += seconds;
-      break;
-    case UpdatePart::optimizer:
-    case UpdatePart::rounding:
-      times.optimizer += seconds;
-      break;
-    default:  // the model's work
-      times.gemm += kernels.gemm;
-      times.attention += kernels.attention;
-      times.other_kernels += seconds - kernels.gemm - kernels.attention;
-      break;
-  }
-}
-
-/// Converts the recorded marks to times. All streams must be idle. On a GPU this also gives the time that the compute stream
-/// waited between operations.
-void Executor::read_marks(const Pass& pass) {
-  std::int64_t done_ns = 0;
-  for (std::size_t i = 0; i < pass.times.size(); ++i) {
-    const Operation& op = pass.operations[i];
-    Stream& s = stream(op.stream);
-    OperationTime& time = pass.times[i];
-    time = {s.time_of(time.begin_ns), s.time_of(time.end_ns)};
-    if (!s.marks_later()) continue;
-    add_time(times_of_stream_[static_cast<std::size_t>(op.stream)], op, time, {});
-    if (op.stream != StreamId::compute) continue;
-    if (done_ns > 0) s.waited_s += 1e-9 * static_cast<double>(std::max<std::int64_t>(0, time.begin_ns - done_ns));
-    done_ns = time.end_ns;
-  }
-}
-
-bool Executor::knows_times() const {
-  return !streams_[static_cast<std::size_t>(StreamId::compute)]->marks_later() || times_.total() > 0;
-}
-
-void Executor::collect_times() {
-  for (std::size_t i = 0; i < streams().size(); ++i) {
-    WorkTimes times = std::exchange(times_of_stream_[i], {});
-    const bool is_compute = i == static_cast<std::size_t>(StreamId::compute);
-    if (!is_compute && streams_[i]->is_asynchronous()) {
-      times_.collectives += times.collectives;
-      continue;
-    }
-    times.exposed = times.collectives + std::exchange(streams_[i]->waited_s, 0);
-    times_ += times;
-  }
-}
-
-void Executor::reset_times() { times_ = {}; }
 
 }  // namespace fsdp

@@ -21,9 +21,9 @@
 #include "optim/optimizer.hpp"
 #include "plan/layout.hpp"
 #include "plan/plan.hpp"
-#include "run/flight.hpp"
 #include "run/operations/running.hpp"
 #include "run/shard_state.hpp"
+#include "run/work_clock.hpp"
 
 namespace fsdp {
 
@@ -42,32 +42,11 @@ struct NonFinite {
   std::size_t unit = 0, parameter = 0;  // set only if the value is in a gradient
 };
 
-/// Seconds that the compute stream spends, by kind of work. `exposed` is the time that the compute stream waits for other
-/// streams. If streams run work immediately, it is the time of communication. `collectives` is the time of collectives, loads
-/// and unloads on all streams.
-struct WorkTimes {
-  double gemm = 0, attention = 0, other_kernels = 0, exposed = 0, optimizer = 0;
-  double collectives = 0;
-  double total() const { return gemm + attention + other_kernels + exposed + optimizer; }
-  WorkTimes& operator+=(const WorkTimes& other) {
-    gemm += other.gemm, attention += other.attention, other_kernels += other.other_kernels;
-    exposed += other.exposed, optimizer += other.optimizer, collectives += other.collectives;
-    return *this;
-  }
-};
-
-/// The times at which an operation began and ended on this rank, from now_ns().
-struct OperationTime {
-  std::int64_t begin_ns = 0, end_ns = 0;
-};
-
 /// Fills micro-batch `index` of the update. It writes inputs and targets. If a batch has positions, they follow the targets
 /// directly (see BatchLayout).
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
-  /// For tests: called instead of each operation, by the thread that runs it. `run` runs the operation.
-  std::function<void(const Operation&, const std::function<void()>& run)> around_operation = {};
   DType table_type = DType::f32;  // rotary tables are rounded to this type
 };
 
@@ -141,14 +120,10 @@ class Executor {
   /// The largest number of tokens in a decoding step.
   std::size_t most_rows() const { return facts_.shape.rows(); }
 
-  /// Records the next update: writes the begin and end of each operation to `times`, which has one element per operation of
-  /// plan.update. If `times` is empty, nothing is recorded.
-  void record(std::span<OperationTime> times);
-  /// From now on, writes a flight record: an entry in the lane of its stream when each operation begins and ends. If a stream
-  /// only queues operations (a GPU), the entry is written when the operation is queued, and all entries are marked done once
-  /// the host knows that the list has finished. If `lanes` is null, recording stops. Evaluation, decoding and
-  /// publish_parameters() are recorded as update 0. `lanes` must live until the next call or as long as the executor.
-  void note_operations(FlightLanes* lanes);
+  /// From now on, `observer` sees all operations, after the observers before it, until forget() or as long as the executor.
+  /// Both functions must be called between lists of operations.
+  void observe(Observer& observer) { observers_.push_back(&observer); }
+  void forget(const Observer& observer) { std::erase(observers_, &observer); }
   /// From now on, collectives use the groups of `mesh`, which must live until the next call or as long as the executor. For
   /// measurements: with groups that move nothing (SilentCommunicator) the results are meaningless, and the time is that of a
   /// step without collectives. Must be called on every rank with the same kind of groups.
@@ -157,11 +132,10 @@ class Executor {
   /// The measured peak of device memory in use.
   std::size_t peak_bytes() const;
   /// The times since the last reset_times().
-  const WorkTimes& times() const { return times_; }
-  /// Returns true if times() is known. On a GPU that needs a recorded update (see record()), and gemm and attention count as
-  /// other kernels.
-  bool knows_times() const;
-  void reset_times();
+  const WorkTimes& times() const { return clock_.times(); }
+  /// Returns true if times() is known. On a GPU an observer must need the times of the update.
+  bool knows_times() const { return !streams_.front()->marks_later() || times().total() > 0; }
+  void reset_times() { clock_.reset(); }
 
  private:
   /// Fills plan.tables for sequences of this length, unless they are. All streams must be idle.
@@ -169,27 +143,22 @@ class Executor {
   /// One run of a list of operations: the list, its arguments, and the number of operations already submitted.
   struct Pass {
     Executor* executor;
-    const std::vector<Operation>& operations;
+    ListRun list;
     UpdateScalars scalars;
-    std::span<OperationTime> times;
     std::size_t batch_begin;
-    const FlightEntry* notes = nullptr;  // for each operation; null: no flight record
     std::size_t issued = 0;
   };
-  const FlightEntry* notes_of(const std::vector<Operation>& operations) const;
   UpdateResult result_of(const UpdateScalars& scalars) const;
-  void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars, std::span<OperationTime> times = {});
+  void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars = {});
   std::size_t half_of_batches() const;
   void issue(Range range);
   void wait_for_streams();
   void finish();
   void run(const std::vector<Operation>& operations);
   void read_for_evaluation(const BatchReader& read);
-  void run_timed(const Pass& pass, std::size_t index);
+  void run_observed(const Pass& pass, std::size_t index);
+  void end_list();
   void stop_all_streams() noexcept;
-  static void add_time(WorkTimes& times, const Operation& op, const OperationTime& time, const KernelTimes& kernels);
-  void read_marks(const Pass& pass);
-  void collect_times();
   std::optional<NonFinite> inspect_gradient(std::size_t operation);
   std::optional<NonFinite> inspect_activations(std::size_t operation);
   template <class T>
@@ -212,17 +181,16 @@ class Executor {
   RankFacts facts_;
   std::vector<Arena> arenas_;  // one for each entry of plan.spaces
   const bool offloads_;
-  WorkTimes times_;
-  std::span<OperationTime> record_;  // receives the times of the next update; may be empty
-  FlightLanes* lanes_ = nullptr;
-  std::array<std::vector<FlightEntry>, 4> notes_;              // for the lists update, evaluation, decoding and publish
+  WorkClock clock_;
+  std::vector<Observer*> observers_ = {&clock_};
   DecodingStep step_;                                          // the current step
   std::size_t table_class_ = 0;                                // the class of lengths that plan.tables is filled for; 0: none
   std::vector<float> tables_;                                  // for filling plan.tables; empty if only one class is possible
   bool next_half_ = false;                                     // which half of plan.tokens holds the batch of the next update
   std::optional<Pass> pass_;                                   // the current run of a list
   std::vector<Event> events_;                                  // one event for the end of each operation of the current list
-  std::array<WorkTimes, stream_count> times_of_stream_;        // since the list began
+  std::vector<OperationTime> times_;                           // of the operations of the current list
+  std::vector<KernelTimes> kernels_;                           // of the operations of the current list
   std::array<std::shared_ptr<Stream>, stream_count> streams_;  // declared last: work on the streams uses the other members
 };
 

@@ -9,11 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/timer.hpp"
 #include "plan/layout.hpp"
 #include "plan/plan.hpp"
+#include "run/observer.hpp"
 
 namespace fsdp {
 
@@ -43,10 +45,6 @@ using FlightLanes = std::array<FlightLane, flight_lanes>;
 
 /// An entry whose field `what` has this text, cut to the size of the field.
 FlightEntry flight_entry(std::string_view what);
-/// Entries for a list of operations, in which the fields that are known before the run are set. begin_operation() copies an
-/// entry into the lane.
-std::vector<FlightEntry> flight_entries(const std::vector<Operation>& operations, const Layout& layout);
-
 /// Called by the thread that owns the lane. A process may die between any two stores, so a reader may use an entry only if
 /// `begun` has reached the entry's number.
 inline void begin_operation(FlightLane& lane, const FlightEntry& entry, std::uint64_t update, std::int64_t begin_ns) {
@@ -67,5 +65,23 @@ inline void end_operation(FlightLane& lane, std::int64_t end_ns) {
 inline void end_all_operations(FlightLane& lane) {
   lane.done.store(lane.begun.load(std::memory_order_relaxed), std::memory_order_release);
 }
+
+/// Writes an entry in the lane of its stream when each operation begins and ends. If a stream only queues operations (a GPU),
+/// the entry is written when the operation is queued, and all entries are marked done once the list has finished.
+class FlightObserver : public Observer {
+ public:
+  /// The arguments must outlive this object.
+  FlightObserver(FlightLanes& lanes, const Plan& plan, const Layout& layout);
+  void begin(const ListRun& run, std::size_t index) override;
+  void end(const ListRun& run, std::size_t index) override;
+  void finished(const ListRun& run) override;
+
+ private:
+  FlightLane& lane_of(const Operation& op) { return lanes_[static_cast<std::size_t>(op.stream)]; }
+
+  FlightLanes& lanes_;
+  /// The lists of the plan, with an entry for each operation that has the fields known before the run.
+  std::vector<std::pair<const std::vector<Operation>*, std::vector<FlightEntry>>> lists_;
+};
 
 }  // namespace fsdp

@@ -30,12 +30,14 @@ Reporter::Reporter(const LoopContext& loop, const Machine& machine, const Memory
                         return wanted.file.empty() ? nullptr
                                                    : std::make_unique<Recorder>(loop.engine.model().plan(), wanted.updates);
                       })),
-      energy_(*machine.device, *machine.node) {}
+      energy_(*machine.device, *machine.node) {
+  if (recorder_) loop.engine.executor().observe(*recorder_);
+}
 
 void Reporter::before_update() {
   since_update_.restart();
   loop_.engine.executor().reset_times();
-  if (recorder_) loop_.engine.executor().record(recorder_->next(loop_.engine.progress().update + 1));
+  if (recorder_) recorder_->record_next();
 }
 
 void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& result, Verdict verdict) {
@@ -124,6 +126,7 @@ void Reporter::write_trace() {
   else
     loop_.log.say(format("trace of {}: {}; open it at https://ui.perfetto.dev", plural(recorder_->updates().size(), "update"),
                          loop_.options.trace.file.string()));
+  loop_.engine.executor().forget(*recorder_);
   recorder_.reset();
 }
 

@@ -447,14 +447,14 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                  .more = &more});
 }
 
-void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin) {
+void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin, Observer& flight) {
   const FlightNote note(loop.flight, "prepare the run", 0);
   require_memory(loop, machine, memory);
   Engine& engine = loop.engine;
   engine.allocate(*machine.device);
   if (const std::string& data = engine.model().mesh().data_description; !data.empty())
     loop.log.say(wrapped("collectives of GPUs: " + data));
-  engine.executor().note_operations(&loop.flight);
+  engine.executor().observe(flight);
   const Timer timer;
   agree(loop.world, [&] { fill_shard(loop, origin); });
   Progress& progress = engine.progress();

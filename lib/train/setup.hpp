@@ -69,6 +69,6 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
               const Progress& progress, const TrainData* data, const std::optional<BaseModel>& base);
 
 /// Allocates the memory of the run, loads or initializes weights and optimizer state, and closes the files of `origin`.
-void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin);
+void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin, Observer& flight);
 
 }  // namespace fsdp

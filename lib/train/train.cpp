@@ -224,7 +224,8 @@ int train(const TrainOptions& given, Communicator& world) {
   return with_flight_record(run, machine.kind, [&](FlightLanes& flight) {
     const LoopContext loop = {run, engine, flight, make_header(options, engine, machine, first_start, tokenizer_files)};
     Agreement agreement(loop, watch, lock.get());
-    prepare(loop, machine, memory, origin);
+    FlightObserver operations(flight, engine.model().plan(), engine.model().layout());
+    prepare(loop, machine, memory, origin, operations);
     engine.saver().begin_at(options.save.folder, progress.update);
     engine.saver().link_best(options.save, progress.validations);  // the last start may have ended before it did
     BatchSource batches(loop, *data);

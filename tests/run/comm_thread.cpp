@@ -18,13 +18,12 @@
 #include "device/memory_view.hpp"
 #include "kernels/threads.hpp"
 #include "run/sharded_model.hpp"
+#include "support/before_operation.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;
 
 namespace {
-
-using Hook = decltype(ExecutorOptions::around_operation);
 
 TransformerConfig small_model() {
   TransformerConfig config;
@@ -83,36 +82,49 @@ std::unique_ptr<Device> with_three_threads(int rank) {
   return test::make_device(test::Threads::each_stream, static_cast<std::uint64_t>(rank));
 }
 
-History train(int ranks, const ShardingOptions& sharding, const MakeDevice& make_device = in_turn, const Hook& hook = {}) {
+History train(int ranks, const ShardingOptions& sharding, const MakeDevice& make_device = in_turn,
+              Observer* observer = nullptr) {
   History of_rank_0;
   run_ranks(ranks, [&](Communicator& world) {
     kernels::set_threads(1);
     const auto device = make_device(world.rank());
     ShardedModel sharded(small_model(), sharding, world);
-    History history = train(sharded.allocate(*device, {hook}), sharding.plan.micro_batches, ranks);
+    Executor& executor = sharded.allocate(*device);
+    if (observer) executor.observe(*observer);
+    History history = train(executor, sharding.plan.micro_batches, ranks);
     if (world.rank() == 0) of_rank_0 = std::move(history);
   });
   return of_rank_0;
 }
 
 /// Delays every fourth operation by up to 0.3 ms.
-void dawdle(const Operation&, const std::function<void()>& run) {
+void dawdle(const Operation&) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
   if (dice() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 300));
-  run();
 }
+
+/// Keeps the times of the last update.
+class LastTimes : public Observer {
+ public:
+  bool needs_times(const ListRun&) override { return true; }
+  void finished(const ListRun& run) override {
+    if (run.update > 0) times.assign(run.times.begin(), run.times.end());
+  }
+  std::vector<OperationTime> times;
+};
 
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(results_are_the_same_bits) {
   std::size_t cases = 0;
+  test::BeforeOperation delays(dawdle);
   for (const int ranks : {1, 2, 3, 4})
     for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"})
       for (const std::size_t micro_batches : {1u, 3u}) {
         if (ranks % 2 == 1 && std::string_view(strategy).starts_with("hybrid")) continue;
         const ShardingOptions sharding = options_of(strategy, micro_batches, ranks % 2 == 0);
         const History one_thread = train(ranks, sharding);
-        BOOST_TEST((one_thread == train(ranks, sharding, with_comm_thread, dawdle)),
+        BOOST_TEST((one_thread == train(ranks, sharding, with_comm_thread, &delays)),
                    strategy << " at " << ranks << " ranks, " << micro_batches << " micro-batches, a communication thread");
         BOOST_TEST((one_thread == train(ranks, sharding, with_three_threads)),
                    strategy << " at " << ranks << " ranks, " << micro_batches << " micro-batches, a thread for each stream");
@@ -152,11 +164,13 @@ BOOST_AUTO_TEST_CASE(communication_runs_while_the_model_computes) {
     kernels::set_threads(1);
     const auto device = with_comm_thread(0);
     ShardedModel sharded(small_model(), options_of("full", 1), world);
-    Executor& executor = sharded.allocate(*device, {dawdle});
-    std::vector<OperationTime> times(sharded.plan().update.size());
+    Executor& executor = sharded.allocate(*device);
+    LastTimes last;
+    test::BeforeOperation delays(dawdle);
+    executor.observe(delays), executor.observe(last);
+    const std::vector<OperationTime>& times = last.times;
     executor.initialize_parameters(3);
     for (std::uint64_t u = 1; u <= 5; ++u) {
-      executor.record(times);
       executor.run_update(read_tokens, {.update = u, .learning_rate = 1e-2, .tokens = B * T * 2.0});
       const auto& operations = sharded.plan().update;
       for (std::size_t i = 0; i < times.size(); ++i)
@@ -196,14 +210,14 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
         }
       if (world.rank() == 0) removed += waited_for.size();
       const Operation* const first = planned.plan.update.data();
-      const Hook late = [&](const Operation& op, const auto& run) {
+      test::BeforeOperation late([&](const Operation& op) {
         if (&op >= first && &op < first + planned.plan.update.size() && waited_for.contains(static_cast<int>(&op - first)))
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        run();
-      };
+      });
       std::vector<Buffer> memory;
       for (const bool collective : {false, true}) open_spaces(planned.plan.spaces, {*device, *mesh.shard}, collective, memory);
-      Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device, std::move(memory), mesh, {late});
+      Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device, std::move(memory), mesh);
+      executor.observe(late);
       History history = train(executor, 1, 2);
       if (world.rank() == 0) of_rank_0 = std::move(history);
     });
@@ -257,11 +271,11 @@ BOOST_AUTO_TEST_CASE(an_error_on_either_thread_ends_all_ranks) {
             ShardedModel sharded(small_model(), options_of("full", 2), world);
             int left = 20;  // operations until the chosen thread fails
             bool fails = !looks;
-            const Hook fail = [&](const Operation& op, const auto& run) {
+            test::BeforeOperation fail([&](const Operation& op) {
               if (fails && world.rank() == failing && op.stream == where && left-- == 0) throw RunError("the disk is full");
-              run();
-            };
-            Executor& executor = sharded.allocate(*device, {fail});
+            });
+            Executor& executor = sharded.allocate(*device);
+            executor.observe(fail);
             UpdateScalars scalars = {.learning_rate = 1e-2, .tokens = B * T * 6.0};
             try {
               executor.initialize_parameters(3);

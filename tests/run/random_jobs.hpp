@@ -15,6 +15,7 @@
 #include "comm/threads/threads.hpp"
 #include "kernels/threads.hpp"
 #include "run/sharded_model.hpp"
+#include "support/before_operation.hpp"
 #include "support/threaded_device.hpp"
 
 namespace fsdp::test {
@@ -102,10 +103,9 @@ class PlainAverage {
 };
 
 /// Delays every eighth operation by up to 0.1 ms.
-inline void dawdle(const Operation&, const std::function<void()>& run) {
+inline void dawdle(const Operation&) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
   if (dice() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % 100));
-  run();
 }
 
 inline Outcome train(const Job& job, Threads threads = Threads::one) {
@@ -121,9 +121,9 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
     ShardedModel sharded(job.config, job.sharding, world,
                          device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());  // this checks the
                                                                                                           // plan
-    Executor& executor =
-        sharded.allocate(*device, {threads == Threads::communication ? dawdle : decltype(ExecutorOptions::around_operation)()},
-                         {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
+    Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
+    BeforeOperation delays(dawdle);
+    if (threads == Threads::communication) executor.observe(delays);
     executor.initialize_parameters(5);
     executor.publish_parameters();
     PlainAverage average(executor);
