@@ -370,13 +370,11 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
 std::string explain_traffic(const PlanTable& table, const PlanRow& row, const ShardedPlan& planned) {
   static constexpr std::array<const char*, collective_kinds> kinds = {"all-gather", "reduce-scatter", "all-reduce",
                                                                       "broadcast"};
-  static constexpr std::array<const char*, 3> axes = {"shard", "replicate", "world"};
-  const std::array<int, 3> sizes = {row.mesh.shard, row.mesh.replicate, table.options.cluster.ranks()};
   std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
   for (const CollectiveUse& use : collectives_of_update(planned.plan.update, table.options.train.sharding.plan.micro_batches)) {
-    const auto kind = static_cast<std::size_t>(use.kind), axis = static_cast<std::size_t>(use.axis);
-    rows.push_back({std::string("  ") + kinds[kind], format("{}", use.calls), axes[axis], format("{}", sizes[axis]),
-                    bytes(use.whole_bytes(static_cast<std::size_t>(sizes[axis]))),
+    const auto kind = static_cast<std::size_t>(use.kind), size = members_along(use.axis, row.mesh).size;
+    rows.push_back({std::string("  ") + kinds[kind], format("{}", use.calls), std::string(name_of(use.axis)),
+                    format("{}", size), bytes(use.whole_bytes(size)),
                     bytes(traffic_of_rank({use}, row.mesh, table.options.cluster, 0).total())});
   }
   const char* const between =

@@ -1072,7 +1072,7 @@ void FullyShardedDataParallel::for_each_parameter(
     agree(p.world, [&] { require_user(take != nullptr, "the function that receives the parameters is null; give one"); });
     const Layout& layout = p.engine.model().layout();
     const ShardState mine = p.executor().parameters();
-    const bool is_first_copy = p.engine.model().mesh().replicate->rank() == 0;
+    const bool is_first_copy = p.engine.model().mesh().replicate().rank() == 0;
     const auto stream = make_host_stream();
     for (std::size_t parameter = 0; parameter < p.parameters().size(); ++parameter) {
       if (p.adapted && !p.parameters()[parameter].is_adapter) continue;

@@ -11,16 +11,36 @@
 
 namespace fsdp {
 
-GroupMembers members_along(GroupAxis axis, MeshShape shape, std::size_t rank) {
-  const auto shards = static_cast<std::size_t>(shape.shard), replicas = static_cast<std::size_t>(shape.replicate);
-  const std::array<GroupMembers, group_axes.size()> groups = {{{shards, rank % shards, rank / shards * shards, 1},
-                                                               {replicas, rank / shards, rank % shards, shards},
-                                                               {shards * replicas, rank, 0, 1}}};
-  return groups[static_cast<std::size_t>(axis)];
-}
+namespace {
 
-Communicator& Mesh::along(GroupAxis axis) const {
-  return axis == GroupAxis::shard ? *shard : axis == GroupAxis::replicate ? *replicate : *world;
+struct Axis {
+  std::string_view name;
+  /// The group of `rank` in a grid of s x r ranks.
+  GroupMembers (*members)(std::size_t s, std::size_t r, std::size_t rank);
+};
+
+constexpr std::array<Axis, group_axes.size()> mesh_axes = {{
+    {"shard",
+     [](std::size_t s, std::size_t, std::size_t rank) {
+       return GroupMembers{s, rank % s, rank / s * s, 1};
+     }},
+    {"replicate",
+     [](std::size_t s, std::size_t r, std::size_t rank) {
+       return GroupMembers{r, rank / s, rank % s, s};
+     }},
+    {"world",
+     [](std::size_t s, std::size_t r, std::size_t rank) {
+       return GroupMembers{s * r, rank, 0, 1};
+     }},
+}};
+const Axis& row_of(GroupAxis axis) { return mesh_axes[static_cast<std::size_t>(axis)]; }
+
+}  // namespace
+
+std::string_view name_of(GroupAxis axis) { return row_of(axis).name; }
+
+GroupMembers members_along(GroupAxis axis, MeshShape shape, std::size_t rank) {
+  return row_of(axis).members(static_cast<std::size_t>(shape.shard), static_cast<std::size_t>(shape.replicate), rank);
 }
 
 namespace {
@@ -61,7 +81,7 @@ Collectives& Mesh::data_of_gathers() const {
 }
 
 void Mesh::use_device(Device& device, const CommOptions& options, const LargestSums& largest) {
-  if (device.communicates_at_once()) gather = shard->split(0, shard->rank());
+  if (device.communicates_at_once()) gather = shard().split(0, shard().rank());
   const Backend& chosen = find_backend(options.kind);
   const DeviceBackend* const backend = chosen.device_backend;
   const bool on_gpu = !is_host(device.kind());
@@ -101,14 +121,11 @@ void Mesh::use_device(Device& device, const CommOptions& options, const LargestS
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size) {
   expect(shard_size > 0 && replicate_size > 0 && shard_size * replicate_size == world.size(),
          "a mesh has as many places as ranks");
-  const auto group_along = [&](GroupAxis axis) {
-    const GroupMembers group = members_along(axis, {shard_size, replicate_size}, static_cast<std::size_t>(world.rank()));
-    return world.split(static_cast<int>(group.base), static_cast<int>(group.index));
-  };
-  Mesh mesh;
-  mesh.shard = group_along(GroupAxis::shard);
-  mesh.replicate = group_along(GroupAxis::replicate);
-  mesh.world = &world;
+  Mesh mesh{.shape = {shard_size, replicate_size}, .world = &world};
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const GroupMembers group = members_along(group_axes[axis], mesh.shape, static_cast<std::size_t>(world.rank()));
+    mesh.axes[axis] = world.split(static_cast<int>(group.base), static_cast<int>(group.index));
+  }
   return mesh;
 }
 

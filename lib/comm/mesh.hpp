@@ -1,21 +1,25 @@
 // The ranks as a two-dimensional grid, as in hybrid sharding: one axis for sharding, one for replication. The ranks of a shard
-// group are consecutive, so that they share a node if possible.
+// group are consecutive, so that they share a node if possible. Another axis is a name in GroupAxis, a number in MeshShape and
+// a row in `mesh_axes` (mesh.cpp).
 #pragma once
 
 #include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "comm/backend.hpp"
 
 namespace fsdp {
 
+/// `world` is last: the group of all ranks.
 enum class GroupAxis { shard, replicate, world };
 inline constexpr std::array group_axes = {GroupAxis::shard, GroupAxis::replicate, GroupAxis::world};
 
 struct MeshShape {
   int shard = 1, replicate = 1;
 };
+std::string_view name_of(GroupAxis axis);
 
 /// A rank's group along an axis: member k is rank base + k * stride, and the rank is member `index`.
 struct GroupMembers {
@@ -33,13 +37,19 @@ inline constexpr LargestSums unknown_sums = [] {
 }();
 
 struct Mesh {
-  std::unique_ptr<Communicator> shard;      // the ranks that together have one copy of the model
-  std::unique_ptr<Communicator> replicate;  // the ranks that have the same shard
-  Communicator* world = nullptr;            // all ranks
-  /// A second group of the ranks of `shard`, so that all-gathers can run during reductions; null if all-gathers and reductions
+  MeshShape shape;
+  Communicator* world = nullptr;                                               // all ranks
+  std::array<std::unique_ptr<Communicator>, group_axes.size() - 1> axes = {};  // by GroupAxis, without world
+  /// A second group of the ranks of shard(), so that all-gathers can run during reductions; null if all-gathers and reductions
   /// never overlap.
   std::unique_ptr<Communicator> gather = nullptr;
-  Communicator& along(GroupAxis axis) const;
+  Communicator& along(GroupAxis axis) const {
+    return axis == GroupAxis::world ? *world : *axes[static_cast<std::size_t>(axis)];
+  }
+  /// The ranks that together have one copy of the model.
+  Communicator& shard() const { return along(GroupAxis::shard); }
+  /// The ranks that have the same shard.
+  Communicator& replicate() const { return along(GroupAxis::replicate); }
 
   /// Return the collectives on device memory. If the host can access that memory, they are the groups above, otherwise the
   /// members of `data`.

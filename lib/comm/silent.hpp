@@ -29,9 +29,9 @@ class SilentCommunicator final : public GroupMember {
 /// The groups of a mesh, all silent, with the shape and the ranks of `like`.
 struct SilentMesh {
   explicit SilentMesh(const Mesh& like) : world(like.world->rank(), like.world->size()) {
-    mesh.shard = std::make_unique<SilentCommunicator>(like.shard->rank(), like.shard->size());
-    mesh.replicate = std::make_unique<SilentCommunicator>(like.replicate->rank(), like.replicate->size());
-    mesh.world = &world;
+    mesh.shape = like.shape, mesh.world = &world;
+    for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+      mesh.axes[axis] = std::make_unique<SilentCommunicator>(like.axes[axis]->rank(), like.axes[axis]->size());
   }
   SilentMesh(const SilentMesh&) = delete;
   SilentCommunicator world;

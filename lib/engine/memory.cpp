@@ -13,22 +13,22 @@ namespace fsdp {
 
 namespace {
 
-/// Returns the size of the staging buffers of a rank's communicators: world, node, shard axis and replicate axis. The groups of
-/// an axis may be distributed over nodes in different ways; the group with the most staging counts.
+/// Returns the size of the staging buffers of a rank's communicators: of its node and of each axis. The groups of an axis may
+/// be distributed over nodes in different ways; the group with the most staging counts.
 std::size_t staging_of_communicators(MeshShape mesh, Cluster cluster, const Backend& backend) {
-  const auto most_of = [&](int groups, int size, auto rank_of) {
+  std::size_t bytes = backend.staging_bytes(std::vector<int>(static_cast<std::size_t>(cluster.ranks_per_node)));
+  for (const GroupAxis axis : group_axes) {
     std::size_t most = 0;
-    std::vector<int> nodes(static_cast<std::size_t>(size));
-    for (int group = 0; group < groups; ++group) {
-      for (int k = 0; k < size; ++k) nodes[static_cast<std::size_t>(k)] = rank_of(group, k) / cluster.ranks_per_node;
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(cluster.ranks()); ++rank) {
+      const GroupMembers group = members_along(axis, mesh, rank);
+      if (group.index > 0) continue;  // once for each group
+      std::vector<int> nodes;
+      for (std::size_t k = 0; k < group.size; ++k) nodes.push_back(static_cast<int>(group.member(k)) / cluster.ranks_per_node);
       most = std::max(most, backend.staging_bytes(nodes));
     }
-    return most;
-  };
-  const auto in_order = [](int, int k) { return k; };
-  return most_of(1, cluster.ranks(), in_order) + most_of(1, cluster.ranks_per_node, in_order) +
-         most_of(mesh.replicate, mesh.shard, [&](int group, int k) { return group * mesh.shard + k; }) +
-         most_of(mesh.shard, mesh.replicate, [&](int group, int k) { return k * mesh.shard + group; });
+    bytes += most;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -104,9 +104,8 @@ MemoryAccount memory_account(const EngineOptions& options, const ShardedModel& s
                              const Communicator& node, ProgramMemory program) {
   const Mesh& mesh = sharded.mesh();
   const bool on_gpu = !is_host(sharded.model().device().kind);
-  const std::size_t staging =
-      on_gpu ? staging_on_gpu(options.comm, sharded.plan(), {mesh.shard->size(), mesh.replicate->size()})
-             : world.staging_bytes() + node.staging_bytes() + mesh.shard->staging_bytes() + mesh.replicate->staging_bytes();
+  std::size_t staging = on_gpu ? staging_on_gpu(options.comm, sharded.plan(), mesh.shape) : node.staging_bytes();
+  for (const GroupAxis axis : group_axes) staging += on_gpu ? 0 : mesh.along(axis).staging_bytes();
   return memory_account(options, sharded.model(), sharded.layout(), sharded.plan(), world.rank(), world.size(), staging,
                         program);
 }

@@ -40,7 +40,7 @@ const std::vector<std::pair<std::string, double>>& GroupNorms::measure(double lo
         kernels::add_squares(*stream_, squares_[group_of_[slice.parameter]], x.data(), x.size());
       });
   }
-  sharded_.mesh().shard->sum(
+  sharded_.mesh().shard().sum(
       std::span(reinterpret_cast<std::int64_t*>(squares_.data()), squares_.size() * kernels::ExactSum::words));
   for (std::size_t g = 0; g < norms_.size(); ++g) norms_[g].second = std::sqrt(squares_[g].value()) / loss_scale;
   return norms_;

@@ -26,7 +26,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .optimizer = optimizer,
              .sizes = model.sizes(shape, layout.units().front().types.parameter, plan.cache),
              .mesh = &mesh,
-             .shard = static_cast<std::size_t>(mesh.shard->rank()),
+             .shard = static_cast<std::size_t>(mesh.shard().rank()),
              .memory = {},
              .weights = std::vector<const void*>(model.parameters().size()),
              .gradients = std::vector<float*>(model.parameters().size()),
@@ -53,7 +53,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
       if (!plan_.gradients.empty() && unit.trainable)
         facts_.gradients[unit.parameters[i]] = at<float>(plan_.at_work(plan_.whole_gradients[u])) + unit.offsets[i];
     }
-    facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard->rank(), settings));
+    facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard().rank(), settings));
   }
   for (std::size_t i = 0; i < streams().size(); ++i) {
     const auto id = static_cast<StreamId>(i);

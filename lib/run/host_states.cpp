@@ -37,7 +37,7 @@ Range factors_of_parameter(const Layout& layout, std::size_t unit, std::size_t p
 HostStates::HostStates(ShardedModel& model)
     : layout_(model.layout()),
       shard_(model.shard()),
-      is_first_copy_(model.mesh().replicate->rank() == 0),
+      is_first_copy_(model.mesh().replicate().rank() == 0),
       unit_of_(units_of_parameters(layout_, model.model().parameters().size())) {
   const std::vector<ShardState> states = model.executor().states();
   std::size_t count = 0;

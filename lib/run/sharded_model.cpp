@@ -95,7 +95,7 @@ ShardedModel::ShardedModel(std::shared_ptr<const Model> model, const ShardingOpt
       model_(std::move(model)),
       transformer_(dynamic_cast<const Transformer*>(model_.get())),
       mesh_(make_mesh_for(placement_, options.shard_group_size, world)),
-      planned_(plan_sharding(*model_, options_, {mesh_.shard->size(), mesh_.replicate->size()}, &warnings_)) {
+      planned_(plan_sharding(*model_, options_, mesh_.shape, &warnings_)) {
   // The plan does not depend on the rank, but the options and files given to each rank can differ.
   require_same(world, format("{}", collective_fingerprint(plan())), [](const std::string&) {
     throw UserError(
@@ -121,7 +121,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
       kernels::check_head_size(*device.make_stream(StreamUse::communication), options_.types.parameter, config->head_size,
                                !plan().update.empty());
   });
-  mesh_.use_device(device, comm, largest_sums(plan(), {mesh_.shard->size(), mesh_.replicate->size()}));
+  mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape));
   if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);
   agree(world_, [&] {  // before the collective allocations
     std::size_t bytes = model_->device().gemm_bytes;

@@ -40,7 +40,7 @@ class ShardedModel {
   const std::vector<std::string>& warnings() const { return warnings_; }
   const Placement& placement() const { return placement_; }
   /// This rank's index on the shard axis.
-  int shard() const { return mesh_.shard->rank(); }
+  int shard() const { return mesh_.shard().rank(); }
 
  private:
   ShardingOptions options_;

@@ -136,7 +136,8 @@ void Reporter::finish(const std::string& next) {
   Communicator& world = loop_.world;
   const Mesh& mesh = loop_.engine.model().mesh();
   // The process's memory as the system counts it includes memory of other ranks that collectives have read.
-  const std::size_t borrowed = mesh.shard->borrowed_bytes() + mesh.replicate->borrowed_bytes();
+  std::size_t borrowed = 0;
+  for (const auto& group : mesh.axes) borrowed += group->borrowed_bytes();
   const std::size_t measured = world.max(loop_.engine.executor().peak_bytes());
   const std::size_t process = world.max(process_peak_bytes() - machine_.start_bytes);
   const bool on_cpu = is_host(memory_.device);

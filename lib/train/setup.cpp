@@ -73,9 +73,8 @@ std::optional<NodeTraffic> traffic_of_nodes(const RunContext& run, const Machine
   if (!run.world.all(node.size() * nodes == run.world.size() && node.rank() == run.world.rank() % node.size()))
     return std::nullopt;
   const Cluster cluster = {nodes, node.size(), find_backend(run.options.comm.kind).between};
-  const ClusterTraffic traffic =
-      traffic_of_cluster(collectives_of_update(model.plan().update, run.options.sharding.plan.micro_batches),
-                         {mesh.shard->size(), mesh.replicate->size()}, cluster);
+  const ClusterTraffic traffic = traffic_of_cluster(
+      collectives_of_update(model.plan().update, run.options.sharding.plan.micro_batches), mesh.shape, cluster);
   const bool by_rings = mesh.device_groups && run.options.comm.sum_order == SumOrder::library;
   return NodeTraffic{nodes, traffic.rank.total(), by_rings ? traffic.ring_out_of_node : traffic.out_of_node};
 }
@@ -376,8 +375,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   const bool one_node = machine.node->size() == run.world.size();
   if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0)) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
-    const StepPrediction step = predict_update(model.transformer(), run.options.sharding,
-                                               {model.mesh().shard->size(), model.mesh().replicate->size()}, cluster, *gpu);
+    const StepPrediction step = predict_update(model.transformer(), run.options.sharding, model.mesh().shape, cluster, *gpu);
     fields["predicted"] = {{"total", step.total},         {"products", step.products},
                            {"attention", step.attention}, {"memory_bound", step.memory_bound},
                            {"optimizer", step.optimizer}, {"exposed", step.exposed}};
@@ -424,7 +422,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
     say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {}{} with checksum {}", lora.rank, lora.scale(),
                plural(adapters_of_block(transformer), "projection"), base->path,
                type ? format(" in {}", kernels::name_of(*type)) : "", checksum_text(base->sum)));
-  const int shard_ranks = model.mesh().shard->size();
+  const int shard_ranks = model.mesh().shard().size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes(run, machine, model);
   if (traffic && run.world.size() > 1) say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));

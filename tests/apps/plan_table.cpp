@@ -137,8 +137,8 @@ struct Measured {
 
 std::array<std::uint64_t, collective_kinds> bytes_sent(const ShardedModel& sharded, const Communicator& world) {
   std::array<std::uint64_t, collective_kinds> sum{};
-  for (const Communicator* comm : {&world, static_cast<const Communicator*>(sharded.mesh().shard.get()),
-                                   static_cast<const Communicator*>(sharded.mesh().replicate.get())})
+  for (const Communicator* comm : {&world, static_cast<const Communicator*>(&sharded.mesh().shard()),
+                                   static_cast<const Communicator*>(&sharded.mesh().replicate())})
     for (std::size_t k = 0; k < collective_kinds; ++k) sum[k] += comm->traffic().bytes_sent[k];
   return sum;
 }

@@ -260,8 +260,8 @@ inline void check_splits(Communicator& comm, Stream& stream) {
       if (r / shard == rank / shard) shards.push_back(r);
       if (r % shard == rank % shard) replicas.push_back(r);
     }
-    check_group(*mesh.shard, comm, stream, shards);
-    check_group(*mesh.replicate, comm, stream, replicas);
+    check_group(mesh.shard(), comm, stream, shards);
+    check_group(mesh.replicate(), comm, stream, replicas);
   }
   check_count(comm, stream, 5);
 }

@@ -143,15 +143,15 @@ BOOST_AUTO_TEST_CASE(groups_split) {
     check_group(*comm->split_by_node(), *comm, *stream, neighbours);
     // The mesh of the hybrid strategies: groups within a node, and groups with one rank of each node.
     const Mesh mesh = make_mesh(*comm, n, comm->size() / n);
-    check_group(*mesh.shard, *comm, *stream, neighbours);
-    check_group(*mesh.replicate, *comm, *stream, across);
-    BOOST_TEST(mesh.shard->description().find("shared memory") == 0u);
-    BOOST_TEST(mesh.replicate->description().find("MPI") == 0u);
+    check_group(mesh.shard(), *comm, *stream, neighbours);
+    check_group(mesh.replicate(), *comm, *stream, across);
+    BOOST_TEST(mesh.shard().description().find("shared memory") == 0u);
+    BOOST_TEST(mesh.replicate().description().find("MPI") == 0u);
     // A replicate axis may also communicate by nodes.
     if (n == 4 && comm->size() == 8) {
       const Mesh pairs = make_mesh(*comm, 2, 4);
-      BOOST_TEST(pairs.replicate->description() == "MPI between 2 nodes, shared memory within");
-      check_count(*pairs.replicate, *stream, 5000);
+      BOOST_TEST(pairs.replicate().description() == "MPI between 2 nodes, shared memory within");
+      check_count(pairs.replicate(), *stream, 5000);
     }
   }
 }

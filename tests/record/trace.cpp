@@ -63,8 +63,8 @@ struct Job {
 using Sent = std::array<std::int64_t, 2>;
 Sent sent(const Job& job, const Communicator& world) {
   Sent bytes{};
-  for (const Communicator* comm : {&world, static_cast<const Communicator*>(job.sharded.mesh().shard.get()),
-                                   static_cast<const Communicator*>(job.sharded.mesh().replicate.get())}) {
+  for (const Communicator* comm : {&world, static_cast<const Communicator*>(&job.sharded.mesh().shard()),
+                                   static_cast<const Communicator*>(&job.sharded.mesh().replicate())}) {
     const auto& all = comm->traffic().bytes_sent;
     bytes[0] += static_cast<std::int64_t>(all[static_cast<std::size_t>(Collective::all_gather)]);
     for (const Collective kind : {Collective::reduce_scatter, Collective::all_reduce})

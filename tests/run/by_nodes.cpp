@@ -63,8 +63,8 @@ Result train(Communicator& world, const ShardingOptions& options, CpuDeviceOptio
   const auto sent = [&] {
     Sent all;
     all.add(world);
-    all.add(*sharded.mesh().shard);
-    all.add(*sharded.mesh().replicate);
+    all.add(sharded.mesh().shard());
+    all.add(sharded.mesh().replicate());
     return all;
   };
   Result result;
@@ -90,8 +90,8 @@ Result train(Communicator& world, const ShardingOptions& options, CpuDeviceOptio
     *sent_by_update = sent();
     for (std::size_t k = 0; k < collective_kinds; ++k) sent_by_update->by_kind[k] -= before.by_kind[k];
     sent_by_update->inter_node -= before.inter_node;
-    *predicted = traffic_of_rank(collectives_of_update(sharded.plan().update, micro_batches),
-                                 {sharded.mesh().shard->size(), sharded.mesh().replicate->size()}, cluster, world.rank());
+    *predicted = traffic_of_rank(collectives_of_update(sharded.plan().update, micro_batches), sharded.mesh().shape, cluster,
+                                 world.rank());
   }
   return result;
 }

@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
       const auto device = with_three_threads(world.rank());
       Transformer model(small_model());
       Mesh mesh = make_mesh(world, 2, 1);
-      mesh.gather = mesh.shard->split(0, world.rank());
+      mesh.gather = mesh.shard().split(0, world.rank());
       ShardedPlan planned = plan_sharding(model, sharding, {2, 1});
       std::set<int> waited_for;
       for (Operation& op : planned.plan.update)
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
       });
       std::vector<Buffer> memory;
-      for (const bool collective : {false, true}) open_spaces(planned.plan.spaces, {*device, *mesh.shard}, collective, memory);
+      for (const bool collective : {false, true}) open_spaces(planned.plan.spaces, {*device, mesh.shard()}, collective, memory);
       Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device, std::move(memory), mesh);
       executor.observe(late);
       History history = train(executor, 1, 2);

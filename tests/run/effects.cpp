@@ -150,7 +150,7 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
     const Memory memory(plan, buffers);
     const RankJob of_rank = {plan, planned.layout, find_placement(options.strategy),
                              model.sizes(options.batch, options.types.parameter, options.plan.cache),
-                             static_cast<std::size_t>(mesh.shard->rank())};
+                             static_cast<std::size_t>(mesh.shard().rank())};
     const auto twice = [&](const Operation& op, const std::function<void()>& run) {
       try {
         run_twice(op, run, memory, of_rank, world);
