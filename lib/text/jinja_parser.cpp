@@ -47,7 +47,7 @@ class Lexer {
     return true;
   }
   void add(Token::Kind kind, std::string value, std::size_t at) { tokens_.push_back({kind, std::move(value), at}); }
-  /// Moves behind the characters of a name. Returns true if there is one.
+  /// Moves past the characters of a name. Returns true if there is one.
   bool take_name() {
     const std::size_t begin = at_;
     for (std::size_t next = at_; at_ < source_.size() && is_of_name(next_character(source_, next), at_ == begin); at_ = next) {
@@ -75,7 +75,7 @@ class Lexer {
     if (!text.empty()) add(Token::data, std::move(text), begin);
   }
 
-  /// Skips what the end of a tag or comment removes from the text after it.
+  /// Skips the white space that the end of a tag or comment removes: all of it after '-', else one newline (trim_blocks).
   void trim_after(char sign) {
     if (sign == '-')
       skip_spaces();

@@ -147,7 +147,8 @@ BOOST_AUTO_TEST_CASE(layers_and_losses_that_cannot_be) {
   said([] { return transpose(3, 0); }, "transpose() has width 0");
   said([] { return sequential({{"up", linear(4, 6)}, {"gate", fsdp::swiglu(6)}}); }, "layer 'gate' takes 12 numbers per row");
   said([] { return cross_entropy(0); }, "cross_entropy() has width 0");
-  said([] { return cross_entropy(3, {.label_smoothing = 1}); }, "cross_entropy has label smoothing 1 and z-loss 0");
+  said([] { return cross_entropy(3, {.label_smoothing = 1}); },
+       "cross_entropy(): label_smoothing is 1 (it must be in [0, 1)) and z_loss is 0");
   said([] { return cross_entropy(3, {.weight = {1, 2}}); }, "cross_entropy has 2 numbers in weight (it needs 3, or none)");
   said(
       [] {
