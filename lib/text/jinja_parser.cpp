@@ -700,7 +700,7 @@ class Parser {
       arguments(all);
     } else if (is(Token::text) || is(Token::integer) || is(Token::real) || is_sign("[") || is_sign("{") ||
                (is(Token::name) && !is_name("else") && !is_name("or") && !is_name("and") && !is_name("if"))) {
-      if (is_name("is")) fail("tests do not follow each other");
+      if (is_name("is")) fail("a test ('is') cannot follow another test without parentheses");
       if (!is_name("in") && !is_name("not") && !is_name("recursive")) all.parts.push_back(with_attributes(primary()));
     }
     Node inverse = node(Node::unary, "not");
