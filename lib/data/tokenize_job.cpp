@@ -61,8 +61,8 @@ bool PlainPieces::next(TextPiece& piece) {
     if (cut == 0 && !is_last) {
       if (bytes < longest_piece) continue;
       throw UserError(format(
-          "the {} from {} on have no line end and no space after a word (text is held in memory up to the next of these, where "
-          "it can be cut); put line ends into the text, or write each document as a line of JSON in a file named *.jsonl",
+          "the {} from {} on cannot be cut (they have no line end and no space after a word, and text is held in memory up to "
+          "the next cut); put line ends into the text, or write each document as a line of JSON in a file named *.jsonl",
           format_bytes(static_cast<double>(longest_piece)), text_.place(at_)));
     }
     if (cut == before_ && !document_ends_) return false;

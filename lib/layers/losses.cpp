@@ -71,7 +71,7 @@ class CrossEntropy final : public BuiltLoss {
                                          .V = classes,
                                          .piece = classes};
       kernels::cross_entropy(*pass.stream, pass.losses, logits, 0);
-      if (!weights_.empty()) {  // they have room in the memory for gradients of parameters, of which this loss has none
+      if (!weights_.empty()) {  // copied to the memory for gradients of parameters, which this loss does not have
         pass.stream->copy(pass.unwanted, weights_.data(), classes * sizeof(float));
         kernels::weigh_classes(*pass.stream, pass.losses, logits, pass.unwanted, terms_, static_cast<bool>(pass.dx),
                                pass.scale);
@@ -89,7 +89,7 @@ class CrossEntropy final : public BuiltLoss {
   std::int32_t ignore_index_;
 };
 
-/// A loss of numbers, which `compute` computes.
+/// A loss whose targets are numbers. `compute` computes it.
 template <class Compute>
 class NumberLoss final : public BuiltLoss {
  public:

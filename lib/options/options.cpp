@@ -123,7 +123,7 @@ void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   require(table.changed("lora-dropout"), "lora-dropout", has_rank || !o.adapter.empty(), "--lora-rank or --adapter");
   if (o.base_type && !has_rank && o.adapter.empty())
     throw UserError(
-        "--base-dtype needs --lora-rank or --adapter (quantized matrices cannot be trained, only adapters beside them); give "
+        "--base-dtype needs --lora-rank or --adapter (quantized matrices cannot be trained, only adapters); give "
         "one, or leave out --base-dtype");
   if (has_rank && !o.adapter.empty())
     throw UserError(
@@ -833,7 +833,7 @@ void require_apart(const TrainOptions& o) {
     const std::string first = below.begin()->string();
     if (first.starts_with("step-") || first == "best" || first == "lock" || first == "save" || first == "stop" ||
         first.starts_with("flight"))
-      refuse(option, path, format("'{}' of the save folder is for other files", first));
+      refuse(option, path, format("the run uses '{}' in its save folder for other files", first));
   }
 }
 
