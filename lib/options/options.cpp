@@ -455,7 +455,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
     require(o.use_ema, "use-ema", o.ema_decay > 0, "--ema-decay");
     if (o.use_ema && o.sharding.types.master != DType::f32)
       throw UserError(
-          "--use-ema does not go with --master-dtype bf16 (the weights cannot make room for the average without a loss); leave "
+          "--use-ema does not go with --master-dtype bf16 (the average would be rounded to bf16); leave "
           "one out, or evaluate checkpoints with fsdp-evaluate --use-ema");
     o.sharding.plan.average_weights = o.ema_decay > 0;
   });

@@ -388,7 +388,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_where_parameters_are_frozen_is_found) {
                 })),
                 "if layer.filter is frozen, backward gives dx[0, 0] as ");
   require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] += 0; })),
-                "if layer.gate is frozen: layer 'layer': row 0 in fp32 of a tensor none");
+                "if layer.gate is frozen: layer 'layer': row 0 in fp32 of an empty tensor");
   require_found(check_gradients(Changed([](const BackwardPass& pass) {
                   if (!pass.gradient(0) && !pass.gradient(1)) pass.dx.row(2)[0] *= 2;
                 })),
