@@ -731,7 +731,11 @@ std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string
 void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_outputs) {
   require_average(use_ema);
   agree(world, [&] {
-    require_user(!use_ema || sharding.types.master == DType::f32, "the average is evaluated only with fp32 parameters");
+    if (use_ema && sharding.types.master != DType::f32)
+      throw UserError(
+          format("the average can be evaluated only with fp32 parameters (master_dtype is {}); leave out use_ema, or "
+                 "set master_dtype to fp32",
+                 name_of(sharding.types.master)));
     require_user(!of_outputs || !engine.model().model().transformer_config(),
                  "a TransformerDescription gives no outputs (the logits of all tokens are more than its plan holds); use "
                  "evaluate(), or fsdp-generate");
@@ -1004,14 +1008,14 @@ void FullyShardedDataParallel::save_full(const std::filesystem::path& given, boo
     std::string folder;
     agree(p.world, [&] {
       if (p.adapted && (is_hdf5 || is_other))
-        throw UserError(
-            format("'{}' is no name for adapters (they are written as a folder of PEFT); choose a name without such an ending",
-                   path.string()));
+        throw UserError(format(
+            "save_full() cannot write adapters to '{}' (they become a folder of PEFT); choose a name without such an ending",
+            path.string()));
       if (!is_hdf5 && (is_other || !StoredModel(p.engine.model().model()).is_transformer()))
-        throw UserError(
-            format("'{}' is no name for a full model (NAME.h5 is an HDF5 file; the folder of a transformer has a name without "
-                   "such an ending); choose another name",
-                   path.string()));
+        throw UserError(format(
+            "save_full() cannot write '{}' (NAME.h5 becomes an HDF5 file; a transformer can also become a folder, with a "
+            "name without such an ending); choose another name",
+            path.string()));
       if (p.world.rank() != 0) return;
       if (std::filesystem::exists(path))
         throw UserError(format("'{}' already exists; remove it, or choose another name", path.string()));

@@ -120,7 +120,7 @@ struct FsdpOptions {
   std::optional<std::size_t> fp16_scale_window = {};  // likewise
   bool activation_checkpointing = false;    // keep only the input of each layer, and compute the layer again in backward
   std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
-  std::size_t checkpoint_every = 1;         // blocks of which only the first one's input is kept
+  std::size_t checkpoint_every = 1;         // how many blocks share one kept input
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
 
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train, or the name of one of the user's own

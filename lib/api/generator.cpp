@@ -98,10 +98,10 @@ void TextGenerator::Parts::open(Job& of_job, const std::filesystem::path& model,
                  format("{}{}\n{}\n{}\n{}\n", text_of(fields_of(options)), model.string(), options.adapter.string(),
                         options.tokenizer, options.use_ema),
                  [&](const std::string&) {
-                   throw UserError(
-                       format("the ranks make a TextGenerator of different models or with different options (rank {} is unlike "
-                              "rank 0, but they generate together); give all ranks the same",
-                              world.rank()));
+                   throw UserError(format(
+                       "the ranks' TextGenerators differ (the model or an option of rank {} is not that of rank 0); give "
+                       "all ranks the same",
+                       world.rank()));
                  });
     const auto source = agree(world, [&] {
       auto opened = open_adapted_model(model, options.adapter, chosen.base_type, &warnings, Verify::yes,

@@ -540,7 +540,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
         const auto& [word, named] = given.positional ? std::pair(given, *earlier) : std::pair(*earlier, given);
         throw UserError(
             format("{} is given twice (by {} '{}' and by the word '{}'; the shell expands a pattern without quotes to several "
-                   "words); give it once, a pattern in quotes",
+                   "words); give it once, and put a pattern in quotes",
                    option.argument_, named.typed, named.value, word.value));
       }
       const bool same = earlier->typed == given.typed;

@@ -217,7 +217,7 @@ Adapter open_peft(const fs::path& folder, std::vector<std::string>* warnings, Ve
   adapter.base_sum = tensors->base_sum(), adapter.base_type = tensors->base_type();
   if (warnings && !adapter.base_sum) {
     const json base = config.value("base_model_name_or_path", json()), revision = config.value("revision", json());
-    warnings->push_back(format("the adapters of {} were trained on {}{}; that the base model is the same is not checked",
+    warnings->push_back(format("the adapters of {} were trained on {}{}; it is not checked that the base model is the same",
                                folder.string(),
                                base.is_string() ? "the model " + json_excerpt(base) : "a model that is not named",
                                revision.is_string() ? ", revision " + json_excerpt(revision) : ""));

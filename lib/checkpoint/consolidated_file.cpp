@@ -47,7 +47,7 @@ class ConsolidatedFile final : public TensorSource {
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     const Stored& dataset = find(state, name);
     const std::size_t n = numel(dataset.shape);
-    expect(range.begin <= range.end && range.end <= n, "a range lies outside its tensor");
+    expect(range.begin <= range.end && range.end <= n, "a range is outside its tensor");
     if (!dataset.type) {
       by_hdf5([&] { file_->dataset(stored::whole_name(state, name)).read(range, out); });
     } else {

@@ -107,7 +107,7 @@ class ShardedCheckpoint final : public CheckpointReader {
       throw UserError(format("{} has no {} of {} (it was not trained); use another checkpoint", description(), state, name));
     const Extent extent = *stored::extent_of(tensor.unit, state);
     expect(range.begin <= range.end && range.end <= numel(stored::state_shape(tensor.shape, extent)),
-           "a range lies outside its tensor");
+           "a range is outside its tensor");
     const std::lock_guard lock(mutex_);
     for (const StoredPart& part : parts_->of(name, range, extent)) {
       const Range common = intersect(part.range, range);

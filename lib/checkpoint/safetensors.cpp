@@ -159,7 +159,7 @@ void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) 
   if (!type)
     throw UserError(format("{} of {} has type {} (only F32, BF16 and F16 can be read); convert the model", tensor.name,
                            path().string(), tensor.dtype));
-  expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(*type), "a range lies outside its tensor");
+  expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(*type), "a range is outside its tensor");
   read_elements(file_, *type, tensor.offset + range.begin * size_of(*type), range.size(), out);
 }
 

@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-/// Convert between types and their names in the format: "F32", "BF16", "F16". An unknown name gives nothing.
+/// Convert between types and their names in the format: "F32", "BF16", "F16". Returns nullopt for an unknown name.
 std::string_view safetensors_name(DType type);
 std::optional<DType> type_of_safetensors(std::string_view name);
 

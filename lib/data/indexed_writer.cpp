@@ -82,7 +82,7 @@ class IndexedWriter : public TokenWriter {
     if (!state.is_null()) {
       const auto number = [&](const char* key) -> std::uint64_t {
         if (!state.contains(key) || !state[key].is_number_unsigned())
-          throw DamagedError(format("\"{}\" is missing in the notes about {}; start anew", key, data_path_.string()));
+          throw DamagedError(format("the resume file of {} has no \"{}\"; start anew", data_path_.string(), key));
         return state[key].get<std::uint64_t>();
       };
       if (number("token_bytes") != type_.bytes)

@@ -80,7 +80,7 @@ void JsonRecords::begin_text(bool at_its_beginning) {
   const std::string beginning = text_.beginning();
   is_lines_ = json_shape(beginning, "") != JsonShape::values;
   is_array_ = !is_lines_ && beginning[after_spaces(beginning, 0)] == '[';
-  behind_ = at_its_beginning ? Behind::nothing : Behind::element;
+  last_read_ = at_its_beginning ? LastRead::nothing : LastRead::element;
   text_ends_ = false;
 }
 
@@ -139,20 +139,20 @@ bool JsonRecords::next_value() {
   for (;; ++record_begin_) {
     while ((record_begin_ = after_spaces(buffer_, record_begin_)) == buffer_.size()) {
       if (more()) continue;
-      if (is_array_ && behind_ != Behind::end && !is_over_)
+      if (is_array_ && last_read_ != LastRead::end && !is_over_)
         fail(at_ + record_begin_ - 1, "the array has no closing bracket: it was cut");
       end_in_buffer_ = record_begin_;
       return false;
     }
     if (!is_array_) break;
     const char c = buffer_[record_begin_];
-    if (behind_ == Behind::nothing) {
-      behind_ = Behind::bracket;
-    } else if (c == ']' && (behind_ == Behind::bracket || behind_ == Behind::element)) {
-      behind_ = Behind::end;
-    } else if (c == ',' && behind_ == Behind::element) {
-      behind_ = Behind::comma;
-    } else if (behind_ == Behind::element || behind_ == Behind::end) {
+    if (last_read_ == LastRead::nothing) {
+      last_read_ = LastRead::bracket;
+    } else if (c == ']' && (last_read_ == LastRead::bracket || last_read_ == LastRead::element)) {
+      last_read_ = LastRead::end;
+    } else if (c == ',' && last_read_ == LastRead::element) {
+      last_read_ = LastRead::comma;
+    } else if (last_read_ == LastRead::element || last_read_ == LastRead::end) {
       fail(begin(), "no comma or closing bracket after an element");
     } else {
       break;
@@ -165,7 +165,7 @@ bool JsonRecords::next_value() {
     if (could_go_on && more()) continue;
     if (found.kind == JsonEnd::open) fail(begin(), found.problem);
     record_end_ = end_in_buffer_ = found.at;
-    behind_ = Behind::element;
+    last_read_ = LastRead::element;
     return true;
   }
 }

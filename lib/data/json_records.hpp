@@ -56,13 +56,13 @@ class JsonRecords {
   std::optional<std::uint64_t> end_;
   bool is_lines_ = true;
   bool is_array_ = false;
-  enum class Behind {
+  enum class LastRead {
     nothing,
     bracket,
     element,
     comma,
     end
-  } behind_ = Behind::nothing;  // what was read last: nothing, an element of an array, or a sign around elements
+  } last_read_ = LastRead::nothing;  // an element of an array, a sign around elements, or nothing yet
   bool text_ends_ = false, is_over_ = false;
   std::string buffer_;
   std::size_t record_begin_ = 0, record_end_ = 0, end_in_buffer_ = 0;

@@ -105,10 +105,10 @@ class LlmcWriter : public TokenWriter {
 
   /// Removes the temporary files of a killed process, beginning with shard `first`.
   void remove_temporaries(std::size_t first) {
-    std::size_t behind = first;
-    for (; kind_of(temporary(behind)) == PathKind::file; ++behind)
-      OutputFile(temporary(behind), OutputFile::Open::existing).lock();  // throws if that process is alive
-    for (std::size_t shard = first; shard < behind; ++shard)
+    std::size_t end = first;
+    for (; kind_of(temporary(end)) == PathKind::file; ++end)
+      OutputFile(temporary(end), OutputFile::Open::existing).lock();  // throws if that process is alive
+    for (std::size_t shard = first; shard < end; ++shard)
       check_errno(::unlink(temporary(shard).c_str()) == 0, "remove " + temporary(shard).string());
   }
 
@@ -125,7 +125,7 @@ class LlmcWriter : public TokenWriter {
     const auto number = [&](const char* key) -> std::uint64_t {
       const auto found = state.find(key);
       if (found == state.end() || !found->is_number_unsigned())
-        throw DamagedError(format("\"{}\" is missing in the notes about '{}'; start anew", key, path_.string()));
+        throw DamagedError(format("the resume file of '{}' has no \"{}\"; start anew", path_.string(), key));
       return found->get<std::uint64_t>();
     };
     const std::uint64_t full = number("full_shards");

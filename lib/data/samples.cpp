@@ -154,9 +154,9 @@ void Samples::read_counts(std::uint64_t begin, std::span<std::uint32_t> out) con
     auto first = std::lower_bound(documents_.begin(), documents_.end(), begin);
     for (; first != documents_.end() && *first < begin + out.size(); ++first) out[*first - begin] = 0;
   } else if (cut_.positions) {
-    const auto behind_another = out.subspan(begin == 0 && !out.empty() ? 1 : 0);
-    tokens_->read(begin + out.size() - behind_another.size() - 1, behind_another);
-    for (std::uint32_t& token : behind_another) token = token == *cut_.end_of_document ? 0 : 1;
+    const auto after_another = out.subspan(begin == 0 && !out.empty() ? 1 : 0);
+    tokens_->read(begin + out.size() - after_another.size() - 1, after_another);
+    for (std::uint32_t& token : after_another) token = token == *cut_.end_of_document ? 0 : 1;
   }
   std::array<std::uint32_t, 4096> piece;
   for (std::size_t done = 0; mask_ && done < out.size(); done += piece.size()) {

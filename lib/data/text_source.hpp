@@ -51,8 +51,8 @@ class TextSource {
   std::string name_at(std::uint64_t offset) const;
   /// The beginning of the text that contains `offset`.
   std::uint64_t begin_of_text(std::uint64_t offset) const;
-  /// Names, sizes and times of the last write of the texts, and a checksum: of all of a text of up to 4 MiB, else of 64 blocks
-  /// of 64 KiB with the first and the last one. A job compares them to find out if an earlier job had the same texts.
+  /// The name, size, time of the last write and checksum of each text. The checksum of a text of more than 4 MiB covers 64
+  /// blocks of 64 KiB, among them the first and the last. By these a job finds out if an earlier job had the same texts.
   nlohmann::ordered_json identity() const;
 
   /// Returns the JSON field that has the text. This is `named` if `named` is not empty, or otherwise `otherwise` if the names

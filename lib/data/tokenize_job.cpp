@@ -27,11 +27,11 @@ bool is_conversation(const nlohmann::json& object) {
 }  // namespace
 
 PlainPieces::PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules,
-                         bool documents, bool behind_cut)
+                         bool documents, bool after_cut)
     : text_(text), end_(end), rules_(rules), documents_(documents), at_(begin) {
   if (!text.is_of_files()) return;  // streams are read once, from the beginning
   text_.seek(begin);
-  if (!behind_cut || rules.anywhere || begin == 0) return;
+  if (!after_cut || rules.anywhere || begin == 0) return;
   const std::size_t most = std::min<std::uint64_t>(begin, 4);
   const std::string around = text_.read_at(begin - most, most);
   before_ = character_before(around, around.size());
@@ -61,8 +61,8 @@ bool PlainPieces::next(TextPiece& piece) {
     if (cut == 0 && !is_last) {
       if (bytes < longest_piece) continue;
       throw UserError(format(
-          "the {} from {} on have no line end and no space after a word (text is held in memory up to the next of these, where "
-          "it can be cut); put line ends into the text, or write each document as a line of JSON in a file named *.jsonl",
+          "the {} from {} on cannot be cut (they have no line end and no space after a word, and text is held in memory up to "
+          "the next cut); put line ends into the text, or write each document as a line of JSON in a file named *.jsonl",
           format_bytes(static_cast<double>(longest_piece)), text_.place(at_)));
     }
     if (cut == before_ && !document_ends_) return false;
@@ -301,10 +301,10 @@ TokenizeResult TokenizeJob::run_parts() {
   return done;
 }
 
-std::unique_ptr<TextPieces> TokenizeJob::open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end) {
+std::unique_ptr<TextPieces> TokenizeJob::open_pieces(std::uint64_t from, bool after_cut, std::optional<std::uint64_t> end) {
   if (!output_.json_field.empty() || output_.conversations)
     return std::make_unique<JsonPieces>(text_, from, end, output_.json_field, output_.conversations, output_.skip_invalid);
-  return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), texts_are_documents(), behind_cut);
+  return std::make_unique<PlainPieces>(text_, from, end, tokenizer_.cuts(), texts_are_documents(), after_cut);
 }
 
 std::filesystem::path mask_path(const std::filesystem::path& tokens) {
@@ -398,8 +398,8 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& c
     show(static_cast<double>(at_));
     if (notes_.due()) save();
   });
-  const bool behind_cut = from > begin && !(documents && text_.begins_at(from));
-  const std::unique_ptr<TextPieces> pieces = open_pieces(from, behind_cut, end);
+  const bool after_cut = from > begin && !(documents && text_.begins_at(from));
+  const std::unique_ptr<TextPieces> pieces = open_pieces(from, after_cut, end);
   show(static_cast<double>(from));
   TextPiece piece;
   const auto next = [&] {

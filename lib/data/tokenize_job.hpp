@@ -39,10 +39,10 @@ class TextPieces {
 /// longer, up to 256 MiB.
 class PlainPieces : public TextPieces {
  public:
-  /// Reads the part [begin, end) of the text; if `end` is not set, to the end of the text. `behind_cut` is true if an earlier
+  /// Reads the part [begin, end) of the text; if `end` is not set, to the end of the text. `after_cut` is true if an earlier
   /// job stopped at a cut at `begin`. If `documents` is true, a piece ends at the end of each text.
   PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules, bool documents,
-              bool behind_cut = false);
+              bool after_cut = false);
   /// Throws UserError if the text cannot be cut anywhere within 256 MiB.
   bool next(TextPiece& piece) override;
 
@@ -164,7 +164,7 @@ class TokenizeJob {
  private:
   TokenizeResult run_parts();
   void open_writers();
-  std::unique_ptr<TextPieces> open_pieces(std::uint64_t from, bool behind_cut, std::optional<std::uint64_t> end);
+  std::unique_ptr<TextPieces> open_pieces(std::uint64_t from, bool after_cut, std::optional<std::uint64_t> end);
   void run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& counts, std::uint64_t begin,
                 std::optional<std::uint64_t> end);
   bool count(EncodedPiece& piece, DataCounts& counts);

@@ -63,7 +63,7 @@ void require_same_files(Group& world, const std::function<FileLists()>& lists, b
     const std::size_t begin = same == 0 ? 0 : first.rfind('\n', same - 1) + 1;  // of the lines that differ
     const auto i = static_cast<std::size_t>(std::ranges::count(first.substr(0, begin), '\n'));
     throw UserError(
-        format("file {} of those that are read is {} on {}, and {} on {} {}", i + 1,
+        format("file {} of the run is {} on {}, but {} on {} {}", i + 1,
                i < files.paths.size() ? format("{} ({} bytes)", files.paths[i].string(), files.sizes[i]) : "missing", here,
                begin < first.size() ? first.substr(begin, first.find('\n', begin) - begin) : "missing", there, advice));
   });

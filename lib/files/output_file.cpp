@@ -188,8 +188,8 @@ void require_own_file(const std::filesystem::path& path, std::string_view beginn
     if (const InputFile file(path); file.size() >= found.size()) file.read(0, found.data(), found.size());
   if (found == beginning) return;
   throw UserError(
-      format("{} is in the way (a file of this name is to be written, and this one is a link, or not of this "
-             "program, which does not replace it); move it away",
+      format("{} is in the way (the program writes a file of this name, but this is a link or a file of another "
+             "program, which is not replaced); move it away",
              path.string()));
 }
 

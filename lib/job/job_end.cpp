@@ -28,9 +28,9 @@ struct SlurmsAnswer {
 
 SlurmsAnswer end_in(const std::string& text) {
   if (text.starts_with("NONE")) return {true, {}};
-  char* behind = nullptr;
-  const double seconds = std::strtod(text.c_str(), &behind);
-  const bool is_number = behind != text.c_str() && text.find_first_not_of("\n", behind - text.c_str()) == text.npos;
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  const bool is_number = end != text.c_str() && text.find_first_not_of("\n", end - text.c_str()) == text.npos;
   return is_number && seconds > 0 ? SlurmsAnswer{true, seconds} : SlurmsAnswer{};
 }
 

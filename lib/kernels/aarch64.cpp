@@ -1,3 +1,4 @@
+// Checks if this aarch64 processor has the instructions for tiles of bf16 numbers: BFMMLA and others of FEAT_BF16.
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 

@@ -327,7 +327,7 @@ struct Logits {
   SoftmaxStats* stats;
   const std::int32_t* targets;
   std::size_t R, V, piece, alignment = 1;
-  /// Of the piece that starts at column `begin`: its first value, and the distance between its rows.
+  /// The first value of the piece that starts at column `begin`, and the distance between the rows of this piece.
   E* values_from(std::size_t begin) const { return values + R * begin; }
   std::size_t stride_from(std::size_t begin) const { return round_up(std::min(piece, V - begin), alignment); }
 };

@@ -1,3 +1,4 @@
+// Checks if this x86-64 processor has the instructions for tiles of bf16 numbers: AMX.
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>

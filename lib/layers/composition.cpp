@@ -270,8 +270,10 @@ class SelectColumns final : public Layer {
  public:
   SelectColumns(std::size_t width, std::size_t begin, std::size_t count) : width_(width), begin_(begin), count_(count) {
     if (count == 0 || begin > width || count > width - begin)
-      throw UserError(format("select_columns({}, {}, {}) takes columns that are not there (there are {}); correct the numbers",
-                             as_given(width), as_given(begin), as_given(count), as_given(width)));
+      throw UserError(
+          format("select_columns({}, {}, {}): these columns do not exist (the input has {}, and at least one must be "
+                 "selected); correct the numbers",
+                 as_given(width), as_given(begin), as_given(count), as_given(width)));
   }
   std::size_t inputs() const override { return width_; }
   std::size_t outputs() const override { return count_; }

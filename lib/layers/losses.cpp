@@ -45,9 +45,10 @@ class CrossEntropy final : public BuiltLoss {
         weights_(std::move(options.weight)),
         ignore_index_(options.ignore_index) {
     if (!(options.label_smoothing >= 0 && options.label_smoothing < 1 && options.z_loss >= 0 && options.z_loss < 1e30))
-      throw UserError(format(
-          "cross_entropy has label smoothing {} and z-loss {} (they are from 0 to below 1, and at least 0); correct them",
-          options.label_smoothing, options.z_loss));
+      throw UserError(
+          format("cross_entropy(): label_smoothing is {} (it must be in [0, 1)) and z_loss is {} (it must be at least 0); "
+                 "correct them",
+                 options.label_smoothing, options.z_loss));
     require_weights("cross_entropy", "weight", weights_, classes);
   }
   bool takes_labels() const override { return true; }
@@ -56,7 +57,7 @@ class CrossEntropy final : public BuiltLoss {
   double weight(std::int32_t label) const override {
     return weights_.empty() ? 1 : static_cast<double>(weights_[static_cast<std::size_t>(label)]);
   }
-  /// Three floats of statistics, which come first because they must be aligned, and the logits.
+  /// 8 numbers, which hold the three floats of statistics in every type and are first for alignment; then the logits.
   std::size_t scratch() const override { return 8 + inputs(); }
   void evaluate(const LossPass& pass) const override {
     with_element(pass.type, [&]<class E>() {
@@ -70,7 +71,7 @@ class CrossEntropy final : public BuiltLoss {
                                          .V = classes,
                                          .piece = classes};
       kernels::cross_entropy(*pass.stream, pass.losses, logits, 0);
-      if (!weights_.empty()) {  // they have room in the memory for gradients of parameters, of which this loss has none
+      if (!weights_.empty()) {  // copied to the memory for gradients of parameters, which this loss does not have
         pass.stream->copy(pass.unwanted, weights_.data(), classes * sizeof(float));
         kernels::weigh_classes(*pass.stream, pass.losses, logits, pass.unwanted, terms_, static_cast<bool>(pass.dx),
                                pass.scale);
@@ -88,7 +89,7 @@ class CrossEntropy final : public BuiltLoss {
   std::int32_t ignore_index_;
 };
 
-/// A loss of numbers, which `compute` computes.
+/// A loss whose targets are numbers. `compute` computes it.
 template <class Compute>
 class NumberLoss final : public BuiltLoss {
  public:

@@ -15,10 +15,10 @@ Tensor moved_by(Tensor tensor, std::size_t elements) {
 
 [[noreturn]] void refuse(const Tensor& tensor, const std::string& what) {
   if (!tensor)
-    throw UserError(
-        format("{} of a tensor none does not exist (the gradient of a frozen parameter is none, and so are x and dx of a layer "
-               "that takes tokens); skip a tensor that is false",
-               what));
+    throw UserError(format(
+        "{} of an empty tensor does not exist (the gradient of a frozen parameter is empty, and so are x and dx of a layer "
+        "that takes tokens); skip a tensor that is false",
+        what));
   throw UserError(format("{} of a tensor {} does not exist; correct the layer", what, to_string(tensor)));
 }
 

@@ -123,7 +123,7 @@ void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   require(table.changed("lora-dropout"), "lora-dropout", has_rank || !o.adapter.empty(), "--lora-rank or --adapter");
   if (o.base_type && !has_rank && o.adapter.empty())
     throw UserError(
-        "--base-dtype needs --lora-rank or --adapter (quantized matrices cannot be trained, only adapters beside them); give "
+        "--base-dtype needs --lora-rank or --adapter (quantized matrices cannot be trained, only adapters); give "
         "one, or leave out --base-dtype");
   if (has_rank && !o.adapter.empty())
     throw UserError(
@@ -455,7 +455,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
     require(o.use_ema, "use-ema", o.ema_decay > 0, "--ema-decay");
     if (o.use_ema && o.sharding.types.master != DType::f32)
       throw UserError(
-          "--use-ema does not go with --master-dtype bf16 (the weights cannot make room for the average without a loss); leave "
+          "--use-ema does not go with --master-dtype bf16 (the average would be rounded to bf16); leave "
           "one out, or evaluate checkpoints with fsdp-evaluate --use-ema");
     o.sharding.plan.average_weights = o.ema_decay > 0;
   });
@@ -833,7 +833,7 @@ void require_apart(const TrainOptions& o) {
     const std::string first = below.begin()->string();
     if (first.starts_with("step-") || first == "best" || first == "lock" || first == "save" || first == "stop" ||
         first.starts_with("flight"))
-      refuse(option, path, format("'{}' of the save folder is for other files", first));
+      refuse(option, path, format("the run uses '{}' in its save folder for other files", first));
   }
 }
 

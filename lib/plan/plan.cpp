@@ -154,8 +154,8 @@ struct Repetition {
   std::size_t period = 0, rows = 0;  // `period` rows, and the rows after them that repeat these rows
 };
 
-/// Finds the longest repetition of rows that begins at row `first`. One of less than three periods, or four rows, does not
-/// count.
+/// Finds the longest repetition of rows that begins at row `first`. It counts only if the rows are repeated at least three
+/// times, and are at least four in all.
 Repetition find_repetition(const std::vector<Row>& rows, std::size_t first) {
   constexpr std::size_t most = 64;
   Repetition best;

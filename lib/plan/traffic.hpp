@@ -69,7 +69,7 @@ std::optional<CollectiveUse> collective_of(const Operation& op);
 Collectives& group_of(const Operation& op, const Mesh& mesh);
 /// All collectives of the plan's lists.
 std::vector<const Operation*> collectives_of_plan(const Plan& plan);
-/// The largest sum of each axis, for the staging memory of its group.
+/// The largest sum over each mesh axis, which determines the staging memory of that axis's group.
 LargestSums largest_sums(const Plan& plan, MeshShape mesh);
 /// The collectives of an update with `micro_batches` micro-batches. `operations` may have fewer micro-batches, but at least
 /// two, because all micro-batches but the last are alike.

@@ -791,7 +791,7 @@ class Page {
     section("flight", "What the ranks did last", out);
   }
 
-  /// What the data of the newest start have.
+  /// The counts of each data set in the newest start, and the first row of each.
   void data() {
     std::vector<Cells> rows = {{"data", "for", "rows", "left out", "answers", "tokens", "in the loss", "longest row",
                                 "sequences", "padding", "cut rows"}};

@@ -109,7 +109,7 @@ RanksOfUpdate slowest_and_median_rank(const Trace& trace, std::uint64_t update) 
 }
 
 UpdateSplit split_of(const Trace& trace, std::uint64_t update, int rank) {
-  // Every event is a begin and an end on its stream; between two of these nothing changes.
+  // Each event is two changes on its stream, its begin and its end. Between two changes all streams are in the same state.
   enum SplitPart : std::size_t { is_forward, is_backward, is_optimizer, is_other, is_gather, is_reduce, kinds };
   std::vector<std::tuple<double, SplitPart, int>> changes;
   for (const Trace::Event& event : trace.events) {

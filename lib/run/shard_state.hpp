@@ -17,10 +17,10 @@
 
 namespace fsdp {
 
-/// The memory of one state. Each unit has Layout::state_numel() elements of its entry in `types`, or none if the unit lacks
-/// this state. Code that does not run on a stream reads and writes the elements through the views in `units`. Extent::element:
-/// this rank's part of the unit, as in Layout::slices(). Extent::row and column: one number per row or column of all matrices
-/// of the unit, in order, the same on every rank.
+/// The memory of one state. Unit u has Layout::state_numel(u) elements of type types[u], or none if it lacks this state. Code
+/// that does not run on a stream reads and writes the elements through the views in `units`. Extent::element: this rank's part
+/// of the unit, as in Layout::slices(). Extent::row and column: one number per row or column of all matrices of the unit, in
+/// order, the same on every rank.
 struct ShardState {
   std::string name;  // parameters_state, or "exp_avg"
   std::vector<MemoryView> units;

@@ -113,7 +113,7 @@ void Bpe::encode_part(std::string_view part, std::vector<TokenId>& ids) const {
   const std::size_t before = ids.size();
   if (!symbols.empty()) {
     merge(symbols);
-    for (std::int32_t i = 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].behind)
+    for (std::int32_t i = 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].after)
       ids.push_back(symbols[static_cast<std::size_t>(i)].id);
   }
   if (whole)
@@ -145,7 +145,7 @@ void Bpe::first_symbols(std::string_view piece, std::vector<Symbol>& symbols) co
       after_unknown = true;
     }
   }
-  if (!symbols.empty()) symbols.back().behind = -1;
+  if (!symbols.empty()) symbols.back().after = -1;
 }
 
 void Bpe::merge(std::vector<Symbol>& symbols) const {
@@ -159,7 +159,7 @@ void Bpe::merge(std::vector<Symbol>& symbols) const {
   heap.reserve(symbols.size());
   const auto symbol = [&](std::int32_t i) -> Symbol& { return symbols[static_cast<std::size_t>(i)]; };
   const auto merge_at = [&](std::int32_t i) -> const Merge* {
-    return symbol(i).behind < 0 ? nullptr : find_merge(symbol(i).id, symbol(symbol(i).behind).id);
+    return symbol(i).after < 0 ? nullptr : find_merge(symbol(i).id, symbol(symbol(i).after).id);
   };
   for (std::int32_t i = 0; i < narrow<std::int32_t>(symbols.size()); ++i)
     if (const Merge* merge = merge_at(i)) heap.push_back({merge->rank, i, merge->result});
@@ -180,11 +180,11 @@ void Bpe::merge(std::vector<Symbol>& symbols) const {
     if (left.id == gone) continue;
     const Merge* const merge = merge_at(best.at);  // the symbols may have changed since this candidate was added
     if (merge == nullptr || merge->result != best.result) continue;
-    Symbol& right = symbol(left.behind);
+    Symbol& right = symbol(left.after);
     left.id = best.result;
-    left.behind = right.behind;
+    left.after = right.after;
     right.id = gone;
-    if (left.behind >= 0) symbol(left.behind).before = best.at;
+    if (left.after >= 0) symbol(left.after).before = best.at;
     consider(left.before);
     consider(best.at);
   }

@@ -53,7 +53,7 @@ class Bpe {
   };
   struct Symbol {
     TokenId id;
-    std::int32_t before, behind;  // indices of symbols; -1: none
+    std::int32_t before, after;  // indices of symbols; -1: none
   };
   enum class Whole : std::uint8_t { unknown, yes, no };
 

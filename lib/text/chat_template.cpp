@@ -118,7 +118,7 @@ ChatText ChatTemplate::render_whole(const Conversation& conversation) const {
   const std::string& text = made.text;
   const auto refuse = [&](std::size_t i, const std::string& why) {
     throw UserError(
-        format("the tokens of message {} cannot be found, which is an answer ({}; {}); put {{% generation %}} and "
+        format("message {} is an answer, but its tokens cannot be found ({}; {}); put {{% generation %}} and "
                "{{% endgeneration %}} around what the template writes of answers, or exclude the answer by \"train\": false",
                i + 1, by.name(), why));
   };

@@ -102,9 +102,9 @@ class ChatReader {
  public:
   /// `tokenizer` must outlive this object.
   ChatReader(std::filesystem::path model, const Tokenizer& tokenizer) : model_(std::move(model)), tokenizer_(tokenizer) {}
-  /// The same as read_conversation().
+  /// Calls read_conversation() with the model's template.
   ChatText read(const nlohmann::ordered_json& record, std::string& problem);
-  /// Warnings of what was not used, and of a tokenizer without the token that ends answers.
+  /// Warnings about keys of records that were not used, and about a tokenizer without the token that ends answers.
   std::vector<std::string> warnings() const;
 
  private:

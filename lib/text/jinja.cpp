@@ -56,7 +56,7 @@ class Run {
     output_.messages.resize(messages_.size());
   }
   ~Run() {
-    // Macros and namespaces may refer to themselves.
+    // Breaks cycles of shared pointers: macros and namespaces may refer to themselves.
     for (const auto& scope : scopes_) scope->names.clear();
     for (const auto& space : spaces_) space->entries.clear();
   }
@@ -68,7 +68,7 @@ class Run {
   }
 
  private:
-  enum class Flow { next, stop, skip };  // go on; leave the loop; begin its next pass
+  enum class Flow { next, stop, skip };  // continue with the next node; leave the loop; begin its next pass
 
   /// Counts the levels of the run.
   struct Level {

@@ -47,7 +47,7 @@ class Lexer {
     return true;
   }
   void add(Token::Kind kind, std::string value, std::size_t at) { tokens_.push_back({kind, std::move(value), at}); }
-  /// Moves behind the characters of a name. Returns true if there is one.
+  /// Moves past the characters of a name. Returns true if there is one.
   bool take_name() {
     const std::size_t begin = at_;
     for (std::size_t next = at_; at_ < source_.size() && is_of_name(next_character(source_, next), at_ == begin); at_ = next) {
@@ -75,7 +75,7 @@ class Lexer {
     if (!text.empty()) add(Token::data, std::move(text), begin);
   }
 
-  /// Skips what the end of a tag or comment removes from the text after it.
+  /// Skips the white space that the end of a tag or comment removes: all of it after '-', else one newline (trim_blocks).
   void trim_after(char sign) {
     if (sign == '-')
       skip_spaces();
@@ -700,7 +700,7 @@ class Parser {
       arguments(all);
     } else if (is(Token::text) || is(Token::integer) || is(Token::real) || is_sign("[") || is_sign("{") ||
                (is(Token::name) && !is_name("else") && !is_name("or") && !is_name("and") && !is_name("if"))) {
-      if (is_name("is")) fail("tests do not follow each other");
+      if (is_name("is")) fail("a test ('is') cannot follow another test without parentheses");
       if (!is_name("in") && !is_name("not") && !is_name("recursive")) all.parts.push_back(with_attributes(primary()));
     }
     Node inverse = node(Node::unary, "not");

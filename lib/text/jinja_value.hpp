@@ -189,8 +189,8 @@ struct Dict {
   Held held;
 
   const Value* find(std::string_view key, Budget& budget) const;
-  void add(std::string_view key, Value value, Budget& budget);  // a key that is not there
-  void set(std::string_view key, Value value, Budget& budget);  // replaces the value of a key that is there
+  void add(std::string_view key, Value value, Budget& budget);  // a new key
+  void set(std::string_view key, Value value, Budget& budget);  // a new key, or another value of a known key
 };
 
 /// The entry with this name, or null.

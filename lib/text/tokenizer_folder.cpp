@@ -436,7 +436,7 @@ class Description {
     if (class_) return;
     if (!is_json && folder_.config.contains("tokenizer_class"))
       throw refuse(format("it is for the class {} of transformers, which is not known here", excerpt(name)),
-                   format("'{}' does not define what that class does", file_.filename().string()));
+                   format("'{}' does not have the rules of that class", file_.filename().string()));
     if (!is_json) throw refuse(format("it is a {}, which is not known here", excerpt(name)), "there is no tokenizer.json");
     warn(
         format("tokenizer_class {} is unknown here, so tokenizer.json is used, which transformers may not follow; compare the "

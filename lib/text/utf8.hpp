@@ -9,8 +9,8 @@ namespace fsdp {
 
 inline constexpr char32_t replacement_character = 0xfffd;
 
-/// Returns the character at text[at] and moves `at` behind this character. If there is no valid character, returns U+FFFD and
-/// moves `at` behind the longest valid beginning of a character, or by one byte if there is none (The Unicode Standard 15,
+/// Returns the character at text[at] and moves `at` past this character. If there is no valid character, returns U+FFFD and
+/// moves `at` past the longest valid beginning of a character, or by one byte if there is none (The Unicode Standard 15,
 /// section 3.9, "U+FFFD Substitution of Maximal Subparts", like Python's decode(errors="replace")). Requires at < text.size().
 char32_t next_character(std::string_view text, std::size_t& at);
 void append_utf8(std::string& text, char32_t character);

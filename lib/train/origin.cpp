@@ -224,7 +224,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (const auto newest = latest_update(options.save.folder);
       newest > origin.update() && !options.dry_run && !options.save.none)
     throw UserError(
-        format("{} holds later steps than the run would start from ({} against {}), and they are not overwritten; "
+        format("{} has steps up to {}, but the run would start from step {} (later steps are not overwritten); "
                "choose another --save-dir{} or move them away",
                options.save.folder.string(), *newest, origin.update(),
                options.restore == "best" ? format(" with --restore {},", (options.save.folder / best_name).string()) : ""));

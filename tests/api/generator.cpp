@@ -207,9 +207,8 @@ BOOST_AUTO_TEST_CASE(mistakes) {
                              [&] { of_file.generate({{job.rank()}}, {.max_new_tokens = 4}); });
     refused<CollectiveError>("the ranks call generate() with different options",
                              [&] { of_file.generate({{1}}, {.max_new_tokens = 4, .temperature = job.rank()}); });
-    refused<CollectiveError>(
-        "the ranks make a TextGenerator of different models or with different options (rank 1 is unlike rank 0",
-        [&] { TextGenerator(job, folder / (job.rank() == 0 ? "model" : "model.h5")); });
+    refused<CollectiveError>("the ranks' TextGenerators differ (the model or an option of rank 1 is not that of rank 0",
+                             [&] { TextGenerator(job, folder / (job.rank() == 0 ? "model" : "model.h5")); });
   }
   of_file.generate({{1}}, {.max_new_tokens = 4});
   refused<CollectiveError>("absent", [&] { TextGenerator(job, folder / "absent"); });

@@ -119,6 +119,6 @@ BOOST_AUTO_TEST_CASE(an_unknown_base_model_is_named) {
   BOOST_TEST(refusal("", queries_and_values, &warnings) == "");
   BOOST_TEST_REQUIRE(warnings.size() == 2u);
   CHECK_CONTAINS(warnings[0],
-                 "trained on the model \"org/model\", revision \"v2\"; that the base model is the same is not checked");
+                 "trained on the model \"org/model\", revision \"v2\"; it is not checked that the base model is the same");
   CHECK_CONTAINS(warnings[1], "trained on a model that is not named");
 }

@@ -98,10 +98,10 @@ BOOST_AUTO_TEST_CASE(other_files_are_refused_with_file_and_ranks) {
   // As many bytes in all, but of other files.
   for (const bool only_sizes : {false, true}) {
     refused({files, {files[0], {"b.bin", "short"}, files[2]}, files}, "/b.bin (5 bytes) on rank 1 (", only_sizes);
-    refused({files, files, {files[0], files[1]}}, "file 3 of those that are read is missing on rank 2 (", only_sizes);
+    refused({files, files, {files[0], files[1]}}, "file 3 of the run is missing on rank 2 (", only_sizes);
     refused({{files[0], files[1]}, files}, "/empty (0 bytes) on rank 1 (", only_sizes);
     refused({files, {files[1], files[0], files[2]}}, "/b.bin (5242887 bytes) on rank 1 (", only_sizes);
-    refused({files, {}}, "file 1 of those that are read is missing on rank 1 (", only_sizes);
+    refused({files, {}}, "file 1 of the run is missing on rank 1 (", only_sizes);
     refused({{}, files}, "/a.bin (6 bytes) on rank 1 (", only_sizes);
   }
 }

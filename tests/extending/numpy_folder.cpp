@@ -59,7 +59,7 @@ class NumpyFolder final : public TensorSource {
     throw UserError(format("{} has no {} of {} (it has those of its model); check the name", description(), state, name));
   }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
-    expect(range.begin <= range.end && range.end <= numel(state_shape(state, name)), "a range lies outside its tensor");
+    expect(range.begin <= range.end && range.end <= numel(state_shape(state, name)), "a range is outside its tensor");
     open(name).read(header_bytes + range.begin * sizeof(float), out, range.size() * sizeof(float));
     bytes_read_ += range.size() * sizeof(float);
   }

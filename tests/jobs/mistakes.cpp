@@ -273,7 +273,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   std::ofstream(folder / "flipped" / "step-00000002" / "checkpoint.h5") << index;
   for (const auto& [name, ranks] : {std::pair{"saves", 3}, {"flipped", 1}})
     expect_failure(ranks, 2, folder, plus({tokens, "--save-dir", name, "--restore", "none"}, model),
-                   {name, "holds later steps than the run would start from (2 against 0)"});
+                   {name, "has steps up to 2, but the run would start from step 0"});
   // With --no-save the run is allowed, because it overwrites nothing.
   const Outcome unsaved = run(folder, alone(plus({tokens, "--save-dir", "flipped", "--restore", "none", "--no-save"}, model)));
   BOOST_TEST(unsaved.code == 0, unsaved.output);

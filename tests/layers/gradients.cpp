@@ -279,8 +279,8 @@ BOOST_AUTO_TEST_CASE(layers_in_layers_that_do_not_fit_are_refused) {
       },
       "'b' of parallel() maps 1 to 4, and layer 'a' 1 token");
   refused([] { return keep_columns(1, nullptr); }, "layer '' of keep_columns() is null");
-  refused([] { return select_columns(4, 3, 2); }, "takes columns that are not there (there are 4)");
-  refused([] { return select_columns(4, 2, 0); }, "takes columns that are not there");
+  refused([] { return select_columns(4, 3, 2); }, "these columns do not exist (the input has 4");
+  refused([] { return select_columns(4, 2, 0); }, "these columns do not exist");
   refused([] { return positions(0, linear(3, 3)); }, "positions() has 0 positions");
 }
 
@@ -388,7 +388,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_where_parameters_are_frozen_is_found) {
                 })),
                 "if layer.filter is frozen, backward gives dx[0, 0] as ");
   require_found(check_gradients(Changed([](const BackwardPass& pass) { pass.gradient(0).row(0)[0] += 0; })),
-                "if layer.gate is frozen: layer 'layer': row 0 in fp32 of a tensor none");
+                "if layer.gate is frozen: layer 'layer': row 0 in fp32 of an empty tensor");
   require_found(check_gradients(Changed([](const BackwardPass& pass) {
                   if (!pass.gradient(0) && !pass.gradient(1)) pass.dx.row(2)[0] *= 2;
                 })),

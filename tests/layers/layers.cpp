@@ -147,7 +147,8 @@ BOOST_AUTO_TEST_CASE(layers_and_losses_that_cannot_be) {
   said([] { return transpose(3, 0); }, "transpose() has width 0");
   said([] { return sequential({{"up", linear(4, 6)}, {"gate", fsdp::swiglu(6)}}); }, "layer 'gate' takes 12 numbers per row");
   said([] { return cross_entropy(0); }, "cross_entropy() has width 0");
-  said([] { return cross_entropy(3, {.label_smoothing = 1}); }, "cross_entropy has label smoothing 1 and z-loss 0");
+  said([] { return cross_entropy(3, {.label_smoothing = 1}); },
+       "cross_entropy(): label_smoothing is 1 (it must be in [0, 1)) and z_loss is 0");
   said([] { return cross_entropy(3, {.weight = {1, 2}}); }, "cross_entropy has 2 numbers in weight (it needs 3, or none)");
   said(
       [] {
@@ -255,7 +256,7 @@ BOOST_AUTO_TEST_CASE(tensors_are_cut) {
   require_said(refusal([&] { columns.part(0, 1); }), "the part of numbers 0 to 1 of a row");
   require_said(refusal([&] { tensor.row(3); }), "row 3 in fp32 of a tensor [3, 4] in fp32");
   require_said(refusal([&] { tensor.get(0, 4); }), "the number in row 0, column 4");
-  require_said(refusal([] { Tensor().row(0); }), "row 0 in fp32 of a tensor none");
+  require_said(refusal([] { Tensor().row(0); }), "row 0 in fp32 of an empty tensor");
   BOOST_TEST(columns.get(2, 1) == 10);
   columns.set(2, 1, -3);
   BOOST_TEST(numbers[10] == -3);
@@ -278,7 +279,7 @@ BOOST_AUTO_TEST_CASE(views_of_tensors) {
   BOOST_TEST(tensor.rows_from(6, 0).rows == 0);
   require_said(refusal([&] { tensor.rows_from(5, 2); }), "rows 5 to 7 of a tensor [6, 4] in fp32 does not exist");
   require_said(refusal([&] { tensor.rows_from(7, static_cast<std::size_t>(-1)); }), "of a tensor [6, 4] in fp32");
-  require_said(refusal([] { Tensor().rows_from(0, 0); }), "of a tensor none");
+  require_said(refusal([] { Tensor().rows_from(0, 0); }), "of an empty tensor");
   require_said(refusal([&] { block.reshaped(2, 3); }), "a view as [2, 3] of a tensor [3, 2] in fp32, rows 4 apart");
   require_said(refusal([&] { tensor.reshaped(5, 5); }), "a view as [5, 5] of a tensor [6, 4]");
 
@@ -298,7 +299,7 @@ BOOST_AUTO_TEST_CASE(views_of_tensors) {
   BOOST_TEST(sum == 19);
   require_said(refusal([&] { typed[3]; }), "rows 3 to 4 of a tensor [3, 2] in fp32, rows 4 apart");
   require_said(refusal([&] { tensor.as<bf16>(); }), "a view in bf16 of a tensor [6, 4] in fp32");
-  require_said(refusal([] { Tensor().as<float>(); }), "a view in fp32 of a tensor none");
+  require_said(refusal([] { Tensor().as<float>(); }), "a view in fp32 of an empty tensor");
   f16 halves[2] = {f16(1.5f), f16(-2.0f)};
   const TypedTensor<f16> narrow = Tensor{halves, 1, 2, 2, DType::f16}.as<f16>();
   narrow[0][0] = f16(narrow[0][0] * narrow[0][1]);

@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(answers_of_a_template_with_thoughts) {
       boost::test_tools::per_element());
   two.more["enable_thinking"] = false;
   CHECK_REFUSED(chat.render_whole(two),
-                "the tokens of message 2 cannot be found, which is an answer (thinking.jinja; it asks for the answer by");
+                "message 2 is an answer, but its tokens cannot be found (thinking.jinja; it asks for the answer by");
   two.is_answer[1] = false;
   BOOST_TEST(answers_of(chat.render_whole(two)) == std::vector<std::string>{"No.<|im_end|>"}, boost::test_tools::per_element());
   const ChatTemplate joined("joined.jinja",

@@ -211,7 +211,8 @@ BOOST_AUTO_TEST_CASE(what_memory_would_hold_whole_has_a_limit) {
                                                                    // recognised
   std::filesystem::resize_file(folder / "long.txt", 260 * mebibyte);
   const std::string plain = error(at + "/long.txt --tokenizer " FSDP_TEST_DATA "/tokenizers/gpt2.json");
-  CHECK_CONTAINS(plain, "the 256 MiB from byte 1 of '" + at + "/long.txt' on have no line end and no space after a word");
+  CHECK_CONTAINS(plain, "the 256 MiB from byte 1 of '" + at +
+                            "/long.txt' on cannot be cut (they have no line end and no space after a word");
   CHECK_CONTAINS(plain, "or write each document as a line of JSON");
 }
 

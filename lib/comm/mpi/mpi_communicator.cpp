@@ -274,7 +274,7 @@ void MpiCommunicator::sum_everywhere(Stream& stream, T* data, std::size_t n) {
   expect_ready(stream, Call::all_reduce);
   const std::size_t begin = share_of(n, me()).begin;
   reduce_shares<In>(data, n, data + begin, Into::overwrite);
-  // A share is the sum over all ranks, so its owner has waited for all.
+  // The owner of a share has heard from all ranks, so a rank that receives it need not wait for the others.
   gather_shares(reinterpret_cast<std::byte*>(data), n, sizeof(T), Awaited::passing_on);
   count(Collective::all_reduce, std::exchange(sent_, 0));
 }

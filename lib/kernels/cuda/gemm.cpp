@@ -50,7 +50,8 @@ Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t 
 }
 
 unsigned alignment_of(const void* pointer) {
-  // No kernel loads more at once, and the choice of kernels must not depend on where a strategy places an operand.
+  // cuBLASLt chooses a kernel by this alignment. No kernel loads more than 16 bytes at once, so a larger alignment is not
+  // reported: the choice must not depend on where a strategy places an operand.
   constexpr unsigned most = 16;
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address == 0 ? most : std::min(most, 1u << std::min(4, std::countr_zero(address)));

@@ -101,9 +101,8 @@ void describe_windows(TransformerConfig& config, const std::vector<bool>& window
   for (std::size_t every = 2; every <= windows.size(); ++every)
     if (agrees(0, every)) return;
   throw UserError(
-      "config.json: \"layer_types\" has an order of layers with and without windows that is not supported (supported are "
-      "windows "
-      "from one layer on, and in all but every n-th layer); use another model");
+      "config.json: \"layer_types\" has an order of layers with and without windows that is not supported (supported: "
+      "windows in all layers from some layer on, or in all but every n-th layer); use another model");
 }
 
 }  // namespace

@@ -163,7 +163,8 @@ std::vector<OtherArch> others() {
   const std::string adaptive =
       "its embedding and its softmax are adaptive: rare tokens have narrower embeddings, and no family here has that";
   const std::string no_norm = "it has no norm after the last block, and every family here has one";
-  const std::string behind = "its norms are after attention and MLP, and every family here has them before attention and MLP";
+  const std::string post_norm =
+      "its norms are after attention and MLP, and every family here has them before attention and MLP";
   const std::string wiki = "take transformer_lm_big with `number of layers` 16 and `number of heads` 8";
   const std::string gbw = "take transformer_lm_big with `width` 512";
   const std::string base = "take transformer_lm_big with `number of layers` 6, `width` 512 and `number of heads` 8";
@@ -176,7 +177,7 @@ std::vector<OtherArch> others() {
           {"hf_gpt2_medium", gpt2, "take gpt2-medium"},
           {"hf_gpt2_large", gpt2, "take gpt2-large"},
           {"hf_gpt2_xl", gpt2, "take gpt2-xl"},
-          {"transformer_lm", behind, base},
+          {"transformer_lm", post_norm, base},
           {"transformer_lm_wiki103", adaptive, wiki},
           {"transformer_lm_baevski_wiki103", adaptive, wiki},
           {"transformer_lm_gbw", no_norm, gbw},

@@ -82,7 +82,8 @@ Place states(const Query& q) {
   return there(q, id, q.plan.buffers[static_cast<std::size_t>(id)].bytes);
 }
 Place sum(const Query& q) {
-  if (q.plan.sums_in_a_tree) return anywhere(shard_bytes(q, DType::f32));  // GradientStates checks which one
+  if (q.plan.sums_in_a_tree)
+    return anywhere(shard_bytes(q, DType::f32));  // any partial sum; GradientStates checks that it is the right one
   return part_of_gradient(q, q.plan.wide_gradients, DType::f32);
 }
 Place matrices(const Query& q) {
