@@ -10,7 +10,8 @@
 namespace fsdp {
 
 /// Bytes that are zero at first. The functions that copy are called from work of `stream`, and copy to or from memory of the
-/// device or the host. Two streams may copy different bytes at the same time. Errors are RunErrors that name the space.
+/// device or the host. Two streams may copy different bytes at the same time. If a file fails, they throw RunErrors that name
+/// the space.
 class Storage {
  public:
   virtual ~Storage() = default;
