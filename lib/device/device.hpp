@@ -162,21 +162,4 @@ std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions options = {});
 Buffer allocate_host(std::size_t bytes);
 std::shared_ptr<Stream> make_host_stream();
 
-/// One buffer for all memory that the memory plan assigns. The plan may assign the same bytes to several tensors that are used
-/// at different times. The arena records the peak of the bytes in use.
-class Arena {
- public:
-  explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
-  /// Returns the address of the piece [offset, offset + bytes).
-  std::byte* at(std::size_t offset, std::size_t bytes) const;
-  /// Adds `bytes` to the number of bytes in use. give_back() subtracts them.
-  void acquire(std::size_t bytes);
-  void give_back(std::size_t bytes);
-  std::size_t peak_bytes() const { return peak_; }
-
- private:
-  Buffer buffer_;
-  std::size_t in_use_ = 0, peak_ = 0;
-};
-
 }  // namespace fsdp

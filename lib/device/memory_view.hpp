@@ -1,5 +1,5 @@
-// A view of device memory for code that does not run on a stream, such as saving. The view reads and writes through copies. If
-// the host can access the memory directly (host() is not null), no copy is needed.
+// A view of device memory or of a storage, for code that does not run on a stream, such as saving. The view reads and writes
+// through copies. If the host can access the bytes directly (host() is not null), no copy is needed.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "device/device.hpp"
+#include "device/storage.hpp"
 
 namespace fsdp {
 
@@ -15,14 +15,21 @@ class MemoryView {
  public:
   MemoryView() = default;
   /// A view of host memory.
-  explicit MemoryView(std::span<std::byte> memory) : memory_(memory) {}
+  explicit MemoryView(std::span<std::byte> memory) : address_(memory.data()), bytes_(memory.size()) {}
   /// A view of memory that the work of `stream` uses. While the view is used, the stream must not access these bytes.
-  MemoryView(std::span<std::byte> memory, Stream& stream) : memory_(memory), stream_(&stream) {}
+  MemoryView(std::span<std::byte> memory, Stream& stream) : MemoryView(memory) { stream_ = &stream; }
+  /// A view of `bytes` bytes of `storage`, from byte `begin` on. `stream` may be null if the storage is host memory.
+  MemoryView(Storage& storage, std::size_t begin, std::size_t bytes, Stream* stream)
+      : address_(storage.address() ? storage.address() + begin : nullptr),
+        bytes_(bytes),
+        stream_(stream),
+        storage_(&storage),
+        begin_(begin) {}
 
-  std::size_t bytes() const { return memory_.size(); }
-  bool empty() const { return memory_.empty(); }
+  std::size_t bytes() const { return bytes_; }
+  bool empty() const { return bytes_ == 0; }
   /// The first byte if the host may access it directly, else nullptr.
-  std::byte* host() const { return stream_ && stream_->is_asynchronous() ? nullptr : memory_.data(); }
+  std::byte* host() const { return stream_ && stream_->is_asynchronous() ? nullptr : address_; }
   /// Bytes [begin, begin + count).
   MemoryView part(std::size_t begin, std::size_t count) const;
   /// Copies bytes [begin, begin + out.size()) to the host.
@@ -46,8 +53,11 @@ class MemoryView {
 
  private:
   static constexpr std::size_t most_at_once = std::size_t{1} << 20;
-  std::span<std::byte> memory_;
+  std::byte* address_ = nullptr;  // null if the bytes are in a storage without an address, from byte begin_ on
+  std::size_t bytes_ = 0;
   Stream* stream_ = nullptr;
+  Storage* storage_ = nullptr;
+  std::size_t begin_ = 0;
 };
 
 /// Runs `job()` as work of the stream, and waits for it.

@@ -29,8 +29,8 @@ enum class Effect : std::uint8_t {
 };
 
 /// The part of the model that an operation works on. The subject determines which of the fields unit, stage and block of
-/// Operation are set.
-enum class Subject : std::uint8_t { nothing, unit, first_stage, block, head };
+/// Operation are set. `owner` is the unit or the block that an offloaded buffer belongs to.
+enum class Subject : std::uint8_t { nothing, unit, first_stage, block, head, owner };
 
 /// The part of an update that the time of an operation is counted in, and that drawings show it in. `again` recomputes
 /// activations.
@@ -191,8 +191,8 @@ extern const Kind whole_matrices;  // Muon: processes the matrices that this ran
 extern const Kind optimizer;       // updates a unit; in low precision it also rounds the changed parameters
 extern const Kind average;         // moves the average of a unit's parameters to their new values
 // operations/transfers.cpp
-extern const Kind load;    // copies a rank's state of a unit from the host to its slot on the device
-extern const Kind unload;  // copies the changed state from that slot to the host
+extern const Kind load;    // copies an offloaded buffer to its slot on the device
+extern const Kind unload;  // copies the changed content of that slot to the offloaded buffer
 }  // namespace kinds
 
 }  // namespace fsdp

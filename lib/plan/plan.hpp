@@ -8,11 +8,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/mesh.hpp"
-#include "device/device.hpp"
+#include "device/storage.hpp"
 #include "kernels/update_sums.hpp"
 #include "nn/model.hpp"
 #include "plan/layout.hpp"
@@ -104,12 +105,12 @@ struct Means {
   Device& device;
   Collectives& shard_group;
 };
-/// A kind of memory for buffers, and the function that allocates it. spaces.cpp defines the library's spaces.
+/// A place for buffers, and the function that makes the storage for them. spaces.cpp defines the library's spaces.
 struct Space {
   std::string_view name;
   bool on_device;   // its bytes count as device memory, else as host memory
   bool collective;  // open() is a collective call of the shard group
-  Buffer (*open)(const Means&, std::size_t bytes);
+  std::unique_ptr<Storage> (*open)(const Means&, std::size_t bytes);
 };
 namespace spaces {
 extern const Space device;
@@ -120,9 +121,9 @@ struct SpaceUse {
   const Space* space;
   std::size_t bytes;
 };
-/// Allocates those of the spaces in `uses` whose field `collective` equals the argument. memory[i] receives the memory of
-/// uses[i].
-void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool collective, std::vector<Buffer>& memory);
+/// Opens those of the spaces in `uses` whose field `collective` equals the argument. memory[i] receives the storage of uses[i].
+void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool collective,
+                 std::vector<std::unique_ptr<Storage>>& memory);
 
 /// A place in a buffer. On rank r of the shard axis it starts at byte `offset` + r * `per_shard`, so that one plan serves all
 /// ranks. `per_shard` is 0 unless ranks own different parts of the content.
@@ -136,6 +137,12 @@ struct Location {
   bool operator==(const Location&) const = default;
 };
 
+/// The part of the model that a buffer's content belongs to: a unit or a stage. The other number is -1.
+struct Owner {
+  int unit = -1, stage = -1;
+  bool operator==(const Owner&) const = default;
+};
+
 struct PlanBuffer {
   std::string name;  // "x3", "P0", "shard block 2"
   BufferRole role;
@@ -143,10 +150,9 @@ struct PlanBuffer {
   bool transient = false;  // true: used inside one micro-batch only; false: kept for the whole run
   const Space* space = &spaces::device;
   std::size_t offset = 0;  // in its space
-  // Set if the buffer is offloaded: `slot` is the place on the device that the content is loaded into, and `unit` is the unit
-  // that the content belongs to.
+  // Set if the buffer is offloaded: `slot` is the place on the device that the content is loaded into.
   Location slot = {};
-  int unit = -1;
+  Owner owner = {};
 
   /// Returns true if only loads and unloads access this buffer.
   bool is_offloaded() const { return slot.buffer >= 0; }
@@ -221,6 +227,8 @@ struct PlanOptions {
   // master parameters. offload_parameters: all of these and the parameters at rest.
   bool offload_optimizer = false, offload_parameters = false;
   const Space* offload_to = &spaces::host;
+  // If blocks are recomputed, keep the inputs of the recomputed segments in host memory from forward to backward.
+  bool offload_activations = false;
   DType optimizer_state_type = DType::f32;  // of states with the shape of the parameters
   bool average_weights = false;             // keep a moving average of the parameters, in fp32
   kernels::CacheShape cache = {};           // if not empty, the plan has a list for decoding, with caches of this shape

@@ -14,8 +14,8 @@
 namespace fsdp {
 
 Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape,
-                   const OptimizerOptions& optimizer, Device& device, std::vector<Buffer> memory, const Mesh& mesh,
-                   ExecutorOptions options)
+                   const OptimizerOptions& optimizer, Device& device, std::vector<std::unique_ptr<Storage>> memory,
+                   const Mesh& mesh, ExecutorOptions options)
     : layout_(layout),
       plan_(plan),
       options_(std::move(options)),
@@ -27,22 +27,25 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .sizes = model.sizes(shape, layout.units().front().types.parameter, plan.cache),
              .mesh = &mesh,
              .shard = static_cast<std::size_t>(mesh.shard().rank()),
+             .storages = {},
              .memory = {},
              .weights = std::vector<const void*>(model.parameters().size()),
              .gradients = std::vector<float*>(model.parameters().size()),
              .parts = {},
              .owners = matrix_owners(layout, mesh.world->size(), plan.directions_at_once)},
+      storages_(std::move(memory)),
       offloads_(plan.offloaded_bytes() > 0),
       events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})),
       times_(events_.size()),
       kernels_(events_.size()) {
-  expect(memory.size() == plan_.spaces.size(), "there is memory for each space of the plan");
-  for (Buffer& buffer : memory) arenas_.emplace_back(std::move(buffer));
+  expect(storages_.size() == plan_.spaces.size(), "there is memory for each space of the plan");
   for (const PlanBuffer& buffer : plan_.buffers) {
     std::size_t space = 0;
     while (plan_.spaces[space].space != buffer.space) ++space;
-    facts_.memory.push_back(arenas_[space].at(buffer.offset, buffer.bytes));
-    if (!buffer.transient) arenas_[space].acquire(buffer.bytes);
+    std::byte* const address = storages_[space]->address();
+    facts_.storages.push_back(storages_[space].get());
+    facts_.memory.push_back(address ? address + buffer.offset : nullptr);
+    if (!buffer.transient && buffer.space->on_device) peak_bytes_ = bytes_in_use_ += buffer.bytes;
   }
   const std::vector<ParameterSettings> settings = settings_of(optimizer, model.parameters());
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
@@ -75,13 +78,6 @@ void Executor::fill_tables(std::size_t length) {
   if (table_class(positions) == table_class(1)) tables_ = {};
 }
 
-std::size_t Executor::peak_bytes() const {
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < arenas_.size(); ++i)
-    if (plan_.spaces[i].space->on_device) bytes += arenas_[i].peak_bytes();
-  return bytes;
-}
-
 ShardState Executor::owned(std::string name, const std::vector<Location>& places, DType UnitTypes::*type) {
   ShardState state(std::move(name), std::vector<MemoryView>(layout_.units().size()), Extent::element, DType::f32);
   for (std::size_t u = 0; u < places.size(); ++u) {
@@ -93,9 +89,9 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
 }
 
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
-  const std::span memory(at<std::byte>(place), bytes);
+  Storage& storage = facts_.storage_of(place);
   const bool on_device = plan_.buffers[static_cast<std::size_t>(place.buffer)].space->on_device;
-  return on_device ? MemoryView(memory, stream(id)) : MemoryView(memory);
+  return {storage, facts_.begin_of(place), bytes, on_device || !storage.address() ? &stream(id) : nullptr};
 }
 
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master, &UnitTypes::master); }
@@ -189,11 +185,11 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
       if (state.types[u] != DType::f32) continue;
       const Location kept = plan_.master[u], slot = plan_.at_work(kept);
       const std::size_t bytes = state.units[u].bytes();
-      if (slot != kept) s.copy(at<void>(slot), at<void>(kept), bytes);
+      if (slot != kept) facts_.storage_of(kept).read(s, facts_.begin_of(kept), at<void>(slot), bytes);
       each_slice(u, [&](const Slice& slice, const Init& init) {
         fill_initial(s, init, slice, seed, at<float>(slot) + slice.shard_offset);
       });
-      if (slot != kept) s.copy(at<void>(kept), at<void>(slot), bytes);
+      if (slot != kept) facts_.storage_of(kept).write(s, facts_.begin_of(kept), at<void>(slot), bytes);
     }
   });
   // Other types are rounded from fp32 on the host, in pieces.
@@ -486,10 +482,11 @@ void Executor::issue(Range range) {
       const Operation& op = pass_->list.operations[i];
       Stream& s = stream(op.stream);
       for (const int w : op.waits) s.wait(events_[static_cast<std::size_t>(w)]);
-      for (const BufferId id : op.acquires) arenas_.front().acquire(plan_.buffers[static_cast<std::size_t>(id)].bytes);
+      for (const BufferId id : op.acquires) bytes_in_use_ += plan_.buffers[static_cast<std::size_t>(id)].bytes;
+      peak_bytes_ = std::max(peak_bytes_, bytes_in_use_);
       s.submit({run_one, &*pass_, i});
       if (op.awaited) events_[i] = s.record();
-      for (const BufferId id : op.frees) arenas_.front().give_back(plan_.buffers[static_cast<std::size_t>(id)].bytes);
+      for (const BufferId id : op.frees) bytes_in_use_ -= plan_.buffers[static_cast<std::size_t>(id)].bytes;
     }
   });
   if (!cause.found()) return;

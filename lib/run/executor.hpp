@@ -52,10 +52,10 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// Takes ownership of `memory`, which has one buffer for each entry of plan.spaces. The other arguments must outlive the
+  /// Takes ownership of `memory`, which has one storage for each entry of plan.spaces. The other arguments must outlive the
   /// executor. Not collective.
   Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
-           Device& device, std::vector<Buffer> memory, const Mesh& mesh, ExecutorOptions options = {});
+           Device& device, std::vector<std::unique_ptr<Storage>> memory, const Mesh& mesh, ExecutorOptions options = {});
 
   /// This rank's shard of each unit: Layout::shard_numel() numbers of type UnitTypes::master (parameters) or
   /// UnitTypes::gradient. These views are valid during the executor's lifetime. Frozen units have no gradients and no optimizer
@@ -130,7 +130,7 @@ class Executor {
   void communicate_along(const Mesh& mesh) { facts_.mesh = &mesh; }
 
   /// The measured peak of device memory in use.
-  std::size_t peak_bytes() const;
+  std::size_t peak_bytes() const { return peak_bytes_; }
   /// The times since the last reset_times().
   const WorkTimes& times() const { return clock_.times(); }
   /// Returns true if times() is known. On a GPU an observer must need the times of the update.
@@ -179,7 +179,8 @@ class Executor {
   const Plan& plan_;
   const ExecutorOptions options_;
   RankFacts facts_;
-  std::vector<Arena> arenas_;  // one for each entry of plan.spaces
+  std::vector<std::unique_ptr<Storage>> storages_;  // one for each entry of plan.spaces
+  std::size_t bytes_in_use_ = 0, peak_bytes_ = 0;   // of device memory
   const bool offloads_;
   WorkClock clock_;
   std::vector<Observer*> observers_ = {&clock_};

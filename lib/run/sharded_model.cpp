@@ -111,7 +111,7 @@ const Transformer& ShardedModel::transformer() const {
 
 Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const CommOptions& comm) {
   expect(device.kind() == model_->device().kind, "the device is of the kind that the plan was made for");
-  std::vector<Buffer> memory;
+  std::vector<std::unique_ptr<Storage>> memory;
   const auto open = [&](bool collective) {
     open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard)}, collective, memory);
   };

@@ -3,27 +3,34 @@
 
 namespace fsdp {
 
-void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool collective, std::vector<Buffer>& memory) {
+void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool collective,
+                 std::vector<std::unique_ptr<Storage>>& memory) {
   memory.resize(uses.size());
   for (std::size_t i = 0; i < uses.size(); ++i)
     if (uses[i].space->collective == collective) memory[i] = uses[i].space->open(means, uses[i].bytes);
 }
 
+namespace {
+
+std::unique_ptr<Storage> storage_of(Buffer memory) { return std::make_unique<MemoryStorage>(std::move(memory)); }
+
+}  // namespace
+
 namespace spaces {
 
 constinit const Space device = {
     .name = "device", .on_device = true, .collective = false, .open = [](const Means& means, std::size_t bytes) {
-      return means.device.allocate(bytes);
+      return storage_of(means.device.allocate(bytes));
     }};
 
 constinit const Space slots = {
     .name = "slots", .on_device = true, .collective = true, .open = [](const Means& means, std::size_t bytes) {
-      return means.shard_group.allocate(means.device, bytes);
+      return storage_of(means.shard_group.allocate(means.device, bytes));
     }};
 
 constinit const Space host = {
     .name = "host", .on_device = false, .collective = false, .open = [](const Means& means, std::size_t bytes) {
-      return means.device.allocate_staging(bytes);
+      return storage_of(means.device.allocate_staging(bytes));
     }};
 
 }  // namespace spaces

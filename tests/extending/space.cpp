@@ -1,93 +1,211 @@
-// The example of docs/extending-space.md, state in a mapped file: its effect on a run. The page shows the compiled
-// code.
+// The example of docs/extending-space.md, state in a file: its effect on a run. The page shows the compiled code.
 #include <boost/test/unit_test.hpp>
 
-#include <cstdlib>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/save_folder.hpp"
+#include "comm/agree.hpp"
 #include "comm/threads/threads.hpp"
 #include "extending/document.hpp"
 #include "extending/small_job.hpp"
 #include "kernels/threads.hpp"
+#include "run/host_states.hpp"
 #include "run/sharded_model.hpp"
+#include "support/files.hpp"
+#include "support/threaded_device.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
+namespace fs = std::filesystem;
 
 namespace {
 
-/// A file without a name in the folder for temporary files, which goes away with the process.
-Buffer map_file(const Means&, std::size_t bytes) {
-  if (bytes == 0) return {};
-  const std::string pattern = (std::filesystem::temp_directory_path() / "fsdp-space-XXXXXX").string();
-  std::vector<char> name(pattern.begin(), pattern.end());
-  name.push_back('\0');
-  const int file = ::mkstemp(name.data());
-  check_errno(file >= 0, "make a file for offloaded state");
-  ::unlink(name.data());
-  void* memory = MAP_FAILED;
-  if (::ftruncate(file, static_cast<off_t>(bytes)) == 0)
-    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  ::close(file);
-  check_errno(memory != MAP_FAILED, "map a file for offloaded state");
-  return {static_cast<std::byte*>(memory), bytes, [](std::byte* data, std::size_t n) { ::munmap(data, n); }};
-}
-const Space mapped_file = {.name = "mapped file", .on_device = false, .collective = false, .open = map_file};
+/// A temporary file without a name, which goes away with the process.
+class FileStorage : public Storage {
+ public:
+  explicit FileStorage(std::size_t bytes) : file_(std::tmpfile()) {
+    if (!file_ || ::ftruncate(::fileno(file_), static_cast<off_t>(bytes)) != 0) fail("made");
+  }
+  ~FileStorage() override { std::fclose(file_); }
+  void read(Stream&, std::size_t begin, void* to, std::size_t bytes) override {
+    copy_all("read", ::pread, begin, static_cast<std::byte*>(to), bytes);
+  }
+  void write(Stream&, std::size_t begin, const void* from, std::size_t bytes) override {
+    copy_all("written", ::pwrite, begin, static_cast<const std::byte*>(from), bytes);
+  }
+
+ private:
+  template <class Call, class Byte>
+  void copy_all(const char* done, Call call, std::size_t begin, Byte* memory, std::size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t n = call(::fileno(file_), memory, bytes, static_cast<off_t>(begin));
+      if (n <= 0) fail(done);
+      memory += n, begin += static_cast<std::size_t>(n), bytes -= static_cast<std::size_t>(n);
+    }
+  }
+  [[noreturn]] static void fail(const char* done) {
+    throw RunError(format("the file of the space 'file' cannot be {} ({}); continue from the last checkpoint", done,
+                          std::strerror(errno)));
+  }
+  std::FILE* file_;
+};
+const Space in_file = {.name = "file", .on_device = false, .collective = false, .open = [](const Means&, std::size_t bytes) {
+                         return std::unique_ptr<Storage>(new FileStorage(bytes));
+                       }};
+
+/// The file of one rank fails when it is read for the reads_left-th time.
+std::atomic<int> reads_left = 0;
+struct FailingFile : FileStorage {
+  using FileStorage::FileStorage;
+  void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) override {
+    FileStorage::read(stream, begin, --reads_left == 0 ? nullptr : to, bytes);
+  }
+};
+const Space failing_file = {
+    .name = "file", .on_device = false, .collective = false, .open = [](const Means&, std::size_t bytes) {
+      return std::unique_ptr<Storage>(new FailingFile(bytes));
+    }};
+
+struct Stage {
+  std::string strategy = "full";
+  int ranks = 1;
+  UnitTypes types = {};
+  const Space* space = nullptr;  // of everything that can be offloaded; null: nothing is offloaded
+  Threads threads = Threads::one;
+  std::uint64_t updates = 3;
+  fs::path from = {}, to = {};  // the save folders
+  bool save_fails = false;
+};
 
 struct Trained {
   std::vector<double> losses;
-  std::vector<float> parameters;  // of all units of rank 0
-  std::size_t offloaded = 0, in_files = 0;
+  std::vector<std::vector<float>> states;  // of rank 0: the gradient and all other states of each unit
 };
 
-/// Everything that can be offloaded is in `space`; if it is null, nothing is offloaded.
-Trained train(const char* strategy, int ranks, const Space* space) {
-  Trained trained;
-  run_ranks(ranks, [&](Communicator& world) {
-    kernels::set_threads(1);
-    const auto device = make_cpu_device();
-    ShardingOptions options = {.strategy = strategy, .batch = {B, T}, .plan = {.micro_batches = 2}};
-    options.plan.offload_optimizer = options.plan.offload_parameters = space != nullptr;
-    if (space) options.plan.offload_to = space;
-    ShardedModel sharded(small_model(), options, world);  // checks the plan
-    Executor& executor = sharded.allocate(*device);
+void train(const Stage& stage, Communicator& world, Trained& trained) {
+  kernels::set_threads(1);
+  const auto device = make_device(stage.threads, static_cast<std::uint64_t>(world.rank()));
+  ShardingOptions options = {.strategy = stage.strategy,
+                             .shard_group_size = stage.ranks == 2 ? 1 : stage.ranks,
+                             .batch = {B, T},
+                             .types = stage.types,
+                             .plan = {.micro_batches = 2, .average_weights = true}};
+  options.plan.offload_optimizer = options.plan.offload_parameters = stage.space != nullptr;
+  if (stage.space) options.plan.offload_to = stage.space;
+  ShardedModel sharded(small_model(), options, world);  // checks the plan
+  const std::size_t bytes = sharded.plan().offloaded_bytes();
+  expect(stage.space ? bytes > 0 && sharded.plan().bytes_in(*stage.space) == bytes : bytes == 0, "state is in the space");
+  Executor& executor = sharded.allocate(*device);
+  Progress progress;
+  if (stage.from.empty()) {
     executor.initialize_parameters(3);
-    executor.publish_parameters();
-    for (std::uint64_t update = 1; update <= 3; ++update) {
-      const UpdateResult result =
-          executor.run_update([&](std::size_t micro, std::int32_t* inputs,
-                                  std::int32_t* targets) { read_small_batch(world.rank(), micro, inputs, targets); },
-                              {.update = update,
-                               .learning_rate = 1e-2,
-                               .clip_norm = 1,
-                               .tokens = static_cast<double>(B * T * 2 * static_cast<std::size_t>(ranks))});
-      if (world.rank() == 0) trained.losses.push_back(result.loss);
-    }
-    if (world.rank() != 0) return;
-    for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
-      for (const float value : executor.parameters().values(u)) trained.parameters.push_back(value);
-    trained.offloaded = sharded.plan().offloaded_bytes();
-    trained.in_files = sharded.plan().bytes_in(mapped_file);
-  });
+    executor.begin_average();
+  } else {
+    const auto reader = CheckpointReader::open(latest_checkpoint(stage.from).value());
+    progress = reader->header().progress;
+    load_states(*reader, sharded.model().parameters(), sharded.layout(), sharded.shard(), executor.states());
+  }
+  executor.publish_parameters();
+  for (std::uint64_t update = 0; update < stage.updates; ++update) {
+    const UpdateResult result =
+        executor.run_update([&](std::size_t micro, std::int32_t* inputs,
+                                std::int32_t* targets) { read_small_batch(world.rank(), micro, inputs, targets); },
+                            {.update = ++progress.update,
+                             .learning_rate = 1e-2,
+                             .clip_norm = 1,
+                             .ema_decay = 0.5,
+                             .tokens = static_cast<double>(B * T * 2) * stage.ranks});
+    if (world.rank() == 0) trained.losses.push_back(result.loss);
+  }
+  if (stage.types.master == DType::f32) executor.swap_average();
+  HostStates(sharded).copy_to(sharded);
+  if (stage.types.master == DType::f32) executor.swap_average();
+  std::vector<ShardState> states = executor.states();
+  world.barrier();
+  if (stage.save_fails && world.rank() == 0) reads_left = 1;
+  world.barrier();
+  if (!stage.to.empty())
+    save_checkpoint(stage.to,
+                    {.model = sharded.transformer().config(),
+                     .progress = progress,
+                     .strategy = stage.strategy,
+                     .world_size = world.size(),
+                     .shards = sharded.layout().shards(),
+                     .units = {sharded.layout().units().begin(), sharded.layout().units().end()},
+                     .optimizer = std::string(options.optimizer.kind->name),
+                     .options_json = "{}",
+                     .version = "test"},
+                    sharded.layout(), states, world);
+  if (world.rank() != 0) return;
+  states.push_back(executor.gradients());
+  for (const ShardState& state : states)
+    for (std::size_t u = 0; u < state.units.size(); ++u) trained.states.push_back(state.values(u));
+}
+
+Trained train(const Stage& stage) {
+  Trained trained;
+  run_ranks(stage.ranks, [&](Communicator& world) { train(stage, world, trained); });
   return trained;
 }
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(state_in_files_gives_the_same_bits) {
-  for (const char* strategy : {"full", "grad-op", "optim", "none"})
-    for (const int ranks : {1, 2, 3}) {
-      const Trained kept = train(strategy, ranks, nullptr), mapped = train(strategy, ranks, &mapped_file);
-      BOOST_TEST(mapped.losses == kept.losses, boost::test_tools::per_element());
-      BOOST_TEST((mapped.parameters == kept.parameters));
-      BOOST_TEST(kept.offloaded == 0u);
-      BOOST_TEST(mapped.offloaded > 0u);
-      BOOST_TEST(mapped.in_files == mapped.offloaded);
+BOOST_AUTO_TEST_CASE(state_in_a_file_gives_the_same_bits) {
+  const UnitTypes bf16 = {.parameter = DType::bf16}, all_bf16 = {DType::bf16, DType::bf16, DType::bf16, DType::bf16};
+  for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid", "hybrid-grad-op"})
+    for (const int ranks : {1, 2, 3})
+      for (const UnitTypes& types : {UnitTypes{}, ranks == 2 ? all_bf16 : bf16}) {
+        const TemporaryFolder folder;
+        const Trained kept = train({strategy, ranks, types});
+        Trained first = train({strategy, ranks, types, &in_file, Threads::one, 2, {}, folder.path()});
+        // From the checkpoint, one more update: in memory, and in files with a thread for each stream.
+        for (const bool in_memory : {true, false}) {
+          const Trained last = train({strategy, ranks, types, in_memory ? nullptr : &in_file,
+                                      in_memory ? Threads::one : Threads::each_stream, 1, folder.path()});
+          BOOST_TEST(last.losses.at(0) == kept.losses.at(2));
+          BOOST_TEST((last.states == kept.states), strategy << " at " << ranks << " ranks in " << name_of(types.parameter));
+        }
+        first.losses.push_back(kept.losses.at(2));
+        BOOST_TEST(first.losses == kept.losses, boost::test_tools::per_element());
+      }
+}
+
+// One rank cannot read its file: it reports that, and no other rank waits for it.
+BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_read_ends_the_run) {
+  const std::string why = "the file of the space 'file' cannot be read (Bad address); continue from the last checkpoint";
+  const auto names_it = [&](const std::exception& error) { return std::string(error.what()).find(why) != std::string::npos; };
+  for (const char* strategy : {"full", "none"})
+    for (const Threads threads : {Threads::one, Threads::each_stream}) {
+      const TemporaryFolder folder;
+      Stage stage = {strategy, 3, {}, &failing_file, threads, 2, {}, folder.path()};
+      for (const int nth : {1, 40, 140}) {  // at the start, in an update, in the copy of the state
+        reads_left = nth;
+        std::atomic<int> others = 0;
+        const auto work = [&](Communicator& world) {
+          Trained trained;
+          try {
+            train(stage, world, trained);
+          } catch (const GroupAborted&) {
+            ++others;
+            throw;
+          }
+        };
+        BOOST_CHECK_EXCEPTION(run_ranks(3, work), RunError, names_it);
+        BOOST_TEST(others == 2);
+      }
+      stage.save_fails = true;  // all ranks then have the message
+      BOOST_CHECK_EXCEPTION(train(stage), CollectiveError, names_it);
+      BOOST_TEST(fs::is_empty(folder.path()));
     }
 }
 

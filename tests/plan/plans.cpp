@@ -62,7 +62,7 @@ std::string text_of(const Plan& plan) {
   text += "\n";
   for (const PlanBuffer& b : plan.buffers)
     text += format("{}: {}, {} in {} at {}, transient {}, slot {}, unit {}\n", b.name, name_of(b.role), b.bytes, b.space->name,
-                   b.offset, b.transient, text_of(b.slot), b.unit);
+                   b.offset, b.transient, text_of(b.slot), b.owner.unit);
   for (const auto& [name, list] : {std::pair{"update", &plan.update},
                                    {"evaluation", &plan.evaluation},
                                    {"decoding", &plan.decoding},

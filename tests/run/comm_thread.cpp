@@ -214,7 +214,7 @@ BOOST_AUTO_TEST_CASE(a_missing_wait_shows) {
         if (&op >= first && &op < first + planned.plan.update.size() && waited_for.contains(static_cast<int>(&op - first)))
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
       });
-      std::vector<Buffer> memory;
+      std::vector<std::unique_ptr<Storage>> memory;
       for (const bool collective : {false, true}) open_spaces(planned.plan.spaces, {*device, mesh.shard()}, collective, memory);
       Executor executor(model, planned.layout, planned.plan, sharding.batch, adamw, *device, std::move(memory), mesh);
       executor.observe(late);

@@ -14,8 +14,8 @@ namespace {
 /// A rank's memory in all spaces, concatenated.
 class Memory {
  public:
-  Memory(const Plan& plan, const std::vector<Buffer>& memory) : plan_(plan) {
-    for (std::size_t i = 0; i < memory.size(); ++i) parts_.emplace_back(memory[i].data(), plan.spaces[i].bytes);
+  Memory(const Plan& plan, const std::vector<std::unique_ptr<Storage>>& memory) : plan_(plan) {
+    for (std::size_t i = 0; i < memory.size(); ++i) parts_.emplace_back(memory[i]->address(), plan.spaces[i].bytes);
   }
 
   std::vector<std::byte> copy() const {
@@ -144,10 +144,10 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
     mesh.use_device(*device, {});
     const ShardedPlan planned = plan_sharding(model, options, shape);
     const Plan& plan = planned.plan;
-    std::vector<Buffer> buffers;
+    std::vector<std::unique_ptr<Storage>> storages;
     for (const bool collective : {false, true})
-      open_spaces(plan.spaces, {*device, mesh.data_along(GroupAxis::shard)}, collective, buffers);
-    const Memory memory(plan, buffers);
+      open_spaces(plan.spaces, {*device, mesh.data_along(GroupAxis::shard)}, collective, storages);
+    const Memory memory(plan, storages);
     const RankJob of_rank = {plan, planned.layout, find_placement(options.strategy),
                              model.sizes(options.batch, options.types.parameter, options.plan.cache),
                              static_cast<std::size_t>(mesh.shard().rank())};
@@ -159,7 +159,7 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
       }
       if (world.rank() == 0) ++operations;
     };
-    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(buffers), mesh,
+    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(storages), mesh,
                       {twice});
     executor.initialize_parameters(5);
     executor.publish_parameters();

@@ -1,8 +1,11 @@
-// Offloading to the host: the numbers are those of a run that keeps all state on the device.
+// Offloading to the host: the numbers are those of a run that keeps everything on the device.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include "plan/check/plan_check.hpp"
+#include "plan/forget.hpp"
 #include "run/golden_run.hpp"
+#include "run/random_jobs.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -130,4 +133,39 @@ BOOST_AUTO_TEST_CASE(a_part_of_the_parameters_is_initialized) {
       expect(changed > 0 && state.units[1].host() != nullptr, "it is initialized, on the host");
     });
   }
+}
+
+// Inputs of recomputed blocks: random jobs have the same bits if these are on the host, and need less memory of the device. A
+// plan without one of their loads and unloads is refused.
+BOOST_AUTO_TEST_CASE(inputs_of_blocks_on_the_host_have_the_same_bits) {
+  std::size_t copies = 0, kept_bytes = 0, bytes = 0;
+  each_random_job(16, 9, [&](Job job, std::uint64_t number) {
+    PlanOptions& options = job.sharding.plan;
+    job.config.layers = 8;
+    options.checkpoint_activations = true, options.checkpoint_policy = CheckpointPolicy::block;
+    options.checkpoint_every = 1 + number % 2;
+    const Transformer model(job.config);
+    const Placement& placement = find_placement(job.sharding.strategy);
+    const auto plan = [&] {
+      return plan_sharding(model, job.sharding, mesh_shape(placement, job.ranks, job.sharding.shard_group_size));
+    };
+    const Outcome kept = train(job);
+    kept_bytes += plan().plan.peak_bytes;
+    options.offload_activations = true;
+    BOOST_TEST(same_bits(train(job, number % 3 == 0 ? Threads::one : Threads::each_stream), kept), job.description);
+    ShardedPlan planned = plan();
+    bytes += planned.plan.peak_bytes;
+    for (Operation& op : planned.plan.update) {
+      if (op.kind->subject != Subject::owner || op.stage < 0) continue;
+      ++copies;
+      const Operation whole = op;
+      forget(op);
+      BOOST_CHECK_THROW(check_plan(planned.plan, planned.layout, placement,
+                                   model.sizes(job.sharding.batch, job.sharding.types.parameter, {}), options.micro_batches),
+                        InternalError);
+      op = whole;
+    }
+  });
+  BOOST_TEST(copies > 100u);
+  BOOST_TEST(bytes < kept_bytes);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -16,8 +17,8 @@ namespace {
 struct Stay {
   BufferId buffer;
   std::size_t first, last;
-  bool loads;            // the first operation of the range needs the content on the host
-  bool changed = false;  // by any operation of the range
+  bool loads;                                   // the first operation of the range needs the content on the host
+  std::optional<std::size_t> last_change = {};  // the last operation of the range that changes the content
 };
 
 class Loader {
@@ -30,10 +31,16 @@ class Loader {
     std::vector<std::vector<BufferId>> before(list.size()), after(list.size());
     std::set<BufferId> needed;  // buffers whose content on the host a later stay needs
     for (auto stay = stays_.rbegin(); stay != stays_.rend(); ++stay) {
-      // Unreduced gradients are not read after the list, so they are not unloaded. Reduced gradients are unloaded, although the
-      // optimizer only reads them: Executor::gradients() and norms by group read them from the host.
-      const bool is_kept = buffer(stay->buffer).role != BufferRole::unreduced_gradients || needed.contains(stay->buffer);
-      if (stay->changed && is_kept) after[stay->last].insert(after[stay->last].begin(), stay->buffer);
+      // Unreduced gradients and activations are not read after the list, so they are unloaded only if a later stay needs them.
+      // Reduced gradients are unloaded, although the optimizer only reads them: Executor::gradients() and norms by group read
+      // them from the host.
+      const BufferRole role = buffer(stay->buffer).role;
+      const bool is_state = role != BufferRole::unreduced_gradients && role != BufferRole::activations;
+      if (stay->last_change && (is_state || needed.contains(stay->buffer))) {
+        // The input of a block is unloaded while the block reads it.
+        auto& here = after[role == BufferRole::activations ? *stay->last_change : stay->last];
+        here.insert(here.begin(), stay->buffer);
+      }
       if (stay->loads) before[stay->first].insert(before[stay->first].begin(), stay->buffer);
       if (stay->loads)
         needed.insert(stay->buffer);
@@ -66,7 +73,7 @@ class Loader {
           const Effect effect = effect_on(list[i], k);
           if (!buffer(place.buffer).is_offloaded() || writes(effect) != written) continue;
           Stay& stay = stay_at(i, place.buffer, needs_what_is_kept(list[i], effect, place));
-          stay.changed = stay.changed || (written && effect != Effect::consumes);
+          if (written && effect != Effect::consumes) stay.last_change = i;
         }
   }
 
@@ -104,7 +111,9 @@ class Loader {
     return {.kind = &kind,
             .stream = stream,
             .micro_batch = micro_batch,
-            .unit = buffer(id).unit,
+            .unit = buffer(id).owner.unit,
+            .stage = buffer(id).owner.stage,
+            .block = std::max(buffer(id).owner.stage - 1, -1),
             .count = buffer(id).bytes / size_of(DType::f32),
             .operands = std::move(operands)};
   }

@@ -187,7 +187,27 @@ class Builder {
     add_slots("loaded " + what, BufferRole::loaded, inside, true, bytes_of, slots);
     for (const auto& [u, buffer] : buffers) {
       PlanBuffer& kept = at(plan_.buffers, buffer);
-      kept.slot = at(slots, u), kept.unit = u, kept.space = options_.offload_to;
+      kept.slot = at(slots, u), kept.owner = {.unit = u}, kept.space = options_.offload_to;
+    }
+  }
+
+  /// Keeps the inputs of recomputed segments on the host. They use two slots in turn: a segment reads one while the other is
+  /// copied.
+  void keep_inputs_on_host() {
+    std::vector<int> kept;  // blocks
+    std::array<std::size_t, 2> bytes = {};
+    for (int b = 0; b < blocks_; b += segment())
+      if (recomputed(b)) {
+        std::size_t& most = bytes[kept.size() % 2];
+        most = std::max(most, at(plan_.buffers, x(b)).bytes);
+        kept.push_back(b);
+      }
+    std::vector<BufferId> slots;
+    for (std::size_t i = 0; i < std::min(kept.size(), bytes.size()); ++i)
+      slots.push_back(add_buffer(plan_, format("loaded x{}", i), BufferRole::activations, bytes[i]));
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      PlanBuffer& input = at(plan_.buffers, x(kept[i]));
+      input.slot = slots[i % 2], input.owner = {.stage = kept[i] + 1}, input.space = &spaces::host, input.transient = false;
     }
   }
 
@@ -233,6 +253,7 @@ class Builder {
     add_host_buffers();
     add_activations();
     if (options_.training) add_backward_activations();
+    if (options_.training && options_.offload_activations) keep_inputs_on_host();
   }
 
   void add_parameters() {

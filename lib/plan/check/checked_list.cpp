@@ -28,9 +28,9 @@ void CheckedList::fail(std::size_t i, const std::string& why) const {
 }
 
 std::vector<std::size_t> CheckedList::units_of(const Operation& op) const {
-  if (op.kind->subject == Subject::nothing) return {};
-  if (op.kind->subject == Subject::unit) return {static_cast<std::size_t>(op.unit)};
-  return stage_units_[static_cast<std::size_t>(op.stage)];
+  if (op.unit >= 0) return {static_cast<std::size_t>(op.unit)};
+  if (op.stage >= 0) return stage_units_[static_cast<std::size_t>(op.stage)];
+  return {};
 }
 
 }  // namespace fsdp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 
 #include "base/format.hpp"
@@ -19,7 +20,8 @@ class Contents : private CheckedList {
            std::size_t micro_batches, const std::vector<Operation>& list)
       : CheckedList(plan, layout, placement, sizes, micro_batches, list),
         pieces_(plan.buffers.size()),
-        lost_(plan.buffers.size(), false) {
+        lost_(plan.buffers.size(), false),
+        unloaded_(plan.buffers.size()) {
     if (&list != &plan.publish) return;
     for (std::size_t u = 0; u < layout.units().size(); ++u) {
       if (plan.master[u].buffer != plan.parameters[u].buffer) unrounded_.insert(u);
@@ -122,7 +124,7 @@ class Contents : private CheckedList {
     for (std::size_t id = 0; id < plan_.buffers.size(); ++id) {
       const PlanBuffer& of = plan_.buffers[id];
       if (of.slot.buffer == place.buffer && of.slot.offset <= place.offset && place.offset < of.slot.offset + of.bytes &&
-          std::find(units.begin(), units.end(), static_cast<std::size_t>(of.unit)) != units.end())
+          std::find(units.begin(), units.end(), static_cast<std::size_t>(of.owner.unit)) != units.end())
         return static_cast<BufferId>(id);
     }
     fail(format("works on {}, but no buffer of its unit is ever loaded there", name(place)));
@@ -206,7 +208,7 @@ class Contents : private CheckedList {
     if (!piece) {
       erase(of.slot.buffer, of.slot.offset, of.slot.offset + of.bytes);
       piece = &pieces_[static_cast<std::size_t>(of.slot.buffer)].emplace_back(
-          Piece{of.slot.offset, of.slot.offset + of.bytes, {slot, of.unit, -1}, id});
+          Piece{of.slot.offset, of.slot.offset + of.bytes, {slot, of.owner.unit, -1}, id});
     }
     if (is_new) lost_[static_cast<std::size_t>(id)] = false;
     if (effect == Effect::contributes) piece->contributed = op.micro_batch;
@@ -220,7 +222,8 @@ class Contents : private CheckedList {
     const PlanBuffer& of = buffer(id);
     if (!of.is_offloaded() || op.at(stored) != Location(id) || op.at(slot) != of.slot)
       fail("does not copy between an offloaded buffer and the slot of that buffer");
-    if (of.unit != op.unit) fail(format("moves {}, which belongs to another unit", of.name));
+    if (of.owner != Owner{op.unit, op.stage}) fail(format("moves {}, which belongs to another unit or stage", of.name));
+    if (buffer(of.slot.buffer).role != BufferRole::loaded) return follow_transfer_of_content(id, loads);
     Piece* piece = find(of.slot, of.bytes);
     if (piece && piece->stored != id) piece = nullptr;
     if (!loads) {
@@ -232,13 +235,29 @@ class Contents : private CheckedList {
     if (lost_[static_cast<std::size_t>(id)]) fail(format("loads {}, whose last change was not unloaded", of.name));
     erase(of.slot.buffer, of.slot.offset, of.slot.offset + of.bytes);
     pieces_[static_cast<std::size_t>(of.slot.buffer)].push_back(
-        {of.slot.offset, of.slot.offset + of.bytes, {slot, of.unit, -1}, id});
+        {of.slot.offset, of.slot.offset + of.bytes, {slot, of.owner.unit, -1}, id});
+  }
+
+  /// A buffer whose content changes in the list, such as the input of a block: a load puts back what was unloaded last.
+  void follow_transfer_of_content(BufferId id, bool loads) {
+    const PlanBuffer& of = buffer(id);
+    std::optional<Piece>& kept = unloaded_[static_cast<std::size_t>(id)];
+    if (loads) {
+      if (!kept) fail(format("loads {}, which was not unloaded", of.name));
+      erase(of.slot.buffer, of.slot.offset, of.slot.offset + of.bytes);
+      pieces_[static_cast<std::size_t>(of.slot.buffer)].push_back(*kept);
+    } else {
+      const Piece* const piece = find(of.slot, 1);
+      if (!piece) fail(format("unloads {}, whose slot is empty", of.name));
+      kept = *piece;
+    }
   }
 
   std::size_t at_ = 0;                             // index of the current operation
   std::vector<std::vector<Piece>> pieces_;         // of each buffer
   std::set<std::size_t> unrounded_, unpublished_;  // units with parameters that must still be rounded, or gathered
   std::vector<bool> lost_;                         // of each offloaded buffer: overwritten in its slot before it was unloaded
+  std::vector<std::optional<Piece>> unloaded_;     // of each offloaded buffer whose content changes in the list
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace fsdp {
 /// - parameters that other ranks have changed are not gathered again before an operation reads them or the list ends,
 /// - an evaluation does not produce its loss, or a decoding step does not produce its logits,
 /// - an operation other than loads and unloads accesses offloaded state, or a change to offloaded state is lost. Only unreduced
-/// gradients may be lost at the end of a list.
+/// gradients may be lost at the end of a list,
+/// - offloaded activations are loaded before they are unloaded.
 void check_contents(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                     std::size_t micro_batches, const std::vector<Operation>& list);
 

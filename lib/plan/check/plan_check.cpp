@@ -59,6 +59,9 @@ class ListChecker : private CheckedList {
         return op.stage > 0 && op.stage < last && op.block == op.stage - 1;
       case Subject::head:
         return op.stage == last && op.block == -1;
+      case Subject::owner:
+        return op.unit >= 0 ? op.stage == -1 && op.block == -1 && op.unit < static_cast<int>(layout_.units().size())
+                            : op.stage > 0 && op.stage < last && op.block == op.stage - 1;
     }
     return false;
   }

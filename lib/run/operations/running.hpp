@@ -58,7 +58,8 @@ struct RankFacts {
   ModelSizes sizes;
   const Mesh* mesh;
   std::size_t shard;                     // this rank's index on the shard axis
-  std::vector<std::byte*> memory;        // address of each buffer
+  std::vector<Storage*> storages;        // of each buffer
+  std::vector<std::byte*> memory;        // address of each buffer; null if its storage has none
   std::vector<const void*> weights;      // address of each parameter when its unit is gathered
   std::vector<float*> gradients;         // address of each parameter's gradient
   std::vector<UnitParts> parts;          // this rank's part of each unit
@@ -67,6 +68,11 @@ struct RankFacts {
   template <class T>
   T* at(const Location& place) const {
     return reinterpret_cast<T*>(memory[static_cast<std::size_t>(place.buffer)] + place.offset + shard * place.per_shard);
+  }
+  Storage& storage_of(const Location& place) const { return *storages[static_cast<std::size_t>(place.buffer)]; }
+  /// The first byte of the place in its storage.
+  std::size_t begin_of(const Location& place) const {
+    return plan.buffers[static_cast<std::size_t>(place.buffer)].offset + place.offset + shard * place.per_shard;
   }
   BatchLayout batch() const {
     return {sizes.inputs, sizes.targets, plan.positions >= 0 ? shape.rows() * sizeof(std::int32_t) : 0};

@@ -20,7 +20,7 @@ Amount of_buffer(const Query& q) {
 constexpr Kind row(std::string_view name, std::span<const OperandSpec> operands, void run(const Running&), char letter) {
   return {.name = name,
           .part = UpdatePart::transfer,
-          .subject = Subject::unit,
+          .subject = Subject::owner,
           .operands = operands,
           .run = run,
           .cost = of_what_it_moves,
@@ -34,9 +34,19 @@ constexpr Kind row(std::string_view name, std::span<const OperandSpec> operands,
 namespace kinds {
 
 constinit const Kind load = row(
-    "load", of_load, [](const Running& r) { r.stream.copy(r.at(slot), r.at(stored), r.op.bytes()); }, 'L');
+    "load", of_load,
+    [](const Running& r) {
+      const Location& from = r.op.at(stored);
+      r.rank.storage_of(from).read(r.stream, r.rank.begin_of(from), r.at(slot), r.op.bytes());
+    },
+    'L');
 constinit const Kind unload = row(
-    "unload", of_unload, [](const Running& r) { r.stream.copy(r.at(stored), r.at(slot), r.op.bytes()); }, 'U');
+    "unload", of_unload,
+    [](const Running& r) {
+      const Location& to = r.op.at(stored);
+      r.rank.storage_of(to).write(r.stream, r.rank.begin_of(to), r.at(slot), r.op.bytes());
+    },
+    'U');
 
 }  // namespace kinds
 

@@ -1,0 +1,40 @@
+// The bytes that a rank has in one space of a plan (plan/plan.hpp). Memory has an address. A file has none: its bytes can only
+// be copied.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "device/device.hpp"
+
+namespace fsdp {
+
+/// Bytes that are zero at first. The functions that copy are called from work of `stream`, and copy to or from memory of the
+/// device or the host. Two streams may copy different bytes at the same time. If a file fails, they throw RunErrors that name
+/// the space.
+class Storage {
+ public:
+  virtual ~Storage() = default;
+  /// The address of the first byte, aligned to 64 bytes; null if the bytes can only be copied.
+  virtual std::byte* address() const { return nullptr; }
+  /// Copy `bytes` bytes of the storage, from byte `begin` on.
+  virtual void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) = 0;
+  virtual void write(Stream& stream, std::size_t begin, const void* from, std::size_t bytes) = 0;
+};
+
+class MemoryStorage final : public Storage {
+ public:
+  explicit MemoryStorage(Buffer memory) : memory_(std::move(memory)) {}
+  std::byte* address() const override { return memory_.data(); }
+  void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) override {
+    stream.copy(to, memory_.data() + begin, bytes);
+  }
+  void write(Stream& stream, std::size_t begin, const void* from, std::size_t bytes) override {
+    stream.copy(memory_.data() + begin, from, bytes);
+  }
+
+ private:
+  Buffer memory_;
+};
+
+}  // namespace fsdp
