@@ -207,16 +207,21 @@ inline constexpr std::uint32_t first_adapter_site = std::uint32_t{1} << 31;
 /// The operations of a stage on its tensors; E is the type of weights and activations. Weights must not be null. Gradients are
 /// null if they are not needed.
 template <class E>
-class Stage {
+class StageKernels {
  public:
-  Stage(const TransformerConfig& c, const DeviceTraits& traits, const StageContext& stage_context)
-      : config(c), device(traits), context(stage_context), scratch(c, context.shape, dtype_of<E>, device) {
+  StageKernels(const Transformer& transformer, const StageContext& stage_context)
+      : config(transformer.config()),
+        uses(transformer.uses()),
+        device(transformer.device()),
+        context(stage_context),
+        scratch(config, context.shape, dtype_of<E>, device) {
     expect(device.kind == context.stream.kind(), "a model runs on the kind of device that it was sized for");
     expect(!is_host(device.kind) || static_cast<std::size_t>(kernels::threads()) <= device.threads,
            "there is scratch memory for each thread");
   }
 
   const TransformerConfig& config;
+  const ModelParameters& uses;
   const DeviceTraits& device;
   const StageContext& context;
   const Scratch scratch;
@@ -413,5 +418,10 @@ class Stage {
                     rank, d_b, rank, write);
   }
 };
+
+/// The stages of a Transformer, which must outlive them. `read`: Stage::reads.
+std::unique_ptr<const InputStage> make_embedding(const Transformer& model, std::vector<std::size_t> read);
+std::unique_ptr<const BlockStage> make_block(const Transformer& model, std::size_t number, std::vector<std::size_t> read);
+std::unique_ptr<const LossStage> make_head(const Transformer& model, std::vector<std::size_t> read);
 
 }  // namespace fsdp::stages
