@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "kernels/offsets.hpp"
 #include "layers/place.hpp"
 #include "layers/proof.hpp"
 
@@ -16,10 +17,17 @@ namespace fsdp {
 
 namespace {
 
-/// Returns the number of floats that hold `numbers` elements of a type, rounded up to a multiple of a cache line.
-std::size_t floats_for(std::size_t numbers, DType type) {
-  return round_up((numbers * size_of(type) + sizeof(float) - 1) / sizeof(float), 16);
-}
+/// The layout of what a layer saves, as offsets in floats: numbers in `type`, then `stats`.
+struct Saved {
+  std::size_t stats, end;
+
+  Saved(const Layer& layer, std::size_t R, DType type) {
+    Offsets at(size_of(type));
+    at.take_values(R * layer.saved());
+    stats = at.take(R * layer.saved_floats());
+    end = at.end();
+  }
+};
 
 Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
@@ -76,13 +84,13 @@ struct Chain::Scratch {
   std::size_t sums, unwanted, losses, own, activation, end;
 
   Scratch(const Chain& chain, BatchShape shape, DType type) {
-    const std::size_t R = shape.rows();
-    sums = 0;
-    unwanted = round_up(kernels::column_sum_scratch(chain.most_columns_, chain.device_), 16);
-    losses = unwanted + round_up(2 * chain.most_columns_, 16);
-    own = losses + round_up(R, 16);
-    activation = own + floats_for(R * chain.most_scratch_, type);
-    end = activation + floats_for(R * chain.widest_, type);
+    Offsets at(size_of(type));
+    sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
+    unwanted = at.take(2 * chain.most_columns_);
+    losses = at.take(shape.rows());
+    own = at.take_values(shape.rows() * chain.most_scratch_);
+    activation = at.take_values(shape.rows() * chain.widest_);
+    end = at.end();
   }
 };
 
@@ -292,10 +300,6 @@ std::size_t Chain::stage_of(const std::string& layer) const {
       format("the model has no layer '{}' (it has {}{}); give one of these", layer, all, blocks_.size() > 8 ? ", ..." : ""));
 }
 
-std::size_t Chain::saved_numel(const Layer& layer, BatchShape shape, DType type) const {
-  return floats_for(shape.rows() * layer.saved(), type) + floats_for(shape.rows() * layer.saved_floats(), DType::f32);
-}
-
 ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
   const std::size_t R = shape.rows();
   ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
@@ -308,7 +312,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   sizes.activations.push_back(R * (first_.layer ? first_.layer->outputs() : row_sizes.inputs) * size_of(type));
   for (const Part& block : blocks_) {
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
-    sizes.saved.push_back(saved_numel(*block.layer, shape, type) * sizeof(float));
+    sizes.saved.push_back(Saved(*block.layer, R, type).end * sizeof(float));
   }
   sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
   return sizes;
@@ -382,7 +386,7 @@ void Chain::forward(const StageContext& context, const Part& part, const void* x
   const std::size_t R = pass.rows();
   pass.y = dense(y, R, layer.outputs(), context.type);
   pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
+  pass.stats = dense(saved + Saved(layer, R, context.type).stats, R, layer.saved_floats(), DType::f32);
   naming("layer", part.name, [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
 }
 
@@ -395,7 +399,7 @@ void Chain::backward(const StageContext& context, const Part& part, const void* 
   pass.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
   if (dx) pass.dx = dense(dx, R, layer.inputs(), context.type);
   pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
+  pass.stats = dense(saved + Saved(layer, R, context.type).stats, R, layer.saved_floats(), DType::f32);
   pass.gradients = context.gradients.data();
   naming("layer", part.name, [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
 }

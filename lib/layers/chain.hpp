@@ -55,7 +55,6 @@ class Chain final : public Model {
                  std::vector<TiedParameters>& tied);
   void find_ties();
   std::size_t index_of(const std::string& parameter) const;
-  std::size_t saved_numel(const Layer& layer, BatchShape shape, DType type) const;
   template <class P>
   P pass_of(const StageContext& context, const Part& part, const void* x) const;
   void clear_gradients(const StageContext& context, const Part& part, kernels::Write write) const;

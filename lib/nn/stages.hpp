@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
+#include "kernels/offsets.hpp"
 #include "kernels/quantized.hpp"
 #include "nn/rope.hpp"
 #include "nn/transformer.hpp"
@@ -14,25 +15,6 @@ namespace fsdp::stages {
 
 using kernels::Trans;
 using kernels::Write;
-
-/// Computes offsets of consecutive pieces in floats. Each piece begins at a cache line. The same calls compute the size of a
-/// buffer and the places in it.
-class Offsets {
- public:
-  /// `type`: of weights and activations.
-  explicit Offsets(DType type, std::size_t begin = 0) : size_(size_of(type)), end_(begin) {}
-  std::size_t take(std::size_t floats) {
-    const std::size_t begin = end_;
-    end_ += round_up(floats, 16);
-    return begin;
-  }
-  /// Takes `numel` numbers of `type`.
-  std::size_t take_values(std::size_t numel) { return take((numel * size_ + sizeof(float) - 1) / sizeof(float)); }
-  std::size_t end() const { return end_; }
-
- private:
-  std::size_t size_, end_;
-};
 
 /// The address of numbers of type E. `offset` is from take_values().
 template <class E>
@@ -81,7 +63,7 @@ struct Saved {
 
   Saved(const TransformerConfig& c, BatchShape shape, DType type) {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
-    Offsets at(type), again(type);
+    Offsets at(size_of(type)), again(size_of(type));
     qkv = at.take_values(R * qkv_width(c));
     q = at.take_values(c.qk_norm ? R * attention_width(c) : 0);
     k = at.take_values(c.qk_norm ? R * c.kv_heads * c.head_size : 0);
@@ -150,7 +132,7 @@ struct Scratch {
 
   Scratch(const TransformerConfig& c, BatchShape shape, DType type, const DeviceTraits& device) {
     const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
-    Offsets small(type);
+    Offsets small(size_of(type));
     column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)}), device));
     bias = small.take_values(qkv_width(c));
     unwanted = small.take(std::max(2 * C, c.head_size));
@@ -188,7 +170,7 @@ struct DecodingScratch {
   DecodingScratch(const TransformerConfig& c, const Scratch& others, const kernels::CacheShape& cache,
                   const DeviceTraits& device, DType type) {
     const std::size_t S = cache.sequences;
-    Offsets prompt(type, others.small_end), answer = prompt, head = prompt;
+    Offsets prompt(size_of(type), others.small_end), answer = prompt, head = prompt;
     attention = prompt.take(kernels::attention_forward_scratch(attention_shape(c, {1, cache.positions}), device));
     joined =
         prompt.take_values(c.sliding_window > 0 && c.sliding_window < cache.positions ? cache.positions * cached_width(c) : 0);

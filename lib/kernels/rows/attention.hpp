@@ -10,28 +10,12 @@
 
 #include "base/element.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/offsets.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
 #include "kernels/rows/small_gemm.hpp"
 
 namespace fsdp::kernels {
-
-/// Allocates arrays one after another in a thread's scratch, as offsets in floats. The same calls compute the scratch's size
-/// and the arrays' offsets.
-class ScratchArrays {
- public:
-  FSDP_INLINE std::size_t floats(std::size_t n) {
-    const std::size_t begin = end_;
-    end_ += n;
-    return begin;
-  }
-  /// As floats(), for n 16-bit numbers; n is even.
-  FSDP_INLINE std::size_t halves(std::size_t n) { return floats(n / 2); }
-  FSDP_INLINE std::size_t end() const { return end_; }
-
- private:
-  std::size_t end_ = 0;
-};
 
 /// The sizes of arrays for sequences of T tokens and heads of D. Rows of D floats are padded to whole registers, and arrays to
 /// whole tiles.
@@ -55,32 +39,32 @@ struct AttentionSizes {
 struct ForwardScratch {
   std::size_t keys, values, queries, transposed, probabilities, end;
   FSDP_INLINE explicit ForwardScratch(AttentionSizes size) {
-    ScratchArrays take;
-    keys = take.floats(size.rows());
-    values = take.floats(size.rows());
-    queries = take.floats(size.block_rows());
-    transposed = take.floats(size.block_columns());
-    probabilities = take.floats(size.scores());
-    end = take.end();
+    Offsets at(sizeof(float));
+    keys = at.take(size.rows());
+    values = at.take(size.rows());
+    queries = at.take(size.block_rows());
+    transposed = at.take(size.block_columns());
+    probabilities = at.take(size.scores());
+    end = at.end();
   }
 };
 struct BackwardScratch {
   std::size_t keys, values, d_keys, d_values, queries, d_outs, d_queries, queries_transposed, d_outs_transposed, probabilities,
       d_scores, end;
   FSDP_INLINE explicit BackwardScratch(AttentionSizes size) {
-    ScratchArrays take;
-    keys = take.floats(size.rows());
-    values = take.floats(size.rows());
-    d_keys = take.floats(size.rows());
-    d_values = take.floats(size.rows());
-    queries = take.floats(size.block_rows());
-    d_outs = take.floats(size.block_rows());
-    d_queries = take.floats(size.block_rows());
-    queries_transposed = take.floats(size.block_columns());
-    d_outs_transposed = take.floats(size.block_columns());
-    probabilities = take.floats(size.panel());
-    d_scores = take.floats(size.panel());
-    end = take.end();
+    Offsets at(sizeof(float));
+    keys = at.take(size.rows());
+    values = at.take(size.rows());
+    d_keys = at.take(size.rows());
+    d_values = at.take(size.rows());
+    queries = at.take(size.block_rows());
+    d_outs = at.take(size.block_rows());
+    d_queries = at.take(size.block_rows());
+    queries_transposed = at.take(size.block_columns());
+    d_outs_transposed = at.take(size.block_columns());
+    probabilities = at.take(size.panel());
+    d_scores = at.take(size.panel());
+    end = at.end();
   }
 };
 
@@ -93,38 +77,38 @@ struct TileSizes {
 struct TileForwardScratch : TileSizes {
   std::size_t keys, values, queries, probabilities, scores, sums, factors, end;
   FSDP_INLINE TileForwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
-    ScratchArrays take;
-    keys = take.halves(R * W);
-    values = take.halves(R * W);
-    queries = take.halves(side * W);
-    probabilities = take.halves(side * R);
-    scores = take.floats(side * R);
-    sums = take.floats(side * W);
-    factors = take.floats(R + 8);
-    end = take.end();
+    Offsets at(sizeof(bf16));
+    keys = at.take_values(R * W);
+    values = at.take_values(R * W);
+    queries = at.take_values(side * W);
+    probabilities = at.take_values(side * R);
+    scores = at.take(side * R);
+    sums = at.take(side * W);
+    factors = at.end();
+    end = factors + R + 8;
   }
 };
 struct TileBackwardScratch : TileSizes {
   std::size_t keys, keys_transposed, values_transposed, queries, queries_transposed, d_outs, d_outs_transposed, slopes, rounded,
       scores, d_scores, d_queries, d_keys, d_values, factors, end;
   FSDP_INLINE TileBackwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
-    ScratchArrays take;
-    keys = take.halves(R * W);
-    keys_transposed = take.halves(R * W);
-    values_transposed = take.halves(R * W);
-    queries = take.halves(side * W);
-    queries_transposed = take.halves(side * W);
-    d_outs = take.halves(side * W);
-    d_outs_transposed = take.halves(side * W);
-    slopes = take.halves(side * R);
-    rounded = take.halves(side * R);
-    scores = take.floats(side * R);
-    d_scores = take.floats(side * R);
-    d_queries = take.floats(side * W);
-    d_keys = take.floats(R * W);
-    d_values = take.floats(R * W);
-    factors = take.floats(R + 8);
-    end = take.end();
+    Offsets at(sizeof(bf16));
+    keys = at.take_values(R * W);
+    keys_transposed = at.take_values(R * W);
+    values_transposed = at.take_values(R * W);
+    queries = at.take_values(side * W);
+    queries_transposed = at.take_values(side * W);
+    d_outs = at.take_values(side * W);
+    d_outs_transposed = at.take_values(side * W);
+    slopes = at.take_values(side * R);
+    rounded = at.take_values(side * R);
+    scores = at.take(side * R);
+    d_scores = at.take(side * R);
+    d_queries = at.take(side * W);
+    d_keys = at.take(R * W);
+    d_values = at.take(R * W);
+    factors = at.end();
+    end = factors + R + 8;
   }
 };
 
