@@ -19,18 +19,20 @@ namespace {
 
 /// The layout of what a layer saves, as offsets in floats: numbers in `type`, then `stats`.
 struct Saved {
-  std::size_t stats, end;
-
-  Saved(const Layer& layer, std::size_t R, DType type) {
-    Offsets at(size_of(type));
-    at.take_values(R * layer.saved());
-    stats = at.take(R * layer.saved_floats());
-    end = at.end();
-  }
+  const Layer& layer;
+  std::size_t R;
+  DType type;
+  Offsets at{size_of(type)};
+  std::size_t values = at.take_values(R * layer.saved()), stats = at.take(R * layer.saved_floats()), end = at.end();
 };
 
 Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
+}
+
+template <class... Errors>
+bool is_one_of(const std::exception& error) {
+  return (dynamic_cast<const Errors*>(&error) || ...);
 }
 
 /// Runs `work`. If `work` throws a UserError, or an exception that is not the library's, puts the name of the layer or loss
@@ -39,18 +41,11 @@ template <class Work>
 void naming(const char* what, const std::string& name, Work&& work) {
   try {
     work();
-  } catch (const RunError&) {
-    throw;
-  } catch (const UserError& error) {
-    throw UserError(format("{} '{}': {}", what, name, error.what()));
-  } catch (const CallError&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const InternalError&) {
-    throw;
   } catch (const std::exception& error) {
-    throw RunError(format("{} '{}': {}", what, name, error.what()));
+    if (is_one_of<RunError, CallError, InternalError, std::bad_alloc>(error)) throw;
+    const std::string text = format("{} '{}': {}", what, name, error.what());
+    if (is_one_of<UserError>(error)) throw UserError(text);
+    throw RunError(text);
   } catch (...) {
     throw RunError(format("{} '{}' threw an exception that is no std::exception; throw one that has a message", what, name));
   }
@@ -81,17 +76,14 @@ void require_name(const std::string& whole) {
 /// The layout of scratch memory, as offsets in floats: partial sums, gradients of parameters that are not trained, losses, the
 /// scratch memory of the layer, and one activation.
 struct Chain::Scratch {
-  std::size_t sums, unwanted, losses, own, activation, end;
-
-  Scratch(const Chain& chain, BatchShape shape, DType type) {
-    Offsets at(size_of(type));
-    sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
-    unwanted = at.take(2 * chain.most_columns_);
-    losses = at.take(shape.rows());
-    own = at.take_values(shape.rows() * chain.most_scratch_);
-    activation = at.take_values(shape.rows() * chain.widest_);
-    end = at.end();
-  }
+  const Chain& chain;
+  BatchShape shape;
+  DType type;
+  Offsets at{size_of(type)};
+  std::size_t sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
+  std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows());
+  std::size_t own = at.take_values(shape.rows() * chain.most_scratch_);
+  std::size_t activation = at.take_values(shape.rows() * chain.widest_), end = at.end();
 };
 
 /// Prepares the input: a layer that takes tokens or, without one, a copy of the batch's numbers.
@@ -140,7 +132,7 @@ class Chain::Block final : public BlockStage {
 
  private:
   void* activation(const StageContext& context) const {
-    return context.scratch + Scratch(chain_, context.shape, context.type).activation;
+    return context.scratch + Scratch{chain_, context.shape, context.type}.activation;
   }
 
   const Chain& chain_;
@@ -302,7 +294,7 @@ std::size_t Chain::stage_of(const std::string& layer) const {
 
 ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
   const std::size_t R = shape.rows();
-  ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
+  ModelSizes sizes{.scratch = Scratch{*this, shape, type}.end * sizeof(float),
                    .first_uses_scratch = first_.layer && first_.layer->scratch() > 0,
                    .first_backward_reads = first_.layer && !is_of_embeddings(*first_.layer),
                    .inputs = R * row_sizes.inputs * sizeof(float),
@@ -312,7 +304,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   sizes.activations.push_back(R * (first_.layer ? first_.layer->outputs() : row_sizes.inputs) * size_of(type));
   for (const Part& block : blocks_) {
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
-    sizes.saved.push_back(Saved(*block.layer, R, type).end * sizeof(float));
+    sizes.saved.push_back(Saved{*block.layer, R, type}.end * sizeof(float));
   }
   sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
   return sizes;
@@ -349,7 +341,7 @@ bool Chain::works_in(DType type) const {
 /// Makes the pass of a layer or of the loss over x, which is the batch's tokens if a layer takes tokens.
 template <class P>
 P Chain::pass_of(const StageContext& context, const Part& part, const void* x) const {
-  const Scratch scratch(*this, context.shape, context.type);
+  const Scratch scratch{*this, context.shape, context.type};
   const Layer* const layer = part.layer.get();
   P pass;
   pass.B = context.shape.B, pass.T = context.shape.T;
@@ -386,7 +378,7 @@ void Chain::forward(const StageContext& context, const Part& part, const void* x
   const std::size_t R = pass.rows();
   pass.y = dense(y, R, layer.outputs(), context.type);
   pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + Saved(layer, R, context.type).stats, R, layer.saved_floats(), DType::f32);
+  pass.stats = dense(saved + Saved{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
   naming("layer", part.name, [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
 }
 
@@ -399,7 +391,7 @@ void Chain::backward(const StageContext& context, const Part& part, const void* 
   pass.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
   if (dx) pass.dx = dense(dx, R, layer.inputs(), context.type);
   pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + Saved(layer, R, context.type).stats, R, layer.saved_floats(), DType::f32);
+  pass.stats = dense(saved + Saved{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
   pass.gradients = context.gradients.data();
   naming("layer", part.name, [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
 }
@@ -412,7 +404,7 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
     pass.labels = targets;
   else
     pass.targets = dense(const_cast<std::int32_t*>(targets), R, loss_->targets(), DType::f32);
-  pass.losses = context.scratch + Scratch(*this, context.shape, context.type).losses;
+  pass.losses = context.scratch + Scratch{*this, context.shape, context.type}.losses;
   if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
   pass.scale = scale;
   pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() : nullptr;

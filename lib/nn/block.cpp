@@ -27,7 +27,7 @@ struct SavedTensors {
   float *q_stats, *k_stats, *lse, *attention_branch_stats, *ffn_branch_stats, *stats1, *stats2;
 
   SavedTensors(const StageKernels<E>& stage, float* saved) {
-    const Saved at(stage.config, stage.context.shape, dtype_of<E>);
+    const Saved at{stage.config, stage.context.shape, dtype_of<E>};
     float* const cheap = stage.context.cheap ? stage.context.cheap : saved + at.kept;
     q = values_at<E>(saved, at.q), k = values_at<E>(saved, at.k), q_stats = saved + at.q_stats, k_stats = saved + at.k_stats;
     qkv = values_at<E>(saved, at.qkv), attention = values_at<E>(saved, at.attention), mid = values_at<E>(saved, at.mid);
@@ -154,7 +154,7 @@ template <class E>
 void attend(const StageKernels<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows, const Cache<E>& cache,
             bool appended) {
   const TransformerConfig& c = stage.config;
-  const DecodingScratch scratch(c, stage.scratch, cache.whole, stage.device, dtype_of<E>);
+  const DecodingScratch scratch{stage.scratch, cache.whole};
   Stream& stream = stage.context.stream;
   Run run{};
   for (std::size_t i = 0; i < rows.wanted_count(); i += run.count) {

@@ -190,7 +190,7 @@ void Transformer::head_logits(const StageContext& context, const void* x, std::s
   with_element(context.type, [&]<class E>() {
     const StageKernels<E> stage(*this, context);
     const std::size_t C = config_.width, V = config_.vocab_size;
-    const DecodingScratch scratch(config_, stage.scratch, {rows.size(), 0}, device_, dtype_of<E>);
+    const DecodingScratch scratch{stage.scratch, {rows.size(), 0}};
     E* const norm = stage.scratch_values(scratch.norm);
     float *const stats = stage.scratch_at(scratch.stats), *const made = stage.scratch_at(scratch.logits);
     for (std::size_t i = 0; i < rows.size(); ++i)

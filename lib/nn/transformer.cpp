@@ -27,12 +27,12 @@ Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) :
 }
 
 ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
-  const stages::Saved saved(config_, shape, type);
+  const stages::Saved saved{config_, shape, type};
   const std::size_t batch = shape.rows() * sizeof(std::int32_t);
-  std::size_t scratch = stages::Scratch(config_, shape, type, device_).numel;
+  std::size_t scratch = stages::Scratch{config_, shape, type, device_}.numel;
   if (cache.positions > 0) {
-    const stages::Scratch of_one(config_, {1, 1}, type, device_);
-    scratch = std::max(scratch, stages::DecodingScratch(config_, of_one, cache, device_, type).numel);
+    const stages::Scratch of_one{config_, {1, 1}, type, device_};
+    scratch = std::max(scratch, stages::DecodingScratch{of_one, cache}.numel);
   }
   std::vector<std::size_t> caches;
   for (std::size_t block = 0; block < config_.layers; ++block)

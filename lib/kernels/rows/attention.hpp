@@ -37,35 +37,23 @@ struct AttentionSizes {
 
 /// The offsets of a thread's arrays in its scratch, for the forward and for the backward pass.
 struct ForwardScratch {
-  std::size_t keys, values, queries, transposed, probabilities, end;
-  FSDP_INLINE explicit ForwardScratch(AttentionSizes size) {
-    Offsets at(sizeof(float));
-    keys = at.take(size.rows());
-    values = at.take(size.rows());
-    queries = at.take(size.block_rows());
-    transposed = at.take(size.block_columns());
-    probabilities = at.take(size.scores());
-    end = at.end();
-  }
+  AttentionSizes size;
+  Offsets at{sizeof(float)};
+  std::size_t keys = at.take(size.rows()), values = at.take(size.rows());
+  std::size_t queries = at.take(size.block_rows()), transposed = at.take(size.block_columns());
+  std::size_t probabilities = at.take(size.scores());
+  std::size_t end = at.end();
 };
 struct BackwardScratch {
-  std::size_t keys, values, d_keys, d_values, queries, d_outs, d_queries, queries_transposed, d_outs_transposed, probabilities,
-      d_scores, end;
-  FSDP_INLINE explicit BackwardScratch(AttentionSizes size) {
-    Offsets at(sizeof(float));
-    keys = at.take(size.rows());
-    values = at.take(size.rows());
-    d_keys = at.take(size.rows());
-    d_values = at.take(size.rows());
-    queries = at.take(size.block_rows());
-    d_outs = at.take(size.block_rows());
-    d_queries = at.take(size.block_rows());
-    queries_transposed = at.take(size.block_columns());
-    d_outs_transposed = at.take(size.block_columns());
-    probabilities = at.take(size.panel());
-    d_scores = at.take(size.panel());
-    end = at.end();
-  }
+  AttentionSizes size;
+  Offsets at{sizeof(float)};
+  std::size_t keys = at.take(size.rows()), values = at.take(size.rows());
+  std::size_t d_keys = at.take(size.rows()), d_values = at.take(size.rows());
+  std::size_t queries = at.take(size.block_rows()), d_outs = at.take(size.block_rows());
+  std::size_t d_queries = at.take(size.block_rows()), queries_transposed = at.take(size.block_columns());
+  std::size_t d_outs_transposed = at.take(size.block_columns());
+  std::size_t probabilities = at.take(size.panel()), d_scores = at.take(size.panel());
+  std::size_t end = at.end();
 };
 
 /// T and D rounded up to whole tiles of 32, for the bodies of rows/attention_tiles.hpp, and the offsets of their arrays.
@@ -75,50 +63,29 @@ struct TileSizes {
   FSDP_INLINE TileSizes(std::size_t T, std::size_t D) : R((T + side - 1) / side * side), W((D + side - 1) / side * side) {}
 };
 struct TileForwardScratch : TileSizes {
-  std::size_t keys, values, queries, probabilities, scores, sums, factors, end;
-  FSDP_INLINE TileForwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
-    Offsets at(sizeof(bf16));
-    keys = at.take_values(R * W);
-    values = at.take_values(R * W);
-    queries = at.take_values(side * W);
-    probabilities = at.take_values(side * R);
-    scores = at.take(side * R);
-    sums = at.take(side * W);
-    factors = at.end();
-    end = factors + R + 8;
-  }
+  Offsets at{sizeof(bf16)};
+  std::size_t keys = at.take_values(R * W), values = at.take_values(R * W), queries = at.take_values(side * W);
+  std::size_t probabilities = at.take_values(side * R), scores = at.take(side * R), sums = at.take(side * W);
+  std::size_t factors = at.end(), end = factors + R + 8;
 };
 struct TileBackwardScratch : TileSizes {
-  std::size_t keys, keys_transposed, values_transposed, queries, queries_transposed, d_outs, d_outs_transposed, slopes, rounded,
-      scores, d_scores, d_queries, d_keys, d_values, factors, end;
-  FSDP_INLINE TileBackwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
-    Offsets at(sizeof(bf16));
-    keys = at.take_values(R * W);
-    keys_transposed = at.take_values(R * W);
-    values_transposed = at.take_values(R * W);
-    queries = at.take_values(side * W);
-    queries_transposed = at.take_values(side * W);
-    d_outs = at.take_values(side * W);
-    d_outs_transposed = at.take_values(side * W);
-    slopes = at.take_values(side * R);
-    rounded = at.take_values(side * R);
-    scores = at.take(side * R);
-    d_scores = at.take(side * R);
-    d_queries = at.take(side * W);
-    d_keys = at.take(R * W);
-    d_values = at.take(R * W);
-    factors = at.end();
-    end = factors + R + 8;
-  }
+  Offsets at{sizeof(bf16)};
+  std::size_t keys = at.take_values(R * W), keys_transposed = at.take_values(R * W), values_transposed = at.take_values(R * W);
+  std::size_t queries = at.take_values(side * W), queries_transposed = at.take_values(side * W);
+  std::size_t d_outs = at.take_values(side * W), d_outs_transposed = at.take_values(side * W);
+  std::size_t slopes = at.take_values(side * R), rounded = at.take_values(side * R);
+  std::size_t scores = at.take(side * R), d_scores = at.take(side * R), d_queries = at.take(side * W);
+  std::size_t d_keys = at.take(R * W), d_values = at.take(R * W);
+  std::size_t factors = at.end(), end = factors + R + 8;
 };
 
 /// The number of floats of scratch per thread. The first function is for the forward pass over T keys, the second for both
 /// passes. The scratch is enough for every instruction set, so that memory plans do not depend on the machine.
 inline std::size_t attention_forward_scratch_of_thread(std::size_t T, std::size_t D) {
-  return std::max(ForwardScratch({T, D}).end, TileForwardScratch(T, D).end);
+  return std::max(ForwardScratch{{T, D}}.end, TileForwardScratch{{T, D}}.end);
 }
 inline std::size_t attention_scratch_of_thread(std::size_t T, std::size_t D) {
-  return std::max({attention_forward_scratch_of_thread(T, D), BackwardScratch({T, D}).end, TileBackwardScratch(T, D).end});
+  return std::max({attention_forward_scratch_of_thread(T, D), BackwardScratch{{T, D}}.end, TileBackwardScratch{{T, D}}.end});
 }
 
 #if !defined(__CUDACC__)
@@ -394,7 +361,7 @@ struct AttentionForward {
     const AttentionSizes size{all, D};
     const std::size_t width = size.width(),
                       kv_offset = (b * (s.past + s.T) + run_keys.begin) * s.kv_stride + h / (s.H / s.K) * D;
-    const ForwardScratch at(size);
+    const ForwardScratch at{size};
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;
     float* queries = scratch + at.queries;
@@ -462,7 +429,7 @@ struct AttentionBackward {
     const AttentionSizes size{T, D};
     const std::size_t width = size.width(), kv_offset = token * s.kv_stride + kv * D;
     const float scale = 1.0f / square_root(s.squared_divisor());
-    const BackwardScratch at(size);
+    const BackwardScratch at{size};
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;
     float* d_keys = scratch + at.d_keys;
