@@ -107,7 +107,7 @@ std::string prediction_table(const PlanTable& table) {
       const StepPrediction& step = variant.step;
       rows.push_back({recompute ? "    recomputing" : name_of(row), ms(step.total),
                       format("{:.0f}", tokens_per_second(step, sharding, cluster)),
-                      format("{:.0f} %", 100 * predicted_mfu(step, table.model, sharding, gpu)), ms(step.products),
+                      format("{:.0f} %", 100 * predicted_mfu(step, *table.model, sharding, gpu)), ms(step.products),
                       ms(step.attention), ms(step.memory_bound), ms(step.optimizer), ms(step.exposed),
                       table.fits(variant) ? "yes" : "no"});
     }
@@ -170,7 +170,7 @@ std::string conclusion(const PlanTable& table) {
            on_the_host(table, variant) + fastest(table);
   }
   const auto [what, variant] = say(table.smallest());
-  const TransformerConfig& config = table.model.config();
+  const TransformerConfig& config = table.model->config();
   return format(
       "\nnothing fits {}: the least, {}, needs {} per rank\n  more ranks, {}a smaller --batch-size or a smaller "
       "--tokens-per-sample need less\n",
@@ -185,15 +185,15 @@ std::string headline(const PlanTable& table) {
       "{}: {} parameters, {} blocks, width {}, {}, {}\n{} x {}; {} x {} tokens per rank and micro-batch, {} per update; {} "
       "per rank\n",
       train.arch.empty() ? one_line(train.model.string()) : train.arch,
-      format_count(static_cast<double>(table.model.parameter_count())), table.model.blocks(), table.model.config().width,
-      name_of(train.sharding.types.parameter), train.sharding.optimizer.kind->name, plural(cluster.nodes, "node"),
-      plural(cluster.ranks_per_node, "rank"), train.sharding.batch.B, train.sharding.batch.T,
+      format_count(static_cast<double>(table.model->parameter_count())), table.model->blocks.size(),
+      table.model->config().width, name_of(train.sharding.types.parameter), train.sharding.optimizer.kind->name,
+      plural(cluster.nodes, "node"), plural(cluster.ranks_per_node, "rank"), train.sharding.batch.B, train.sharding.batch.T,
       plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"),
-      is_host(table.model.device().kind) ? plural(train.threads, "thread") : "a GPU");
+      is_host(table.model->device().kind) ? plural(train.threads, "thread") : "a GPU");
 }
 
 std::vector<RuleOfThumb> rules_of_thumb(const PlanTable& table) {
-  const auto P = static_cast<double>(table.model.parameter_count());
+  const auto P = static_cast<double>(table.model->parameter_count());
   std::vector<RuleOfThumb> rules;
   for (const char* name : {"full", "grad-op"})
     for (const bool mixed : {true, false})
@@ -264,7 +264,7 @@ std::string explain_exceptions(const PlanTable& table, const Layout& layout) {
     if (!unit.sharded) whole += unit.numel;
   }
   std::string text;
-  if (trained < table.model.parameter_count())
+  if (trained < table.model->parameter_count())
     text += format(
         "{} of the parameters are trained: only these have gradients, optimizer state and, in 16 bits, an fp32 copy.\n"
         "The rules of thumb assume that all are trained.\n",
@@ -309,7 +309,7 @@ std::string explain_states(const TrainOptions& train, const std::vector<Paramete
 std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan& plan) {
   const MemoryAccount& m = row.keeping.memory;
   const bool on_gpu = !is_host(m.device);
-  const auto P = static_cast<double>(table.model.parameter_count());
+  const auto P = static_cast<double>(table.model->parameter_count());
   const auto tutorial = tutorial_estimate(P, table.options.cluster.ranks(), true, *row.placement);
   const RuleOfThumb slides = slides_breakdown(P, row.mesh, *row.placement);
   const auto theirs = [&](double RuleOfThumb::*part) { return tutorial ? bytes((*tutorial).*part) : std::string("-"); };
@@ -347,7 +347,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
              "scratch, batch, tables: of one block at a time{}, the tokens, rotary positions.\n"
              "{}",
              explain_parameters(table.options.train.sharding.types), name_of(table.options.train.sharding.types.gradient),
-             explain_states(table.options.train, table.model.parameters()),
+             explain_states(table.options.train, table.model->parameters()),
              explain_slots(plan, BufferRole::gathered_parameters),
              in_parts
                  ? "Units take turns in these slots; the tutorial counts the whole model as if all units were gathered at once."
@@ -444,7 +444,7 @@ nlohmann::json prediction_json(const PlanTable& table, const StepPrediction& ste
   const ShardingOptions& sharding = table.options.train.sharding;
   return {{"ms", 1e3 * step.total},
           {"tokens_per_second", tokens_per_second(step, sharding, table.options.cluster)},
-          {"mfu", predicted_mfu(step, table.model, sharding, *table.options.gpu)},
+          {"mfu", predicted_mfu(step, *table.model, sharding, *table.options.gpu)},
           {"products_ms", 1e3 * step.products},
           {"attention_ms", 1e3 * step.attention},
           {"memory_bound_ms", 1e3 * step.memory_bound},
@@ -477,7 +477,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
                          {"tensors", nlohmann::json::array()},
                          {"shard_slices", nlohmann::json::array()}};
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Parameter& parameter = table.model.parameters()[unit.parameters[i]];
+    const Parameter& parameter = table.model->parameters()[unit.parameters[i]];
     json["tensors"].push_back({{"name", parameter.name},
                                {"shape", std::vector<std::size_t>(parameter.shape.begin(), parameter.shape.end())},
                                {"offset", unit.offsets[i]},
@@ -486,7 +486,7 @@ nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std
   for (int shard = 0; shard < unit.shards; ++shard) {
     nlohmann::json slices = nlohmann::json::array();
     for (const Slice& slice : layout.slices(u, shard))
-      slices.push_back({{"tensor", table.model.parameters()[slice.parameter].name},
+      slices.push_back({{"tensor", table.model->parameters()[slice.parameter].name},
                         {"begin", slice.range.begin},
                         {"end", slice.range.end},
                         {"at", slice.shard_offset}});
@@ -528,7 +528,7 @@ nlohmann::json plan_json(const PlanTable& table) {
                                   {"micro_batch", op.micro_batch},
                                   {"unit", op.unit},
                                   {"block", op.block},
-                                  {"drawn_time", drawn_time(op, planned.layout, table.model.block_numel())},
+                                  {"drawn_time", drawn_time(op, planned.layout, table.model->block_numel())},
                                   {"reads", ids(reads_of(op))},
                                   {"writes", ids(writes_of(op))},
                                   {"waits", op.waits},
@@ -564,7 +564,7 @@ nlohmann::json to_json(const PlanTable& table) {
   const PlanTableOptions& o = table.options;
   nlohmann::json out = {{"version", version_string()},
                         {"options", to_json(o.train)},
-                        {"parameters", table.model.parameter_count()},
+                        {"parameters", table.model->parameter_count()},
                         {"nodes", o.cluster.nodes},
                         {"ranks_per_node", o.cluster.ranks_per_node},
                         {"gpu", o.gpu ? to_json(*o.gpu) : nlohmann::json()},

@@ -134,7 +134,7 @@ const PlanRow& PlanTable::chosen() const {
 
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
   const PlanRow& row = table.chosen();
-  return plan_two_micro_batches(table.model, options_of_row(table.options, *row.placement, recompute), row.mesh);
+  return plan_two_micro_batches(*table.model, options_of_row(table.options, *row.placement, recompute), row.mesh);
 }
 
 std::optional<PlanChoice> PlanTable::least_communicating() const {
@@ -162,7 +162,7 @@ PlanChoice PlanTable::smallest() const {
 
 PlanTable make_plan_table(const PlanTableOptions& options) {
   const DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
-  PlanTable table{options, Transformer(named_config(options.train, nullptr), device), {}, {}};
+  PlanTable table{options, std::make_unique<Transformer>(named_config(options.train, nullptr), device), {}, {}};
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && (wanted.offload_optimizer || wanted.offload_parameters))
@@ -174,11 +174,11 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
     row.chosen = placement.name == options.train.sharding.strategy;
     for (const bool recompute : {false, true}) {
       const ShardingOptions sharding = options_of_row(options, placement, recompute);
-      check_sharding(table.model.config(), sharding, cluster.ranks());
+      check_sharding(table.model->config(), sharding, cluster.ranks());
       row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
       const bool first = table.rows.empty() && !recompute;  // the units are the same for all strategies
-      (recompute ? row.recomputing : row.keeping) =
-          plan_variant(table.model, sharding, row.mesh, cluster, options.train, options.gpu, first ? &table.warnings : nullptr);
+      (recompute ? row.recomputing : row.keeping) = plan_variant(*table.model, sharding, row.mesh, cluster, options.train,
+                                                                 options.gpu, first ? &table.warnings : nullptr);
     }
     table.rows.push_back(row);
   }

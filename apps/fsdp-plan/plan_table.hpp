@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,7 +56,7 @@ struct PlanChoice {
 
 struct PlanTable {
   PlanTableOptions options;
-  Transformer model;
+  std::unique_ptr<const Transformer> model;
   std::vector<PlanRow> rows;  // in the order of placements()
   std::vector<std::string> warnings;
 

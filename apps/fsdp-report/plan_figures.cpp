@@ -635,7 +635,7 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
       }
       std::string label = op.label.substr(0, op.label.find(','));
       if (const std::size_t root = label.find("root"); root != std::string::npos) label.erase(root, 4);
-      const Stage& stage = stage_of(op.part);
+      const DrawnPart& stage = stage_of(op.part);
       add_box(panel, op.stream, {begin, end, label, op.title, stage.fill, &stage});
       if (op.stream == "compute") used = end;
     }

@@ -176,11 +176,11 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
 /// Throws UserError for options that only a transformer has.
 void require_transformer(const Model& model, const TrainOptions& o) {
   require_user(
-      model.transformer_config() || (o.label_smoothing == 0 && o.z_loss == 0 && o.neftune_alpha == 0),
+      model.transformer_config || (o.label_smoothing == 0 && o.z_loss == 0 && o.neftune_alpha == 0),
       "label_smoothing, z_loss and neftune_alpha are for a TransformerDescription (this model is a Sequential); give the first "
       "two to cross_entropy(), and leave them out here");
   const auto refuse = [&](bool given, const char* what, const char* instead) {
-    if (given && !model.transformer_config())
+    if (given && !model.transformer_config)
       throw UserError(format("{} is for a TransformerDescription (this model is a Sequential); {}", what, instead));
   };
   refuse(o.dropout > 0, "dropout", "leave it out");
@@ -366,7 +366,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
     const ShardedPlan planned = plan_sharding(*built, sharding, mesh);
     return memory_of(memory_account(trained, *built, planned, mesh, {.nodes = 1, .ranks_per_node = ranks},
                                     {.snapshot = options.background_saves}),
-                     built->row_sizes(), sharding);
+                     built->row_sizes, sharding);
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
@@ -432,9 +432,9 @@ struct FullyShardedDataParallel::Parts {
         options(agreed_options(user_options, *job)),
         engine(checked_model(description, user_options), options, world, user_options.background_saves,
                {.warn = [](const std::string& text) { print_warnings({text}); }}) {
-    rows = engine.model().model().row_sizes();
-    if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) loss_of_layers = &chain->loss();
-    if (const TransformerConfig* const config = engine.model().model().transformer_config(); config && config->lora.rank > 0)
+    rows = engine.model().model().row_sizes;
+    if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) loss_of_layers = &chain->user_loss();
+    if (const TransformerConfig* const config = engine.model().model().transformer_config; config && config->lora.rank > 0)
       adapted = config;
     engine.allocate(*job->rank.device);
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
@@ -466,7 +466,7 @@ struct FullyShardedDataParallel::Parts {
       for (const Field& field : fields)
         if (field.option == option) add(field.name, value);
     told += description;
-    if (model.transformer_config()) {
+    if (model.transformer_config) {
       const nlohmann::json config = StoredModel(model).to_json();
       for (const auto& [key, value] : config.items()) add(key, json_text(value));
     }
@@ -709,16 +709,16 @@ struct FullyShardedDataParallel::Parts {
 /// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
 std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
   const auto& chain = static_cast<const Chain&>(engine.model().model());
-  std::size_t stage = chain.blocks();
+  std::size_t stage = chain.blocks.size();
   if (!layer.empty()) {
     require_same_lines(world, layer, "name different layers", "they run one forward pass");
     agree(world, [&] { stage = chain.stage_of(layer); });
   }
   std::vector<float> outputs;
-  outputs.reserve(sharding.batch.rows() * chain.outputs_of(stage));
   engine.with(weights_of(use_ema), [&] {
     executor().evaluate_stage(reader, stage, [&](const MemoryView& view) {
       with_element(sharding.types.parameter, [&]<class E>() {
+        outputs.reserve(view.bytes() / sizeof(E));
         view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
           std::transform(values, values + n, std::back_inserter(outputs), [](E value) { return static_cast<float>(value); });
         });
@@ -736,7 +736,7 @@ void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_o
           format("the average can be evaluated only with fp32 parameters (master_dtype is {}); leave out use_ema, or "
                  "set master_dtype to fp32",
                  name_of(sharding.types.master)));
-    require_user(!of_outputs || !engine.model().model().transformer_config(),
+    require_user(!of_outputs || !engine.model().model().transformer_config,
                  "a TransformerDescription gives no outputs (the logits of all tokens are more than its plan holds); use "
                  "evaluate(), or fsdp-generate");
   });
@@ -745,7 +745,7 @@ void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_o
 void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> checkpoint) {
   std::vector<std::string> warnings(1);
   agree(world, [&] {
-    if (const TransformerConfig* const config = engine.model().model().transformer_config())
+    if (const TransformerConfig* const config = engine.model().model().transformer_config)
       if (const std::string how = describe_differences(*config, checkpoint->config(), "the checkpoint"); !how.empty())
         throw UserError(
             format("{} holds another model ({}); describe the model as it was saved", checkpoint->description(), how));

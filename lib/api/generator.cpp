@@ -122,7 +122,7 @@ void TextGenerator::Parts::open(FullyShardedDataParallel& model, const std::stri
   trained = &model, use_ema = average;
   model.decode(average, [&](const auto& inside) {
     agree(*inside.job.world, [&] {
-      config = *inside.engine.model().model().transformer_config();
+      config = *inside.engine.model().model().transformer_config;
       folder = inside.engine.model_folder;
       find_texts(folder, tokenizer);
     });

@@ -75,7 +75,7 @@ StoredModel::StoredModel(std::vector<Parameter> parameters) : layers_(std::move(
 }
 
 StoredModel::StoredModel(const Model& model) {
-  if (const TransformerConfig* const config = model.transformer_config())
+  if (const TransformerConfig* const config = model.transformer_config)
     config_ = *config;
   else
     *this = StoredModel(model.parameters());

@@ -11,7 +11,7 @@ namespace fsdp {
 namespace {
 
 Dropout dropout_of(const EngineOptions& options, const Model& model, int rank) {
-  const TransformerConfig* const config = model.transformer_config();
+  const TransformerConfig* const config = model.transformer_config;
   return {.residual = static_cast<float>(options.dropout),
           .attention = static_cast<float>(options.attention_dropout),
           .adapters = config && config->lora.rank > 0 ? static_cast<float>(config->lora.dropout) : 0,
@@ -83,10 +83,9 @@ std::string describe_refused(ShardedModel& model, Group& world, const UpdateScal
   std::string where = "only the loss";
   if (first != ranks) {
     const Operation& op = model.plan().update[static_cast<std::size_t>(all[3 * first]) - 1];
-    if (op.kind == &kinds::embedding_forward)
-      where = format("first in the output of the embedding on rank {}", first);
-    else if (op.kind == &kinds::block_forward)
-      where = format("first in the output of block {} in the forward pass on rank {}", op.block, first);
+    if (op.kind == &kinds::embedding_forward || op.kind == &kinds::block_forward)
+      where = format("first in the output of {}{} on rank {}", model.model().stage(static_cast<std::size_t>(op.stage)).name,
+                     op.block >= 0 ? " in the forward pass" : "", first);
     else
       where = format("first in the gradient of {}, unit {}, on rank {}",
                      model.model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,

@@ -10,9 +10,9 @@
 // tokens are dropped, so the model always has at least half a sequence as context. The kept tokens get new positions from 0,
 // and their keys are computed again, because keys depend on the positions.
 //
-// If a model's rotary frequencies depend on the length of the text (Model::table_class()), its keys are also computed again
-// whenever the frequencies change: once for "longrope", and for each token beyond max_position_embeddings for "dynamic". A step
-// then has only texts with the same frequencies. So every token has the logits of a pass over the whole text.
+// If a model's rotary frequencies depend on the length of the text (PositionTables::table_class()), its keys are also computed
+// again whenever the frequencies change: once for "longrope", and for each token beyond max_position_embeddings for "dynamic".
+// A step then has only texts with the same frequencies. So every token has the logits of a pass over the whole text.
 #pragma once
 
 #include <cstddef>

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "kernels/offsets.hpp"
 #include "layers/place.hpp"
 #include "layers/proof.hpp"
 
@@ -16,13 +17,22 @@ namespace fsdp {
 
 namespace {
 
-/// Returns the number of floats that hold `numbers` elements of a type, rounded up to a multiple of a cache line.
-std::size_t floats_for(std::size_t numbers, DType type) {
-  return round_up((numbers * size_of(type) + sizeof(float) - 1) / sizeof(float), 16);
-}
+/// The layout of what a layer saves, as offsets in floats: numbers in `type`, then `stats`.
+struct Saved {
+  const Layer& layer;
+  std::size_t R;
+  DType type;
+  Offsets at{size_of(type)};
+  std::size_t values = at.take_values(R * layer.saved()), stats = at.take(R * layer.saved_floats()), end = at.end();
+};
 
 Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
+}
+
+template <class... Errors>
+bool is_one_of(const std::exception& error) {
+  return (dynamic_cast<const Errors*>(&error) || ...);
 }
 
 /// Runs `work`. If `work` throws a UserError, or an exception that is not the library's, puts the name of the layer or loss
@@ -31,18 +41,11 @@ template <class Work>
 void naming(const char* what, const std::string& name, Work&& work) {
   try {
     work();
-  } catch (const RunError&) {
-    throw;
-  } catch (const UserError& error) {
-    throw UserError(format("{} '{}': {}", what, name, error.what()));
-  } catch (const CallError&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const InternalError&) {
-    throw;
   } catch (const std::exception& error) {
-    throw RunError(format("{} '{}': {}", what, name, error.what()));
+    if (is_one_of<RunError, CallError, InternalError, std::bad_alloc>(error)) throw;
+    const std::string text = format("{} '{}': {}", what, name, error.what());
+    if (is_one_of<UserError>(error)) throw UserError(text);
+    throw RunError(text);
   } catch (...) {
     throw RunError(format("{} '{}' threw an exception that is no std::exception; throw one that has a message", what, name));
   }
@@ -73,27 +76,96 @@ void require_name(const std::string& whole) {
 /// The layout of scratch memory, as offsets in floats: partial sums, gradients of parameters that are not trained, losses, the
 /// scratch memory of the layer, and one activation.
 struct Chain::Scratch {
-  std::size_t sums, unwanted, losses, own, activation, end;
-
-  Scratch(const Chain& chain, BatchShape shape, DType type) {
-    const std::size_t R = shape.rows();
-    sums = 0;
-    unwanted = round_up(kernels::column_sum_scratch(chain.most_columns_, chain.device_), 16);
-    losses = unwanted + round_up(2 * chain.most_columns_, 16);
-    own = losses + round_up(R, 16);
-    activation = own + floats_for(R * chain.most_scratch_, type);
-    end = activation + floats_for(R * chain.widest_, type);
-  }
+  const Chain& chain;
+  BatchShape shape;
+  DType type;
+  Offsets at{size_of(type)};
+  std::size_t sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
+  std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows());
+  std::size_t own = at.take_values(shape.rows() * chain.most_scratch_);
+  std::size_t activation = at.take_values(shape.rows() * chain.widest_), end = at.end();
 };
 
-Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr loss, const DeviceTraits& device,
+/// Prepares the input: a layer that takes tokens or, without one, a copy of the batch's numbers.
+class Chain::First final : public InputStage {
+ public:
+  explicit First(const Chain& chain)
+      : InputStage(chain.first_.layer ? format("layer '{}'", chain.first_.name) : "the conversion of the inputs",
+                   chain.first_.indices),
+        chain_(chain) {}
+
+  void forward(const StageContext& context, const std::int32_t* inputs, void* x) const override {
+    if (chain_.first_.layer) return chain_.forward(context, chain_.first_, inputs, x, nullptr);
+    with_element(context.type, [&]<class E>() {  // converts the numbers to the type of activations
+      const auto* const numbers = reinterpret_cast<const float*>(inputs);
+      const std::size_t n = context.shape.rows() * chain_.row_sizes.inputs;
+      if constexpr (std::is_same_v<E, float>)
+        context.stream.copy(x, numbers, n * sizeof(float));
+      else
+        kernels::convert(context.stream, static_cast<E*>(x), numbers, n);
+    });
+  }
+
+  void backward(const StageContext& context, const std::int32_t* inputs, const void* dx, kernels::Write write) const override {
+    if (chain_.first_.layer) chain_.backward(context, chain_.first_, inputs, dx, nullptr, nullptr, write);
+  }
+
+ private:
+  const Chain& chain_;
+};
+
+class Chain::Block final : public BlockStage {
+ public:
+  Block(const Chain& chain, const Part& part)
+      : BlockStage(format("layer '{}'", part.name), part.indices), chain_(chain), part_(part) {}
+
+  void forward(const StageContext& context, const void* x_in, void* x_out, float* saved) const override {
+    chain_.forward(context, part_, x_in, x_out ? x_out : activation(context), saved);
+  }
+
+  void backward(const StageContext& context, const void* x_in, float* saved, void* dx, kernels::Write write) const override {
+    // The library passes dy in the memory of dx. A layer may write dx while it reads dy, so dy is copied first.
+    void* const dy = activation(context);
+    context.stream.copy(dy, dx, context.shape.rows() * part_.layer->outputs() * size_of(context.type));
+    chain_.backward(context, part_, x_in, dy, dx, saved, write);
+  }
+
+ private:
+  void* activation(const StageContext& context) const {
+    return context.scratch + Scratch{chain_, context.shape, context.type}.activation;
+  }
+
+  const Chain& chain_;
+  const Part& part_;
+};
+
+class Chain::Last final : public LossStage {
+ public:
+  explicit Last(const Chain& chain) : LossStage(format("loss '{}'", chain.last_.name), chain.last_.indices), chain_(chain) {}
+
+  void forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
+                        kernels::LossSum& sum, void* dx, kernels::Write write) const override {
+    chain_.clear_gradients(context, chain_.last_, write);
+    chain_.evaluate(context, x, targets, gradient_scale, sum, dx, nullptr);
+  }
+
+  void forward(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& sum,
+               float* losses) const override {
+    chain_.evaluate(context, x, targets, 1, sum, nullptr, losses);
+  }
+
+ private:
+  const Chain& chain_;
+};
+
+Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr user_loss, const DeviceTraits& device,
              const std::vector<TiedParameters>& ties)
-    : device_(device), loss_(std::move(loss)) {
+    : Model(device), loss_(std::move(user_loss)) {
   if (!loss_) throw UserError("the model has no loss (training needs one); give it one by Sequential::loss()");
   std::vector<TiedParameters> tied = ties;
   std::set<std::string> names = {loss_name};
   std::size_t width = layers.empty() ? loss_->inputs() : layers.front().second->inputs();
-  if (layers.empty() || !layers.front().second->takes_tokens()) input_width_ = width;
+  const std::size_t input_width = width;  // 1 for tokens
   require_separate(layers);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto& [name, layer] = layers[i];
@@ -112,11 +184,11 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
     if (layer->takes_tokens() && i > 0)
       throw UserError(format("layer '{}' takes tokens (only the first layer can); put it first", name));
     if (i > 0) require_fit(layers[i - 1], layers[i]);
-    Stage stage = make_stage(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()), tied);
+    Part part = make_part(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()), tied);
     if (is_first)
-      first_ = std::move(stage);
+      first_ = std::move(part);
     else
-      blocks_.push_back(std::move(stage));
+      blocks_.push_back(std::move(part));
     widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
     most_scratch_ = std::max(most_scratch_, layer->scratch());
     width = layer->outputs();
@@ -125,7 +197,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
   if (loss_->inputs() != width)
     throw UserError(format("the loss takes {} numbers per row (layer '{}' before it gives {}); make them equal",
                            loss_->inputs(), layers.back().first, width));
-  head_ = make_stage(loss_name, nullptr, loss_->parameters(), -1, tied);
+  last_ = make_part(loss_name, nullptr, loss_->parameters(), -1, tied);
   if (!tied.empty())
     throw UserError(format("tie() names the parameter '{}' (this model has {}); correct the name", tied.front().name,
                            parameters_.empty() ? "none" : format("{}, ...", parameters_.front().name)));
@@ -133,6 +205,15 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr lo
   widest_ = std::max(widest_, width);
   most_scratch_ = std::max(most_scratch_, loss_->scratch());
   most_columns_ = std::max(most_columns_, loss_->inputs());  // losses keep the weights of classes in this memory
+  row_sizes = {.inputs = input_width,
+               .targets = loss_->targets(),
+               .tokens = first_.layer != nullptr,
+               .labels = loss_->takes_labels(),
+               .vocabulary = first_.layer ? first_.layer->vocabulary() : 0,
+               .classes = loss_->classes()};
+  first = std::make_unique<First>(*this);
+  for (const Part& part : blocks_) blocks.push_back(std::make_unique<Block>(*this, part));
+  loss = std::make_unique<Last>(*this);
 }
 
 std::size_t Chain::index_of(const std::string& parameter) const {
@@ -141,11 +222,11 @@ std::size_t Chain::index_of(const std::string& parameter) const {
   return static_cast<std::size_t>(found - parameters_.begin());
 }
 
-/// Makes a stage, and adds its parameters to those of the model, except tied ones, which it removes from `tied`.
-Chain::Stage Chain::make_stage(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
-                               std::vector<TiedParameters>& tied) {
-  Stage stage{name, std::move(layer), std::move(parameters), {}, {}};
-  for (const LayerParameter& parameter : stage.parameters) {
+/// Makes a part, and adds its parameters to those of the model, except tied ones, which it removes from `tied`.
+Chain::Part Chain::make_part(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
+                             std::vector<TiedParameters>& tied) {
+  Part part{name, std::move(layer), std::move(parameters), {}, {}};
+  for (const LayerParameter& parameter : part.parameters) {
     if (parameter.name.empty())
       throw UserError(format("a parameter of layer '{}' has no name (checkpoints need it); correct parameters()", name));
     bool has_numbers = !parameter.shape.empty();
@@ -180,22 +261,22 @@ Chain::Stage Chain::make_stage(const std::string& name, LayerPtr layer, std::vec
       if (index < parameters_.size()) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
       parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
     }
-    stage.indices.push_back(index);
+    part.indices.push_back(index);
   }
-  return stage;
+  return part;
 }
 
-/// Sets Stage::adds, in the order of backward. A parameter of several stages belongs to none of their blocks.
+/// Sets Part::adds, in the order of backward. A parameter of several parts belongs to none of their blocks.
 void Chain::find_ties() {
-  std::vector<const Stage*> writer(parameters_.size());
-  const auto visit = [&](Stage& stage) {
-    for (const std::size_t index : stage.indices) {
-      const Stage* const other = std::exchange(writer[index], &stage);
-      stage.adds.push_back(other != nullptr);
-      if (other && other != &stage) parameters_[index].block = -1;
+  std::vector<const Part*> writer(parameters_.size());
+  const auto visit = [&](Part& part) {
+    for (const std::size_t index : part.indices) {
+      const Part* const other = std::exchange(writer[index], &part);
+      part.adds.push_back(other != nullptr);
+      if (other && other != &part) parameters_[index].block = -1;
     }
   };
-  visit(head_);
+  visit(last_);
   std::for_each(blocks_.rbegin(), blocks_.rend(), visit);
   visit(first_);
 }
@@ -211,42 +292,21 @@ std::size_t Chain::stage_of(const std::string& layer) const {
       format("the model has no layer '{}' (it has {}{}); give one of these", layer, all, blocks_.size() > 8 ? ", ..." : ""));
 }
 
-std::size_t Chain::outputs_of(std::size_t stage) const {
-  if (stage > 0) return blocks_.at(stage - 1).layer->outputs();
-  return first_.layer ? first_.layer->outputs() : input_width_;
-}
-
-RowSizes Chain::row_sizes() const {
-  return {.inputs = input_width_,
-          .targets = loss_->targets(),
-          .tokens = takes_tokens(),
-          .labels = loss_->takes_labels(),
-          .vocabulary = takes_tokens() ? first_.layer->vocabulary() : 0,
-          .classes = loss_->classes()};
-}
-
-std::size_t Chain::saved_numel(const Layer& layer, BatchShape shape, DType type) const {
-  return floats_for(shape.rows() * layer.saved(), type) + floats_for(shape.rows() * layer.saved_floats(), DType::f32);
-}
-
 ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
   const std::size_t R = shape.rows();
-  ModelSizes sizes{.scratch = Scratch(*this, shape, type).end * sizeof(float),
-                   .first_uses_scratch = takes_tokens() && first_.layer->scratch() > 0,
-                   .first_backward_reads = takes_tokens() && !is_of_embeddings(*first_.layer),
-                   .inputs = R * input_width_ * sizeof(float),
+  ModelSizes sizes{.scratch = Scratch{*this, shape, type}.end * sizeof(float),
+                   .first_uses_scratch = first_.layer && first_.layer->scratch() > 0,
+                   .first_backward_reads = first_.layer && !is_of_embeddings(*first_.layer),
+                   .inputs = R * row_sizes.inputs * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
-                   .losses = R * sizeof(float)};
-  const auto add_stage = [&](const Stage& stage) { sizes.stages.push_back(stage.indices); };
-  add_stage(first_);
-  sizes.activations.push_back(R * outputs_of(0) * size_of(type));
-  for (const Stage& block : blocks_) {
-    add_stage(block);
+                   .losses = R * sizeof(float),
+                   .stages = parameters_by_stage()};
+  sizes.activations.push_back(R * (first_.layer ? first_.layer->outputs() : row_sizes.inputs) * size_of(type));
+  for (const Part& block : blocks_) {
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
-    sizes.saved.push_back(saved_numel(*block.layer, shape, type) * sizeof(float));
+    sizes.saved.push_back(Saved{*block.layer, R, type}.end * sizeof(float));
   }
   sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
-  add_stage(head_);
   return sizes;
 }
 
@@ -263,155 +323,97 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
           format("{} '{}' does not work on a GPU (its works_on_gpu() returns false); choose the CPU, or extend works_on_gpu()",
                  what, name));
   };
-  const auto check = [&](const Stage& stage) {
-    require("layer", stage.name, stage.layer->works_in(type), stage.layer->works_on_gpu());
-    naming("layer", stage.name, [&] { stage.layer->check_batch(shape.B, shape.T); });
+  const auto check = [&](const Part& part) {
+    require("layer", part.name, part.layer->works_in(type), part.layer->works_on_gpu());
+    naming("layer", part.name, [&] { part.layer->check_batch(shape.B, shape.T); });
   };
   if (first_.layer) check(first_);
-  for (const Stage& block : blocks_) check(block);
-  require("loss", head_.name, loss_->works_in(type), loss_->works_on_gpu());
-  naming("loss", head_.name, [&] { loss_->check_batch(shape.B, shape.T); });
+  for (const Part& block : blocks_) check(block);
+  require("loss", last_.name, loss_->works_in(type), loss_->works_on_gpu());
+  naming("loss", last_.name, [&] { loss_->check_batch(shape.B, shape.T); });
 }
 
 bool Chain::works_in(DType type) const {
-  const auto works = [&](const Stage& stage) { return stage.layer->works_in(type); };
+  const auto works = [&](const Part& part) { return part.layer->works_in(type); };
   return (!first_.layer || works(first_)) && std::all_of(blocks_.begin(), blocks_.end(), works) && loss_->works_in(type);
 }
 
-Pass Chain::pass_of(const StageContext& context, const Stage& stage, const Scratch& scratch) const {
-  Pass pass;
+/// Makes the pass of a layer or of the loss over x, which is the batch's tokens if a layer takes tokens.
+template <class P>
+P Chain::pass_of(const StageContext& context, const Part& part, const void* x) const {
+  const Scratch scratch{*this, context.shape, context.type};
+  const Layer* const layer = part.layer.get();
+  P pass;
   pass.B = context.shape.B, pass.T = context.shape.T;
   pass.type = context.type;
+  if (layer && layer->takes_tokens())
+    pass.tokens = static_cast<const std::int32_t*>(x);
+  else
+    pass.x = dense(const_cast<void*>(x), pass.rows(), layer ? layer->inputs() : loss_->inputs(), context.type);
   pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
-  pass.place = place_of(stage.name);
-  pass.scratch =
-      dense(context.scratch + scratch.own, pass.rows(), stage.layer ? stage.layer->scratch() : loss_->scratch(), context.type);
+  pass.place = place_of(part.name);
+  pass.scratch = dense(context.scratch + scratch.own, pass.rows(), layer ? layer->scratch() : loss_->scratch(), context.type);
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
   pass.most_columns = most_columns_;
   pass.weights = context.weights.data();
-  pass.parameters = stage.parameters, pass.indices = stage.indices;
-  for (const std::size_t index : stage.indices)
+  pass.parameters = part.parameters, pass.indices = part.indices;
+  for (const std::size_t index : part.indices)
     expect(pass.weights[index] != nullptr, "a stage runs with its parameters gathered");
   return pass;
 }
 
 /// Sets gradients to zero for the first micro-batch (`write` is overwrite), because layers always add to gradients. Gradients
 /// of tied parameters are set to zero once.
-void Chain::clear_gradients(const StageContext& context, const Stage& stage, kernels::Write write) const {
+void Chain::clear_gradients(const StageContext& context, const Part& part, kernels::Write write) const {
   if (write == kernels::Write::add) return;
-  for (std::size_t i = 0; i < stage.parameters.size(); ++i)
-    if (float* const gradient = stage.adds[i] ? nullptr : context.gradients[stage.indices[i]])
-      kernels::fill_zero(context.stream, gradient, numel(stage.parameters[i].shape));
+  for (std::size_t i = 0; i < part.parameters.size(); ++i)
+    if (float* const gradient = part.adds[i] ? nullptr : context.gradients[part.indices[i]])
+      kernels::fill_zero(context.stream, gradient, numel(part.parameters[i].shape));
 }
 
-void Chain::forward(const StageContext& context, const Stage& stage, const Pass& pass, void* y, float* saved) const {
-  const Layer& layer = *stage.layer;
-  ForwardPass forward_pass;
-  static_cast<Pass&>(forward_pass) = pass;
+void Chain::forward(const StageContext& context, const Part& part, const void* x, void* y, float* saved) const {
+  const Layer& layer = *part.layer;
+  auto pass = pass_of<ForwardPass>(context, part, x);
   const std::size_t R = pass.rows();
-  forward_pass.y = dense(y, R, layer.outputs(), context.type);
-  forward_pass.saved = dense(saved, R, layer.saved(), context.type);
-  forward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
-  naming("layer", stage.name,
-         [&] { run_pass(forward_pass, "forward()", {}, forward_pass.y, "y", {}, [&] { layer.forward(forward_pass); }); });
+  pass.y = dense(y, R, layer.outputs(), context.type);
+  pass.saved = dense(saved, R, layer.saved(), context.type);
+  pass.stats = dense(saved + Saved{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
+  naming("layer", part.name, [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
 }
 
-void Chain::backward(const StageContext& context, const Stage& stage, const Pass& pass, const void* dy, void* dx, float* saved,
+void Chain::backward(const StageContext& context, const Part& part, const void* x, const void* dy, void* dx, float* saved,
                      kernels::Write write) const {
-  const Layer& layer = *stage.layer;
-  clear_gradients(context, stage, write);
-  BackwardPass backward_pass;
-  static_cast<Pass&>(backward_pass) = pass;
+  const Layer& layer = *part.layer;
+  clear_gradients(context, part, write);
+  auto pass = pass_of<BackwardPass>(context, part, x);
   const std::size_t R = pass.rows();
-  backward_pass.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
-  if (dx) backward_pass.dx = dense(dx, R, layer.inputs(), context.type);
-  backward_pass.saved = dense(saved, R, layer.saved(), context.type);
-  backward_pass.stats = dense(saved + floats_for(R * layer.saved(), context.type), R, layer.saved_floats(), DType::f32);
-  backward_pass.gradients = context.gradients.data();
-  naming("layer", stage.name, [&] {
-    run_pass(backward_pass, "backward()", {}, backward_pass.dx, "dx", backward_pass.dy, [&] { layer.backward(backward_pass); });
-  });
-}
-
-void Chain::embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const {
-  if (!first_.layer)  // copies the batch's numbers, converted to the type of activations
-    return with_element(context.type, [&]<class E>() {
-      const auto* const numbers = reinterpret_cast<const float*>(inputs);
-      const std::size_t n = context.shape.rows() * input_width_;
-      if constexpr (std::is_same_v<E, float>)
-        context.stream.copy(x, numbers, n * sizeof(float));
-      else
-        kernels::convert(context.stream, static_cast<E*>(x), numbers, n);
-    });
-  Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
-  pass.tokens = inputs;
-  forward(context, first_, pass, x, nullptr);
-}
-
-void Chain::embedding_backward(const StageContext& context, const std::int32_t* inputs, const void* dx,
-                               kernels::Write write) const {
-  if (!first_.layer) return;
-  Pass pass = pass_of(context, first_, Scratch(*this, context.shape, context.type));
-  pass.tokens = inputs;
-  backward(context, first_, pass, dx, nullptr, nullptr, write);
-}
-
-void Chain::block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
-                          float* /*cheap*/) const {
-  const Stage& stage = blocks_.at(block);
-  const Scratch scratch(*this, context.shape, context.type);
-  Pass pass = pass_of(context, stage, scratch);
-  pass.x = dense(const_cast<void*>(x_in), pass.rows(), stage.layer->inputs(), context.type);
-  forward(context, stage, pass, x_out ? x_out : context.scratch + scratch.activation, saved);
-}
-
-void Chain::block_recompute_cheap(const StageContext&, std::size_t, const void*, float*, float*) const {}
-
-void Chain::block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
-                           kernels::Write write, float* /*cheap*/) const {
-  const Stage& stage = blocks_.at(block);
-  const Scratch scratch(*this, context.shape, context.type);
-  Pass pass = pass_of(context, stage, scratch);
-  pass.x = dense(const_cast<void*>(x_in), pass.rows(), stage.layer->inputs(), context.type);
-  // The library passes dy in the memory of dx. A layer may write dx while it reads dy, so dy is copied first.
-  void* const dy = context.scratch + scratch.activation;
-  context.stream.copy(dy, dx, pass.rows() * stage.layer->outputs() * size_of(context.type));
-  backward(context, stage, pass, dy, dx, saved, write);
+  pass.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
+  if (dx) pass.dx = dense(dx, R, layer.inputs(), context.type);
+  pass.saved = dense(saved, R, layer.saved(), context.type);
+  pass.stats = dense(saved + Saved{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
+  pass.gradients = context.gradients.data();
+  naming("layer", part.name, [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
 }
 
 void Chain::evaluate(const StageContext& context, const void* x, const std::int32_t* targets, float scale,
-                     kernels::LossSum& total, void* dx, kernels::Write write, float* losses) const {
-  const Scratch scratch(*this, context.shape, context.type);
-  LossPass pass;
-  static_cast<Pass&>(pass) = pass_of(context, head_, scratch);
+                     kernels::LossSum& total, void* dx, float* losses) const {
+  auto pass = pass_of<LossPass>(context, last_, x);
   const std::size_t R = pass.rows();
-  pass.x = dense(const_cast<void*>(x), R, loss_->inputs(), context.type);
   if (loss_->takes_labels())
     pass.labels = targets;
   else
     pass.targets = dense(const_cast<std::int32_t*>(targets), R, loss_->targets(), DType::f32);
-  pass.losses = context.scratch + scratch.losses;
+  pass.losses = context.scratch + Scratch{*this, context.shape, context.type}.losses;
   if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
   pass.scale = scale;
   pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() : nullptr;
-  if (dx) clear_gradients(context, head_, write);
-  naming("loss", head_.name, [&] {
+  naming("loss", last_.name, [&] {
     run_pass(pass, "evaluate()", {}, dense(pass.losses, R, 1, DType::f32), "losses", {},
              [&] { run_pass(pass, "evaluate()", {}, pass.dx, "dx", {}, [&] { loss_->evaluate(pass); }); });
   });
   kernels::add_losses(context.stream, total, pass.losses, R);
   if (losses) context.stream.copy(losses, pass.losses, R * sizeof(float));
-}
-
-void Chain::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
-                                  kernels::LossSum& loss, void* dx, kernels::Write write) const {
-  evaluate(context, x, targets, gradient_scale, loss, dx, write, nullptr);
-}
-
-void Chain::head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
-                      float* losses) const {
-  evaluate(context, x, targets, 1, loss, nullptr, kernels::Write::overwrite, losses);
 }
 
 }  // namespace fsdp

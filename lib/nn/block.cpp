@@ -9,6 +9,7 @@
 // Backward runs these lines in reverse. It updates dx, the gradient of the residual stream, in place: each branch adds its
 // gradient to dx. Gradients of other tensors overwrite saved tensors that are no longer needed, so that backward needs little
 // scratch.
+#include "base/format.hpp"
 #include "nn/attention.hpp"
 #include "nn/rope.hpp"
 #include "nn/stages.hpp"
@@ -16,25 +17,6 @@
 namespace fsdp {
 
 using namespace stages;
-
-std::size_t Transformer::saved_numel(BatchShape shape, DType type) const {
-  const Saved at(config_, shape, type);
-  return at.kept + at.cheap;
-}
-
-std::size_t Transformer::kept_numel(BatchShape shape, DType type) const { return Saved(config_, shape, type).kept; }
-
-std::size_t Transformer::scratch_numel(BatchShape shape, DType type) const {
-  return Scratch(config_, shape, type, device_).numel;
-}
-
-std::size_t Transformer::cache_numel(const kernels::CacheShape& cache, std::size_t block) const {
-  return cache.sequences * cache_of(config_, cache, block).positions * cached_width(config_);
-}
-
-std::size_t Transformer::decoding_scratch_numel(const kernels::CacheShape& cache, DType type) const {
-  return DecodingScratch(config_, Scratch(config_, {1, 1}, type, device_), cache, device_, type).numel;
-}
 
 namespace {
 
@@ -44,10 +26,9 @@ struct SavedTensors {
   E *qkv, *q, *k, *attention, *attention_branch, *ffn_branch, *mid, *pre, *norm1, *norm2, *activated;
   float *q_stats, *k_stats, *lse, *attention_branch_stats, *ffn_branch_stats, *stats1, *stats2;
 
-  /// If `cheap` is null, the cheap part is in `saved`, after the kept part.
-  SavedTensors(const Stage<E>& stage, float* saved, float* cheap) {
-    const Saved at(stage.config, stage.context.shape, dtype_of<E>);
-    if (!cheap) cheap = saved + at.kept;
+  SavedTensors(const StageKernels<E>& stage, float* saved) {
+    const Saved at{stage.config, stage.context.shape, dtype_of<E>};
+    float* const cheap = stage.context.cheap ? stage.context.cheap : saved + at.kept;
     q = values_at<E>(saved, at.q), k = values_at<E>(saved, at.k), q_stats = saved + at.q_stats, k_stats = saved + at.k_stats;
     qkv = values_at<E>(saved, at.qkv), attention = values_at<E>(saved, at.attention), mid = values_at<E>(saved, at.mid);
     pre = values_at<E>(saved, at.pre), lse = saved + at.lse;
@@ -60,7 +41,7 @@ struct SavedTensors {
 
 /// Computes qkv[R,(H+2K)D]. Each row has q, then k, then v.
 template <class E>
-void qkv_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* qkv) {
+void qkv_forward(const StageKernels<E>& stage, const LinearGroup& group, const E* x, E* qkv) {
   const std::size_t width = qkv_width(stage.config);
   Stream& stream = stage.context.stream;
   E* bias = stage.scratch_values(stage.scratch.bias);
@@ -80,7 +61,7 @@ void qkv_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E*
 
 /// Computes the gradients of the weights and biases from x[R,C], then overwrites x with its gradient.
 template <class E>
-void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* d_qkv, Write write) {
+void qkv_backward(const StageKernels<E>& stage, const LinearGroup& group, E* x, const E* d_qkv, Write write) {
   const std::size_t width = qkv_width(stage.config);
   std::size_t column = 0;
   for (std::size_t i = 0; i < group.size; column += group.part[i].out, ++i)
@@ -92,7 +73,7 @@ void qkv_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E
 
 /// Normalises each head of queries and keys in place. Their values before the norm are saved.
 template <class E>
-void qk_norm_forward(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at) {
+void qk_norm_forward(const StageKernels<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at) {
   const TransformerConfig& c = stage.config;
   if (!c.qk_norm) return;
   Stream& stream = stage.context.stream;
@@ -104,7 +85,7 @@ void qk_norm_forward(const Stage<E>& stage, const BlockParameters& parameters, c
 
 /// Replaces the gradient of the norms' outputs in d_qkv by the gradient of their inputs.
 template <class E>
-void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, E* d_qkv,
+void qk_norm_backward(const StageKernels<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, E* d_qkv,
                       Write write) {
   const TransformerConfig& c = stage.config;
   if (!c.qk_norm) return;
@@ -120,7 +101,7 @@ void qk_norm_backward(const Stage<E>& stage, const BlockParameters& parameters, 
 
 /// The attention of a block. `positions` of rows that are not adjacent in a sequence; null: context.positions.
 template <class E>
-CausalAttention attention_of(const Stage<E>& stage, std::size_t block, const std::int32_t* positions = nullptr) {
+CausalAttention attention_of(const StageKernels<E>& stage, std::size_t block, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
   CausalAttention attention{
       attention_shape(c, stage.context.shape, c.window_of(block), positions ? positions : stage.context.positions)};
@@ -132,100 +113,74 @@ CausalAttention attention_of(const Stage<E>& stage, std::size_t block, const std
   return attention;
 }
 
-/// Rows [begin, end) of a decoding step. If `single` is true, each row is a token of another sequence. Otherwise the rows are
-/// consecutive tokens of one sequence.
-struct Run {
-  std::size_t begin, end;
-  bool single;
-};
-/// Returns the run that begins at row `begin`.
-Run run_of(const DecodedRows& rows, std::size_t begin) {
-  const auto continues = [&](std::size_t r) { return r < rows.sequences.size() && rows.sequences[r] == rows.sequences[r - 1]; };
-  std::size_t end = begin + 1;
-  if (continues(end)) {
-    while (continues(end)) ++end;
-    return {begin, end, false};
-  }
-  while (end < rows.sequences.size() && !continues(end + 1)) ++end;
-  return {begin, end, true};
-}
-
 /// A block's cache in a step of decoding. `whole` is the shape for which scratch was sized, `shape` that of this cache.
 template <class E>
 struct Cache {
   E* values;
   kernels::CacheShape whole, shape;
   std::size_t window;
-
-  /// Returns true if the positions of a run's tokens and of all earlier ones are also their places in the cache.
-  bool has_all(const DecodedRows& rows, const Run& run) const {
-    return static_cast<std::size_t>(rows.positions[run.end - 1]) < shape.positions;
-  }
 };
 
-/// Computes attention over the cache for rows [first, first + count), separately for each row. Writes out[count,HD].
+/// Adjacent wanted rows of a decoding step: `count` rows from `row` on. If `single` is true, each row is a token of another
+/// sequence. Otherwise the rows are consecutive tokens of one sequence.
+struct Run {
+  std::size_t row, count;
+  bool single;
+  std::size_t position = 0;  // of the first row
+  bool fits = true;          // the positions of the rows and of all earlier ones are also their places in the cache
+};
+/// Returns the run that begins with wanted row number `first`. A run of single rows has at most as many as the cache has
+/// sequences, because the scratch is not larger.
 template <class E>
-void attend_each(const Stage<E>& stage, E* out, const SavedTensors<E>& at, const DecodedRows& rows, std::size_t first,
-                 std::size_t count, const Cache<E>& cache) {
-  const TransformerConfig& c = stage.config;
-  const DecodingScratch scratch(c, stage.scratch, cache.whole, stage.device, dtype_of<E>);
-  kernels::cached_attention(stage.context.stream, out, at.qkv + first * qkv_width(c), cache.values, cache.shape,
-                            attention_shape(c, {count, 1}, cache.window), rows.sequences_there + first,
-                            rows.positions_there + first, stage.scratch_at(scratch.scores));
+Run run_of(const DecodedRows& rows, std::size_t first, const Cache<E>& cache) {
+  const auto sequence = [&](std::size_t i) { return rows.sequences[rows.wanted_row(i)]; };
+  const auto continues = [&](std::size_t i) { return i < rows.wanted_count() && sequence(i) == sequence(i - 1); };
+  Run run{rows.wanted_row(first), 1, !continues(first + 1)};
+  const auto next = [&] { return first + run.count; };
+  while (run.single ? run.count < cache.shape.sequences && next() < rows.wanted_count() && !continues(next() + 1) &&
+                          rows.wanted_row(next()) == run.row + run.count
+                    : continues(next()))
+    ++run.count;
+  run.position = static_cast<std::size_t>(rows.positions[run.row]);
+  run.fits = run.position + run.count <= cache.shape.positions;
+  return run;
 }
 
-/// Computes attention for the rows of a run, which are one sequence. keys[past + rows,2KD] has the keys and values of their
-/// window or, without one, of all earlier tokens and their own.
+/// Computes attention over the cache for the wanted rows of a step. Writes it to the first rows of at.attention. Several rows
+/// of one sequence (a prompt) are computed by the kernel for whole sequences. If `appended` is false, the cache does not have
+/// the rows' keys and values yet. Then this function computes only the prompts that are longer than the cache, which holds a
+/// window: their new keys will overwrite earlier ones that their first tokens see. Afterwards it computes all other rows.
 template <class E>
-void attend_run(const Stage<E>& stage, const SavedTensors<E>& at, const Run& run, const E* keys, std::size_t past,
-                const Cache<E>& cache) {
+void attend(const StageKernels<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows, const Cache<E>& cache,
+            bool appended) {
   const TransformerConfig& c = stage.config;
-  const DecodingScratch scratch(c, stage.scratch, cache.whole, stage.device, dtype_of<E>);
-  kernels::AttentionShape tokens = attention_shape(c, {1, run.end - run.begin}, cache.window);
-  tokens.kv_stride = cached_width(c), tokens.past = past;
-  kernels::attention_forward(stage.context.stream, at.attention + run.begin * attention_width(c), at.lse + run.begin * c.heads,
-                             at.qkv + run.begin * qkv_width(c), keys, keys + cached_width(c) / 2, tokens,
-                             stage.scratch_at(scratch.attention));
-}
-
-/// Computes attention for those prompts of a step that are longer than the cache, which holds only a window. The new keys will
-/// overwrite earlier ones that the first tokens see, so call this before they are appended.
-template <class E>
-void attend_beyond_cache(const Stage<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows, const Cache<E>& cache) {
-  const TransformerConfig& c = stage.config;
-  const DecodingScratch scratch(c, stage.scratch, cache.whole, stage.device, dtype_of<E>);
-  const std::size_t kept = cached_width(c);
+  const DecodingScratch scratch{stage.scratch, cache.whole};
+  Stream& stream = stage.context.stream;
   Run run{};
-  for (std::size_t r = 0; r < rows.sequences.size(); r = run.end) {
-    run = run_of(rows, r);
-    if (run.single || cache.has_all(rows, run)) continue;
-    const auto position = static_cast<std::size_t>(rows.positions[r]), past = std::min(position, cache.window - 1);
-    E* const joined = stage.scratch_values(scratch.joined);
-    kernels::join_cache(stage.context.stream, joined, cache.values, cache.shape, static_cast<std::size_t>(rows.sequences[r]),
-                        position - past, past, at.qkv + r * qkv_width(c) + attention_width(c), run.end - r, kept, qkv_width(c));
-    attend_run(stage, at, run, joined, past, cache);
-  }
-}
-
-/// Computes attention over the cache for all other rows of a step. The cache has the rows' keys and values already. Several
-/// rows of one sequence (a prompt) are computed by the kernel for whole sequences.
-template <class E>
-void attend_to_cache(const Stage<E>& stage, const SavedTensors<E>& at, const DecodedRows& rows, const Cache<E>& cache) {
-  const TransformerConfig& c = stage.config;
-  for (std::size_t r = 0; r < rows.sequences.size();) {
-    const Run run = run_of(rows, r);
-    if (!run.single) {
-      const auto sequence = static_cast<std::size_t>(rows.sequences[r]);
-      if (cache.has_all(rows, run))
-        attend_run(stage, at, run, cache.values + sequence * cache.shape.positions * cached_width(c),
-                   static_cast<std::size_t>(rows.positions[r]), cache);
-      r = run.end;
+  for (std::size_t i = 0; i < rows.wanted_count(); i += run.count) {
+    run = run_of(rows, i, cache);
+    if (appended == (!run.single && !run.fits)) continue;
+    E* const out = at.attention + i * attention_width(c);
+    const E* const qkv = at.qkv + run.row * qkv_width(c);
+    if (run.single) {
+      kernels::cached_attention(stream, out, qkv, cache.values, cache.shape, attention_shape(c, {run.count, 1}, cache.window),
+                                rows.sequences_there + run.row, rows.positions_there + run.row,
+                                stage.scratch_at(scratch.scores));
       continue;
     }
-    // The scratch is large enough for shape.sequences rows at a time.
-    const std::size_t count = std::min(run.end - r, cache.shape.sequences);
-    attend_each(stage, at.attention + r * attention_width(c), at, rows, r, count, cache);
-    r += count;
+    const auto sequence = static_cast<std::size_t>(rows.sequences[run.row]);
+    kernels::AttentionShape tokens = attention_shape(c, {1, run.count}, cache.window);
+    tokens.kv_stride = cached_width(c), tokens.past = run.position;
+    const E* keys = cache.values + sequence * cache.shape.positions * cached_width(c);
+    if (!run.fits) {
+      tokens.past = std::min(run.position, cache.window - 1);
+      E* const joined = stage.scratch_values(scratch.joined);
+      kernels::join_cache(stream, joined, cache.values, cache.shape, sequence, run.position - tokens.past, tokens.past,
+                          qkv + attention_width(c), run.count, cached_width(c), qkv_width(c));
+      keys = joined;
+    }
+    kernels::attention_forward(stream, out, at.lse + run.row * c.heads, qkv, keys, keys + cached_width(c) / 2, tokens,
+                               stage.scratch_at(scratch.attention));
   }
 }
 
@@ -235,7 +190,7 @@ kernels::Gelu gelu_form(Activation activation) {
 
 /// Computes activated[R,F] from pre, after adding `bias` if it is not null.
 template <class E>
-void activate(const Stage<E>& stage, E* pre, E* activated, const E* bias = nullptr) {
+void activate(const StageKernels<E>& stage, E* pre, E* activated, const E* bias = nullptr) {
   Stream& stream = stage.context.stream;
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   switch (stage.config.activation) {
@@ -254,7 +209,7 @@ void activate(const Stage<E>& stage, E* pre, E* activated, const E* bias = nullp
 
 /// Computes pre and activated[R,F] from x[R,C]. `pre` has [R,F] or, with a gate, gate[R,F] and then up[R,F].
 template <class E>
-void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x, E* pre, E* activated) {
+void ffn_in_forward(const StageKernels<E>& stage, const LinearGroup& group, const E* x, E* pre, E* activated) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   switch (stage.config.activation) {
     case Activation::gelu_tanh:
@@ -277,7 +232,7 @@ void ffn_in_forward(const Stage<E>& stage, const LinearGroup& group, const E* x,
 /// Computes d_pre[R,F], the gradient of `pre`, from dy[R,C], the gradient of the output of projection `out`. With a gate, d_pre
 /// is its gradient, and the gradient of the up projection is written to scratch.d_up.
 template <class E>
-void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, const E* pre, E* d_pre) {
+void activation_backward(const StageKernels<E>& stage, const Linear& out, const E* dy, const E* pre, E* d_pre) {
   const std::size_t R = stage.R(), F = stage.config.ffn_width;
   switch (stage.config.activation) {
     case Activation::gelu_tanh:
@@ -304,7 +259,7 @@ void activation_backward(const Stage<E>& stage, const Linear& out, const E* dy, 
 
 /// Runs after activation_backward(). Computes the gradients of weights and biases, then overwrites x[R,C] with its gradient.
 template <class E>
-void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, const E* d_gate, Write write) {
+void ffn_in_backward(const StageKernels<E>& stage, const LinearGroup& group, E* x, const E* d_gate, Write write) {
   const std::size_t F = stage.config.ffn_width;
   const E* const d_pre[] = {d_gate, stage.scratch_values(stage.scratch.d_up)};
   for (std::size_t i = 0; i < group.size; ++i) stage.linear_backward_parameters(group.part[i], x, d_pre[i], F, write);
@@ -314,7 +269,7 @@ void ffn_in_backward(const Stage<E>& stage, const LinearGroup& group, E* x, cons
 
 /// The first part of a block: norm, queries, keys and values.
 template <class E>
-void make_qkv(const Stage<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, const E* x_in) {
+void make_qkv(const StageKernels<E>& stage, const BlockParameters& parameters, const SavedTensors<E>& at, const E* x_in) {
   stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, stage.R());
   qkv_forward(stage, parameters.qkv, at.norm1, at.qkv);
   qk_norm_forward(stage, parameters, at);
@@ -323,7 +278,7 @@ void make_qkv(const Stage<E>& stage, const BlockParameters& parameters, const Sa
 /// Adds the bias, which may be null, to a branch's output, and writes its norm to y. Returns null: the bias that is left to
 /// add.
 template <class E>
-const E* normalise_branch(const Stage<E>& stage, const Norm& norm, E* y, float* stats, E* branch, const E* bias) {
+const E* normalise_branch(const StageKernels<E>& stage, const Norm& norm, E* y, float* stats, E* branch, const E* bias) {
   if (bias) kernels::add_bias(stage.context.stream, branch, bias, stage.R(), stage.config.width);
   stage.norm_forward(norm, y, stats, branch, stage.R());
   return nullptr;
@@ -332,7 +287,7 @@ const E* normalise_branch(const Stage<E>& stage, const Norm& norm, E* y, float* 
 /// Returns the gradient of a branch's output before its norm, if it has one, and computes that of the norm's gain. `branch` is
 /// overwritten.
 template <class E>
-const E* branch_norm_backward(const Stage<E>& stage, const Norm& norm, const E* dy, E* branch, const float* stats,
+const E* branch_norm_backward(const StageKernels<E>& stage, const Norm& norm, const E* dy, E* branch, const float* stats,
                               Write write) {
   if (!stage.config.branch_norms) return dy;
   stage.norm_backward(norm, branch, Write::overwrite, dy, branch, stats, write);
@@ -341,7 +296,7 @@ const E* branch_norm_backward(const Stage<E>& stage, const Norm& norm, const E* 
 
 /// The part of a block after attention. If x_out is null, it ends when all saved tensors are computed.
 template <class E>
-void add_branches(const Stage<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
+void add_branches(const StageKernels<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
                   const E* x_in, E* x_out) {
   const std::size_t R = stage.R(), C = stage.config.width;
   Stream& stream = stage.context.stream;
@@ -366,147 +321,119 @@ void add_branches(const Stage<E>& stage, const BlockParameters& parameters, std:
   kernels::add_residual(stream, x_out, at.mid, x_out, bias, R, C, stage.dropout_mask(DropoutSite::ffn_out, block));
 }
 
-}  // namespace
+class Block final : public BlockStage {
+ public:
+  Block(const Transformer& model, std::size_t number, std::vector<std::size_t> read)
+      : BlockStage(format("block {}", number), std::move(read)), model_(model), number_(number) {}
 
-template <class E, class Attend>
-void Transformer::forward_block(const StageContext& context, std::size_t block, const E* x_in, E* x_out, float* saved,
-                                float* cheap, const Attend& attend) const {
-  const Stage<E> stage(config_, device_, context);
-  const SavedTensors<E> at(stage, saved, cheap);
-  const BlockParameters& parameters = model_.blocks[block];
-  make_qkv(stage, parameters, at, x_in);
-  attend(stage, at);
-  add_branches(stage, parameters, block, at, x_in, x_out);
-}
-
-template <class E, class Append, class Attend>
-void Transformer::decode_wanted(const StageContext& context, std::size_t block, const DecodedRows& rows, const E* x_in,
-                                E* x_out, float* saved, std::size_t at_once, float* cheap, const Append& append,
-                                const Attend& attend) const {
-  const BlockParameters& parameters = model_.blocks[block];
-  const std::span<const std::int32_t> wanted = *rows.wanted;
-  const std::size_t C = config_.width;
-  const auto row = [&](std::size_t i) { return static_cast<std::size_t>(wanted[i]); };
-  const Stage<E> all(config_, device_, context);
-  const SavedTensors<E> at(all, saved, cheap);
-  make_qkv(all, parameters, at, x_in);
-  append(all, at);
-  if (wanted.empty()) return;
-  StageContext of_wanted = context;
-  of_wanted.shape = {1, wanted.size()};
-  const Stage<E> stage(config_, device_, of_wanted);
-  E *const in = at.norm1, *const out = at.norm2;  // [wanted rows,C], in memory that is no longer needed
-  // Calls work(i, n) once for n adjacent wanted rows. Rows of texts that grow by one token are adjacent.
-  const auto for_each_run = [&](const auto& work) {
-    for (std::size_t i = 0, n = 1; i < wanted.size(); i += n, n = 1) {
-      while (i + n < wanted.size() && n < at_once && row(i + n) == row(i) + n) ++n;
-      work(i, n);
-    }
-  };
-  for_each_run([&](std::size_t i, std::size_t n) {
-    attend(stage, at.attention + i * attention_width(config_), at, row(i), n);
-    context.stream.copy(in + i * C, x_in + row(i) * C, n * C * sizeof(E));
-  });
-  add_branches(stage, parameters, block, at, in, out);
-  for_each_run([&](std::size_t i, std::size_t n) { context.stream.copy(x_out + row(i) * C, out + i * C, n * C * sizeof(E)); });
-}
-
-template <class E>
-void Transformer::recompute_cheap_of_block(const StageContext& context, std::size_t block, const E* x_in, float* saved,
-                                           float* cheap) const {
-  const Stage<E> stage(config_, device_, context);
-  const SavedTensors<E> at(stage, saved, cheap);
-  const BlockParameters& parameters = model_.blocks[block];
-  stage.norm_forward(parameters.norm1, at.norm1, at.stats1, x_in, stage.R());
-  stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, stage.R());
-  activate(stage, at.pre, at.activated);
-}
-
-template <class E>
-void Transformer::backward_block(const StageContext& context, std::size_t block, const E* x_in, float* saved, E* dx,
-                                 Write write, float* cheap) const {
-  const Stage<E> stage(config_, device_, context);
-  const SavedTensors<E> at(stage, saved, cheap);
-  const BlockParameters& parameters = model_.blocks[block];
-  const std::size_t C = config_.width;
-
-  E* const d_pre = at.activated;
-  const E* d_branch = branch_norm_backward(stage, parameters.ffn_norm, stage.branch_gradient(DropoutSite::ffn_out, block, dx),
-                                           at.ffn_branch, at.ffn_branch_stats, write);
-  stage.linear_backward_parameters(parameters.ffn_out, at.activated, d_branch, C, write);
-  activation_backward(stage, parameters.ffn_out, d_branch, at.pre, d_pre);
-  ffn_in_backward(stage, parameters.ffn_in, at.norm2, d_pre, write);
-  stage.norm_backward(parameters.norm2, dx, Write::add, at.norm2, at.mid, at.stats2, write);
-
-  E* const d_attention = at.mid;
-  E* const d_qkv = stage.scratch_values(stage.scratch.d_qkv);
-  d_branch =
-      branch_norm_backward(stage, parameters.attention_norm, stage.branch_gradient(DropoutSite::attention_out, block, dx),
-                           at.attention_branch, at.attention_branch_stats, write);
-  stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
-  stage.linear_backward_input(parameters.attention_out, d_branch, C, d_attention, Write::overwrite);
-  attention_of(stage, block)
-      .backward(context.stream, d_qkv, d_attention, at.qkv, at.attention, at.lse, stage.scratch_at(stage.scratch.attention),
-                stage.dropout_mask(DropoutSite::attention_probabilities, block));
-  qk_norm_backward(stage, parameters, at, d_qkv, write);
-  qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
-  stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
-}
-
-void Transformer::block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
-                                float* cheap) const {
-  with_element(context.type, [&]<class E>() {
-    const auto attend = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-      const CausalAttention attention = attention_of(stage, block);
+  /// If x_out is null (recomputation), the last matrix product is left out.
+  void forward(const StageContext& context, const void* x_in, void* x_out, float* saved) const override {
+    with_element(context.type, [&]<class E>() {
+      const StageKernels<E> stage(model_, context);
+      const SavedTensors<E> at(stage, saved);
+      const BlockParameters& parameters = stage.uses.blocks[number_];
+      const auto* const x = static_cast<const E*>(x_in);
+      make_qkv(stage, parameters, at, x);
+      const CausalAttention attention = attention_of(stage, number_);
       attention.rotate(context.stream, at.qkv, false);
       attention.forward(context.stream, at.qkv, at.attention, at.lse, stage.scratch_at(stage.scratch.attention),
-                        stage.dropout_mask(DropoutSite::attention_probabilities, block));
-    };
-    forward_block(context, block, static_cast<const E*>(x_in), static_cast<E*>(x_out), saved, cheap, attend);
+                        stage.dropout_mask(DropoutSite::attention_probabilities, number_));
+      add_branches(stage, parameters, number_, at, x, static_cast<E*>(x_out));
+    });
+  }
+
+  void backward(const StageContext& context, const void* x_in, float* saved, void* dx, Write write) const override {
+    with_element(context.type, [&]<class E>() {
+      backward_of(StageKernels<E>(model_, context), static_cast<const E*>(x_in), saved, static_cast<E*>(dx), write);
+    });
+  }
+
+ private:
+  template <class E>
+  void backward_of(const StageKernels<E>& stage, const E* x_in, float* saved, E* dx, Write write) const {
+    const SavedTensors<E> at(stage, saved);
+    const BlockParameters& parameters = stage.uses.blocks[number_];
+    const std::size_t C = stage.config.width;
+
+    E* const d_pre = at.activated;
+    const E* d_branch =
+        branch_norm_backward(stage, parameters.ffn_norm, stage.branch_gradient(DropoutSite::ffn_out, number_, dx),
+                             at.ffn_branch, at.ffn_branch_stats, write);
+    stage.linear_backward_parameters(parameters.ffn_out, at.activated, d_branch, C, write);
+    activation_backward(stage, parameters.ffn_out, d_branch, at.pre, d_pre);
+    ffn_in_backward(stage, parameters.ffn_in, at.norm2, d_pre, write);
+    stage.norm_backward(parameters.norm2, dx, Write::add, at.norm2, at.mid, at.stats2, write);
+
+    E* const d_attention = at.mid;
+    E* const d_qkv = stage.scratch_values(stage.scratch.d_qkv);
+    d_branch =
+        branch_norm_backward(stage, parameters.attention_norm, stage.branch_gradient(DropoutSite::attention_out, number_, dx),
+                             at.attention_branch, at.attention_branch_stats, write);
+    stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
+    stage.linear_backward_input(parameters.attention_out, d_branch, C, d_attention, Write::overwrite);
+    attention_of(stage, number_)
+        .backward(stage.context.stream, d_qkv, d_attention, at.qkv, at.attention, at.lse,
+                  stage.scratch_at(stage.scratch.attention), stage.dropout_mask(DropoutSite::attention_probabilities, number_));
+    qk_norm_backward(stage, parameters, at, d_qkv, write);
+    qkv_backward(stage, parameters.qkv, at.norm1, d_qkv, write);
+    stage.norm_backward(parameters.norm1, dx, Write::add, at.norm1, x_in, at.stats1, write);
+  }
+
+  const Transformer& model_;
+  const std::size_t number_;
+};
+
+}  // namespace
+
+std::unique_ptr<const BlockStage> stages::make_block(const Transformer& model, std::size_t number,
+                                                     std::vector<std::size_t> read) {
+  return std::make_unique<Block>(model, number, std::move(read));
+}
+
+void Transformer::recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved) const {
+  with_element(context.type, [&]<class E>() {
+    const StageKernels<E> stage(*this, context);
+    const SavedTensors<E> at(stage, saved);
+    stage.norm_forward(uses_.blocks[block].norm1, at.norm1, at.stats1, static_cast<const E*>(x_in), stage.R());
+    stage.norm_forward(uses_.blocks[block].norm2, at.norm2, at.stats2, at.mid, stage.R());
+    activate(stage, at.pre, at.activated);
   });
 }
 
 void Transformer::block_decode(const StageContext& context, std::size_t block, const DecodedRows& rows, const void* x_in,
-                               void* x_out, float* saved, const kernels::CacheShape& shape, void* cache, float* cheap) const {
+                               void* x_out, float* saved, const kernels::CacheShape& shape, void* cache) const {
   expect(context.shape.B == 1 && context.shape.T == rows.sequences.size(), "a step of decoding has a row for each token");
   with_element(context.type, [&]<class E>() {
+    const BlockParameters& parameters = uses_.blocks[block];
     const Cache<E> kept = {static_cast<E*>(cache), shape, cache_of(config_, shape, block), config_.window_of(block)};
     const auto* const x = static_cast<const E*>(x_in);
-    const auto append = [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-      kernels::append_to_cache(context.stream, kept.values, kept.shape, at.qkv + attention_width(config_), stage.R(),
-                               cached_width(config_), qkv_width(config_), rows.sequences_there, rows.positions_there);
-    };
-    // The output of a prompt is used only at its last token. Its window is the cache after all tokens of the prompt are in it.
-    if (rows.wanted && rows.wanted->size() < rows.sequences.size())
-      return decode_wanted(
-          context, block, rows, x, static_cast<E*>(x_out), saved, shape.sequences, cheap,
-          [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-            attention_of(stage, block, rows.positions_there).rotate(context.stream, at.qkv, false);
-            append(stage, at);
-          },
-          [&](const Stage<E>& stage, E* out, const SavedTensors<E>& at, std::size_t first, std::size_t count) {
-            attend_each(stage, out, at, rows, first, count, kept);
-          });
-    forward_block(context, block, x, static_cast<E*>(x_out), saved, cheap,
-                  [&](const Stage<E>& stage, const SavedTensors<E>& at) {
-                    attention_of(stage, block, rows.positions_there).rotate(context.stream, at.qkv, false);
-                    attend_beyond_cache(stage, at, rows, kept);
-                    append(stage, at);
-                    attend_to_cache(stage, at, rows, kept);
-                  });
-  });
-}
-
-void Transformer::block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
-                                        float* cheap) const {
-  with_element(context.type,
-               [&]<class E>() { recompute_cheap_of_block(context, block, static_cast<const E*>(x_in), saved, cheap); });
-}
-
-void Transformer::block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
-                                 Write write, float* cheap) const {
-  with_element(context.type, [&]<class E>() {
-    backward_block(context, block, static_cast<const E*>(x_in), saved, static_cast<E*>(dx), write, cheap);
+    auto* const y = static_cast<E*>(x_out);
+    // The keys and values of all rows.
+    const StageKernels<E> all(*this, context);
+    const SavedTensors<E> at(all, saved);
+    make_qkv(all, parameters, at, x);
+    attention_of(all, block, rows.positions_there).rotate(context.stream, at.qkv, false);
+    attend(all, at, rows, kept, false);
+    kernels::append_to_cache(context.stream, kept.values, kept.shape, at.qkv + attention_width(config_), all.R(),
+                             cached_width(config_), qkv_width(config_), rows.sequences_there, rows.positions_there);
+    // The rest, for the wanted rows.
+    attend(all, at, rows, kept, true);
+    const std::size_t wanted = rows.wanted_count(), C = config_.width;
+    if (wanted == all.R()) return add_branches(all, parameters, block, at, x, y);
+    if (wanted == 0) return;
+    StageContext of_wanted = context;
+    of_wanted.shape = {1, wanted};
+    E *const in = at.norm1, *const out = at.norm2;  // [wanted,C], in memory that is no longer needed
+    Run run{};
+    for (std::size_t i = 0; i < wanted; i += run.count) {
+      run = run_of(rows, i, kept);
+      context.stream.copy(in + i * C, x + run.row * C, run.count * C * sizeof(E));
+    }
+    add_branches(StageKernels<E>(*this, of_wanted), parameters, block, at, in, out);
+    for (std::size_t i = 0; i < wanted; i += run.count) {
+      run = run_of(rows, i, kept);
+      context.stream.copy(y + run.row * C, out + i * C, run.count * C * sizeof(E));
+    }
   });
 }
 

@@ -21,8 +21,8 @@ float embedding_scale(const TransformerConfig& config) {
 
 /// The row of the first token in the table of learned positions; null if the model has no such table.
 template <class E>
-const E* learned_positions(const Stage<E>& stage, const ModelParameters& model) {
-  const E* const table = stage.weight(model.position_table);
+const E* learned_positions(const StageKernels<E>& stage) {
+  const E* const table = stage.weight(stage.uses.position_table);
   return table ? table + stage.config.position_offset * stage.config.width : nullptr;
 }
 
@@ -32,64 +32,71 @@ const float* sinusoids(const TransformerConfig& config, const StageContext& cont
   return context.tables;
 }
 
-}  // namespace
+class Embedding final : public InputStage {
+ public:
+  Embedding(const Transformer& model, std::vector<std::size_t> read)
+      : InputStage("the embedding", std::move(read)), model_(model) {}
 
-void Transformer::embedding_forward(const StageContext& context, const std::int32_t* tokens, void* x_out) const {
-  const auto [B, T] = context.shape;
-  expect(model_.position_table < 0 || T <= config_.max_positions, "a sequence is no longer than the position table");
-  with_element(context.type, [&, B = B, T = T]<class E>() {
-    const Stage<E> stage(config_, device_, context);
-    auto* const x = static_cast<E*>(x_out);
-    kernels::embedding_forward(context.stream, x, tokens, stage.weight(model_.token_table), learned_positions(stage, model_), B,
-                               T, config_.width, context.positions, embedding_scale<E>(config_), sinusoids(config_, context));
-    const Dropout& random = context.dropout;
-    if (random.neftune_alpha != 0)
-      kernels::add_noise(
-          context.stream, x, stage.R(), config_.width,
-          kernels::embedding_noise(random.neftune_alpha, random.seed, random.update, random.first_sequence, T, config_.width));
-    const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
-    if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config_.width, mask);
-  });
-}
+  void forward(const StageContext& context, const std::int32_t* tokens, void* x_out) const override {
+    const TransformerConfig& config = model_.config();
+    const auto [B, T] = context.shape;
+    expect(model_.uses().position_table < 0 || T <= config.max_positions, "a sequence is no longer than the position table");
+    with_element(context.type, [&, B = B, T = T]<class E>() {
+      const StageKernels<E> stage(model_, context);
+      auto* const x = static_cast<E*>(x_out);
+      kernels::embedding_forward(context.stream, x, tokens, stage.weight(stage.uses.token_table), learned_positions(stage), B,
+                                 T, config.width, context.positions, embedding_scale<E>(config), sinusoids(config, context));
+      const Dropout& random = context.dropout;
+      if (random.neftune_alpha != 0)
+        kernels::add_noise(
+            context.stream, x, stage.R(), config.width,
+            kernels::embedding_noise(random.neftune_alpha, random.seed, random.update, random.first_sequence, T, config.width));
+      const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
+      if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config.width, mask);
+    });
+  }
 
-void Transformer::embedding_backward(const StageContext& context, const std::int32_t* tokens, const void* dx_out,
-                                     Write write) const {
-  with_element(context.type, [&]<class E>() {
-    const Stage<E> stage(config_, device_, context);
-    const E* const dx = stage.branch_gradient(DropoutSite::embedding, 0, static_cast<const E*>(dx_out));
-    if (float* d_table = stage.gradient(model_.token_table))
-      kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config_.width, config_.vocab_size,
-                                  config_.tied_embeddings ? Write::add : write, embedding_scale<E>(config_),
-                                  config_.padding_token ? narrow<std::int32_t>(*config_.padding_token) : -1);
-    if (float* d_table = stage.gradient(model_.position_table)) {
-      const std::size_t unused = config_.position_offset * config_.width;
-      if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);
-      if (context.positions)
-        kernels::embedding_backward(context.stream, d_table + unused, dx, context.positions, stage.R(), config_.width,
-                                    config_.max_positions, write);
-      else
-        kernels::position_backward(context.stream, d_table + unused, dx, context.shape.B, context.shape.T, config_.width,
-                                   config_.max_positions, write);
-    }
-  });
-}
+  void backward(const StageContext& context, const std::int32_t* tokens, const void* dx_out, Write write) const override {
+    with_element(context.type, [&]<class E>() {
+      const StageKernels<E> stage(model_, context);
+      const TransformerConfig& config = stage.config;
+      const E* const dx = stage.branch_gradient(DropoutSite::embedding, 0, static_cast<const E*>(dx_out));
+      if (float* d_table = stage.gradient(stage.uses.token_table))
+        kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config.width, config.vocab_size,
+                                    config.tied_embeddings ? Write::add : write, embedding_scale<E>(config),
+                                    config.padding_token ? narrow<std::int32_t>(*config.padding_token) : -1);
+      if (float* d_table = stage.gradient(stage.uses.position_table)) {
+        const std::size_t unused = config.position_offset * config.width;
+        if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);
+        if (context.positions)
+          kernels::embedding_backward(context.stream, d_table + unused, dx, context.positions, stage.R(), config.width,
+                                      config.max_positions, write);
+        else
+          kernels::position_backward(context.stream, d_table + unused, dx, context.shape.B, context.shape.T, config.width,
+                                     config.max_positions, write);
+      }
+    });
+  }
 
-namespace {
+ private:
+  const Transformer& model_;
+};
 
 /// Adds up the losses and, if dx is not null, computes the gradients. The losses then have the terms of the context.
 template <class E>
-void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const std::int32_t* targets, float gradient_scale,
-          kernels::LossSum& total, E* dx, Write write) {
+void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets, float gradient_scale, kernels::LossSum& total,
+          E* dx, Write write) {
   Stream& stream = stage.context.stream;
+  const ModelParameters& uses = stage.uses;
   const std::size_t R = stage.R(), C = stage.config.width, V = stage.config.vocab_size;
   const std::size_t chunk = head_chunk_rows(R, V, stage.device), piece = head_piece(V, stage.device);
-  const E* const weight = stage.weight(model.head);
-  float* const d_weight = dx ? stage.gradient(model.head) : nullptr;
+  const E* const weight = stage.weight(uses.head);
+  float* const d_weight = dx ? stage.gradient(uses.head) : nullptr;
   E* const norm = stage.scratch_values(stage.scratch.norm);
   float *const stats = stage.scratch_at(stage.scratch.stats), *const loss = stage.scratch_at(stage.scratch.loss),
                *const d_norm = stage.scratch_at(stage.scratch.d_norm);
 
-  stage.norm_forward(model.final_norm, norm, stats, x, R);
+  stage.norm_forward(uses.final_norm, norm, stats, x, R);
   for (std::size_t row = 0; row < R; row += chunk) {
     const std::size_t rows = std::min(chunk, R - row);
     const kernels::Logits<E> logits = {
@@ -123,41 +130,56 @@ void head(const Stage<E>& stage, const ModelParameters& model, const E* x, const
     }
     kernels::convert(stream, norm_rows, d_norm, rows * C);
   }
-  if (dx) stage.norm_backward(model.final_norm, dx, Write::overwrite, norm, x, stats, write);
+  if (dx) stage.norm_backward(uses.final_norm, dx, Write::overwrite, norm, x, stats, write);
   kernels::add_losses(stream, total, loss, R);
 }
 
+class Head final : public LossStage {
+ public:
+  Head(const Transformer& model, std::vector<std::size_t> read) : LossStage("the head", std::move(read)), model_(model) {}
+
+  void forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
+                        kernels::LossSum& loss, void* dx, Write write) const override {
+    expect(gradient_scale != 0, "the scale of the gradients is not 0");
+    with_element(context.type, [&]<class E>() {
+      head(StageKernels<E>(model_, context), static_cast<const E*>(x), targets, gradient_scale, loss, static_cast<E*>(dx),
+           write);
+    });
+  }
+
+  void forward(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
+               float* losses) const override {
+    with_element(context.type, [&]<class E>() {
+      const StageKernels<E> stage(model_, context);
+      head<E>(stage, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
+      if (losses) context.stream.copy(losses, stage.scratch_at(stage.scratch.loss), stage.R() * sizeof(float));
+    });
+  }
+
+ private:
+  const Transformer& model_;
+};
+
 }  // namespace
+
+std::unique_ptr<const InputStage> stages::make_embedding(const Transformer& model, std::vector<std::size_t> read) {
+  return std::make_unique<Embedding>(model, std::move(read));
+}
+std::unique_ptr<const LossStage> stages::make_head(const Transformer& model, std::vector<std::size_t> read) {
+  return std::make_unique<Head>(model, std::move(read));
+}
 
 std::size_t Transformer::head_rows(BatchShape shape) const {
   return head_chunk_rows(shape.rows(), config_.vocab_size, device_);
 }
 std::size_t Transformer::head_columns() const { return head_piece(config_.vocab_size, device_); }
 
-void Transformer::head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
-                                        float gradient_scale, kernels::LossSum& loss, void* dx, Write write) const {
-  expect(gradient_scale != 0, "the scale of the gradients is not 0");
-  return with_element(context.type, [&]<class E>() {
-    head(Stage<E>(config_, device_, context), model_, static_cast<const E*>(x), targets, gradient_scale, loss,
-         static_cast<E*>(dx), write);
-  });
-}
-
-void Transformer::head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
-                            float* losses) const {
-  with_element(context.type, [&]<class E>() {
-    const Stage<E> stage(config_, device_, context);
-    head<E>(stage, model_, static_cast<const E*>(x), targets, 0, loss, nullptr, Write::overwrite);
-    if (losses) context.stream.copy(losses, stage.scratch_at(stage.scratch.loss), stage.R() * sizeof(float));
-  });
-}
-
 void Transformer::embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,
                                    void* x) const {
   with_element(context.type, [&]<class E>() {
-    const Stage<E> stage(config_, device_, context);
-    kernels::embedding_forward(context.stream, static_cast<E*>(x), tokens, stage.weight(model_.token_table),
-                               learned_positions(stage, model_), 1, stage.R(), config_.width, rows.positions_there,
+    const StageKernels<E> stage(*this, context);
+    kernels::embedding_forward(context.stream, static_cast<E*>(x), tokens, stage.weight(uses_.token_table),
+                               learned_positions(stage), 1, stage.R(), config_.width, rows.positions_there,
                                embedding_scale<E>(config_), sinusoids(config_, context));
   });
 }
@@ -166,15 +188,15 @@ void Transformer::head_logits(const StageContext& context, const void* x, std::s
                               float* logits) const {
   if (rows.empty()) return;
   with_element(context.type, [&]<class E>() {
-    const Stage<E> stage(config_, device_, context);
+    const StageKernels<E> stage(*this, context);
     const std::size_t C = config_.width, V = config_.vocab_size;
-    const DecodingScratch scratch(config_, stage.scratch, {rows.size(), 0}, device_, dtype_of<E>);
+    const DecodingScratch scratch{stage.scratch, {rows.size(), 0}};
     E* const norm = stage.scratch_values(scratch.norm);
     float *const stats = stage.scratch_at(scratch.stats), *const made = stage.scratch_at(scratch.logits);
     for (std::size_t i = 0; i < rows.size(); ++i)
-      stage.norm_forward(model_.final_norm, norm + i * C, stats + 2 * i,
+      stage.norm_forward(uses_.final_norm, norm + i * C, stats + 2 * i,
                          static_cast<const E*>(x) + static_cast<std::size_t>(rows[i]) * C, 1);
-    kernels::gemm(context.stream, Trans::no, Trans::yes, rows.size(), V, C, norm, C, stage.weight(model_.head), C, made, V,
+    kernels::gemm(context.stream, Trans::no, Trans::yes, rows.size(), V, C, norm, C, stage.weight(uses_.head), C, made, V,
                   Write::overwrite);
     context.stream.copy(logits, made, rows.size() * V * sizeof(float));
   });

@@ -1,18 +1,16 @@
 #include "nn/model.hpp"
 
-#include "base/error.hpp"
-
 namespace fsdp {
 
-namespace {
-[[noreturn]] void no_decoding() { fail_expectation("a model without caches does not decode", std::source_location::current()); }
-}  // namespace
-
-void Model::embedding_decode(const StageContext&, const std::int32_t*, const DecodedRows&, void*) const { no_decoding(); }
-void Model::block_decode(const StageContext&, std::size_t, const DecodedRows&, const void*, void*, float*,
-                         const kernels::CacheShape&, void*, float*) const {
-  no_decoding();
+const Stage& Model::stage(std::size_t index) const {
+  if (index == 0) return *first;
+  return index <= blocks.size() ? static_cast<const Stage&>(*blocks[index - 1]) : *loss;
 }
-void Model::head_logits(const StageContext&, const void*, std::span<const std::int32_t>, float*) const { no_decoding(); }
+
+std::vector<std::vector<std::size_t>> Model::parameters_by_stage() const {
+  std::vector<std::vector<std::size_t>> all;
+  for (std::size_t i = 0; i < blocks.size() + 2; ++i) all.push_back(stage(i).reads);
+  return all;
+}
 
 }  // namespace fsdp

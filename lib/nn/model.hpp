@@ -1,12 +1,14 @@
-// A model is a chain of stages. The first stage turns the inputs of a batch into activations, each block transforms the
-// activations of the stage before it, and the head computes the loss. A stage only does arithmetic on memory that the caller
-// provides: it owns no memory, does not depend on ranks, units or shards, and does not allocate. Transformer (transformer.hpp)
-// is a model, and so is a chain of user-defined layers (api/). Letters as in docs/glossary.md.
+// A model is a list of stages. The first stage turns the inputs of a batch into activations, each block transforms the
+// activations of the stage before it, and the last stage computes the loss. A stage only does arithmetic on memory that the
+// caller provides: it owns no memory, does not depend on ranks, units or shards, and does not allocate. Transformer
+// (transformer.hpp) is a model, and so is a chain of user-defined layers (layers/chain.hpp). Letters as in docs/glossary.md.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/dtype.hpp"
@@ -44,10 +46,12 @@ struct Dropout {
 
 /// The arguments of a stage. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape. weights[p] is
 /// null if p is not gathered, and gradients[p] is null if its gradient is not needed. Weights and activations have type `type`;
-/// gradients of parameters are fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are from fill_tables().
+/// gradients of parameters are fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are from PositionTables.
 /// Evaluation keeps the default `dropout`; backward and recomputation must use that of forward. `loss_terms` are those of
-/// head_forward_backward(); other models than Transformer do not have them. `positions`: [R] or null (see
-/// kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence.
+/// LossStage::forward_backward(); other models than Transformer do not have them. `positions`: [R] or null (see
+/// kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence. `cheap` is the
+/// memory for the part of a block's saved activations that is cheap to recompute (Recomputation). If it is null, this part is
+/// in `saved`, after the other part.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
@@ -59,6 +63,7 @@ struct StageContext {
   DType type = DType::f32;
   const std::int32_t* positions = nullptr;
   kernels::LossTerms loss_terms = {};
+  float* cheap = nullptr;
 };
 
 /// The tokens of a decoding step: row r is at position positions[r] of sequence sequences[r] in the key-value caches. Earlier
@@ -70,6 +75,9 @@ struct DecodedRows {
   /// For the last block: the rows of which the output is used, in ascending order, each the last row of its sequence. Not set:
   /// all rows.
   std::optional<std::span<const std::int32_t>> wanted = {};
+
+  std::size_t wanted_count() const { return wanted ? wanted->size() : sequences.size(); }
+  std::size_t wanted_row(std::size_t i) const { return wanted ? static_cast<std::size_t>((*wanted)[i]) : i; }
 };
 
 /// The sizes of a model that a plan needs, in bytes, for one shape and type.
@@ -82,7 +90,7 @@ struct ModelSizes {
   bool first_uses_scratch = false, first_backward_reads = false;
   std::size_t inputs = 0, targets = 0;  // of a batch, with elements of 4 bytes
   std::size_t losses = 0, logits = 0;   // losses: of the rows of a batch; logits: of one row
-  std::size_t tables = 0;               // from fill_tables()
+  std::size_t tables = 0;               // of PositionTables
   std::vector<std::size_t> cache = {};  // of each block, if the plan decodes
   std::vector<std::vector<std::size_t>> stages =
       {};  // indices of the parameters that each stage reads: first stage, blocks, head
@@ -90,77 +98,117 @@ struct ModelSizes {
   std::size_t blocks() const { return saved.size(); }
 };
 
+/// A part of a model. Activations (x) and their gradients (dx) are arrays of type context.type.
+struct Stage {
+  Stage(std::string of_name, std::vector<std::size_t> read) : name(std::move(of_name)), reads(std::move(read)) {}
+  Stage(const Stage&) = delete;
+  virtual ~Stage() = default;
+
+  const std::string name;                // in messages: "block 3", "layer 'fc1'"
+  const std::vector<std::size_t> reads;  // indices of the parameters that it reads
+};
+
+struct InputStage : Stage {
+  using Stage::Stage;
+  /// Computes x from the batch's inputs.
+  virtual void forward(const StageContext& context, const std::int32_t* inputs, void* x) const = 0;
+  /// Computes the contributions of dx to the gradients of the stage's parameters. By `write`, a contribution overwrites a
+  /// gradient or is added to it. If the last stage uses the parameter, too, the contribution is always added, because
+  /// LossStage::forward_backward() has already written the gradient in this micro-batch.
+  virtual void backward(const StageContext& context, const std::int32_t* inputs, const void* dx,
+                        kernels::Write write) const = 0;
+};
+
+struct BlockStage : Stage {
+  using Stage::Stage;
+  /// Computes x_out from x_in, and fills `saved`. x_out must not be x_in. If x_out is null, only `saved` is computed
+  /// (recomputation).
+  virtual void forward(const StageContext& context, const void* x_in, void* x_out, float* saved) const = 0;
+  /// On entry, dx is the gradient of x_out; it is replaced by the gradient of x_in. By `write`, the gradients of the block's
+  /// parameters are overwritten or added to. `saved` may be overwritten.
+  virtual void backward(const StageContext& context, const void* x_in, float* saved, void* dx, kernels::Write write) const = 0;
+};
+
+struct LossStage : Stage {
+  using Stage::Stage;
+  /// Adds the losses of all targets that count to `loss`. Computes the gradients of (gradient_scale * the sum of these losses):
+  /// dx, and those of the stage's parameters.
+  virtual void forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
+                                kernels::LossSum& loss, void* dx, kernels::Write write) const = 0;
+  /// Computes only the loss. losses[R] in host memory, if not null, receives the loss of each row once the stream has done the
+  /// work.
+  virtual void forward(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
+                       float* losses = nullptr) const = 0;
+};
+
+/// Some of the saved activations of blocks (of norms and activation functions) are cheap to recompute.
+struct Recomputation {
+  virtual ~Recomputation() = default;
+  /// Recomputes this part from x_in and the other part, bit-identical to BlockStage::forward().
+  virtual void recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved) const = 0;
+};
+
+struct PositionTables {
+  virtual ~PositionTables() = default;
+  /// The number of floats in tables for positions up to T. fill_tables() computes them for sequences of `length` tokens,
+  /// rounded to `type`. Lengths with the same table_class() have the same tables.
+  virtual std::size_t table_numel(std::size_t T) const = 0;
+  virtual void fill_tables(std::span<float> tables, std::size_t T, std::size_t length, DType type) const = 0;
+  virtual std::size_t table_class(std::size_t length) const = 0;
+};
+
+/// The forward pass over new tokens only, with context.shape {1, R}. Blocks keep the keys and values of earlier tokens in
+/// caches. The position tables cover all positions of the cache.
+struct Decoding {
+  virtual ~Decoding() = default;
+  /// Computes x[R,C] from tokens[R].
+  virtual void embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,
+                                void* x) const = 0;
+  /// Like BlockStage::forward() for these rows; the keys and values of all rows are written to the block's `cache`. `saved` is
+  /// only scratch. If only some rows are wanted, the other rows of x_out are undefined.
+  virtual void block_decode(const StageContext& context, std::size_t block, const DecodedRows& rows, const void* x_in,
+                            void* x_out, float* saved, const kernels::CacheShape& shape, void* cache) const = 0;
+  /// Computes logits[rows.size(),V] in host memory for these rows of x: at most as many as the cache has sequences.
+  virtual void head_logits(const StageContext& context, const void* x, std::span<const std::int32_t> rows,
+                           float* logits) const = 0;
+};
+
 struct TransformerConfig;  // nn/config.hpp
 
 class Model {
  public:
+  Model(const Model&) = delete;
   virtual ~Model() = default;
 
-  /// The device that the model is for, which sizes depend on. It need not exist.
-  virtual const DeviceTraits& device() const = 0;
-  /// A parameter's index is its identity, and the key of the random numbers for its initial values.
-  virtual const std::vector<Parameter>& parameters() const = 0;
-  virtual std::size_t blocks() const = 0;
-  virtual RowSizes row_sizes() const = 0;
-  /// The configuration from which other programs can make this model; null if the model has user-defined layers.
-  virtual const TransformerConfig* transformer_config() const { return nullptr; }
   /// `type`: of weights and activations. `cache`: not empty if the plan decodes.
   virtual ModelSizes sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const = 0;
   /// Throws UserError if the model does not support this batch or cache.
   virtual void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const = 0;
 
-  /// The number of floats in tables for positions up to T. fill_tables() computes them for sequences of `length` tokens,
-  /// rounded to `type`. Lengths with the same table_class() have the same tables.
-  virtual std::size_t table_numel(std::size_t /*T*/) const { return 0; }
-  virtual void fill_tables(std::span<float> /*tables*/, std::size_t /*T*/, std::size_t /*length*/, DType /*type*/) const {}
-  virtual std::size_t table_class(std::size_t /*length*/) const { return 1; }
+  /// The device that the model is for, which sizes depend on. It need not exist.
+  const DeviceTraits& device() const { return device_; }
+  /// A parameter's index is its identity, and the key of the random numbers for its initial values.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// The first stage, the blocks, and the last stage. Operation::stage is an index of this list.
+  const Stage& stage(std::size_t index) const;
+  std::vector<std::vector<std::size_t>> parameters_by_stage() const;
 
-  // Activations (x) and their gradients (dx) are arrays of type context.type.
+  RowSizes row_sizes;
+  const TransformerConfig* transformer_config =
+      nullptr;  // other programs can make this model from it; null: it has user-defined layers
+  std::unique_ptr<const InputStage> first;
+  std::vector<std::unique_ptr<const BlockStage>> blocks;
+  std::unique_ptr<const LossStage> loss;
+  // Null: the model has none.
+  const Recomputation* recomputation = nullptr;
+  const PositionTables* tables = nullptr;
+  const Decoding* decoding = nullptr;
 
-  /// Computes x from the batch's inputs.
-  virtual void embedding_forward(const StageContext& context, const std::int32_t* inputs, void* x) const = 0;
-  /// Computes the contributions of dx to the gradients of the first stage's parameters. By `write`, a contribution overwrites a
-  /// gradient or is added to it. If the head uses the parameter, too, the contribution is always added, because
-  /// head_forward_backward() has already written the gradient in this micro-batch.
-  virtual void embedding_backward(const StageContext& context, const std::int32_t* inputs, const void* dx,
-                                  kernels::Write write) const = 0;
+ protected:
+  explicit Model(const DeviceTraits& device) : device_(device) {}
 
-  /// Computes x_out = block(x_in) and fills `saved`. x_out must not be x_in. If x_out is null, only `saved` is computed
-  /// (recomputation). Some of the saved activations (of norms and activation functions) are cheap to recompute. `cheap`, here
-  /// and below, is the memory for this part. If it is null, this part is in `saved`, after the other part.
-  virtual void block_forward(const StageContext& context, std::size_t block, const void* x_in, void* x_out, float* saved,
-                             float* cheap = nullptr) const = 0;
-  /// Recomputes the cheap part from x_in and the other part, bit-identical to block_forward().
-  virtual void block_recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved,
-                                     float* cheap = nullptr) const = 0;
-  /// On entry, dx is the gradient of x_out; it is replaced by the gradient of x_in. By `write`, the gradients of the block's
-  /// parameters are overwritten or added to. `saved` may be overwritten.
-  virtual void block_backward(const StageContext& context, std::size_t block, const void* x_in, float* saved, void* dx,
-                              kernels::Write write, float* cheap = nullptr) const = 0;
-
-  /// Adds the losses of all targets that count to `loss`. Computes the gradients of (gradient_scale * the sum of these losses):
-  /// dx, and those of the head's parameters.
-  virtual void head_forward_backward(const StageContext& context, const void* x, const std::int32_t* targets,
-                                     float gradient_scale, kernels::LossSum& loss, void* dx, kernels::Write write) const = 0;
-  /// Computes only the loss. losses[R] in host memory, if not null, receives the loss of each row once the stream has done the
-  /// work.
-  virtual void head_loss(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& loss,
-                         float* losses = nullptr) const = 0;
-
-  // Decoding: the forward pass over new tokens only, with context.shape {1, R}. Blocks keep the keys and values of earlier
-  // tokens in caches. The position tables cover all positions of the cache. Only models whose check_batch() accepts a cache
-  // implement these functions.
-
-  /// Computes x[R,C] from tokens[R].
-  virtual void embedding_decode(const StageContext& context, const std::int32_t* tokens, const DecodedRows& rows,
-                                void* x) const;
-  /// Like block_forward() for these rows; their keys and values are written to the block's `cache`. `saved` is only scratch. If
-  /// only some rows are wanted, the other rows of x_out are undefined.
-  virtual void block_decode(const StageContext& context, std::size_t block, const DecodedRows& rows, const void* x_in,
-                            void* x_out, float* saved, const kernels::CacheShape& shape, void* cache,
-                            float* cheap = nullptr) const;
-  /// Computes logits[rows.size(),V] in host memory for these rows of x: at most as many as the cache has sequences.
-  virtual void head_logits(const StageContext& context, const void* x, std::span<const std::int32_t> rows, float* logits) const;
+  DeviceTraits device_;
+  std::vector<Parameter> parameters_;
 };
 
 }  // namespace fsdp

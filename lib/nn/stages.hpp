@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
+#include "kernels/offsets.hpp"
 #include "kernels/quantized.hpp"
 #include "nn/rope.hpp"
 #include "nn/transformer.hpp"
@@ -14,25 +15,6 @@ namespace fsdp::stages {
 
 using kernels::Trans;
 using kernels::Write;
-
-/// Computes offsets of consecutive pieces in floats. Each piece begins at a cache line. The same calls compute the size of a
-/// buffer and the places in it.
-class Offsets {
- public:
-  /// `type`: of weights and activations.
-  explicit Offsets(DType type, std::size_t begin = 0) : size_(size_of(type)), end_(begin) {}
-  std::size_t take(std::size_t floats) {
-    const std::size_t begin = end_;
-    end_ += round_up(floats, 16);
-    return begin;
-  }
-  /// Takes `numel` numbers of `type`.
-  std::size_t take_values(std::size_t numel) { return take((numel * size_ + sizeof(float) - 1) / sizeof(float)); }
-  std::size_t end() const { return end_; }
-
- private:
-  std::size_t size_, end_;
-};
 
 /// The address of numbers of type E. `offset` is from take_values().
 template <class E>
@@ -65,44 +47,30 @@ inline kernels::CacheShape cache_of(const TransformerConfig& c, const kernels::C
 /// The offsets of a block's saved activations: in the part that selective checkpointing keeps (`kept` is its size), then in the
 /// part that is cheap to recompute (`cheap` is its size). Backward overwrites most of them with gradients: see block.cpp.
 struct Saved {
-  std::size_t qkv;   // [R,(H+2K)D], after bias, norm and rotation
-  std::size_t q, k;  // queries and keys before their norm, if they have one: [R,HD], [R,KD]
-  std::size_t q_stats, k_stats;
-  std::size_t attention, lse;                // [R,HD], [B,H,T]
-  std::size_t attention_branch, ffn_branch;  // [R,C] each: the branches before their norms, if they have some
-  std::size_t attention_branch_stats, ffn_branch_stats;
-  std::size_t mid;  // residual stream after attention, [R,C]; in backward the gradient of `attention`, [R,HD]
-  std::size_t pre;  // input of the activation function: [R,F], or gate and up [2,R,F]
-  std::size_t kept;
-  std::size_t norm1, stats1;  // [R,C], [R,2] at most; from here on in the cheap part
-  std::size_t norm2, stats2;  // [R,C], [R,2] at most
-  std::size_t activated;      // [R,F]
-  std::size_t cheap;
-
-  Saved(const TransformerConfig& c, BatchShape shape, DType type) {
-    const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
-    Offsets at(type), again(type);
-    qkv = at.take_values(R * qkv_width(c));
-    q = at.take_values(c.qk_norm ? R * attention_width(c) : 0);
-    k = at.take_values(c.qk_norm ? R * c.kv_heads * c.head_size : 0);
-    q_stats = at.take(c.qk_norm ? R * c.heads : 0);
-    k_stats = at.take(c.qk_norm ? R * c.kv_heads : 0);
-    attention = at.take_values(R * attention_width(c));
-    lse = at.take(R * c.heads);
-    attention_branch = at.take_values(c.branch_norms ? R * C : 0);
-    ffn_branch = at.take_values(c.branch_norms ? R * C : 0);
-    attention_branch_stats = at.take(c.branch_norms ? R : 0);
-    ffn_branch_stats = at.take(c.branch_norms ? R : 0);
-    mid = at.take_values(R * std::max(C, attention_width(c)));
-    pre = at.take_values(R * F * (is_gated(c.activation) ? 2 : 1));
-    kept = at.end();
-    norm1 = again.take_values(R * C);
-    stats1 = again.take(2 * R);
-    norm2 = again.take_values(R * C);
-    stats2 = again.take(2 * R);
-    activated = again.take_values(R * F);
-    cheap = again.end();
-  }
+  const TransformerConfig& c;
+  BatchShape shape;
+  DType type;
+  std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
+  Offsets at{size_of(type)}, again = at;
+  std::size_t qkv = at.take_values(R * qkv_width(c));  // [R,(H+2K)D], after bias, norm and rotation
+  // Queries and keys before their norm, if they have one: [R,HD], [R,KD].
+  std::size_t q = at.take_values(c.qk_norm ? R * attention_width(c) : 0);
+  std::size_t k = at.take_values(c.qk_norm ? R * c.kv_heads * c.head_size : 0);
+  std::size_t q_stats = at.take(c.qk_norm ? R * c.heads : 0), k_stats = at.take(c.qk_norm ? R * c.kv_heads : 0);
+  std::size_t attention = at.take_values(R * attention_width(c)), lse = at.take(R * c.heads);  // [R,HD], [B,H,T]
+  // The branches before their norms, if they have some: [R,C] each.
+  std::size_t attention_branch = at.take_values(c.branch_norms ? R * C : 0);
+  std::size_t ffn_branch = at.take_values(c.branch_norms ? R * C : 0);
+  std::size_t attention_branch_stats = at.take(c.branch_norms ? R : 0), ffn_branch_stats = at.take(c.branch_norms ? R : 0);
+  // The residual stream after attention, [R,C]; in backward the gradient of `attention`, [R,HD].
+  std::size_t mid = at.take_values(R * std::max(C, attention_width(c)));
+  // The input of the activation function: [R,F], or gate and up [2,R,F].
+  std::size_t pre = at.take_values(R * F * (is_gated(c.activation) ? 2 : 1));
+  std::size_t kept = at.end();
+  std::size_t norm1 = again.take_values(R * C), stats1 = again.take(2 * R);  // [R,C], [R,2] at most; in the cheap part
+  std::size_t norm2 = again.take_values(R * C), stats2 = again.take(2 * R);  // likewise
+  std::size_t activated = again.take_values(R * F);                          // [R,F]
+  std::size_t cheap = again.end();
 };
 
 /// The number of rows of logits in memory at once: R rows are divided into equal chunks. The number depends only on the sizes
@@ -131,73 +99,61 @@ inline std::size_t largest_matrix(const TransformerConfig& c) { return c.width *
 
 /// Offsets in the scratch memory of all stages: first small areas, then one large area that each stage divides differently.
 struct Scratch {
-  std::size_t column_sums;  // for the gradients of biases and norms
-  std::size_t bias;         // biases of q, then k, then v
-  std::size_t unwanted;     // [2,C] or [D]: gradients of norms that are not needed
-  std::size_t small_end;    // the end of the areas above
-  std::size_t hidden;       // block with adapters: [R,rank]
-  std::size_t matrix;       // block with quantized matrices: the largest one
-  std::size_t d_hidden;     // block with adapters: [R,rank] for each projection, with this distance:
-  std::size_t hidden_distance;
-  std::size_t dropped;            // block with adapters and dropout: [R,in], for the widest input of a projection
-  std::size_t d_qkv, attention;   // block: [R,(H+2K)D], and scratch of the attention kernel
-  std::size_t d_up;               // block: [R,F], overlaps d_qkv, which is written later
-  std::size_t d_branch;           // block: [R,C], overlaps d_qkv: dx times a branch's dropout mask
-  std::size_t norm, stats, loss;  // head: [R,C], [R,2], [R]
-  std::size_t softmax, logits;    // head: [chunk], and [chunk, aligned V] or, if that is larger, [V] in fp32
-  std::size_t d_norm;             // head: fp32 [chunk,C]
-  std::size_t numel;
-
-  Scratch(const TransformerConfig& c, BatchShape shape, DType type, const DeviceTraits& device) {
-    const std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
-    Offsets small(type);
-    column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)}), device));
-    bias = small.take_values(qkv_width(c));
-    unwanted = small.take(std::max(2 * C, c.head_size));
-    small_end = small.end();
-    Offsets adapters = small, head = small;
-    matrix = adapters.take_values(c.base_type ? largest_matrix(c) + kernels::quantized_block : 0);
-    hidden = adapters.take_values(R * c.lora.rank);
-    d_hidden = adapters.end();
-    hidden_distance = d_hidden - hidden;
-    adapters.take(most_projections * hidden_distance);
-    dropped = adapters.take_values(c.lora.rank > 0 && c.lora.dropout > 0 ? R * std::max({C, F, attention_width(c)}) : 0);
-    Offsets block = adapters, activation = adapters, branch = adapters;
-    d_qkv = block.take_values(R * qkv_width(c));
-    attention = block.take(kernels::attention_scratch(attention_shape(c, shape), device));
-    d_up = activation.take_values(is_gated(c.activation) ? R * F : 0);
-    d_branch = branch.take_values(R * C);
-    norm = head.take_values(R * C);
-    stats = head.take(2 * R);
-    loss = head.take(R);
-    const std::size_t chunk = head_chunk_rows(R, c.vocab_size, device);
-    softmax = head.take(chunk * sizeof(kernels::SoftmaxStats) / sizeof(float));
-    logits = head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * round_up(c.vocab_size, device.logits_alignment));
-    d_norm = head.take(chunk * C);
-    numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
-  }
+  const TransformerConfig& c;
+  BatchShape shape;
+  DType type;
+  const DeviceTraits& device;
+  std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
+  Offsets small{size_of(type)};
+  // For the gradients of biases and norms.
+  std::size_t column_sums = small.take(kernels::column_sum_scratch(std::max({C, F, qkv_width(c)}), device));
+  std::size_t bias = small.take_values(qkv_width(c));               // biases of q, then k, then v
+  std::size_t unwanted = small.take(std::max(2 * C, c.head_size));  // [2,C] or [D]: gradients of norms that are not needed
+  std::size_t small_end = small.end();
+  // Block with quantized matrices: the largest one. Block with adapters: [R,rank], then [R,rank] for each projection.
+  Offsets adapters = small;
+  std::size_t matrix = adapters.take_values(c.base_type ? largest_matrix(c) + kernels::quantized_block : 0);
+  std::size_t hidden = adapters.take_values(R * c.lora.rank);
+  std::size_t hidden_distance = adapters.end() - hidden;
+  std::size_t d_hidden = adapters.take(most_projections * hidden_distance);  // of projection i: i * hidden_distance later
+  // Block with adapters and dropout: [R,in], for the widest input of a projection.
+  std::size_t dropped =
+      adapters.take_values(c.lora.rank > 0 && c.lora.dropout > 0 ? R * std::max({C, F, attention_width(c)}) : 0);
+  // Block: [R,(H+2K)D], and scratch of the attention kernel. d_up [R,F] and d_branch [R,C], which is dx times a branch's
+  // dropout mask, overlap d_qkv, which is written later.
+  Offsets block = adapters, activation = adapters, branch = adapters;
+  std::size_t d_qkv = block.take_values(R * qkv_width(c));
+  std::size_t attention = block.take(kernels::attention_scratch(attention_shape(c, shape), device));
+  std::size_t d_up = activation.take_values(is_gated(c.activation) ? R * F : 0);
+  std::size_t d_branch = branch.take_values(R * C);
+  // Head: [R,C], [R,2], [R], [chunk]; then [chunk, aligned V] or, if that is larger, [V] in fp32; then fp32 [chunk,C].
+  Offsets head = small;
+  std::size_t norm = head.take_values(R * C), stats = head.take(2 * R), loss = head.take(R);
+  std::size_t chunk = head_chunk_rows(R, c.vocab_size, device);
+  std::size_t softmax = head.take(chunk * sizeof(kernels::SoftmaxStats) / sizeof(float));
+  std::size_t logits =
+      head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * round_up(c.vocab_size, device.logits_alignment));
+  std::size_t d_norm = head.take(chunk * C);
+  std::size_t numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
 };
 
 /// Offsets in the scratch memory of decoding, after the small areas of Scratch.
 struct DecodingScratch {
-  std::size_t attention, joined;    // block: for attention of prompts; keys and values of a window, [positions,2KD]
-  std::size_t scores;               // block: for attention of single tokens, [S,H,positions]
-  std::size_t norm, stats, logits;  // head: [S,C], [S,2], fp32 [S,V]
-  std::size_t numel;
-
-  DecodingScratch(const TransformerConfig& c, const Scratch& others, const kernels::CacheShape& cache,
-                  const DeviceTraits& device, DType type) {
-    const std::size_t S = cache.sequences;
-    Offsets prompt(type, others.small_end), answer = prompt, head = prompt;
-    attention = prompt.take(kernels::attention_forward_scratch(attention_shape(c, {1, cache.positions}), device));
-    joined =
-        prompt.take_values(c.sliding_window > 0 && c.sliding_window < cache.positions ? cache.positions * cached_width(c) : 0);
-    scores = answer.take(S * c.heads * cache.positions);
-    norm = head.take_values(S * c.width);
-    stats = head.take(2 * S);
-    logits = head.take(S * c.vocab_size);
-    numel = std::max({prompt.end(), answer.end(), head.end()});
-  }
+  const Scratch& others;
+  kernels::CacheShape cache;
+  const TransformerConfig& c = others.c;
+  std::size_t S = cache.sequences;
+  Offsets prompt{size_of(others.type), others.small_end}, answer = prompt, head = prompt;
+  // Block: for attention of prompts; keys and values of a window, [positions,2KD]; for attention of single tokens,
+  // [S,H,positions].
+  std::size_t attention =
+      prompt.take(kernels::attention_forward_scratch(attention_shape(c, {1, cache.positions}), others.device));
+  std::size_t joined =
+      prompt.take_values(c.sliding_window > 0 && c.sliding_window < cache.positions ? cache.positions * cached_width(c) : 0);
+  std::size_t scores = answer.take(S * c.heads * cache.positions);
+  // Head: [S,C], [S,2], fp32 [S,V].
+  std::size_t norm = head.take_values(S * c.width), stats = head.take(2 * S), logits = head.take(S * c.vocab_size);
+  std::size_t numel = std::max({prompt.end(), answer.end(), head.end()});
 };
 
 /// Where a model applies dropout, besides the inputs of adapters. The value and the block number are parts of the random key.
@@ -207,16 +163,21 @@ inline constexpr std::uint32_t first_adapter_site = std::uint32_t{1} << 31;
 /// The operations of a stage on its tensors; E is the type of weights and activations. Weights must not be null. Gradients are
 /// null if they are not needed.
 template <class E>
-class Stage {
+class StageKernels {
  public:
-  Stage(const TransformerConfig& c, const DeviceTraits& traits, const StageContext& stage_context)
-      : config(c), device(traits), context(stage_context), scratch(c, context.shape, dtype_of<E>, device) {
+  StageKernels(const Transformer& transformer, const StageContext& stage_context)
+      : config(transformer.config()),
+        uses(transformer.uses()),
+        device(transformer.device()),
+        context(stage_context),
+        scratch{config, context.shape, dtype_of<E>, device} {
     expect(device.kind == context.stream.kind(), "a model runs on the kind of device that it was sized for");
     expect(!is_host(device.kind) || static_cast<std::size_t>(kernels::threads()) <= device.threads,
            "there is scratch memory for each thread");
   }
 
   const TransformerConfig& config;
+  const ModelParameters& uses;
   const DeviceTraits& device;
   const StageContext& context;
   const Scratch scratch;
@@ -413,5 +374,10 @@ class Stage {
                     rank, d_b, rank, write);
   }
 };
+
+/// The stages of a Transformer, which must outlive them. `read`: Stage::reads.
+std::unique_ptr<const InputStage> make_embedding(const Transformer& model, std::vector<std::size_t> read);
+std::unique_ptr<const BlockStage> make_block(const Transformer& model, std::size_t number, std::vector<std::size_t> read);
+std::unique_ptr<const LossStage> make_head(const Transformer& model, std::vector<std::size_t> read);
 
 }  // namespace fsdp::stages

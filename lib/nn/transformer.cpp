@@ -12,20 +12,35 @@
 
 namespace fsdp {
 
-Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) : config_(std::move(config)), device_(device) {
+Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) : Model(device), config_(std::move(config)) {
   config_.validate();
-  model_ = list_parameters(config_);
+  uses_ = list_parameters(config_);
+  parameters_ = uses_.parameters;
+  row_sizes = {.vocabulary = config_.vocab_size, .classes = config_.vocab_size};
+  transformer_config = &config_;
+  std::vector<std::vector<std::size_t>> read = fsdp::parameters_by_stage(uses_);
+  first = stages::make_embedding(*this, std::move(read.front()));
+  for (std::size_t block = 0; block < config_.layers; ++block)
+    blocks.push_back(stages::make_block(*this, block, std::move(read[1 + block])));
+  loss = stages::make_head(*this, std::move(read.back()));
+  recomputation = this, tables = this, decoding = this;
 }
 
 ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
-  const std::size_t batch = shape.rows() * sizeof(std::int32_t),
-                    scratch =
-                        std::max(scratch_numel(shape, type), cache.positions > 0 ? decoding_scratch_numel(cache, type) : 0);
+  const stages::Saved saved{config_, shape, type};
+  const std::size_t batch = shape.rows() * sizeof(std::int32_t);
+  std::size_t scratch = stages::Scratch{config_, shape, type, device_}.numel;
+  if (cache.positions > 0) {
+    const stages::Scratch of_one{config_, {1, 1}, type, device_};
+    scratch = std::max(scratch, stages::DecodingScratch{of_one, cache}.numel);
+  }
   std::vector<std::size_t> caches;
-  for (std::size_t block = 0; block < blocks(); ++block) caches.push_back(cache_numel(cache, block) * size_of(type));
-  return {.activations = std::vector(blocks() + 1, shape.rows() * config_.width * size_of(type)),
-          .saved = std::vector(blocks(), saved_numel(shape, type) * sizeof(float)),
-          .kept = std::vector(blocks(), kept_numel(shape, type) * sizeof(float)),
+  for (std::size_t block = 0; block < config_.layers; ++block)
+    caches.push_back(cache.sequences * stages::cache_of(config_, cache, block).positions * stages::cached_width(config_) *
+                     size_of(type));
+  return {.activations = std::vector(config_.layers + 1, shape.rows() * config_.width * size_of(type)),
+          .saved = std::vector(config_.layers, (saved.kept + saved.cheap) * sizeof(float)),
+          .kept = std::vector(config_.layers, saved.kept * sizeof(float)),
           .scratch = scratch * sizeof(float),
           .inputs = batch,
           .targets = batch,
@@ -38,7 +53,7 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
 
 std::size_t Transformer::block_numel() const {
   std::size_t count = 0;
-  for (const Parameter& parameter : parameters())
+  for (const Parameter& parameter : parameters_)
     if (parameter.block == 0) count += numel(parameter.shape);
   return count;
 }
@@ -56,12 +71,12 @@ double Transformer::flops_per_token(std::size_t T) const {
   const TransformerConfig& c = config_;
   const std::size_t table = c.vocab_size * c.width;
   std::size_t multiplied = parameter_count() - table + (c.tied_embeddings ? table : 0);
-  if (model_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(model_.position_table)].shape);
+  if (uses_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(uses_.position_table)].shape);
   double pairs = 0;  // per token, in all layers
   for (std::size_t layer = 0; layer < c.layers; ++layer)
     pairs += kernels::visible_pairs(T, c.window_of(layer)) / static_cast<double>(T);
   std::size_t adapters = 0;
-  for (const Parameter& parameter : parameters()) adapters += parameter.is_adapter ? numel(parameter.shape) : 0;
+  for (const Parameter& parameter : parameters_) adapters += parameter.is_adapter ? numel(parameter.shape) : 0;
   multiplied -= adapters;
   const double of_weights = c.lora.rank > 0 ? 4 : 6;  // frozen weights need no products for their gradients
   return of_weights * static_cast<double>(multiplied) + 6 * static_cast<double>(adapters) +
@@ -120,16 +135,16 @@ void fill_rotations(float* table, std::size_t stride, std::size_t T, const Trans
 
 std::size_t Transformer::table_class(std::size_t length) const { return rope_class(config_, length); }
 
-void Transformer::fill_tables(std::span<float> tables, std::size_t T, std::size_t length, DType type) const {
-  expect(tables.size() == table_numel(T), "the size of the tables");
-  if (config_.positions == Positions::sinusoidal) fill_sinusoids(tables, T, config_.width, config_.position_offset);
+void Transformer::fill_tables(std::span<float> all, std::size_t T, std::size_t length, DType type) const {
+  expect(all.size() == table_numel(T), "the size of the tables");
+  if (config_.positions == Positions::sinusoidal) fill_sinusoids(all, T, config_.width, config_.position_offset);
   if (config_.positions == Positions::rotary) {
     const std::size_t stride = stages::table_width(config_);
-    fill_rotations(tables.data(), stride, T, config_, config_.rope, length);
+    fill_rotations(all.data(), stride, T, config_, config_.rope, length);
     if (config_.window_rope)
-      fill_rotations(tables.data() + rotated_elements(config_, config_.rope), stride, T, config_, *config_.window_rope, length);
+      fill_rotations(all.data() + rotated_elements(config_, config_.rope), stride, T, config_, *config_.window_rope, length);
   }
-  round_values(type, tables);
+  round_values(type, all);
 }
 
 }  // namespace fsdp

@@ -29,13 +29,14 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
         format("{} ranks are not a power of two (only powers of two have the same order of sums over ranks and micro-batches); "
                "choose 1, 2, 4, 8, ... ranks, or leave out `same bits at any number of ranks`",
                world_size));
-  if (options.plan.micro_batches * model.blocks() > most_block_passes)
-    throw UserError(
-        format("{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); lower "
-               "`micro-batches per update` and raise `micro-batch`",
-               options.plan.micro_batches, model.blocks(), options.plan.micro_batches * model.blocks(), most_block_passes));
+  if (options.plan.micro_batches * model.blocks.size() > most_block_passes)
+    throw UserError(format(
+        "{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); lower "
+        "`micro-batches per update` and raise `micro-batch`",
+        options.plan.micro_batches, model.blocks.size(), options.plan.micro_batches * model.blocks.size(), most_block_passes));
   model.check_batch(options.batch, options.types.parameter, options.plan.cache);
-  if (options.plan.documents && model.table_class(options.batch.T) != model.table_class(1))
+  if (const PositionTables* const tables = model.tables;
+      options.plan.documents && tables && tables->table_class(options.batch.T) != tables->table_class(1))
     throw UserError(format(
         "`attention within documents` does not work with sequences of {} tokens (the model's rotary frequencies depend on "
         "the length, and documents of a sequence differ in length); lower `sequence length`, or leave it out",

@@ -12,15 +12,15 @@ namespace fsdp {
 namespace {
 
 /// In the order of UpdatePart up to `transfer`.
-constexpr std::array<Stage, 9> stages = {{{"all-gather", paint::cyan},
-                                          {"forward", paint::light_pear},
-                                          {"forward again", paint::yellow},
-                                          {"backward", paint::pear},
-                                          {"reduce", paint::orange},
-                                          {"norm, optimizer", paint::mint},
-                                          {"load, unload", paint::pink},
-                                          {"waits", "url(#held)"},
-                                          {"other work", paint::grey}}};
+constexpr std::array<DrawnPart, 9> stages = {{{"all-gather", paint::cyan},
+                                              {"forward", paint::light_pear},
+                                              {"forward again", paint::yellow},
+                                              {"backward", paint::pear},
+                                              {"reduce", paint::orange},
+                                              {"norm, optimizer", paint::mint},
+                                              {"load, unload", paint::pink},
+                                              {"waits", "url(#held)"},
+                                              {"other work", paint::grey}}};
 
 constexpr double rows_begin = 92, row_height = 24;  // of a timeline
 
@@ -77,11 +77,11 @@ std::uint64_t plus(std::uint64_t a, std::uint64_t b) {
   return a + b;
 }
 
-const Stage& stage_of(UpdatePart part) {
+const DrawnPart& stage_of(UpdatePart part) {
   return part <= UpdatePart::transfer ? stages[static_cast<std::size_t>(part)] : stages.back();
 }
 
-const Stage& waiting_stage() { return stages[stages.size() - 2]; }
+const DrawnPart& waiting_stage() { return stages[stages.size() - 2]; }
 
 std::vector<TimelineRow> rows_of_streams() {
   std::vector<TimelineRow> rows;
@@ -102,7 +102,7 @@ double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> p
     for (const TimelineRow& row : panel.rows)
       for (const TimelineBox& box : row.boxes) last = std::max(last, box.end);
   const double right = svg.width() - figure_margin, scale = last > 0 ? (right - rows_begin) / last : 0;
-  std::map<const Stage*, std::string> seen;  // the first letters of the labels
+  std::map<const DrawnPart*, std::string> seen;  // the first letters of the labels
   const TextStyle note = {.size = small_size, .anchor = Anchor::end, .fill = colours.quiet};
   for (const TimelinePanel& panel : panels) {
     fitted_text(svg, figure_margin, y + 16, right - figure_margin - width_of(panel.note, note) - 20, panel.title, bold_text);
@@ -126,7 +126,7 @@ double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> p
     y += 10;
   }
   std::vector<LegendEntry> legend;
-  for (const Stage& stage : stages) {
+  for (const DrawnPart& stage : stages) {
     if (!seen.contains(&stage)) continue;
     const std::set<char> first(seen[&stage].begin(), seen[&stage].end());
     legend.push_back({std::string(stage.name), stage.fill});

@@ -76,18 +76,18 @@ std::uint64_t sum_of(const Items& items, const Count& count) {
 }
 
 /// A group of kinds of operations that are drawn alike.
-struct Stage {
+struct DrawnPart {
   std::string_view name, fill;
 };
-const Stage& stage_of(UpdatePart part);
+const DrawnPart& stage_of(UpdatePart part);
 /// What a stream does while it waits. Its fill is the hatch "held".
-const Stage& waiting_stage();
+const DrawnPart& waiting_stage();
 
 struct TimelineBox {
   double begin = 0, end = 0;
   std::string label, hint;  // the label is left out if it does not fit
   std::string_view fill;
-  const Stage* stage = nullptr;  // null: no operation
+  const DrawnPart* stage = nullptr;  // null: no operation
 };
 struct TimelineRow {
   std::string name;

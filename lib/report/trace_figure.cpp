@@ -159,7 +159,7 @@ Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
   for (const Trace::Event& event : trace.events) {
     if (!is_drawn(event)) continue;
     const double begin = (event.begin_us - first) / 1000, length = event.length_us / 1000;
-    const Stage& stage = stage_of(event.part);
+    const DrawnPart& stage = stage_of(event.part);
     add_box(by_rank[event.rank], event.stream,
             {begin, begin + length, event.label, format("{}, {:.3f} ms", event.title, length), stage.fill, &stage});
   }

@@ -69,10 +69,11 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
 }
 
 void Executor::fill_tables(std::size_t length) {
+  const PositionTables* const model = facts_.model.tables;
   const std::size_t wanted = table_class(length), positions = std::max(facts_.shape.T, plan_.cache.positions);
-  if (wanted == table_class_) return;
-  tables_.resize(facts_.model.table_numel(positions));
-  facts_.model.fill_tables(tables_, positions, length, options_.table_type);
+  if (!model || wanted == table_class_) return;
+  tables_.resize(model->table_numel(positions));
+  model->fill_tables(tables_, positions, length, options_.table_type);
   view_of(plan_.tables, tables_.size() * sizeof(float), StreamId::compute).write(0, std::as_bytes(std::span(tables_)));
   table_class_ = wanted;
   if (table_class(positions) == table_class(1)) tables_ = {};

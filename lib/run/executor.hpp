@@ -115,8 +115,10 @@ class Executor {
   /// caches. Collective over world.
   void decode(const DecodingStep& step, float* logits);
   const kernels::CacheShape& cache() const { return plan_.cache; }
-  /// See Model::table_class(), and DecodingStep for its use.
-  std::size_t table_class(std::size_t length) const { return facts_.model.table_class(length); }
+  /// See PositionTables::table_class(), and DecodingStep for its use.
+  std::size_t table_class(std::size_t length) const {
+    return facts_.model.tables ? facts_.model.tables->table_class(length) : 1;
+  }
   /// The largest number of tokens in a decoding step.
   std::size_t most_rows() const { return facts_.shape.rows(); }
 

@@ -117,7 +117,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   };
   agree(world_, [&] {
     require_scratch_of_threads(model_->device());
-    if (const TransformerConfig* const config = model_->transformer_config())
+    if (const TransformerConfig* const config = model_->transformer_config)
       kernels::check_head_size(*device.make_stream(StreamUse::communication), options_.types.parameter, config->head_size,
                                !plan().update.empty());
   });

@@ -139,14 +139,14 @@ class Trial {
   double value() {
     forward();
     kernels::LossSum sum;
-    chain_.head_loss(context(), x_.back().data(), labels(), sum, losses_.data());
+    chain_.loss->forward(context(), x_.back().data(), labels(), sum, losses_.data());
     if (is_layer()) return sum.value();
     // The gradients are those of the loss in training, which may have more terms.
     StageContext without_gradients = context();
     without_gradients.gradients = {};
     kernels::LossSum in_training;
-    chain_.head_forward_backward(without_gradients, x_.back().data(), labels(), 1, in_training, dx_.data(),
-                                 kernels::Write::add);
+    chain_.loss->forward_backward(without_gradients, x_.back().data(), labels(), 1, in_training, dx_.data(),
+                                  kernels::Write::add);
     return in_training.value();
   }
 
@@ -160,16 +160,16 @@ class Trial {
       value();
       const kernels::Write write = time == 0 ? kernels::Write::overwrite : kernels::Write::add;
       kernels::LossSum sum;
-      chain_.head_forward_backward(context(), x_.back().data(), labels(), scale, sum, dx_.data(), write);
-      for (std::size_t b = chain_.blocks(); b-- > 0;)
-        chain_.block_backward(context(), b, x_[b].data(), saved_[b].data(), dx_.data(), write, nullptr);
-      chain_.embedding_backward(context(), tokens(), dx_.data(), write);
+      chain_.loss->forward_backward(context(), x_.back().data(), labels(), scale, sum, dx_.data(), write);
+      for (std::size_t b = chain_.blocks.size(); b-- > 0;)
+        chain_.blocks[b]->backward(context(), x_[b].data(), saved_[b].data(), dx_.data(), write);
+      chain_.first->backward(context(), tokens(), dx_.data(), write);
     }
     Results results{is_layer() ? as_fp32(x_.back(), x_.back().size() / size_of(type_))
                                : std::vector(losses_.begin(), losses_.begin() + static_cast<std::ptrdiff_t>(shape_.rows())),
                     {},
                     gradients_};
-    if (!chain_.takes_tokens()) results.dx = as_fp32(dx_, inputs.size());
+    if (!chain_.row_sizes.tokens) results.dx = as_fp32(dx_, inputs.size());
     return results;
   }
 
@@ -187,7 +187,7 @@ class Trial {
             .dropout = {.seed = seed_, .update = 1},
             .type = type_};
   }
-  bool is_layer() const { return chain_.blocks() > 0 || chain_.takes_tokens(); }
+  bool is_layer() const { return !chain_.blocks.empty() || chain_.row_sizes.tokens; }
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs.data()); }
   const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets.data()); }
 
@@ -207,9 +207,9 @@ class Trial {
       });
       weights_.push_back(rounded_[p].data());
     }
-    chain_.embedding_forward(context(), tokens(), x_[0].data());
-    for (std::size_t b = 0; b < chain_.blocks(); ++b)
-      chain_.block_forward(context(), b, x_[b].data(), x_[b + 1].data(), saved_[b].data(), nullptr);
+    chain_.first->forward(context(), tokens(), x_[0].data());
+    for (std::size_t b = 0; b < chain_.blocks.size(); ++b)
+      chain_.blocks[b]->forward(context(), x_[b].data(), x_[b + 1].data(), saved_[b].data());
   }
 
   const Chain& chain_;
@@ -243,7 +243,7 @@ class Check {
   Check(const Chain& chain, const GradientCheckOptions& options, const std::function<void(Trial&)>& fill)
       : chain_(chain), options_(options), fill_(fill), trial_(chain, options, DType::f32) {
     fill_(trial_);
-    y_columns_ = chain_.blocks() > 0 || chain_.takes_tokens() ? chain_.loss().inputs() : 1;
+    y_columns_ = !chain_.blocks.empty() || chain_.row_sizes.tokens ? chain_.user_loss().inputs() : 1;
   }
 
   GradientCheck run() {
@@ -298,7 +298,8 @@ class Check {
   std::string does_not_scale() {
     constexpr float scale = 0.25f;  // a power of 2: multiplication is exact
     const Results scaled = trial_.run({}, 1, scale);
-    const char* const who = chain_.blocks() > 0 || chain_.takes_tokens() ? "backward with dy times" : "evaluate with scale";
+    const char* const who =
+        !chain_.blocks.empty() || chain_.row_sizes.tokens ? "backward with dy times" : "evaluate with scale";
     const auto problem = [&](const std::vector<float>& of, const std::vector<float>& whole, const std::string& name,
                              std::size_t columns) -> std::string {
       const float largest = largest_of(whole);
@@ -346,7 +347,7 @@ class Check {
   }
 
   void differences() {
-    if (!chain_.takes_tokens()) differences_of("x", trial_.inputs, first_.dx, dx_columns());
+    if (!chain_.row_sizes.tokens) differences_of("x", trial_.inputs, first_.dx, dx_columns());
     for (std::size_t p = 0; p < trial_.parameters.size(); ++p)
       differences_of(parameter(p).name, trial_.parameters[p], first_.gradients[p], parameter(p).shape.back());
   }
@@ -407,7 +408,7 @@ class Check {
       Trial trial(chain_, options_, computed);
       fill_(trial);
       for (std::vector<float>& values : trial.parameters) round_values(type, values);
-      if (!chain_.takes_tokens()) round_values(type, trial.inputs);
+      if (!chain_.row_sizes.tokens) round_values(type, trial.inputs);
       return trial.run();
     };
     const Results wide = rounded(DType::f32), narrow = rounded(type);
@@ -438,7 +439,7 @@ class Check {
   }
 
   const Parameter& parameter(std::size_t p) const { return chain_.parameters()[p]; }
-  std::size_t dx_columns() const { return chain_.input_width(); }
+  std::size_t dx_columns() const { return chain_.row_sizes.inputs; }
 
   const Chain& chain_;
   const GradientCheckOptions options_;

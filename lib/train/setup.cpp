@@ -416,7 +416,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                  ? ""
                  : format(" ({}, {:.3g} %, trained, the others frozen)", format_count(static_cast<double>(trained)),
                           100 * static_cast<double>(trained) / static_cast<double>(transformer.parameter_count())),
-             plural(transformer.blocks(), "block"), transformer.config().width, model.placement().name,
+             plural(transformer.blocks.size(), "block"), transformer.config().width, model.placement().name,
              plural(run.world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
   if (const auto& [lora, type] = std::tie(transformer.config().lora, transformer.config().base_type); lora.rank > 0)
     say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {}{} with checksum {}", lora.rank, lora.scale(),

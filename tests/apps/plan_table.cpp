@@ -42,7 +42,7 @@ void check_states(const PlanTable& table, const char* strategy, std::size_t para
 BOOST_AUTO_TEST_CASE(one_rank_by_hand) {
   const PlanTable table = make_plan_table(small("1", "1"));
   BOOST_TEST(table.rows.size() == 6u);
-  BOOST_TEST(table.model.parameter_count() == all);
+  BOOST_TEST(table.model->parameter_count() == all);
   check_states(table, "none", 4 * all, 4 * all, 8 * all, 0, 0);
   // On a shard axis of one rank nothing is gathered or scattered.
   check_states(table, "full", 4 * all, 4 * all, 8 * all, 0, 0);
@@ -57,7 +57,7 @@ BOOST_AUTO_TEST_CASE(one_rank_by_hand) {
   CHECK_CONTAINS(text, "> full ");
   BOOST_TEST(text.find("hybrid-grad-op") == std::string::npos);
   // The residual stream before and after each block and its gradient, [8, 16] each, and what blocks save: of all, or of one.
-  const std::size_t saved = (table.model.saved_numel({1, 8}) * 4 + 63) / 64 * 64;
+  const std::size_t saved = (table.model->sizes({1, 8}).saved.front() + 63) / 64 * 64;
   const PlanRow& none = row_of(table, "none");
   BOOST_TEST(none.keeping.memory.of(BufferRole::activations) == (blocks + 2) * 512 + blocks * saved);
   BOOST_TEST(none.recomputing.memory.of(BufferRole::activations) == (blocks + 2) * 512 + saved);
@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
 
 BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   const PlanTable table = make_plan_table(small("1", "2", {"--gpu", "h100"}));
-  BOOST_TEST((table.model.device() == cuda_traits()));
+  BOOST_TEST((table.model->device() == cuda_traits()));
   BOOST_TEST(table.options.memory_limit == 80'000'000'000u);
   CHECK_CONTAINS(describe(table), "not measured");
   CHECK_CONTAINS(describe(table), "NVIDIA H100 Tensor Core GPU datasheet");
@@ -401,7 +401,7 @@ BOOST_AUTO_TEST_CASE(json_explains_the_chosen_strategy) {
       BOOST_TEST(unit["optimizer_state_bytes"] == (trained ? 8 * part : 0));
       bytes += in_16_bits + (trained ? 4 * part : 0);
     }
-    BOOST_TEST(elements == table.model.parameter_count());
+    BOOST_TEST(elements == table.model->parameter_count());
 
     // Operations account for the same peak as the memory plan.
     const MemoryAccount& memory = table.chosen().variant(recompute).memory;

@@ -49,7 +49,7 @@ void read_tokens(std::size_t update, std::size_t rank, std::size_t micro, std::s
   }
 }
 
-struct Stage {
+struct Part {
   int ranks = 1;
   std::string strategy = "full";
   fs::path from = {};         // a step folder to start from, or nothing
@@ -65,7 +65,7 @@ struct Result {
   bool operator==(const Result& other) const { return weights == other.weights && losses == other.losses; }
 };
 
-Result run_stage(const Choice& choice, const Stage& stage) {
+Result run_stage(const Choice& choice, const Part& stage) {
   Result result;
   run_ranks(stage.ranks, [&](Communicator& world) {
     kernels::set_threads(1);

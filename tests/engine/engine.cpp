@@ -7,6 +7,9 @@
 #include "engine/engine.hpp"
 #include "engine/find_step.hpp"
 #include "engine/fit.hpp"
+#include "layers/chain.hpp"
+#include "layers/layers.hpp"
+#include "layers/losses.hpp"
 #include "nn/families.hpp"
 #include "nn/transformer.hpp"
 #include "support/files.hpp"
@@ -207,5 +210,29 @@ BOOST_AUTO_TEST_CASE(freezing_makes_a_new_plan_and_keeps_the_bits) {
     BOOST_TEST(rank.engine.plans() == plans + 1);
     rank.update();
     BOOST_TEST(!rank.engine.is_lost());
+  });
+}
+
+// Messages name the stages of a model: a user's layer is no "block 0".
+BOOST_AUTO_TEST_CASE(a_refused_update_names_the_stage) {
+  run_ranks(2, [&](Communicator& world) {
+    const auto model = std::make_shared<Chain>(NamedLayers{{"fc1", linear(3, 3)}, {"fc2", linear(3, 3)}}, "loss",
+                                               mean_squared_error(3), kernels::traits_of_cpu());
+    BOOST_TEST((!model->decoding && !model->tables && !model->recomputation));
+    BOOST_TEST((small_model()->decoding && small_model()->stage(1).name == "block 0"));
+    const auto device = make_cpu_device();
+    Engine engine(model, Rank::with_batch({}), world, false, {});
+    engine.allocate(*device);
+    engine.executor().initialize_parameters(7);
+    engine.start();
+    const UpdateScalars scalars = engine.next_update(0.1, 5.0 * world.size());
+    const UpdateResult result = engine.executor().run_update(
+        [&](std::size_t, std::int32_t* inputs, std::int32_t*) {
+          std::fill_n(reinterpret_cast<float*>(inputs), 15, std::numeric_limits<float>::infinity());
+        },
+        scalars);
+    CHECK_CONTAINS(describe_refused(engine.model(), world, scalars, result),
+                   "first in the output of the conversion of the inputs on rank 0");
+    BOOST_TEST(engine.model().model().stage(2).name == "layer 'fc2'");
   });
 }

@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// The activations that forward keeps for backward: all; the inputs of blocks; also those that block_recompute_cheap cannot
+/// The activations that forward keeps for backward: all; the inputs of blocks; also those that recompute_cheap() cannot
 /// recompute.
 enum class Keep { all, inputs, selected };
 
@@ -44,7 +44,7 @@ struct ModelRun {
       weight_pointers.push_back(weights[p].data());
       gradient_pointers.push_back(with_gradients && !frozen(p) ? gradients[p].data() : nullptr);
     }
-    scratch.assign(std::max(model.scratch_numel(shape), model.decoding_scratch_numel({1, 1})), std::nanf(""));
+    scratch.assign(model.sizes(shape, DType::f32, {1, 1}).scratch / sizeof(float), std::nanf(""));
     return {*stream,        weight_pointers, gradient_pointers,
             scratch.data(), tables.data(),   shape,
             dropout,        DType::f32,      positions.empty() ? nullptr : positions.data()};
@@ -52,14 +52,17 @@ struct ModelRun {
 
   /// Runs embedding and blocks; x[L] is the last block's output.
   void forward(const StageContext& context, const std::int32_t* tokens, Keep keep = Keep::all) {
-    const std::size_t numel = context.shape.rows() * model.config().width, all = model.saved_numel(context.shape),
-                      kept = model.kept_numel(context.shape);
-    x.assign(model.blocks() + 1, std::vector<float>(numel));
-    saved.assign(model.blocks(), std::vector<float>(keep == Keep::selected ? kept : all, std::nanf("")));
+    const ModelSizes sizes = model.sizes(context.shape);
+    const std::size_t numel = context.shape.rows() * model.config().width, all = sizes.saved.front() / sizeof(float),
+                      kept = sizes.kept.front() / sizeof(float);
+    x.assign(model.blocks.size() + 1, std::vector<float>(numel));
+    saved.assign(model.blocks.size(), std::vector<float>(keep == Keep::selected ? kept : all, std::nanf("")));
     cheap.assign(keep == Keep::selected ? all - kept : 0, std::nanf(""));
-    model.embedding_forward(context, tokens, x[0].data());
-    for (std::size_t b = 0; b < model.blocks(); ++b)
-      model.block_forward(context, b, x[b].data(), x[b + 1].data(), saved[b].data(), shared_cheap());
+    StageContext stage = context;
+    stage.cheap = shared_cheap();
+    model.first->forward(stage, tokens, x[0].data());
+    for (std::size_t b = 0; b < model.blocks.size(); ++b)
+      model.blocks[b]->forward(stage, x[b].data(), x[b + 1].data(), saved[b].data());
   }
 
   /// Returns the sum of the losses.
@@ -67,30 +70,31 @@ struct ModelRun {
     const StageContext stage = context(shape, false);
     forward(stage, tokens);
     kernels::LossSum loss;
-    model.head_loss(stage, x.back().data(), targets, loss);
+    model.loss->forward(stage, x.back().data(), targets, loss);
     return loss.value();
   }
 
   /// Returns the sum of the losses, and writes or adds the gradients of `scale` times this sum.
   double loss_and_gradients(const std::int32_t* tokens, const std::int32_t* targets, BatchShape shape, float scale,
                             kernels::Write write, Keep keep = Keep::all) {
-    const StageContext stage = context(shape, true);
+    StageContext stage = context(shape, true);
     forward(stage, tokens, keep);
+    stage.cheap = shared_cheap();
     dx.assign(x[0].size(), std::nanf(""));
     kernels::LossSum loss;
-    model.head_forward_backward(stage, x.back().data(), targets, scale, loss, dx.data(), write);
-    for (std::size_t b = model.blocks(); b-- > 0;) {
+    model.loss->forward_backward(stage, x.back().data(), targets, scale, loss, dx.data(), write);
+    for (std::size_t b = model.blocks.size(); b-- > 0;) {
       if (keep == Keep::inputs) {
         saved[b].assign(saved[b].size(), std::nanf(""));
-        model.block_forward(stage, b, x[b].data(), nullptr, saved[b].data());
+        model.blocks[b]->forward(stage, x[b].data(), nullptr, saved[b].data());
       }
       if (keep == Keep::selected) {
         cheap.assign(cheap.size(), std::nanf(""));
-        model.block_recompute_cheap(stage, b, x[b].data(), saved[b].data(), shared_cheap());
+        model.recompute_cheap(stage, b, x[b].data(), saved[b].data());
       }
-      model.block_backward(stage, b, x[b].data(), saved[b].data(), dx.data(), write, shared_cheap());
+      model.blocks[b]->backward(stage, x[b].data(), saved[b].data(), dx.data(), write);
     }
-    model.embedding_backward(stage, tokens, dx.data(), write);
+    model.first->backward(stage, tokens, dx.data(), write);
     return loss.value();
   }
 

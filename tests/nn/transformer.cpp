@@ -382,11 +382,11 @@ BOOST_AUTO_TEST_CASE(sites_have_masks_of_their_own) {
   const Batch batch({3, 7}, run.model.config().vocab_size, 6);
   const StageContext without = run.context(batch.shape, false);
   std::vector<float> x(batch.shape.rows() * run.model.config().width), dropped(x.size());
-  run.model.embedding_forward(without, batch.tokens.data(), x.data());
+  run.model.first->forward(without, batch.tokens.data(), x.data());
   run.dropout.residual = 0.25f;
   const StageContext with = run.context(batch.shape, false);
-  run.model.embedding_forward(with, batch.tokens.data(), dropped.data());
-  const stages::Stage<float> stage(run.model.config(), run.model.device(), with);
+  run.model.first->forward(with, batch.tokens.data(), dropped.data());
+  const stages::StageKernels<float> stage(run.model, with);
   std::vector<std::vector<float>> masks;
   for (const auto site : {stages::DropoutSite::embedding, stages::DropoutSite::attention_out, stages::DropoutSite::ffn_out})
     for (const std::size_t block : {0, 1}) {
@@ -469,14 +469,14 @@ BOOST_AUTO_TEST_CASE(a_head_in_chunks_is_the_head) {
   for (float& value : x) value = normal(generator);
 
   kernels::LossSum loss, forward_loss, loss_whole;
-  chunked.model.head_forward_backward(chunked.context({1, R}, true), x.data(), batch.targets.data(), 0.25f, loss, dx.data(),
-                                      Write::overwrite);
-  chunked.model.head_loss(chunked.context({1, R}, false), x.data(), batch.targets.data(), forward_loss);
+  chunked.model.loss->forward_backward(chunked.context({1, R}, true), x.data(), batch.targets.data(), 0.25f, loss, dx.data(),
+                                       Write::overwrite);
+  chunked.model.loss->forward(chunked.context({1, R}, false), x.data(), batch.targets.data(), forward_loss);
   BOOST_TEST(forward_loss.value() == loss.value());
   for (std::size_t row = 0; row < R; row += 64) {
     const BatchShape shape{1, std::min<std::size_t>(64, R - row)};
-    whole.model.head_forward_backward(whole.context(shape, true), &x[row * C], &batch.targets[row], 0.25f, loss_whole,
-                                      &dx_whole[row * C], row == 0 ? Write::overwrite : Write::add);
+    whole.model.loss->forward_backward(whole.context(shape, true), &x[row * C], &batch.targets[row], 0.25f, loss_whole,
+                                       &dx_whole[row * C], row == 0 ? Write::overwrite : Write::add);
   }
   BOOST_TEST(loss.value() == loss_whole.value(), boost::test_tools::tolerance(1e-7));
   double worst = 0;
@@ -516,9 +516,10 @@ BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boo
   const std::vector<float> whole = run.x.back();
 
   const kernels::CacheShape shape = {S, T + 1};
+  const ModelSizes sizes = run.model.sizes({1, most}, DType::f32, shape);
   std::vector<std::vector<float>> caches;
-  for (std::size_t b = 0; b < run.model.blocks(); ++b) caches.emplace_back(run.model.cache_numel(shape, b), std::nanf(""));
-  std::vector<float> x(most * C), x_out(most * C), saved(run.model.saved_numel({1, most})), expected(V);
+  for (std::size_t b = 0; b < run.model.blocks.size(); ++b) caches.emplace_back(sizes.cache[b] / sizeof(float), std::nanf(""));
+  std::vector<float> x(most * C), x_out(most * C), saved(sizes.saved.front() / sizeof(float)), expected(V);
   std::mt19937 generator(20);
   std::size_t known[S] = {}, wanted_in_all = 0;
   while (known[0] + known[1] + known[2] < most) {
@@ -535,12 +536,12 @@ BOOST_DATA_TEST_CASE(tokens_step_by_step_have_the_logits_of_whole_sequences, boo
     const std::size_t R = tokens.size();
     if (R == 0) continue;
     StageContext context = run.context({1, R}, false);
-    run.scratch.assign(run.model.decoding_scratch_numel(shape), std::nanf(""));
+    run.scratch.assign(sizes.scratch / sizeof(float), std::nanf(""));
     context.scratch = run.scratch.data();
     DecodedRows rows = {sequences, positions, sequences.data(), positions.data()};
     run.model.embedding_decode(context, tokens.data(), rows, x.data());
-    for (std::size_t b = 0; b < run.model.blocks(); ++b) {
-      if (b + 1 == run.model.blocks()) {
+    for (std::size_t b = 0; b < run.model.blocks.size(); ++b) {
+      if (b + 1 == run.model.blocks.size()) {
         rows.wanted = wanted;
         std::fill(x_out.begin(), x_out.end(), std::nanf(""));  // only the requested rows are computed
       }
@@ -612,11 +613,11 @@ BOOST_AUTO_TEST_CASE(scratch_is_what_the_device_needs) {
   BOOST_TEST(kernels::attention_scratch(shape, cpu_traits(5)) == 5 * kernels::attention_scratch(shape, cpu_traits(1)));
   // Scratch for five threads' attention is more than the head of this small model needs, so it shows in the whole.
   const Transformer one(tiny_gpt2(), cpu_traits(1)), five(tiny_gpt2(), cpu_traits(5)), gpu(tiny_gpt2(), cuda_traits());
-  BOOST_TEST(five.scratch_numel({2, 8}) > one.scratch_numel({2, 8}));
+  BOOST_TEST(five.sizes({2, 8}).scratch > one.sizes({2, 8}).scratch);
   // Sums over rows: in more partitions, which do not depend on threads.
   BOOST_TEST(kernels::column_sum_scratch(37, cpu_traits(5)) == 2u * 32 * 37);
   BOOST_TEST(kernels::column_sum_scratch(37, cuda_traits()) == 2u * 512 * 37);
-  BOOST_TEST(gpu.saved_numel({2, 8}) == one.saved_numel({2, 8}));
+  BOOST_TEST(gpu.sizes({2, 8}).saved == one.sizes({2, 8}).saved);
 }
 
 // A model that has been sized for one device does not run on another one, nor with more threads than have scratch.
@@ -626,10 +627,10 @@ BOOST_AUTO_TEST_CASE(a_model_runs_where_it_was_sized_for) {
   std::vector<float> x(batch.shape.rows() * run.model.config().width);
   const StageContext context = run.context(batch.shape, false);
   const Transformer for_gpu(run.model.config(), cuda_traits());
-  BOOST_CHECK_THROW(for_gpu.embedding_forward(context, batch.tokens.data(), x.data()), InternalError);
+  BOOST_CHECK_THROW(for_gpu.first->forward(context, batch.tokens.data(), x.data()), InternalError);
   const int threads = kernels::threads();
   kernels::set_threads(threads + 1);
-  BOOST_CHECK_THROW(run.model.embedding_forward(context, batch.tokens.data(), x.data()), InternalError);
+  BOOST_CHECK_THROW(run.model.first->forward(context, batch.tokens.data(), x.data()), InternalError);
   kernels::set_threads(threads);
-  BOOST_CHECK_NO_THROW(run.model.embedding_forward(context, batch.tokens.data(), x.data()));
+  BOOST_CHECK_NO_THROW(run.model.first->forward(context, batch.tokens.data(), x.data()));
 }

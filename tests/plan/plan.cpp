@@ -28,7 +28,7 @@ TransformerConfig tiny(std::size_t layers) {
 }
 
 struct Built {
-  Transformer model;
+  std::shared_ptr<const Transformer> model;
   Layout layout;
   Plan plan;
 };
@@ -39,18 +39,18 @@ Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions opt
             ParameterPatterns patterns = {}, const Optimizer& optimizer = adamw_optimizer(), UnitTypes types = {}) {
   patterns.rule_of = [&](const Parameter& parameter) -> const Rule& { return rule_of({.kind = &optimizer}, parameter); };
   const Placement& row = find_placement(strategy);
-  Transformer model(tiny(layers));
-  Layout layout(model.parameters(), wrap_parameters(model.parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard,
+  const auto model = std::make_shared<const Transformer>(tiny(layers));
+  Layout layout(model->parameters(), wrap_parameters(model->parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard,
                 types);
-  Plan plan = build_plan(layout, row, model.sizes({2, 8}, types.parameter), options);
-  check_plan(plan, layout, row, model.sizes({2, 8}, types.parameter), options.micro_batches);
-  return {std::move(model), std::move(layout), std::move(plan)};
+  Plan plan = build_plan(layout, row, model->sizes({2, 8}, types.parameter), options);
+  check_plan(plan, layout, row, model->sizes({2, 8}, types.parameter), options.micro_batches);
+  return {model, std::move(layout), std::move(plan)};
 }
 
 /// Returns true if check_plan() refuses the plan, which a test has changed.
 bool refuses(const Built& b, const Placement& row, DType parameter, std::size_t micro_batches) {
   try {
-    check_plan(b.plan, b.layout, row, b.model.sizes({2, 8}, parameter), micro_batches);
+    check_plan(b.plan, b.layout, row, b.model->sizes({2, 8}, parameter), micro_batches);
   } catch (const InternalError&) {
     return true;
   }
@@ -195,7 +195,7 @@ std::string complaint(const char* strategy, PlanOptions options, const std::func
   Built b = build(strategy, 3, 4, options, {}, {}, optimizer, types);
   worsen(b.plan);
   try {
-    check_plan(b.plan, b.layout, find_placement(strategy), b.model.sizes({2, 8}, types.parameter), options.micro_batches);
+    check_plan(b.plan, b.layout, find_placement(strategy), b.model->sizes({2, 8}, types.parameter), options.micro_batches);
   } catch (const InternalError& error) {
     return error.what();
   }
@@ -717,7 +717,7 @@ BOOST_AUTO_TEST_CASE(no_wait_is_redundant) {
               const std::vector<int> all = op.waits;
               op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(w));
               BOOST_CHECK_THROW(
-                  check_plan(b.plan, b.layout, row, b.model.sizes({2, 8}, types.parameter), options.micro_batches),
+                  check_plan(b.plan, b.layout, row, b.model->sizes({2, 8}, types.parameter), options.micro_batches),
                   InternalError);
               op.waits = all;
               ++waits;

@@ -18,25 +18,25 @@ using namespace fsdp::test;
 namespace {
 
 struct Planned {
-  Transformer model;
+  std::shared_ptr<const Transformer> model;
   ShardingOptions options;
   ShardedPlan plan;
 
   void check() const {
     check_plan(plan.plan, plan.layout, find_placement(options.strategy),
-               model.sizes(options.batch, options.types.parameter, options.plan.cache), options.plan.micro_batches);
+               model->sizes(options.batch, options.types.parameter, options.plan.cache), options.plan.micro_batches);
   }
 };
 
 /// Returns a job's plan. Every fourth job also has a decoding list.
 Planned plan_of(const Job& job, std::uint64_t number, const DeviceTraits& device) {
-  Transformer model(job.config, device);
+  const auto model = std::make_shared<const Transformer>(job.config, device);
   ShardingOptions options = job.sharding;
   if (number % 4 == 0 && job.config.positions == Positions::rotary) options.plan.cache = {2, 8};
-  check_sharding(model, options, job.ranks);
+  check_sharding(*model, options, job.ranks);
   ShardedPlan plan =
-      plan_sharding(model, options, mesh_shape(find_placement(options.strategy), job.ranks, options.shard_group_size));
-  return {std::move(model), options, std::move(plan)};
+      plan_sharding(*model, options, mesh_shape(find_placement(options.strategy), job.ranks, options.shard_group_size));
+  return {model, options, std::move(plan)};
 }
 
 std::string text_of(const Location& place) { return format("{}+{}+{}r", place.buffer, place.offset, place.per_shard); }

@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(products_attention_and_mfu) {
     BOOST_TEST(near(tokens_per_second(step, options.train.sharding, options.cluster), 2 * tokens / step.total));
     // The model's FLOPs count biases and norms like matrices, and do not count attention's recomputation in backward.
     const double flops = step.products + 6 * tokens * (3. * (3280 - 16 * 192) + 2 * 16) + 3 * 6 * tokens * 8 * 16;
-    BOOST_TEST(near(predicted_mfu(step, table.model, options.train.sharding, computes), flops / step.total));
+    BOOST_TEST(near(predicted_mfu(step, *table.model, options.train.sharding, computes), flops / step.total));
   }
   // fp32 has its own peak.
   BOOST_TEST(near(predict(small("1", "1"), "full", computes).products, 6 * 8 * (3 * 16 * 192 + 32 * 16) / 10.));

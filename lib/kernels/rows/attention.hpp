@@ -10,28 +10,12 @@
 
 #include "base/element.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/offsets.hpp"
 #include "kernels/rows/dropout.hpp"
 #include "kernels/rows/lanes.hpp"
 #include "kernels/rows/small_gemm.hpp"
 
 namespace fsdp::kernels {
-
-/// Allocates arrays one after another in a thread's scratch, as offsets in floats. The same calls compute the scratch's size
-/// and the arrays' offsets.
-class ScratchArrays {
- public:
-  FSDP_INLINE std::size_t floats(std::size_t n) {
-    const std::size_t begin = end_;
-    end_ += n;
-    return begin;
-  }
-  /// As floats(), for n 16-bit numbers; n is even.
-  FSDP_INLINE std::size_t halves(std::size_t n) { return floats(n / 2); }
-  FSDP_INLINE std::size_t end() const { return end_; }
-
- private:
-  std::size_t end_ = 0;
-};
 
 /// The sizes of arrays for sequences of T tokens and heads of D. Rows of D floats are padded to whole registers, and arrays to
 /// whole tiles.
@@ -53,35 +37,23 @@ struct AttentionSizes {
 
 /// The offsets of a thread's arrays in its scratch, for the forward and for the backward pass.
 struct ForwardScratch {
-  std::size_t keys, values, queries, transposed, probabilities, end;
-  FSDP_INLINE explicit ForwardScratch(AttentionSizes size) {
-    ScratchArrays take;
-    keys = take.floats(size.rows());
-    values = take.floats(size.rows());
-    queries = take.floats(size.block_rows());
-    transposed = take.floats(size.block_columns());
-    probabilities = take.floats(size.scores());
-    end = take.end();
-  }
+  AttentionSizes size;
+  Offsets at{sizeof(float)};
+  std::size_t keys = at.take(size.rows()), values = at.take(size.rows());
+  std::size_t queries = at.take(size.block_rows()), transposed = at.take(size.block_columns());
+  std::size_t probabilities = at.take(size.scores());
+  std::size_t end = at.end();
 };
 struct BackwardScratch {
-  std::size_t keys, values, d_keys, d_values, queries, d_outs, d_queries, queries_transposed, d_outs_transposed, probabilities,
-      d_scores, end;
-  FSDP_INLINE explicit BackwardScratch(AttentionSizes size) {
-    ScratchArrays take;
-    keys = take.floats(size.rows());
-    values = take.floats(size.rows());
-    d_keys = take.floats(size.rows());
-    d_values = take.floats(size.rows());
-    queries = take.floats(size.block_rows());
-    d_outs = take.floats(size.block_rows());
-    d_queries = take.floats(size.block_rows());
-    queries_transposed = take.floats(size.block_columns());
-    d_outs_transposed = take.floats(size.block_columns());
-    probabilities = take.floats(size.panel());
-    d_scores = take.floats(size.panel());
-    end = take.end();
-  }
+  AttentionSizes size;
+  Offsets at{sizeof(float)};
+  std::size_t keys = at.take(size.rows()), values = at.take(size.rows());
+  std::size_t d_keys = at.take(size.rows()), d_values = at.take(size.rows());
+  std::size_t queries = at.take(size.block_rows()), d_outs = at.take(size.block_rows());
+  std::size_t d_queries = at.take(size.block_rows()), queries_transposed = at.take(size.block_columns());
+  std::size_t d_outs_transposed = at.take(size.block_columns());
+  std::size_t probabilities = at.take(size.panel()), d_scores = at.take(size.panel());
+  std::size_t end = at.end();
 };
 
 /// T and D rounded up to whole tiles of 32, for the bodies of rows/attention_tiles.hpp, and the offsets of their arrays.
@@ -91,50 +63,29 @@ struct TileSizes {
   FSDP_INLINE TileSizes(std::size_t T, std::size_t D) : R((T + side - 1) / side * side), W((D + side - 1) / side * side) {}
 };
 struct TileForwardScratch : TileSizes {
-  std::size_t keys, values, queries, probabilities, scores, sums, factors, end;
-  FSDP_INLINE TileForwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
-    ScratchArrays take;
-    keys = take.halves(R * W);
-    values = take.halves(R * W);
-    queries = take.halves(side * W);
-    probabilities = take.halves(side * R);
-    scores = take.floats(side * R);
-    sums = take.floats(side * W);
-    factors = take.floats(R + 8);
-    end = take.end();
-  }
+  Offsets at{sizeof(bf16)};
+  std::size_t keys = at.take_values(R * W), values = at.take_values(R * W), queries = at.take_values(side * W);
+  std::size_t probabilities = at.take_values(side * R), scores = at.take(side * R), sums = at.take(side * W);
+  std::size_t factors = at.end(), end = factors + R + 8;
 };
 struct TileBackwardScratch : TileSizes {
-  std::size_t keys, keys_transposed, values_transposed, queries, queries_transposed, d_outs, d_outs_transposed, slopes, rounded,
-      scores, d_scores, d_queries, d_keys, d_values, factors, end;
-  FSDP_INLINE TileBackwardScratch(std::size_t T, std::size_t D) : TileSizes(T, D) {
-    ScratchArrays take;
-    keys = take.halves(R * W);
-    keys_transposed = take.halves(R * W);
-    values_transposed = take.halves(R * W);
-    queries = take.halves(side * W);
-    queries_transposed = take.halves(side * W);
-    d_outs = take.halves(side * W);
-    d_outs_transposed = take.halves(side * W);
-    slopes = take.halves(side * R);
-    rounded = take.halves(side * R);
-    scores = take.floats(side * R);
-    d_scores = take.floats(side * R);
-    d_queries = take.floats(side * W);
-    d_keys = take.floats(R * W);
-    d_values = take.floats(R * W);
-    factors = take.floats(R + 8);
-    end = take.end();
-  }
+  Offsets at{sizeof(bf16)};
+  std::size_t keys = at.take_values(R * W), keys_transposed = at.take_values(R * W), values_transposed = at.take_values(R * W);
+  std::size_t queries = at.take_values(side * W), queries_transposed = at.take_values(side * W);
+  std::size_t d_outs = at.take_values(side * W), d_outs_transposed = at.take_values(side * W);
+  std::size_t slopes = at.take_values(side * R), rounded = at.take_values(side * R);
+  std::size_t scores = at.take(side * R), d_scores = at.take(side * R), d_queries = at.take(side * W);
+  std::size_t d_keys = at.take(R * W), d_values = at.take(R * W);
+  std::size_t factors = at.end(), end = factors + R + 8;
 };
 
 /// The number of floats of scratch per thread. The first function is for the forward pass over T keys, the second for both
 /// passes. The scratch is enough for every instruction set, so that memory plans do not depend on the machine.
 inline std::size_t attention_forward_scratch_of_thread(std::size_t T, std::size_t D) {
-  return std::max(ForwardScratch({T, D}).end, TileForwardScratch(T, D).end);
+  return std::max(ForwardScratch{{T, D}}.end, TileForwardScratch{{T, D}}.end);
 }
 inline std::size_t attention_scratch_of_thread(std::size_t T, std::size_t D) {
-  return std::max({attention_forward_scratch_of_thread(T, D), BackwardScratch({T, D}).end, TileBackwardScratch(T, D).end});
+  return std::max({attention_forward_scratch_of_thread(T, D), BackwardScratch{{T, D}}.end, TileBackwardScratch{{T, D}}.end});
 }
 
 #if !defined(__CUDACC__)
@@ -410,7 +361,7 @@ struct AttentionForward {
     const AttentionSizes size{all, D};
     const std::size_t width = size.width(),
                       kv_offset = (b * (s.past + s.T) + run_keys.begin) * s.kv_stride + h / (s.H / s.K) * D;
-    const ForwardScratch at(size);
+    const ForwardScratch at{size};
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;
     float* queries = scratch + at.queries;
@@ -478,7 +429,7 @@ struct AttentionBackward {
     const AttentionSizes size{T, D};
     const std::size_t width = size.width(), kv_offset = token * s.kv_stride + kv * D;
     const float scale = 1.0f / square_root(s.squared_divisor());
-    const BackwardScratch at(size);
+    const BackwardScratch at{size};
     float* keys = scratch + at.keys;
     float* values = scratch + at.values;
     float* d_keys = scratch + at.d_keys;

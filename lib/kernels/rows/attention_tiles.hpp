@@ -117,7 +117,7 @@ struct TileAttentionForward {
                        float* scratch) const {
     using namespace tile_parts;
     const auto& [out, lse, q, k, v, s, mask] = call;
-    const TileForwardScratch at(T, s.D);
+    const TileForwardScratch at{{T, s.D}};
     const std::size_t D = s.D, R = at.R, W = at.W, token = b * s.T + begin;
     const std::size_t kv_offset = token * s.kv_stride + h / (s.H / s.K) * D;
     const float scale = 1.0f / square_root(s.squared_divisor());
@@ -179,7 +179,7 @@ struct TileAttentionBackward {
                        float* scratch) const {
     using namespace tile_parts;
     const auto& [dq, dk, dv, d_out, out, lse, q, k, v, s, mask] = call;
-    const TileBackwardScratch at(T, s.D);
+    const TileBackwardScratch at{{T, s.D}};
     const std::size_t D = s.D, group = s.H / s.K, R = at.R, W = at.W, token = b * s.T + begin;
     const std::size_t kv_offset = token * s.kv_stride + kv * D;
     const float scale = 1.0f / square_root(s.squared_divisor());

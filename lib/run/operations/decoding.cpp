@@ -20,14 +20,15 @@ constexpr OperandSpec of_head_logits[] = {
     {step, reads}, {x, reads}, {scratch, clobbers}, {logits, overwrites}, {weights, reads}};
 
 StageContext context_of(const Running& r) {
-  return {r.stream,
-          r.rank.weights,
-          r.rank.gradients,
-          r.at<float>(scratch),
-          r.at<const float>(tables),
-          {1, r.step.tokens.size()},
-          r.scalars.dropout,
-          r.rank.types().parameter};
+  return {.stream = r.stream,
+          .weights = r.rank.weights,
+          .gradients = r.rank.gradients,
+          .scratch = r.at<float>(scratch),
+          .tables = r.at<const float>(tables),
+          .shape = {1, r.step.tokens.size()},
+          .dropout = r.scalars.dropout,
+          .type = r.rank.types().parameter,
+          .cheap = r.at<float>(cheap)};
 }
 
 DecodedRows rows_of(const Running& r) {
@@ -49,18 +50,20 @@ void read_step(const Running& r) {
 }
 
 void decode_embedding(const Running& r) {
-  r.rank.model.embedding_decode(context_of(r), r.at<const std::int32_t>(inputs), rows_of(r), r.at(x_out));
+  r.rank.model.decoding->embedding_decode(context_of(r), r.at<const std::int32_t>(inputs), rows_of(r), r.at(x_out));
 }
 
 void decode_block(const Running& r) {
   const auto block = static_cast<std::size_t>(r.op.block);
   DecodedRows of_step = rows_of(r);
-  if (block + 1 == r.rank.model.blocks()) of_step.wanted = r.step.wanted;
-  r.rank.model.block_decode(context_of(r), block, of_step, r.at(x), r.at(x_out), r.at<float>(saved), r.rank.plan.cache,
-                            r.at(cache), r.at<float>(cheap));
+  if (block + 1 == r.rank.model.blocks.size()) of_step.wanted = r.step.wanted;
+  r.rank.model.decoding->block_decode(context_of(r), block, of_step, r.at(x), r.at(x_out), r.at<float>(saved),
+                                      r.rank.plan.cache, r.at(cache));
 }
 
-void make_logits(const Running& r) { r.rank.model.head_logits(context_of(r), r.at(x), r.step.wanted, r.at<float>(logits)); }
+void make_logits(const Running& r) {
+  r.rank.model.decoding->head_logits(context_of(r), r.at(x), r.step.wanted, r.at<float>(logits));
+}
 
 /// The cost of decoding is not predicted, and updates have none of these operations.
 Cost not_predicted(const Operation&, const Costing&) {

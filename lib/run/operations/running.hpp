@@ -34,7 +34,8 @@ struct UpdateScalars {
 /// A decoding step: row r is token tokens[r], at position positions[r] of sequence sequences[r] in the caches (see
 /// DecodedRows). `wanted` lists the rows whose logits are needed, at most as many as the caches have sequences. `length` is the
 /// number of tokens of the rows' sequences, including those that are not in the caches yet. Sequences whose lengths differ in
-/// Model::table_class() cannot be in the same step, and all tokens of a sequence must be run again when its class changes.
+/// PositionTables::table_class() cannot be in the same step, and all tokens of a sequence must be run again when its class
+/// changes.
 struct DecodingStep {
   std::span<const std::int32_t> tokens, sequences, positions, wanted;
   std::size_t length = 0;

@@ -21,13 +21,15 @@ StageContext context_of(const Running& r) {
                        r.scalars.dropout,
                        r.rank.types().parameter,
                        r.at<const std::int32_t>(positions),
-                       r.scalars.loss_terms};
+                       r.scalars.loss_terms,
+                       r.at<float>(cheap)};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.rank.shape.B;
   return context;
 }
 
 std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.block); }
+const BlockStage& block_of(const Running& r) { return *r.rank.model.blocks[block_of(r.op)]; }
 
 /// `sums` is an operand only in the first micro-batch of an update, which sets the sums to zero.
 bool is_first(const Query& q) { return q.op.micro_batch == 0; }
@@ -67,29 +69,25 @@ constexpr OperandSpec of_embedding_backward[] = {
     {gradients, contributes}};
 
 void forward_embedding(const Running& r) {
-  r.rank.model.embedding_forward(context_of(r), r.at<const std::int32_t>(inputs), r.at(x_out));
+  r.rank.model.first->forward(context_of(r), r.at<const std::int32_t>(inputs), r.at(x_out));
 }
-void forward_block(const Running& r) {
-  r.rank.model.block_forward(context_of(r), block_of(r.op), r.at(x), r.at(x_out), r.at<float>(saved), r.at<float>(cheap));
-}
+void forward_block(const Running& r) { block_of(r).forward(context_of(r), r.at(x), r.at(x_out), r.at<float>(saved)); }
 void recompute_cheap_of_block(const Running& r) {
-  r.rank.model.block_recompute_cheap(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved), r.at<float>(cheap));
+  if (const Recomputation* const model = r.rank.model.recomputation)
+    model->recompute_cheap(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved));
 }
-void backward_block(const Running& r) {
-  r.rank.model.block_backward(context_of(r), block_of(r.op), r.at(x), r.at<float>(saved), r.at(dx), r.write(),
-                              r.at<float>(cheap));
-}
+void backward_block(const Running& r) { block_of(r).backward(context_of(r), r.at(x), r.at<float>(saved), r.at(dx), r.write()); }
 void backward_embedding(const Running& r) {
-  r.rank.model.embedding_backward(context_of(r), r.at<const std::int32_t>(inputs), r.at(dx), r.write());
+  r.rank.model.first->backward(context_of(r), r.at<const std::int32_t>(inputs), r.at(dx), r.write());
 }
 void head_and_loss(const Running& r) {
   const auto scale = static_cast<float>(r.scalars.loss_scale / r.scalars.tokens);
-  r.rank.model.head_forward_backward(context_of(r), r.at(x), r.at<const std::int32_t>(targets), scale,
-                                     r.at<UpdateSums>(sums)->loss, r.at(dx), r.write());
+  r.rank.model.loss->forward_backward(context_of(r), r.at(x), r.at<const std::int32_t>(targets), scale,
+                                      r.at<UpdateSums>(sums)->loss, r.at(dx), r.write());
 }
 void head_and_loss_forward(const Running& r) {
   auto* const all = r.at<UpdateSums>(sums);
-  r.rank.model.head_loss(context_of(r), r.at(x), r.at<const std::int32_t>(targets), all->loss, r.at<float>(losses));
+  r.rank.model.loss->forward(context_of(r), r.at(x), r.at<const std::int32_t>(targets), all->loss, r.at<float>(losses));
   r.stream.copy(r.at(report), all, sizeof(UpdateSums));
 }
 
