@@ -149,37 +149,41 @@ int run(Command options) {
     throw UserError(
         "--verify and --no-verify contradict each other (one compares all checksums, the other none); leave out one of them");
   const Verify verify = options.no_verify ? Verify::no : Verify::yes;
-  auto reader = open_checkpoint(options.checkpoint, &warnings, verify, options.use_ema ? Weights::average : Weights::trained);
-  check_adapters(options, *reader);
+  std::unique_ptr<CheckpointReader> opened =
+      open_checkpoint(options.checkpoint, &warnings, verify, options.use_ema ? Weights::average : Weights::trained);
+  const CheckpointReader& checkpoint = *opened;
+  check_adapters(options, checkpoint);
   print_warnings(warnings);
   if (options.verify) {
-    const int files = reader->header().world_size + 1;
-    with_progress("checksums", [&](const ByteProgress& progress) { reader->verify(0, 1, progress); });
-    with_progress("norms", [&](const ByteProgress& progress) { verify_norms(*reader, {parameters_state}, progress); });
-    print_to(stdout, "{}: {} files verified\n", reader->description(), files);
+    const int files = checkpoint.header().world_size + 1;
+    with_progress("checksums", [&](const ByteProgress& progress) { checkpoint.verify(0, 1, progress); });
+    with_progress("norms", [&](const ByteProgress& progress) { verify_norms(checkpoint, {parameters_state}, progress); });
+    print_to(stdout, "{}: {} files verified\n", checkpoint.description(), files);
   }
+  std::unique_ptr<TensorSource> source;
   if (options.merge) {
     warnings.clear();
-    reader = merge_adapters(std::move(reader), options.base, &warnings, verify);
+    source = merge_adapters(std::move(opened), options.base, &warnings, verify);
     print_warnings(warnings);
   }
+  if (!source) source = std::move(opened);
   Consolidated done;
   with_progress("consolidating",
-                [&](const ByteProgress& progress) { done = consolidate(*reader, options.out, options.how, progress); });
+                [&](const ByteProgress& progress) { done = consolidate(*source, options.out, options.how, progress); });
   print_warnings(done.warnings);
   if (!done.copied.empty())
     print_to(stdout, "copied from {}: {}\n", done.copied_from.string(), format("{}", fmt::join(done.copied, ", ")));
-  const std::vector<std::string> states = consolidated_states(*reader, options.how);
+  const std::vector<std::string> states = consolidated_states(*source, options.how);
   if (options.verify) {
-    const auto result = options.adapter ? open_adapter(options.out, without_adapters(reader->config())).tensors
+    const auto result = options.adapter ? open_adapter(options.out, without_adapters(source->config())).tensors
                                         : open_tensor_source(options.out);
     with_progress("verifying",
-                  [&](const ByteProgress& progress) { compare_sources(*reader, *result, options.how.type, progress, states); });
+                  [&](const ByteProgress& progress) { compare_sources(*source, *result, options.how.type, progress, states); });
   }
   std::size_t elements = 0;
-  for (const std::string& name : reader->names()) elements += numel(reader->shape(name));
+  for (const std::string& name : source->names()) elements += numel(source->shape(name));
   print_to(stdout, "{}: {} parameters of {}, update {}{}{}\n", options.out.string(),
-           format_count(static_cast<double>(elements)), reader->description(), reader->header().progress.update,
+           format_count(static_cast<double>(elements)), source->description(), checkpoint.header().progress.update,
            states.size() > 1 ? format(", states: {}", fmt::join(states, ", ")) : "", options.verify ? ", verified" : "");
   return exit_code::done;
 }

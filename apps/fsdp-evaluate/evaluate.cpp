@@ -334,7 +334,7 @@ std::string run(const Report& report, const EvaluateOptions& options, const Tens
 
 /// Prints a note if training used another precision: its validation losses then differ from the loss measured here.
 void note_precision(const TensorSource& source, DType precision) {
-  const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
+  const CheckpointReader* const checkpoint = source.checkpoint();
   if (!checkpoint) return;
   const nlohmann::json trained = parse_json(checkpoint->header().options_json);
   if (!trained.is_object() || !trained.contains("precision") || !trained["precision"].is_string()) return;

@@ -290,7 +290,7 @@ int run(const Command& command) {
     return opened;
   };
   const auto source = open(command.checkpoint);
-  const auto* const reader = dynamic_cast<const CheckpointReader*>(source.get());
+  const CheckpointReader* const reader = source->checkpoint();
   if (!command.other.empty()) return show_difference(*source, *open(command.other), command);
   if (!reader && (command.verify || command.options))
     throw UserError(

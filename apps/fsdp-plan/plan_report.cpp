@@ -9,8 +9,8 @@
 #include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/version.hpp"
+#include "fsdp-plan/explained_plan.hpp"
 #include "fsdp-plan/plan_table.hpp"
-#include "plan/timeline.hpp"
 
 namespace fsdp {
 
@@ -394,23 +394,6 @@ std::string explain_traffic(const PlanTable& table, const PlanRow& row, const Sh
              between);
 }
 
-/// Returns, for each kind of model state, true if it is sharded between updates.
-nlohmann::json sharded_json(const Placement& placement) {
-  const bool updates_a_part = placement.optimizer_state == Place::sharded;
-  return {{"parameters", placement.parameters_at_rest == Place::sharded},
-          {"gradients", updates_a_part},
-          {"optimizer_state", updates_a_part}};
-}
-
-/// Returns, for each kind of model state, true if it is sharded between updates but also held whole for a time: parameters from
-/// forward to backward, gradients until they are reduced.
-nlohmann::json kept_whole_json(const PlanRow& row) {
-  const Placement& placement = *row.placement;
-  return {{"parameters",
-           placement.parameters_at_rest == Place::sharded && placement.parameters_forward_to_backward == Place::whole},
-          {"gradients", row.keeping.keeps_whole_gradients}};
-}
-
 nlohmann::json memory_json(const MemoryAccount& m) {
   const bool on_gpu = !is_host(m.device);  // host memory is then not part of the total
   return {{"parameters", m.of(BufferRole::parameters)},
@@ -454,91 +437,6 @@ nlohmann::json prediction_json(const PlanTable& table, const StepPrediction& ste
           {"exposed_ms", 1e3 * step.exposed}};
 }
 
-nlohmann::json unit_json(const PlanTable& table, const ShardedPlan& planned, std::size_t u) {
-  const Layout& layout = planned.layout;
-  const Plan& plan = planned.plan;
-  const Unit& unit = layout.units()[u];
-  const auto bytes_of = [&](BufferId id) { return id < 0 ? 0 : plan.buffers[static_cast<std::size_t>(id)].bytes; };
-  std::size_t states = 0;
-  for (const BufferId id : plan.optimizer_state[u]) states += bytes_of(id);
-  if (!plan.averages.empty()) states += bytes_of(plan.averages[u]);
-  // If the optimizer updates the parameters without another copy, there is one buffer, which is counted as parameters.
-  const bool copy = plan.master[u].buffer != plan.parameters[u].buffer;
-  nlohmann::json json = {{"name", unit.name},
-                         {"trained", unit.trainable},
-                         {"shards", unit.shards},
-                         {"elements", unit.numel},
-                         {"padded", unit.padded_numel},
-                         {"of_a_rank", layout.shard_numel(u)},
-                         {"parameter_bytes", bytes_of(plan.parameters[u].buffer)},
-                         {"fp32_copy_bytes", copy ? bytes_of(plan.master[u].buffer) : 0},
-                         {"gradient_bytes", bytes_of(plan.gradients[u].buffer)},
-                         {"optimizer_state_bytes", states},
-                         {"tensors", nlohmann::json::array()},
-                         {"shard_slices", nlohmann::json::array()}};
-  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Parameter& parameter = table.model->parameters()[unit.parameters[i]];
-    json["tensors"].push_back({{"name", parameter.name},
-                               {"shape", std::vector<std::size_t>(parameter.shape.begin(), parameter.shape.end())},
-                               {"offset", unit.offsets[i]},
-                               {"elements", numel(parameter.shape)}});
-  }
-  for (int shard = 0; shard < unit.shards; ++shard) {
-    nlohmann::json slices = nlohmann::json::array();
-    for (const Slice& slice : layout.slices(u, shard))
-      slices.push_back({{"tensor", table.model->parameters()[slice.parameter].name},
-                        {"begin", slice.range.begin},
-                        {"end", slice.range.end},
-                        {"at", slice.shard_offset}});
-    json["shard_slices"].push_back(std::move(slices));
-  }
-  return json;
-}
-
-/// Returns the plan of the chosen strategy as JSON, as described in docs/sharding.md, "The plan as JSON".
-nlohmann::json plan_json(const PlanTable& table) {
-  const PlanRow& row = table.chosen();
-  const bool recompute = table.options.train.sharding.plan.checkpoint_activations;
-  const ShardedPlan planned = plan_of_chosen(table, recompute);
-  const Plan& plan = planned.plan;
-  nlohmann::json json = {{"strategy", row.placement->name},      {"shard", row.mesh.shard},
-                         {"replicate", row.mesh.replicate},      {"recomputing", recompute},
-                         {"units", nlohmann::json::array()},     {"buffers", nlohmann::json::array()},
-                         {"operations", nlohmann::json::array()}};
-  for (std::size_t u = 0; u < planned.layout.units().size(); ++u) json["units"].push_back(unit_json(table, planned, u));
-  for (const PlanBuffer& buffer : plan.buffers)
-    json["buffers"].push_back({{"name", buffer.name},
-                               {"role", name_of(buffer.role)},
-                               {"bytes", buffer.bytes},
-                               {"on_host", !buffer.space->on_device},
-                               {"whole_run", !buffer.transient}});
-  const auto ids = [](const std::vector<Location>& places) {
-    std::vector<BufferId> buffers;
-    for (const Location& place : places) buffers.push_back(place.buffer);
-    return buffers;
-  };
-  std::size_t activations = 0;
-  for (const Operation& op : plan.update) {
-    for (const BufferId id : op.acquires) activations += plan.buffers[static_cast<std::size_t>(id)].bytes;
-    json["operations"].push_back({{"title", title_of(op, planned.layout)},
-                                  {"kind", op.kind->name},
-                                  {"part", name_of(op.kind->part)},
-                                  {"label", drawn_label(op, planned.layout)},
-                                  {"stream", name_of(op.stream)},
-                                  {"micro_batch", op.micro_batch},
-                                  {"unit", op.unit},
-                                  {"block", op.block},
-                                  {"drawn_time", drawn_time(op, planned.layout, table.model->block_numel())},
-                                  {"reads", ids(reads_of(op))},
-                                  {"writes", ids(writes_of(op))},
-                                  {"waits", op.waits},
-                                  {"activations", activations}});
-    if (const auto use = collective_of(op)) json["operations"].back()["moved_bytes"] = use->whole_bytes(1);
-    for (const BufferId id : op.frees) activations -= plan.buffers[static_cast<std::size_t>(id)].bytes;
-  }
-  return json;
-}
-
 }  // namespace
 
 std::string describe(const PlanTable& table) {
@@ -573,12 +471,14 @@ nlohmann::json to_json(const PlanTable& table) {
                         {"strategies", nlohmann::json::array()},
                         {"rules_of_thumb", nlohmann::json::array()}};
   for (const PlanRow& row : table.rows) {
-    nlohmann::json json = {{"strategy", row.placement->name},
-                           {"chosen", row.chosen},
-                           {"shard", row.mesh.shard},
-                           {"replicate", row.mesh.replicate},
-                           {"sharded", sharded_json(*row.placement)},
-                           {"kept_whole", kept_whole_json(row)}};
+    const std::array<bool, 3> sharded = row.sharded(), kept_whole = row.kept_whole();
+    nlohmann::json json = {
+        {"strategy", row.placement->name},
+        {"chosen", row.chosen},
+        {"shard", row.mesh.shard},
+        {"replicate", row.mesh.replicate},
+        {"sharded", {{"parameters", sharded[0]}, {"gradients", sharded[1]}, {"optimizer_state", sharded[2]}}},
+        {"kept_whole", {{"parameters", kept_whole[0]}, {"gradients", kept_whole[1]}}}};
     for (const bool recompute : {false, true}) {
       const PlanVariant& v = row.variant(recompute);
       nlohmann::json& variant = json[recompute ? "recomputing" : "keeping"];
@@ -597,7 +497,7 @@ nlohmann::json to_json(const PlanTable& table) {
                                      {"optimizer_state", rule.optimizer_state},
                                      {"gathered", rule.gathered},
                                      {"total", rule.total()}});
-  if (o.explain) out["plan"] = plan_json(table);
+  if (o.explain) out["plan"] = to_json(explained_plan(table));
   return out;
 }
 

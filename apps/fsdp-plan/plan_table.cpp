@@ -128,6 +128,16 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   return table;
 }
 
+std::array<bool, 3> PlanRow::sharded() const {
+  const bool updates_a_part = placement->optimizer_state == Place::sharded;
+  return {placement->parameters_at_rest == Place::sharded, updates_a_part, updates_a_part};
+}
+
+std::array<bool, 3> PlanRow::kept_whole() const {
+  return {placement->parameters_at_rest == Place::sharded && placement->parameters_forward_to_backward == Place::whole,
+          keeping.keeps_whole_gradients, false};
+}
+
 const PlanRow& PlanTable::chosen() const {
   return *std::find_if(rows.begin(), rows.end(), [](const PlanRow& row) { return row.chosen; });
 }

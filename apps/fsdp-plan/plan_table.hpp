@@ -3,6 +3,7 @@
 // operations, which are computed without ranks.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -47,6 +48,11 @@ struct PlanRow {
   PlanVariant keeping;  // all activations are kept from forward to backward
   PlanVariant recomputing;
   const PlanVariant& variant(bool recompute) const { return recompute ? recomputing : keeping; }
+  /// For parameters, gradients and optimizer state: true if the state is sharded between updates.
+  std::array<bool, 3> sharded() const;
+  /// For the same: true if the state is sharded between updates but also held whole for a time: parameters from forward to
+  /// backward, gradients until they are reduced.
+  std::array<bool, 3> kept_whole() const;
 };
 
 struct PlanChoice {

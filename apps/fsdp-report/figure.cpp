@@ -46,10 +46,26 @@ TitledFile titled_file_of(const std::string& argument) {
   return file;
 }
 
+/// Makes the plan of fsdp-plan with the options of a file.
+ExplainedPlan plan_of_file(const std::string& path) {
+  PlanTableOptions options;
+  OptionTable table = plan_option_table(options);
+  table.config_elsewhere({"{"}, "(it is JSON); give a file that fsdp-plan [options] --print-config has printed");
+  const std::array<const char*, 3> words = {"fsdp-plan", "--config", path.c_str()};
+  try {
+    table.parse(static_cast<int>(words.size()), words.data());
+    ExplainedPlan plan = explained_plan(make_plan_table(options));
+    plan.path = path;
+    return plan;
+  } catch (const UserError& error) {
+    throw UserError(table.name_options(error.what()));
+  }
+}
+
 std::vector<TitledPlan> read_plans(const FigureOptions& options, const Files& files) {
   std::vector<TitledPlan> plans;
   for (const TitledFile& file : files)
-    plans.push_back({file.title, read_plan_file(file.path), file.queues.value_or(options.queues)});
+    plans.push_back({file.title, plan_of_file(file.path), file.queues.value_or(options.queues)});
   return plans;
 }
 
@@ -95,9 +111,9 @@ struct FigureRow {
 const std::vector<FigureRow>& figure_rows() {
   using Options = FigureOptions;
   static const std::vector<FigureRow> rows = {
-      {"strategies", true, {}, [](const Options&, const Files& f) { return draw_strategies(read_plan_file(f[0].path)); }},
-      {"units", true, {"unit"}, [](const Options& o, const Files& f) { return draw_units(read_plan_file(f[0].path), o.unit); }},
-      {"step", true, {"unit"}, [](const Options& o, const Files& f) { return draw_step(read_plan_file(f[0].path), o.unit); }},
+      {"strategies", true, {}, [](const Options&, const Files& f) { return draw_strategies(plan_of_file(f[0].path)); }},
+      {"units", true, {"unit"}, [](const Options& o, const Files& f) { return draw_units(plan_of_file(f[0].path), o.unit); }},
+      {"step", true, {"unit"}, [](const Options& o, const Files& f) { return draw_step(plan_of_file(f[0].path), o.unit); }},
       {"nodes", false, {}, [](const Options& o, const Files& f) { return draw_nodes(read_plans(o, f)); }},
       {"bytes", false, {}, [](const Options& o, const Files& f) { return draw_bytes(read_plans(o, f)); }},
       {"memory", false, {}, [](const Options& o, const Files& f) { return draw_memory(read_plans(o, f)); }},
@@ -124,14 +140,14 @@ void add_figure_options(OptionTable& table, FigureOptions& options) {
   table
       .text(
           "figure", "NAME", options.figure,
-          "Draw one figure. Of what fsdp-plan --json --explain printed, one file: strategies (what each rank holds of "
+          "Draw one figure. Of a file of options of fsdp-plan, as fsdp-plan --print-config prints them: strategies (what each "
+          "rank holds of "
           "parameters, gradients and optimizer state), units (the units, their shards, and the tensors of one unit), step "
           "(what becomes of one unit in an update). Of one or more such files: nodes (what each rank holds and sends), bytes "
           "(bytes per parameter), memory (of a rank over the operations of an update), timeline (the streams of an update). Of "
           "what --trace wrote: timeline, with measured times. Of runs: loss. Of what fsdp-bench tuning printed: tuning (speed "
           "over memory).")
       .unset("none")
-      .sets("explained-plan", "fsdp-plan --json --explain")
       .sets("sharded-plan", "--sharding-strategy full")
       .sets("trace-of-run", "fsdp-train --trace");
   table.integer("unit", "N", options.unit, {0, 1e9}, "In the figures units and step: which unit (0 is the first).")

@@ -26,11 +26,11 @@ double real(std::uint64_t number) { return static_cast<double>(number); }
 double ratio(std::uint64_t part, std::uint64_t of) { return of == 0 ? 0 : real(part) / real(of); }
 
 /// Draws a strip of the model's units; the parts in shard `shard` of `shards` are filled.
-void draw_strip(Svg& svg, Point at, double width, double height, const PlanFile& plan, std::uint64_t shards,
+void draw_strip(Svg& svg, Point at, double width, double height, const ExplainedPlan& plan, std::uint64_t shards,
                 std::uint64_t shard, std::string_view fill, std::string_view ground, const std::string& hint) {
-  const std::uint64_t all = sum_of(plan.units, [](const PlanFile::Unit& unit) { return unit.padded; });
+  const std::uint64_t all = sum_of(plan.units, [](const ExplainedPlan::Unit& unit) { return unit.padded; });
   const bool one = plan.units.size() > 12;  // more units do not fit
-  for (const PlanFile::Unit& unit : plan.units) {
+  for (const ExplainedPlan::Unit& unit : plan.units) {
     const double w = one ? width : width * ratio(unit.padded, all);
     svg.box(at.x, at.y, w, height, ground, thin, hint);
     svg.box(at.x + w * ratio(shard, shards), at.y, w / real(shards), height, fill, box_edge, hint);
@@ -40,7 +40,7 @@ void draw_strip(Svg& svg, Point at, double width, double height, const PlanFile&
 }
 
 /// Refuses a unit that the plan does not have.
-const PlanFile::Unit& unit_of(const PlanFile& plan, std::size_t unit) {
+const ExplainedPlan::Unit& unit_of(const ExplainedPlan& plan, std::size_t unit) {
   if (unit >= plan.units.size())
     throw UserError(format("there is no unit {} (the plan of '{}' has units 0 to {}); give a smaller `drawn-unit`", unit,
                            plan.path.string(), plan.units.size() - 1));
@@ -67,28 +67,28 @@ double column_width(std::string_view heading, const Items& items, const Count& c
 
 /// Draws the units in a table with their shards, from `y` on. If there are many, only the first two of each size are drawn, and
 /// unit `also`. Returns the y below.
-double draw_table_of_units(Svg& svg, double y, const PlanFile& plan, std::size_t also) {
+double draw_table_of_units(Svg& svg, double y, const ExplainedPlan& plan, std::size_t also) {
   constexpr double begin = 130, gap = 24;
   struct Column {
     std::string_view heading;
-    std::uint64_t PlanFile::Unit::*count;
+    std::uint64_t ExplainedPlan::Unit::*count;
     std::uint64_t sum;
     double end;
   };
-  std::array<Column, 3> columns = {{{"elements", &PlanFile::Unit::elements, 0, 0},
-                                    {"with padding", &PlanFile::Unit::padded, 0, 0},
-                                    {"of a rank", &PlanFile::Unit::of_a_rank, 0, right}}};
+  std::array<Column, 3> columns = {{{"elements", &ExplainedPlan::Unit::elements, 0, 0},
+                                    {"with padding", &ExplainedPlan::Unit::padded, 0, 0},
+                                    {"of a rank", &ExplainedPlan::Unit::of_a_rank, 0, right}}};
   double end = right;
   for (std::size_t c = columns.size(); c-- > 0;) {
     Column& column = columns[c];
-    column.sum = sum_of(plan.units, [&](const PlanFile::Unit& unit) { return unit.*column.count; });
+    column.sum = sum_of(plan.units, [&](const ExplainedPlan::Unit& unit) { return unit.*column.count; });
     column.end = end;
     const std::array<std::uint64_t, 1> sum = {column.sum};
     end -= gap + column_width(column.heading, sum, [](std::uint64_t n) { return n; });
   }
   const double room = end - begin;
   std::uint64_t most = 0;
-  for (const PlanFile::Unit& unit : plan.units) most = std::max(most, unit.padded);
+  for (const ExplainedPlan::Unit& unit : plan.units) most = std::max(most, unit.padded);
 
   svg.text(figure_margin, y, "unit", bold_text);
   text_if_it_fits(svg, begin, y, room, "cut into shards, one for each rank", bold_text);
@@ -97,7 +97,7 @@ double draw_table_of_units(Svg& svg, double y, const PlanFile& plan, std::size_t
   std::map<std::uint64_t, int> drawn;  // rows by the number of elements
   bool left_out = false;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
-    const PlanFile::Unit& unit = plan.units[u];
+    const ExplainedPlan::Unit& unit = plan.units[u];
     if (plan.units.size() > 8 && u != also && (drawn[unit.elements] >= 2 || drawn.size() > 20)) {
       if (!left_out) svg.text(figure_margin, y + 10, "..."), y += 20;
       left_out = true;
@@ -151,11 +151,11 @@ void spread(std::vector<SlantedLabel>& labels, double first, double last) {
 
 /// Draws the flat buffer of a unit: its tensors, its shards, and which parts of tensors are in which shard. Returns the y
 /// below.
-double draw_buffer(Svg& svg, double y, const PlanFile::Unit& unit) {
+double draw_buffer(Svg& svg, double y, const ExplainedPlan::Unit& unit) {
   constexpr double begin = 72, width = right - begin;
   const auto at = [&](std::uint64_t element) { return begin + width * ratio(element, unit.padded); };
   std::vector<SlantedLabel> slanted;
-  for (const PlanFile::Tensor& tensor : unit.tensors)
+  for (const ExplainedPlan::Tensor& tensor : unit.tensors)
     if (const double from = at(tensor.offset), to = at(tensor.offset + tensor.elements);
         width_of(short_name(tensor.name), small_text) > to - from - 4)
       slanted.push_back({tensor.elements, (from + to) / 2, 0, fitted(short_name(tensor.name), 2 * (begin - 12), small_size)});
@@ -169,7 +169,7 @@ double draw_buffer(Svg& svg, double y, const PlanFile::Unit& unit) {
       svg.box(at(from), y, at(to) - at(from), 34, "url(#padding)", {}, format("padding: {} elements", grouped(to - from)));
   };
   std::uint64_t end = 0;
-  for (const PlanFile::Tensor& tensor : unit.tensors) {
+  for (const ExplainedPlan::Tensor& tensor : unit.tensors) {
     padding(end, tensor.offset);
     end = tensor.offset + tensor.elements;
     svg.box(at(tensor.offset), y, at(end) - at(tensor.offset), 34, "#f2f2f2", box_edge,
@@ -199,7 +199,7 @@ double draw_buffer(Svg& svg, double y, const PlanFile::Unit& unit) {
                     small_middle);
     if (r > 0) svg.line({from, y - 8}, {from, y + 42}, {.colour = paint::ink, .width = part < 30 ? 0.7 : 1.4, .dashes = "3 2"});
     if (part <= 100) continue;  // the names do not fit
-    const std::vector<PlanFile::Part>& parts = unit.parts[r];
+    const std::vector<ExplainedPlan::Part>& parts = unit.shard_slices[r];
     for (std::size_t i = 0; i < parts.size() && i < most_lines; ++i) {
       const bool more = i + 1 == most_lines && parts.size() > most_lines;
       const std::string range = format(" [{}, {})", grouped(parts[i].begin), grouped(parts[i].end));
@@ -210,7 +210,7 @@ double draw_buffer(Svg& svg, double y, const PlanFile::Unit& unit) {
     }
     lines = std::max(lines, std::min(parts.size(), most_lines));
   }
-  for (const PlanFile::Tensor& tensor : unit.tensors) {  // over the cuts between shards, with a halo
+  for (const ExplainedPlan::Tensor& tensor : unit.tensors) {  // over the cuts between shards, with a halo
     const double from = at(tensor.offset), to = at(tensor.offset + tensor.elements), room = to - from - 4;
     if (width_of(short_name(tensor.name), small_text) > room) continue;
     const TextStyle name = {.size = small_size, .anchor = Anchor::middle, .halo = "#f2f2f2"};
@@ -224,7 +224,7 @@ double draw_buffer(Svg& svg, double y, const PlanFile::Unit& unit) {
 
 }  // namespace
 
-Figure draw_strategies(const PlanFile& plan) {
+Figure draw_strategies(const ExplainedPlan& plan) {
   struct Known {
     std::string_view name, others;
   };
@@ -234,7 +234,7 @@ Figure draw_strategies(const PlanFile& plan) {
                                            {"full", "ZeRO-3, FULL_SHARD"},
                                            {"hybrid", "HYBRID_SHARD"}}};
   struct Row {
-    const PlanFile::Strategy* strategy;
+    const ExplainedPlan::Strategy* strategy;
     std::string_view others;
     std::array<std::string, 5> numbers;
   };
@@ -242,21 +242,15 @@ Figure draw_strategies(const PlanFile& plan) {
   double numbers_width = width_of("bytes of a rank", bold_text);
   for (const Known& known : order) {
     const auto found = std::find_if(plan.strategies.begin(), plan.strategies.end(),
-                                    [&](const PlanFile::Strategy& one) { return one.name == known.name; });
+                                    [&](const ExplainedPlan::Strategy& one) { return one.name == known.name; });
     if (found == plan.strategies.end()) continue;
     Row row{&*found, known.others, {}};
     for (std::size_t s = 0; s < state_names.size(); ++s) row.numbers[s] = grouped(found->bytes[s]);
     row.numbers[3] = "+ slots " + grouped(found->slot_bytes);
-    row.numbers[4] = "= " + grouped(plus(sum_of(found->bytes, [](std::uint64_t n) { return n; }), found->slot_bytes));
+    row.numbers[4] = "= " + grouped(sum_of(found->bytes, [](std::uint64_t n) { return n; }) + found->slot_bytes);
     for (const std::string& number : row.numbers) numbers_width = std::max(numbers_width, width_of(number, small_text));
     rows.push_back(std::move(row));
   }
-  if (rows.empty())
-    throw UserError(
-        format("'{}' has none of the strategies that this figure compares (none, optim, grad-op, full, hybrid); make "
-               "it with `explained-plan`",
-               plan.path.string()));
-
   Svg svg(figure_width);
   const std::uint64_t all = plan.nodes * plan.ranks_per_node, ranks = std::min<std::uint64_t>(all, 8);
   constexpr double begin = 174;
@@ -295,8 +289,8 @@ Figure draw_strategies(const PlanFile& plan) {
   return {svg, end + 14};
 }
 
-Figure draw_units(const PlanFile& plan, std::size_t unit) {
-  const PlanFile::Unit& chosen = unit_of(plan, unit);
+Figure draw_units(const ExplainedPlan& plan, std::size_t unit) {
+  const ExplainedPlan::Unit& chosen = unit_of(plan, unit);
   Svg svg(figure_width);
   svg.hatch("padding", "#fff", "#888");
   double y = draw_table_of_units(svg, 20, plan, unit) + 16;
@@ -309,10 +303,10 @@ Figure draw_units(const PlanFile& plan, std::size_t unit) {
   return {svg, y + 16};
 }
 
-Figure draw_step(const PlanFile& plan, std::size_t unit) {
-  const PlanFile::Unit& chosen = unit_of(plan, unit);
+Figure draw_step(const ExplainedPlan& plan, std::size_t unit) {
+  const ExplainedPlan::Unit& chosen = unit_of(plan, unit);
   std::uint64_t gathered = 0, reduced = 0;
-  for (const PlanFile::Operation& op : plan.operations) {
+  for (const ExplainedPlan::Operation& op : plan.operations) {
     if (op.unit != static_cast<int>(unit)) continue;
     if (op.kind == "all-gather") gathered = op.moved_bytes;
     if (op.kind == "reduce-scatter") reduced = op.moved_bytes;
@@ -410,8 +404,7 @@ Figure draw_nodes(std::span<const TitledPlan> plans) {
     throw UserError(format("there is room for 8 ranks (the plan of '{}' has {}); draw a plan for fewer ranks",
                            plans.front().plan.path.string(), nodes * per));
   std::uint64_t most = 0;
-  for (const TitledPlan& one : plans)
-    most = std::max(most, plus(one.plan.chosen().within_node, one.plan.chosen().between_nodes));
+  for (const TitledPlan& one : plans) most = std::max(most, one.plan.chosen.within_node + one.plan.chosen.between_nodes);
 
   Svg svg(figure_width);
   constexpr double begin = 130, sent = right - 224;
@@ -423,7 +416,7 @@ Figure draw_nodes(std::span<const TitledPlan> plans) {
   svg.text(sent, y, "a rank sends per update", bold_text);
   y += 12;
   for (const TitledPlan& one : plans) {
-    const PlanFile::Strategy& row = one.plan.chosen();
+    const ExplainedPlan::Strategy& row = one.plan.chosen;
     const std::uint64_t shards = row.parts_of(0);
     svg.line({figure_margin, y}, {right, y}, rule);
     fitted_text(svg, figure_margin, y + 26, begin - figure_margin - 12, one.title.empty() ? row.name : one.title, bold_text);
@@ -457,19 +450,19 @@ Figure draw_bytes(std::span<const TitledPlan> plans) {
                                              {"fp32 copy", paint::cyan},
                                              {"gradients", paint::orange},
                                              {"optimizer state", paint::mint}}};
-  constexpr std::array<std::uint64_t PlanFile::Unit::*, 4> counts = {
-      &PlanFile::Unit::parameter_bytes, &PlanFile::Unit::fp32_copy_bytes, &PlanFile::Unit::gradient_bytes,
-      &PlanFile::Unit::optimizer_state_bytes};
+  constexpr std::array<std::uint64_t ExplainedPlan::Unit::*, 4> counts = {
+      &ExplainedPlan::Unit::parameter_bytes, &ExplainedPlan::Unit::fp32_copy_bytes, &ExplainedPlan::Unit::gradient_bytes,
+      &ExplainedPlan::Unit::optimizer_state_bytes};
   std::vector<std::array<double, 4>> bars;  // bytes per parameter
   double most = 0;
   for (const TitledPlan& one : plans) {
-    const auto of_a_rank = sum_of(one.plan.units, [](const PlanFile::Unit& unit) { return unit.of_a_rank; });
-    const auto whole = sum_of(one.plan.units, [](const PlanFile::Unit& unit) { return unit.padded; });
+    const auto of_a_rank = sum_of(one.plan.units, [](const ExplainedPlan::Unit& unit) { return unit.of_a_rank; });
+    const auto whole = sum_of(one.plan.units, [](const ExplainedPlan::Unit& unit) { return unit.padded; });
     std::array<double, 4>& bar = bars.emplace_back();
     double sum = 0;
     for (std::size_t k = 0; k < bar.size(); ++k) {
-      const bool is_whole = k == 0 && one.plan.chosen().parts_of(0) == 1;
-      bar[k] = ratio(sum_of(one.plan.units, [&](const PlanFile::Unit& unit) { return unit.*counts[k]; }),
+      const bool is_whole = k == 0 && one.plan.chosen.parts_of(0) == 1;
+      bar[k] = ratio(sum_of(one.plan.units, [&](const ExplainedPlan::Unit& unit) { return unit.*counts[k]; }),
                      is_whole ? whole : of_a_rank);
       sum += bar[k];
     }
@@ -520,12 +513,12 @@ Figure draw_memory(std::span<const TitledPlan> plans) {
   std::uint64_t most = 1;
   for (const TitledPlan& one : plans) {
     Panel& panel = panels.emplace_back();
-    for (const PlanFile::Operation& op : one.plan.operations) panel.peak = std::max(panel.peak, op.activations);
+    for (const ExplainedPlan::Operation& op : one.plan.operations) panel.peak = std::max(panel.peak, op.activations);
     for (std::size_t k = 0; k < roles.size(); ++k) {
-      panel.held[k] = sum_of(one.plan.buffers, [&](const PlanFile::Buffer& buffer) {
+      panel.held[k] = sum_of(one.plan.buffers, [&](const ExplainedPlan::Buffer& buffer) {
         return buffer.whole_run && !buffer.on_host && buffer.role == roles[k].name ? buffer.bytes : 0;
       });
-      panel.peak = plus(panel.peak, panel.held[k]);
+      panel.peak += panel.held[k];
     }
     most = std::max(most, panel.peak);
   }
@@ -543,7 +536,7 @@ Figure draw_memory(std::span<const TitledPlan> plans) {
   svg.text(begin - 8, top - 12, unit_name, small_end);
   for (std::size_t p = 0; p < plans.size(); ++p) {
     const Panel& panel = panels[p];
-    const std::vector<PlanFile::Operation>& operations = plans[p].plan.operations;
+    const std::vector<ExplainedPlan::Operation>& operations = plans[p].plan.operations;
     const double x = begin + (width + gap) * real(p), n = real(operations.size());
     fitted_text(svg, x + width / 2, 18, width + gap - 4, plans[p].title, bold_middle);
     const std::string peak = panel.peak < 1'000'000 ? grouped(panel.peak) + " B" : short_bytes(panel.peak);
@@ -599,16 +592,16 @@ namespace {
 
 /// Computes when each operation begins, and its boxes.
 TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
-  const PlanFile& plan = titled.plan;
+  const ExplainedPlan& plan = titled.plan;
   TimelinePanel panel{.title = titled.title, .note = {}, .rows = rows_of_streams()};
   std::vector<Task> tasks;
   std::vector<std::vector<int>> waits(plan.operations.size());
   int computing = -1;  // the last operation of the compute stream so far
   const std::array<std::string_view, 5> streams = {"load", "gather", "compute", "reduce", "unload"};
   for (std::size_t i = 0; i < plan.operations.size(); ++i) {
-    const PlanFile::Operation& op = plan.operations[i];
+    const ExplainedPlan::Operation& op = plan.operations[i];
     const bool computes = op.stream == "compute", by_thread = titled.queues == Queues::thread && !computes;
-    waits[i].assign(op.waits.begin(), op.waits.end());
+    waits[i] = op.waits;
     if (by_thread && computing >= 0) waits[i].push_back(computing);  // the computing thread enqueues this work
     if (computes) computing = static_cast<int>(i);
     const int stream = static_cast<int>(std::find(streams.begin(), streams.end(), op.stream) - streams.begin());
@@ -624,9 +617,9 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
     double begin;
     std::string unit;
   };
-  std::map<std::size_t, Use> occupied;  // slots, by buffer
+  std::map<BufferId, Use> occupied;  // slots, by buffer
   for (std::size_t i = 0; i < plan.operations.size(); ++i) {
-    const PlanFile::Operation& op = plan.operations[i];
+    const ExplainedPlan::Operation& op = plan.operations[i];
     const auto [begin, end] = times[i];
     if (op.drawn_time > 0) {
       if (op.stream == "compute" && begin > used + 1e-9) {
@@ -642,7 +635,7 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
     length = std::max(length, end);
     // A slot is used from a gather to its release.
     if (!slots) continue;
-    const auto row = [&](std::size_t buffer) { return "slot " + plan.buffers[buffer].name; };
+    const auto row = [&](BufferId buffer) { return "slot " + plan.buffers[static_cast<std::size_t>(buffer)].name; };
     if (op.kind == "all-gather" && !op.writes.empty() && op.unit >= 0) {
       occupied.insert_or_assign(op.writes[0], Use{begin, plan.units[static_cast<std::size_t>(op.unit)].name});
       std::vector<TimelineRow>& rows = panel.rows;  // rows are in the order of their first gathers

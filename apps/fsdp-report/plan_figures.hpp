@@ -1,4 +1,4 @@
-// Figures of plans. All numbers come from the file. This code computes only the positions on the page and, in a timeline, the
+// Figures of plans. All numbers come from the plan. This code computes only the positions on the page and, in a timeline, the
 // begin of each operation: as soon as its stream and the operations that it waits for are done. The functions throw UserError
 // if a plan has not what the figure shows.
 #pragma once
@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "fsdp-report/plan_file.hpp"
+#include "fsdp-plan/explained_plan.hpp"
 #include "report/figure_parts.hpp"
 
 namespace fsdp {
@@ -21,16 +21,16 @@ enum class Queues {
 
 struct TitledPlan {
   std::string title;
-  PlanFile plan;
+  ExplainedPlan plan;
   Queues queues = Queues::streams;  // of a timeline
 };
 
 /// What each rank holds of parameters, gradients and optimizer state, by strategy.
-Figure draw_strategies(const PlanFile& plan);
+Figure draw_strategies(const ExplainedPlan& plan);
 /// The units, their shards, and the tensors of one unit.
-Figure draw_units(const PlanFile& plan, std::size_t unit);
+Figure draw_units(const ExplainedPlan& plan, std::size_t unit);
 /// What becomes of one unit in an update: all-gather, backward, reduce-scatter, optimizer.
-Figure draw_step(const PlanFile& plan, std::size_t unit);
+Figure draw_step(const ExplainedPlan& plan, std::size_t unit);
 /// What each rank holds of the parameters, and the bytes that it sends within and between nodes; a row for each plan.
 Figure draw_nodes(std::span<const TitledPlan> plans);
 /// Bytes per parameter, a bar for each plan.

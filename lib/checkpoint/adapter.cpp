@@ -243,8 +243,15 @@ std::string type_text(std::optional<kernels::Quantization> type) {
 class AdaptedModel final : public TensorSource {
  public:
   /// `base_type`: of the base model when its values are computed with or merged.
-  AdaptedModel(std::unique_ptr<TensorSource> base, Adapter adapter, std::optional<kernels::Quantization> base_type, bool merge)
-      : base_(std::move(base)), adapter_(std::move(adapter)), base_type_(base_type), merge_(merge), config_(base_->config()) {
+  /// `checkpoint`: the one of the adapters; null if they are in a folder of PEFT.
+  AdaptedModel(std::unique_ptr<TensorSource> base, Adapter adapter, std::optional<kernels::Quantization> base_type, bool merge,
+               const CheckpointReader* checkpoint)
+      : base_(std::move(base)),
+        adapter_(std::move(adapter)),
+        base_type_(base_type),
+        merge_(merge),
+        checkpoint_(checkpoint),
+        config_(base_->config()) {
     TransformerConfig adapted = config_;
     in_out_ = find_family(config_.family).weights == WeightLayout::in_out;
     adapted.lora = adapter_.lora, adapted.lora.dropout = 0, adapted.base_type = base_type;
@@ -255,6 +262,7 @@ class AdaptedModel final : public TensorSource {
       else if (merge && parameter.quantized)
         quantized_.emplace(parameter.name, parameter);
   }
+  const CheckpointReader* checkpoint() const override { return checkpoint_; }
   StoredModel model() const override { return config_; }
   std::vector<std::string> names() const override {
     std::vector<std::string> all = base_->names();
@@ -297,7 +305,9 @@ class AdaptedModel final : public TensorSource {
                   adapter_.tensors->description());
   }
   std::string holder_of(const std::string& name) const override { return source_of(name).holder_of(name); }
-  std::vector<std::string> warnings() const override { return base_->warnings(); }
+  std::vector<std::string> warnings() const override {
+    return checkpoint_ ? std::vector<std::string>() : base_->warnings();
+  }
   std::vector<fs::path> files() const override {
     std::vector<fs::path> all = base_->files(), more = adapter_.tensors->files();
     all.insert(all.end(), more.begin(), more.end());
@@ -357,6 +367,7 @@ class AdaptedModel final : public TensorSource {
   Adapter adapter_;
   std::optional<kernels::Quantization> base_type_;
   bool merge_, in_out_;
+  const CheckpointReader* checkpoint_;
   TransformerConfig config_;
   std::set<std::string> merged_;                // weights that have an adapter
   std::map<std::string, Parameter> quantized_;  // weights that are quantized in training
@@ -364,58 +375,14 @@ class AdaptedModel final : public TensorSource {
   mutable Matrices current_;
 };
 
-/// A whole model, with the rest of the checkpoint of its adapters.
-class WholeCheckpoint final : public CheckpointReader {
- public:
-  WholeCheckpoint(const CheckpointReader& adapters, std::unique_ptr<TensorSource> whole)
-      : header_(adapters.header()), folder_(adapters.folder()), file_bytes_(adapters.file_bytes()), whole_(std::move(whole)) {
-    header_.model = whole_->model();
-    header_.base.reset();
-    header_.units = {{"root", {}, false}};
-    for (std::size_t p = 0; p < header_.model.parameters().size(); ++p) header_.units.front().parameters.push_back(p);
-    const Layout layout(header_.model.parameters(), header_.units, 1);
-    parts_.emplace(header_.model.parameters(), layout, 1);
-  }
-  const CheckpointHeader& header() const override { return header_; }
-  const fs::path& folder() const override { return folder_; }
-  std::size_t file_bytes() const override { return file_bytes_; }
-  bool was_trained(const std::string&) const override { return false; }
-  std::optional<double> norm(const std::string&, const std::string&) const override { return {}; }
-  std::map<std::string, std::size_t> user_data_sizes() const override { return {}; }
-  std::string read_user_data(const std::string&) const override { return ""; }
-  const StoredParts& parts() const override { return *parts_; }
-  void prefetch_state(const std::string&, const std::string&, Range) const override {}
-  void verify(int, int, const ByteProgress&) const override {}
-  StoredModel model() const override { return header_.model; }
-  std::vector<std::string> names() const override { return whole_->names(); }
-  bool has_state(const std::string& state, const std::string& name) const override { return whole_->has_state(state, name); }
-  Shape state_shape(const std::string& state, const std::string& name) const override {
-    return whole_->state_shape(state, name);
-  }
-  void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
-    whole_->read_state(state, name, range, out);
-  }
-  std::size_t bytes_read() const override { return whole_->bytes_read(); }
-  std::string description() const override { return whole_->description(); }
-  std::vector<fs::path> files() const override { return whole_->files(); }
-  std::string holder_of(const std::string& name) const override { return whole_->holder_of(name); }
-
- private:
-  CheckpointHeader header_;
-  fs::path folder_;
-  std::size_t file_bytes_;
-  std::unique_ptr<TensorSource> whole_;
-  std::optional<StoredParts> parts_;
-};
-
 std::unique_ptr<TensorSource> join(std::unique_ptr<TensorSource> base, Adapter adapter,
                                    std::optional<kernels::Quantization> base_type, std::vector<std::string>* warnings,
-                                   Verify verify, bool merge) {
+                                   Verify verify, bool merge, const CheckpointReader* checkpoint = nullptr) {
   if (adapter.base_sum && verify == Verify::yes)
     require_base(*adapter.tensors, adapter.base_sum, content_sum(*base), base->description());
   base_type = adapter.base_type_or(base_type);
   adapter.compare_base_type(base_type, warnings);
-  return std::make_unique<AdaptedModel>(std::move(base), std::move(adapter), base_type, merge);
+  return std::make_unique<AdaptedModel>(std::move(base), std::move(adapter), base_type, merge, checkpoint);
 }
 
 Adapter adapter_of(std::unique_ptr<CheckpointReader> checkpoint) {
@@ -428,7 +395,7 @@ Adapter adapter_of(std::unique_ptr<CheckpointReader> checkpoint) {
 
 // --- writing PEFT's folder ---
 
-void lay_out_peft(const CheckpointReader& source, const ConsolidateOptions&, WrittenModel& model) {
+void lay_out_peft(const TensorSource& source, const ConsolidateOptions&, WrittenModel& model) {
   std::vector<std::pair<std::string, Shape>> names;
   std::vector<WrittenTensor*> tensors;
   for (WrittenTensor& tensor : model.tensors) {
@@ -436,9 +403,9 @@ void lay_out_peft(const CheckpointReader& source, const ConsolidateOptions&, Wri
     tensors.push_back(&tensor);
   }
   model.add_file(weights_name,
-                 safetensors_header(
-                     names, tensors.front()->type,
-                     {{sum_key, checksum_text(source.header().base->sum)}, {type_key, type_text(source.config().base_type)}}),
+                 safetensors_header(names, tensors.front()->type,
+                                    {{sum_key, checksum_text(source.checkpoint()->header().base->sum)},
+                                     {type_key, type_text(source.config().base_type)}}),
                  tensors);
 }
 
@@ -458,14 +425,14 @@ std::vector<std::string> target_modules(const TransformerConfig& config) {
   return {last_parts.begin(), last_parts.end()};
 }
 
-void finish_peft(const CheckpointReader& source, const ConsolidateOptions&, const WrittenModel& model, Consolidated&) {
+void finish_peft(const TensorSource& source, const ConsolidateOptions&, const WrittenModel& model, Consolidated&) {
   const TransformerConfig config = source.config();
   const Lora& lora = config.lora;
   const bool is_integer = lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e15;
   nlohmann::ordered_json out;
   out["peft_type"] = "LORA";
   out["task_type"] = "CAUSAL_LM";
-  out["base_model_name_or_path"] = source.header().base->path;
+  out["base_model_name_or_path"] = source.checkpoint()->header().base->path;
   out["inference_mode"] = true;
   out["r"] = lora.rank;
   if (is_integer)
@@ -590,24 +557,23 @@ fs::path base_of(const CheckpointReader& adapters, const fs::path& given) {
 }
 
 std::string path_to_record(const TensorSource& base, const fs::path& path) {
-  const auto* const step = dynamic_cast<const CheckpointReader*>(&base);
+  const CheckpointReader* const step = base.checkpoint();
   return fs::absolute(step ? step->folder() : path).lexically_normal().string();
 }
 
 namespace {
 
 /// The adapters of a checkpoint with their base model.
-std::unique_ptr<CheckpointReader> join(std::unique_ptr<CheckpointReader> adapters, fs::path base,
-                                       std::optional<kernels::Quantization> base_type, std::vector<std::string>* warnings,
-                                       Verify verify, bool merge) {
+std::unique_ptr<TensorSource> join(std::unique_ptr<CheckpointReader> adapters, fs::path base,
+                                   std::optional<kernels::Quantization> base_type, std::vector<std::string>* warnings,
+                                   Verify verify, bool merge) {
   const CheckpointReader& reader = *adapters;
   base = base_of(reader, base);
   auto model = open_model(base, warnings, verify);
   if (!(model->config() == without_adapters(reader.config())))
     throw UserError(format("{} holds adapters of another model than {}; give the base model that they were trained on",
                            reader.description(), model->description()));
-  return std::make_unique<WholeCheckpoint>(
-      reader, join(std::move(model), adapter_of(std::move(adapters)), base_type, warnings, verify, merge));
+  return join(std::move(model), adapter_of(std::move(adapters)), base_type, warnings, verify, merge, &reader);
 }
 
 /// Returns the source as a checkpoint if it is one of adapters; else null, and leaves `source` as it is.
@@ -634,8 +600,8 @@ void Adapter::compare_base_type(std::optional<kernels::Quantization> used, std::
                              tensors->description(), in(base_type), in(here)));
 }
 
-std::unique_ptr<CheckpointReader> merge_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
-                                                 std::vector<std::string>* warnings, Verify verify) {
+std::unique_ptr<TensorSource> merge_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
+                                             std::vector<std::string>* warnings, Verify verify) {
   return join(std::move(adapters), std::move(base), {}, warnings, verify, true);
 }
 

@@ -172,6 +172,7 @@ class CheckpointReader : public TensorSource {
   /// has no average.
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& folder, Verify verify = Verify::yes,
                                                 Weights weights = Weights::trained);
+  const CheckpointReader* checkpoint() const final { return this; }
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
   /// The total size of the checkpoint's files, in bytes.
@@ -235,16 +236,16 @@ struct ConsolidateOptions {
 };
 /// Returns the states that consolidate() writes: all states of `source` with options.with_optimizer, else only
 /// parameters_state. Throws UserError if optimizer states are requested and the checkpoint has none.
-std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options);
+std::vector<std::string> consolidated_states(const TensorSource& source, const ConsolidateOptions& options);
 struct Consolidated {
   std::vector<std::string> copied;    // the tokenizer's files
   std::filesystem::path copied_from;  // the step folder, or the folder that the model came from
   std::vector<std::string> warnings;  // for example, why tokenizer files were not copied
 };
-/// Writes every whole tensor of `source` into one model of the given format, the file or folder `out`, in constant memory. The
-/// model is in the folder OUT.tmp (`out` with ".tmp") until it is complete and on disk. A killed call leaves that folder, and
-/// the next call replaces it. Throws UserError if `out` exists. For one process, without MPI.
-Consolidated consolidate(const CheckpointReader& source, const std::filesystem::path& out, const ConsolidateOptions& options,
+/// Writes every whole tensor of `source`, which comes from a checkpoint, into one model of the given format, the file or folder
+/// `out`, in constant memory. The model is in the folder OUT.tmp (`out` with ".tmp") until it is complete and on disk. A killed
+/// call leaves that folder, and the next call replaces it. Throws UserError if `out` exists. For one process, without MPI.
+Consolidated consolidate(const TensorSource& source, const std::filesystem::path& out, const ConsolidateOptions& options,
                          const ByteProgress& progress = nullptr);
 
 }  // namespace fsdp

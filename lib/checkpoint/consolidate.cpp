@@ -64,7 +64,7 @@ void write_beginning(const fs::path& path, std::string_view text) {
 }
 
 /// Makes all files, complete except for the tensor data and the signature. Where the signature belongs, there are zeros.
-WrittenModel lay_out(const CheckpointReader& source, const std::vector<std::string>& states, const ConsolidateOptions& options,
+WrittenModel lay_out(const TensorSource& source, const std::vector<std::string>& states, const ConsolidateOptions& options,
                      const fs::path& path) {
   const ModelFormat& format = *options.format;
   WrittenModel model = {path, {}, {}, tensors_of(source, states, options.type)};
@@ -155,7 +155,7 @@ void require_fp16(std::span<const float> values, const std::string& name) {
                  name, value));
 }
 
-void write_numbers(const CheckpointReader& source, const WrittenModel& result, const ModelFormat& format,
+void write_numbers(const TensorSource& source, const WrittenModel& result, const ModelFormat& format,
                    const ByteProgress& progress) {
   Total total(result.tensors);
   std::vector<float> piece(total.largest_piece());
@@ -189,7 +189,7 @@ void require_absent(const fs::path& target) {
     throw UserError(format("{} exists (it is not overwritten); remove it, or choose another name", target.string()));
 }
 
-Consolidated write_result(const CheckpointReader& source, const fs::path& target, const WorkFolder& work,
+Consolidated write_result(const TensorSource& source, const fs::path& target, const WorkFolder& work,
                           const ConsolidateOptions& options, const ByteProgress& progress) {
   const std::vector<std::string> states = consolidated_states(source, options);
   work.remove_model();
@@ -220,15 +220,15 @@ RunError could_not_write(const fs::path& target, const std::exception& error) {
 
 }  // namespace
 
-std::vector<std::string> consolidated_states(const CheckpointReader& source, const ConsolidateOptions& options) {
+std::vector<std::string> consolidated_states(const TensorSource& source, const ConsolidateOptions& options) {
   if (!options.with_optimizer) return {parameters_state};
   if (source.states().size() < 2)
     throw UserError(format("{} has no optimizer states ({} has none); leave out `states of the optimizer`",
-                           source.description(), source.header().optimizer));
+                           source.description(), source.checkpoint()->header().optimizer));
   return source.states();
 }
 
-Consolidated consolidate(const CheckpointReader& source, const fs::path& out, const ConsolidateOptions& options,
+Consolidated consolidate(const TensorSource& source, const fs::path& out, const ConsolidateOptions& options,
                          const ByteProgress& progress) {
   if (options.format->check) options.format->check(options);
   const fs::path target = out.has_filename() ? out : out.parent_path();  // without a final slash

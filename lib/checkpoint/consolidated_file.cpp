@@ -140,18 +140,19 @@ class ConsolidatedFile final : public TensorSource {
 
 constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";
 
-void lay_out_hdf5(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
+void lay_out_hdf5(const TensorSource& source, const ConsolidateOptions& options, WrittenModel& model) {
   model.files = {""};
   const std::vector<std::string> states = consolidated_states(source, options);
+  const CheckpointHeader& header = source.checkpoint()->header();
   h5::File file = h5::File::create(model.path);
   file.write_text("format", stored::model_kind);
   file.write_text("checksums", "xxh3_64");  // readers then expect checksums: if there are none, the file was cut off
   file.write_integer("format_version", stored::version);
-  file.write_text("version", source.header().version);
-  stored::write_progress(file, source.header().progress);
+  file.write_text("version", header.version);
+  stored::write_progress(file, header.progress);
   file.write_text("config", json_text(source.model().to_json(), 2));
   stored::write_states(file, states);
-  if (states.size() > 1) file.write_text("optimizer", source.header().optimizer);
+  if (states.size() > 1) file.write_text("optimizer", header.optimizer);
   for (WrittenTensor& tensor : model.tensors)
     tensor.offset = file.reserve_dataset(tensor.whole_name(), tensor.shape, tensor.type);
   file.close();

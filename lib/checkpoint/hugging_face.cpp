@@ -289,7 +289,7 @@ class HuggingFaceFolder final : public TensorSource {
 
 /// Makes model.safetensors and optimizer.safetensors, or several files of each. A file is shorter than its header requires
 /// until its last tensor is written, so that an unfinished file is not valid.
-void lay_out_safetensors(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model) {
+void lay_out_safetensors(const TensorSource& source, const ConsolidateOptions& options, WrittenModel& model) {
   for (const bool of_optimizer : {false, true}) {
     std::vector<std::vector<WrittenTensor*>> files;
     std::size_t bytes = 0;  // of the last file
@@ -305,10 +305,10 @@ void lay_out_safetensors(const CheckpointReader& source, const ConsolidateOption
       std::vector<std::pair<std::string, Shape>> tensors;
       for (const WrittenTensor* tensor : files[f]) tensors.emplace_back(tensor->whole_name(), tensor->shape);
       std::map<std::string, std::string> metadata;
-      const Progress& trained = source.header().progress;
+      const CheckpointHeader& checkpoint = source.checkpoint()->header();
+      const Progress& trained = checkpoint.progress;
       if (of_optimizer)
-        metadata = {{"optimizer", source.header().optimizer},
-                    {"step", std::to_string(trained.update - trained.optimizer_began)}};
+        metadata = {{"optimizer", checkpoint.optimizer}, {"step", std::to_string(trained.update - trained.optimizer_began)}};
       const std::string header = safetensors_header(tensors, files[f].front()->type, metadata);
       model.add_file(
           files.size() == 1 ? name + ".safetensors" : format("{}-{:05}-of-{:05}.safetensors", name, f + 1, files.size()),
@@ -380,7 +380,7 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
 
 /// Collects the tokens that end a text from all files that name them, and writes them to config.json and
 /// generation_config.json, where transformers reads them. `origin` is the folder that the model came from; empty if unused.
-void write_end_tokens(const CheckpointReader& source, const fs::path& model, const fs::path& origin, json& config,
+void write_end_tokens(const TensorSource& source, const fs::path& model, const fs::path& origin, json& config,
                       Consolidated& done) {
   const std::size_t vocab_size =
       source.model().is_transformer() ? source.config().vocab_size : std::numeric_limits<std::size_t>::max();
@@ -409,7 +409,7 @@ void write_end_tokens(const CheckpointReader& source, const fs::path& model, con
   }
 }
 
-void finish(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
+void finish(const TensorSource& source, const ConsolidateOptions& options, const WrittenModel& model, Consolidated& done) {
   for (const char* name : {"model", "optimizer"}) write_file_index(model, name);
   json config = source.model().to_json();
   // Version 5 of transformers reads "dtype", older versions "torch_dtype". Without the ids of special tokens transformers would
@@ -418,7 +418,7 @@ void finish(const CheckpointReader& source, const ConsolidateOptions& options, c
                                             : options.type == DType::bf16 ? "bfloat16"
                                                                           : "float16";
   config["bos_token_id"] = config["eos_token_id"] = nullptr;
-  const fs::path origin = take_tokenizer(source, model.path, config, done);
+  const fs::path origin = take_tokenizer(*source.checkpoint(), model.path, config, done);
   write_end_tokens(source, model.path, origin, config, done);
   write_text_file_durably(model.path / "config.json", json_text(config, 2) + "\n");
   sync_folder(model.path);

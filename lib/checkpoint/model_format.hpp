@@ -57,9 +57,9 @@ struct ModelFormat {
   /// Throws UserError if the options cannot be used with this format. Null if all options can be used.
   void (*check)(const ConsolidateOptions& options) = nullptr;
   /// Makes all files without tensor data, and sets model.files, model.bytes and the file and offset of each tensor.
-  void (*lay_out)(const CheckpointReader& source, const ConsolidateOptions& options, WrittenModel& model);
+  void (*lay_out)(const TensorSource& source, const ConsolidateOptions& options, WrittenModel& model);
   /// Writes the remaining files after all tensor data has been written. May be null.
-  void (*finish)(const CheckpointReader& source, const ConsolidateOptions& options, const WrittenModel& model,
+  void (*finish)(const TensorSource& source, const ConsolidateOptions& options, const WrittenModel& model,
                  Consolidated& done) = nullptr;
   /// Returns true if the format uses this name for a file in the model's folder. Null if the model is one file.
   bool (*is_file)(const std::string& name) = nullptr;

@@ -19,6 +19,8 @@ namespace fsdp {
 /// Which weights of a checkpoint are read as its parameters: those that were trained, or their moving average (average_state).
 enum class Weights { trained, average };
 
+class CheckpointReader;
+
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -27,6 +29,8 @@ class TensorSource {
   virtual std::vector<std::string> names() const = 0;
   /// The states that the source has: parameters_state (the parameters themselves), and optimizer states such as "exp_avg".
   virtual std::vector<std::string> states() const { return {parameters_state}; }
+  /// The checkpoint that the tensors come from: this one, or that of the adapters that are merged into a model. Null if none.
+  virtual const CheckpointReader* checkpoint() const { return nullptr; }
   /// Returns true if the source has this state of the parameter; only trained parameters have optimizer states.
   virtual bool has_state(const std::string& state, const std::string& name) const = 0;
   /// The shape of a parameter or of its state. A state by row has one column, and a state by column one row. Throws UserError

@@ -21,7 +21,7 @@ void add_model_tokenizer_option(OptionTable& table, std::string& name) {
 }
 
 std::filesystem::path folder_beside(const TensorSource& source, const std::filesystem::path& path) {
-  const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
+  const CheckpointReader* const checkpoint = source.checkpoint();
   if (!checkpoint) return path;
   const std::filesystem::path before = checkpoint->header().model_folder;
   if (!has_tokenizer(checkpoint->folder()) && !before.empty() && has_tokenizer(before) &&
@@ -39,7 +39,7 @@ FileLists files_of_model(const TensorSource& source, const std::filesystem::path
 }
 
 std::filesystem::path folder_of_origin(const TensorSource& source) {
-  const auto* const checkpoint = dynamic_cast<const CheckpointReader*>(&source);
+  const CheckpointReader* const checkpoint = source.checkpoint();
   return checkpoint ? checkpoint->header().model_folder : "";
 }
 

@@ -71,12 +71,6 @@ double step_of_axis(double range, double most) {
   return 10 * power;
 }
 
-std::uint64_t plus(std::uint64_t a, std::uint64_t b) {
-  if (b > std::numeric_limits<std::uint64_t>::max() - a)
-    throw UserError("the numbers of the file are too large (their sum is above 2^64); make the file again");
-  return a + b;
-}
-
 const DrawnPart& stage_of(UpdatePart part) {
   return part <= UpdatePart::transfer ? stages[static_cast<std::size_t>(part)] : stages.back();
 }

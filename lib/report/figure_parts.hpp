@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
 #include "base/format.hpp"
 #include "plan/kind.hpp"
 #include "report/svg.hpp"
@@ -65,13 +64,11 @@ std::string short_bytes(std::uint64_t bytes);
 /// Returns a step of 1, 2 or 5 times a power of ten, such that `range` has at most `most` steps.
 double step_of_axis(double range, double most);
 
-/// Returns a + b. Throws UserError if the sum is above 2^64, which the numbers of no file of this program give.
-std::uint64_t plus(std::uint64_t a, std::uint64_t b);
 /// Returns the sum of `count(item)` over `items`.
 template <class Items, class Count>
 std::uint64_t sum_of(const Items& items, const Count& count) {
   std::uint64_t sum = 0;
-  for (const auto& item : items) sum = plus(sum, count(item));
+  for (const auto& item : items) sum += count(item);
   return sum;
 }
 

@@ -51,15 +51,15 @@ void note_dropout(const TrainOptions& options, std::vector<std::string>& warning
 std::string model_folder_of(const TrainOptions& options, const Origin& origin) {
   for (const std::filesystem::path& path : {options.model, options.finetune_from})
     if (!path.empty() && kind_of(path / "config.json") == PathKind::file) return std::filesystem::absolute(path).string();
-  if (const auto* before = dynamic_cast<const CheckpointReader*>(origin.pretrained.get())) return before->header().model_folder;
+  if (origin.pretrained && origin.pretrained->checkpoint()) return origin.pretrained->checkpoint()->header().model_folder;
   return origin.checkpoint ? origin.checkpoint->header().model_folder : "";
 }
 
 /// The folder with the tokenizer of the checkpoint or model that the run starts from; empty if there is none. Sets `vocab_size`
 /// to the vocabulary size of that checkpoint or model.
 std::string own_tokenizer_of(const TrainOptions& options, const Origin& origin, std::size_t& vocab_size) {
-  const CheckpointReader *const resumed = origin.checkpoint.get(), *const tuned = dynamic_cast<const CheckpointReader*>(
-                                                                       origin.pretrained.get());
+  const CheckpointReader* const resumed = origin.checkpoint.get();
+  const CheckpointReader* const tuned = origin.pretrained ? origin.pretrained->checkpoint() : nullptr;
   for (const CheckpointReader* checkpoint : {resumed, tuned}) {
     if (!checkpoint) continue;
     for (const std::filesystem::path& folder :

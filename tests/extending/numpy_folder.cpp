@@ -87,11 +87,11 @@ void check(const ConsolidateOptions& options) {
         "of the optimizer` and `largest file`");
 }
 
-void lay_out(const CheckpointReader&, const ConsolidateOptions&, WrittenModel& model) {
+void lay_out(const TensorSource&, const ConsolidateOptions&, WrittenModel& model) {
   for (WrittenTensor& tensor : model.tensors) model.add_file(tensor.name + ".npy", header_of(tensor.shape), {&tensor});
 }
 
-void finish(const CheckpointReader& source, const ConsolidateOptions&, const WrittenModel& model, Consolidated&) {
+void finish(const TensorSource& source, const ConsolidateOptions&, const WrittenModel& model, Consolidated&) {
   write_text_file_durably(model.path / "config.json", json_text(config_to_json(source.config()), 2) + "\n");
 }
 

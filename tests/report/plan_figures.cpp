@@ -18,28 +18,30 @@ using json = nlohmann::json;
 
 namespace {
 
-/// Returns what `fsdp-plan --json --explain` prints for the model of docs/how-it-works.md; `more` may be another model.
-json plan_of(std::vector<const char*> more) {
+/// A plan as fsdp-report draws it, and what `fsdp-plan --json --explain` prints of it.
+struct Planned {
+  json printed;
+  ExplainedPlan drawn;
+  const json& operator[](const char* key) const { return printed.at(key); }
+};
+
+/// Plans the model of docs/how-it-works.md; `more` may be another model.
+Planned plan_of(std::vector<const char*> more) {
   std::vector<const char*> words = {"fsdp-plan", "--config", FSDP_TEST_DATA "/../../inputs/lesson.cfg", "--json", "--explain"};
   words.insert(words.end(), more.begin(), more.end());
   PlanTableOptions options;
   OptionTable table = plan_option_table(options);
   table.parse(static_cast<int>(words.size()), words.data());
-  return to_json(make_plan_table(options));
+  const PlanTable made = make_plan_table(options);
+  return {to_json(made), explained_plan(made)};
 }
-json four_ranks(std::vector<const char*> more = {}) {
+Planned four_ranks(std::vector<const char*> more = {}) {
   more.insert(more.end(), {"--ranks-per-node", "4"});
   return plan_of(more);
 }
 
-PlanFile read_back(const json& plan) {
-  const TemporaryFolder folder;
-  write_file(folder / "plan", plan.dump());
-  return read_plan_file(folder / "plan");
-}
-
-TitledPlan titled(const std::string& title, const json& plan, Queues queues = Queues::streams) {
-  return {title, read_back(plan), queues};
+TitledPlan titled(const std::string& title, const Planned& plan, Queues queues = Queues::streams) {
+  return {title, plan.drawn, queues};
 }
 
 /// Reads a figure, which must have no faults.
@@ -49,33 +51,27 @@ Picture checked(const Figure& figure) {
   return picture;
 }
 
-const json& row_of(const json& plan, const std::string& strategy) {
+const json& row_of(const Planned& plan, const std::string& strategy) {
   for (const json& row : plan["strategies"])
     if (row["strategy"] == strategy) return row;
   throw std::runtime_error("no strategy " + strategy);
 }
 
-/// A plan of a few operations, with lengths that are easy to add up. `rows` are {kind, part, stream, label, length, waits}.
+/// Returns `planned` with a few other operations, whose lengths are easy to add up.
 struct Step {
-  const char *kind, *part, *stream, *label;
+  const char *kind, *label, *stream;
+  UpdatePart part;
   double length;
   std::vector<int> waits;
 };
-json with_operations(json plan, const std::vector<Step>& steps) {
-  plan["plan"]["operations"] = json::array();
-  for (const auto& [kind, part, stream, label, length, waits] : steps)
-    plan["plan"]["operations"].push_back({{"title", std::string(kind) + " " + label},
-                                          {"kind", kind},
-                                          {"part", part},
-                                          {"label", label},
-                                          {"stream", stream},
-                                          {"unit", -1},
-                                          {"drawn_time", length},
-                                          {"reads", json::array()},
-                                          {"writes", json::array()},
-                                          {"waits", waits},
-                                          {"activations", 0}});
-  return plan;
+Planned with_operations(Planned planned, const std::vector<Step>& steps) {
+  planned.drawn.operations.clear();
+  for (const auto& [kind, label, stream, part, length, waits] : steps) {
+    ExplainedPlan::Operation& op = planned.drawn.operations.emplace_back();
+    op.title = std::string(kind) + " " + label;
+    op.kind = kind, op.label = label, op.stream = stream, op.part = part, op.drawn_time = length, op.waits = waits;
+  }
+  return planned;
 }
 
 /// The begins and lengths of the boxes with this hint, in pixels from the begin of the timeline.
@@ -92,7 +88,7 @@ bool is_near(double a, double b, double most) { return std::abs(a - b) <= most; 
 BOOST_AUTO_TEST_CASE(no_figure_has_a_fault) {
   const std::string hostile =
       "<\"&'\xFF and a title that is much too long for the place that it has in any of the figures, or in most";
-  const std::vector<std::pair<const char*, json>> plans = {
+  const std::vector<std::pair<const char*, Planned>> plans = {
       {"full", four_ranks()},
       {"none", four_ranks({"--sharding-strategy", "none"})},
       {"hybrid", plan_of({"--nodes", "2", "--ranks-per-node", "2", "--sharding-strategy", "hybrid"})},
@@ -109,7 +105,7 @@ BOOST_AUTO_TEST_CASE(no_figure_has_a_fault) {
   for (const auto& [name, plan] : plans)
     for (const std::string& title : {std::string("a title"), hostile}) BOOST_TEST_CONTEXT(name << ", " << title) {
         const std::vector<TitledPlan> one = {titled(title, plan)};
-        const PlanFile& file = one[0].plan;
+        const ExplainedPlan& file = one[0].plan;
         checked(draw_strategies(file));
         for (std::size_t unit = 0; unit < file.units.size(); unit += 3) checked(draw_units(file, unit));
         checked(draw_bytes(one));
@@ -118,25 +114,25 @@ BOOST_AUTO_TEST_CASE(no_figure_has_a_fault) {
         checked(draw_plan_timeline(one, true));
         if (file.nodes * file.ranks_per_node <= 8) checked(draw_nodes(std::vector<TitledPlan>(3, one[0])));
       }
-  for (const char* ranks : {"2", "4", "8", "16"}) checked(draw_step(read_back(plan_of({"--ranks-per-node", ranks})), 1));
+  for (const char* ranks : {"2", "4", "8", "16"}) checked(draw_step(plan_of({"--ranks-per-node", ranks}).drawn, 1));
 }
 
 BOOST_AUTO_TEST_CASE(names_of_a_model_are_escaped) {
-  json plan = four_ranks();
-  for (json& unit : plan["plan"]["units"]) {
-    unit["name"] = "<block> & \"quotes\"";
-    for (json& tensor : unit["tensors"]) tensor["name"] = "<tensor>";
-    unit["shard_slices"][0][0]["tensor"] = "<tensor> of a long name that is cut somewhere";
+  Planned plan = four_ranks();
+  for (ExplainedPlan::Unit& unit : plan.drawn.units) {
+    unit.name = "<block> & \"quotes\"";
+    for (ExplainedPlan::Tensor& tensor : unit.tensors) tensor.name = "<tensor>";
+    unit.shard_slices[0][0].tensor = "<tensor> of a long name that is cut somewhere";
   }
-  const Picture picture = checked(draw_units(read_back(plan), 1));
+  const Picture picture = checked(draw_units(plan.drawn, 1));
   BOOST_TEST(picture.says("the flat buffer of <block> & \"quotes\", tensor by tensor") == 1u);
   BOOST_TEST(picture.says("<tensor>") > 5u);
   BOOST_TEST(checked(draw_plan_timeline(std::vector<TitledPlan>{titled("a\xFFz", plan)}, true)).says("a\xEF\xBF\xBDz") == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(strategies_are_cut_as_the_table_says) {
-  const json plan = four_ranks({"--shard-group-size", "2"});
-  const Picture picture = checked(draw_strategies(read_back(plan)));
+  const Planned plan = four_ranks({"--shard-group-size", "2"});
+  const Picture picture = checked(draw_strategies(plan.drawn));
   // The filled part of each unit, of all ranks: "full, rank 1: gradients".
   const auto part = [&](const std::string& hint, const std::string& fill) {
     double filled = 0, whole = 0;
@@ -173,9 +169,9 @@ BOOST_AUTO_TEST_CASE(strategies_are_cut_as_the_table_says) {
 }
 
 BOOST_AUTO_TEST_CASE(units_have_their_sizes) {
-  const json plan = four_ranks();
+  const Planned plan = four_ranks();
   const json& units = plan["plan"]["units"];
-  const Picture picture = checked(draw_units(read_back(plan), 1));
+  const Picture picture = checked(draw_units(plan.drawn, 1));
   const double per_element = picture.one("rect", "block 0, rank 0").number("width") / units[1]["of_a_rank"].get<double>();
   BOOST_TEST(
       is_near(picture.one("rect", "root, rank 3").number("width"), per_element * units[0]["of_a_rank"].get<double>(), 0.11));
@@ -195,8 +191,8 @@ BOOST_AUTO_TEST_CASE(units_have_their_sizes) {
 }
 
 BOOST_AUTO_TEST_CASE(of_many_units_two_of_each_size_are_drawn) {
-  const json plan = four_ranks({"--optimizer", "muon", "--decoder-layers", "20"});  // each block has two units
-  const Picture picture = checked(draw_units(read_back(plan), 9));
+  const Planned plan = four_ranks({"--optimizer", "muon", "--decoder-layers", "20"});  // each block has two units
+  const Picture picture = checked(draw_units(plan.drawn, 9));
   BOOST_TEST(plan["plan"]["units"].size() > 40u);
   for (const auto& [name, times] :
        std::map<std::string, std::size_t>{{"block 0", 1}, {"block 1", 1}, {"block 2", 0}, {"block 4", 1}, {"...", 2}})
@@ -204,29 +200,23 @@ BOOST_AUTO_TEST_CASE(of_many_units_two_of_each_size_are_drawn) {
 }
 
 BOOST_AUTO_TEST_CASE(numbers_are_whole_up_to_2_to_the_63) {
-  json plan = four_ranks();
+  Planned plan = four_ranks();
   const std::uint64_t huge = (std::uint64_t{1} << 62) + 1;  // 4,611,686,018,427,387,905
-  json& unit = plan["plan"]["units"][0];
-  unit["elements"] = huge;
-  unit["padded"] = huge + 3;
-  unit["of_a_rank"] = (huge + 3) / 4;
-  const Picture units = checked(draw_units(read_back(plan), 1));
+  ExplainedPlan::Unit& unit = plan.drawn.units[0];
+  unit.elements = huge, unit.padded = huge + 3, unit.of_a_rank = (huge + 3) / 4;
+  const Picture units = checked(draw_units(plan.drawn, 1));
   BOOST_TEST(units.says("4,611,686,018,427,387,905") == 1u);
   BOOST_TEST(units.says("4,611,686,018,427,393,557") == 1u);  // + 3 * 1,884
-  json& memory = plan["strategies"][0]["keeping"]["memory"];
-  memory["parameters"] = (std::uint64_t{1} << 53) + 1;
-  memory["gradients"] = memory["optimizer_state"] = 0;
-  const Picture strategies = checked(draw_strategies(read_back(plan)));
+  plan.drawn.strategies[0].bytes = {(std::uint64_t{1} << 53) + 1, 0, 0};
+  const Picture strategies = checked(draw_strategies(plan.drawn));
   BOOST_TEST(strategies.says("9,007,199,254,740,993") >= 1u);
-  plan["plan"]["buffers"][0]["bytes"] = std::uint64_t{1} << 63;
+  plan.drawn.buffers[0].bytes = std::uint64_t{1} << 63;
   BOOST_TEST(checked(draw_memory(std::vector<TitledPlan>{titled("", plan)})).says("at most 9.2 EB") == 1u);
-  plan["plan"]["buffers"][1]["bytes"] = std::uint64_t{1} << 63;
-  CHECK_CONTAINS(message_of([&] { draw_memory(std::vector<TitledPlan>{titled("", plan)}); }), "too large");
 }
 
 BOOST_AUTO_TEST_CASE(a_step_moves_the_bytes_of_its_shard) {
-  const json plan = four_ranks();
-  const Picture picture = checked(draw_step(read_back(plan), 1));
+  const Planned plan = four_ranks();
+  const Picture picture = checked(draw_step(plan.drawn, 1));
   BOOST_TEST(picture.says("480 parameters, 1,920 B") == 1u);
   BOOST_TEST(picture.says("3 x 1,920 B; all are the same then") == 1u);
   BOOST_TEST(picture.says("a rank sends 3 x 1,920 B") == 1u);
@@ -234,18 +224,18 @@ BOOST_AUTO_TEST_CASE(a_step_moves_the_bytes_of_its_shard) {
   BOOST_TEST(picture.says("w2") == 1u + 4u);
   BOOST_TEST(picture.says("sum") == 4u);
   CHECK_CONTAINS(message_of([&] {
-                   draw_step(read_back(four_ranks({"--sharding-strategy", "none"})), 1);
+                   draw_step(four_ranks({"--sharding-strategy", "none"}).drawn, 1);
                  }),
                  "is not both gathered and reduced");
-  CHECK_CONTAINS(message_of([&] { draw_step(read_back(plan), 4); }), "there is no unit 4 (the plan of");
-  CHECK_CONTAINS(message_of([&] { draw_step(read_back(plan_of({"--ranks-per-node", "32"})), 1); }), "room for 16 ranks");
+  CHECK_CONTAINS(message_of([&] { draw_step(plan.drawn, 4); }), "there is no unit 4 (the plan of");
+  CHECK_CONTAINS(message_of([&] { draw_step(plan_of({"--ranks-per-node", "32"}).drawn, 1); }), "room for 16 ranks");
 }
 
 BOOST_AUTO_TEST_CASE(bars_of_traffic_are_on_one_scale) {
   std::vector<TitledPlan> plans;
   std::vector<json> rows;
   for (const char* strategy : {"none", "full", "hybrid"}) {
-    const json plan = plan_of({"--nodes", "2", "--ranks-per-node", "2", "--sharding-strategy", strategy});
+    const Planned plan = plan_of({"--nodes", "2", "--ranks-per-node", "2", "--sharding-strategy", strategy});
     plans.push_back(titled("", plan));
     rows.push_back(row_of(plan, strategy)["keeping"]["traffic"]);
   }
@@ -283,7 +273,7 @@ BOOST_AUTO_TEST_CASE(bytes_per_parameter) {
 }
 
 BOOST_AUTO_TEST_CASE(memory_is_read_back) {
-  const std::vector<json> plans = {four_ranks({"--sharding-strategy", "none"}), four_ranks()};
+  const std::vector<Planned> plans = {four_ranks({"--sharding-strategy", "none"}), four_ranks()};
   const Picture picture = checked(draw_memory(std::vector<TitledPlan>{titled("none", plans[0]), titled("full", plans[1])}));
   // The scale comes from the labels of the axis: the base lines of "0" and "100" kB, 4 pixels below their lines.
   const double zero = picture.text("0").number("y") - 4;
@@ -320,15 +310,15 @@ BOOST_AUTO_TEST_CASE(memory_is_read_back) {
 
 BOOST_AUTO_TEST_CASE(operations_begin_when_their_stream_and_what_they_wait_for_are_done) {
   using Times = std::vector<std::pair<double, double>>;
-  const json plan = with_operations(four_ranks(), {{"all-gather", "gather", "gather", "G0", 1, {}},
-                                                   {"all-gather", "gather", "gather", "G1", 2, {}},
-                                                   {"forward", "forward", "compute", "F0", 1, {0}},
-                                                   {"forward", "forward", "compute", "F1", 1, {1}},
-                                                   {"backward", "backward", "compute", "B1", 2, {}},
-                                                   {"all-gather", "gather", "gather", "G2", 1, {}},
-                                                   {"reduce-scatter", "reduce", "reduce", "R1", 1, {4}},
-                                                   {"release", "other", "compute", " ", 0, {6}},
-                                                   {"optimizer", "optimizer", "compute", "Oroot, add", 1, {6}}});
+  const Planned plan = with_operations(four_ranks(), {{"all-gather", "G0", "gather", UpdatePart::gather, 1, {}},
+                                                      {"all-gather", "G1", "gather", UpdatePart::gather, 2, {}},
+                                                      {"forward", "F0", "compute", UpdatePart::forward, 1, {0}},
+                                                      {"forward", "F1", "compute", UpdatePart::forward, 1, {1}},
+                                                      {"backward", "B1", "compute", UpdatePart::backward, 2, {}},
+                                                      {"all-gather", "G2", "gather", UpdatePart::gather, 1, {}},
+                                                      {"reduce-scatter", "R1", "reduce", UpdatePart::reduce, 1, {4}},
+                                                      {"release", " ", "compute", UpdatePart::other, 0, {6}},
+                                                      {"optimizer", "Oroot, add", "compute", UpdatePart::optimizer, 1, {6}}});
   struct Expected {
     Queues queues;
     double length;
@@ -387,7 +377,7 @@ BOOST_AUTO_TEST_CASE(a_legend_has_as_many_lines_as_it_needs) {
 }
 
 BOOST_AUTO_TEST_CASE(slots_are_used_from_a_gather_to_its_release) {
-  const json plan = four_ranks();
+  const Planned plan = four_ranks();
   const Picture picture = checked(draw_plan_timeline(std::vector<TitledPlan>{titled("t", plan)}, true));
   BOOST_TEST(picture.says("slot P root") == 1u);
   BOOST_TEST(picture.says("slot P1") == 1u);
@@ -418,61 +408,4 @@ BOOST_AUTO_TEST_CASE(numbers_do_not_depend_on_the_locale) {
   const std::string drawn = draw();
   std::locale::global(before);
   BOOST_TEST((drawn == expected));
-}
-
-BOOST_AUTO_TEST_CASE(files_that_are_no_plans_are_refused) {
-  const TemporaryFolder folder;
-  const auto refused = [&](const std::string& text) {
-    write_file(folder / "plan", text);
-    return message_of([&] { read_plan_file(folder / "plan"); });
-  };
-  const auto says = [](const std::string& message, const std::string& part) {
-    CHECK_CONTAINS(message, part);
-    CHECK_CONTAINS(message, "`explained-plan`");
-  };
-  says(refused("{\"plan\": {\"units\": ["), "is no JSON");
-  says(refused("a text"), "is no JSON");
-  says(refused("[1]"), "has no plan");
-  const json good = four_ranks();
-  json without = good;
-  without.erase("plan");
-  says(refused(without.dump()), "has no plan (a figure needs each operation of an update)");
-  struct Mutation {
-    const char* where;
-    json value;
-    const char* says;
-  };
-  const std::vector<Mutation> mutations = {
-      {"/nodes", 0, "(nodes is no whole number from 1"},
-      {"/nodes", 1.5, "(nodes is no whole number"},
-      {"/strategies", "none", "(strategies is no list)"},
-      {"/plan/strategy", "other", "(plan.strategy is not one of the strategies)"},
-      {"/strategies/2/sharded/gradients", 1, "(strategies.2.sharded.gradients is neither true nor false)"},
-      {"/plan/units", json::array(), "(plan.units is empty)"},
-      {"/plan/units/1/name", 3, "(plan.units.1.name is no text)"},
-      {"/plan/units/1/padded", -1, "(plan.units.1.padded is no whole number"},
-      {"/plan/units/1/padded", std::uint64_t{1} << 63 | 4, "(plan.units.1.padded is no whole number"},
-      {"/plan/units/1/shards", 0, "(plan.units.1.shards is no whole number"},
-      {"/plan/units/1/shards", 3, "(plan.units.1 has shards that do not add up to it)"},
-      {"/plan/units/1/shard_slices", json::array(), "(plan.units.1.shard_slices has not one list for each shard)"},
-      {"/plan/units/1/tensors/1/offset", 0, "(plan.units.1.tensors.1 is not within its unit"},
-      {"/plan/units/1/tensors/1/elements", std::uint64_t{1} << 62, "(plan.units.1.tensors.1 is not within its unit"},
-      {"/plan/operations/1/writes/0", 999, "(plan.operations.1.writes.0 is an index beyond the end"},
-      {"/plan/operations/3/waits/0", 3, "(plan.operations.3.waits.0 is an index beyond the end"},
-      {"/plan/operations/1/unit", 4, "(plan.operations.1.unit is no whole number from 0 to 3)"},
-      {"/plan/operations/1/drawn_time", -1, "(plan.operations.1.drawn_time is no length)"},
-      {"/plan/operations/1/drawn_time", 1e300, "(plan.operations.1.drawn_time is no length)"},
-      {"/plan/operations", json::array(), "(plan.operations is empty)"}};
-  for (const auto& [where, value, part] : mutations) {
-    json bad = good;
-    bad[json::json_pointer(where)] = value;
-    says(refused(bad.dump()), part);
-  }
-  json missing = good;
-  missing["plan"]["units"][2].erase("elements");
-  says(refused(missing.dump()), "(plan.units.2.elements is missing)");
-  json older = good;
-  older["plan"]["operations"][0].erase("part");
-  says(refused(older.dump()), "(plan.operations.0.part is missing)");
-  CHECK_CONTAINS(message_of([&] { read_plan_file(folder / "none"); }), "No such file");
 }

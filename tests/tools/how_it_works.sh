@@ -40,13 +40,13 @@ done <<<"$commands"
 "$bin/fsdp-train" README.md --config inputs/lesson.cfg --vocab-size 256 --max-update 2 --save-dir "$work/saves" 2>"$work/output" || fail "the lesson cannot be trained"
 
 # Figures of a model of 8 billion parameters have its numbers; a file that cannot be drawn is refused, and nothing is written then.
-"$bin/fsdp-plan" --arch llama-3.1-8b --ranks-per-node 2 --bf16 --json --explain >"$work/large"
+"$bin/fsdp-plan" --arch llama-3.1-8b --ranks-per-node 2 --bf16 --print-config >"$work/large"
 "$bin/fsdp-report" --figure units "$work/large" --out "$work/units.svg"
 grep -qF '>8,030,261,248<' "$work/units.svg" || fail "the figure of units writes 8,030,261,248 otherwise"
 "$bin/fsdp-plan" --config inputs/lesson.cfg --json >"$work/numbers"
 status=0
 "$bin/fsdp-report" --figure units "$work/numbers" --out "$work/none.svg" 2>"$work/error" || status=$?
-[ $status = 2 ] || fail "status $status for a file without a plan"
-grep -q 'make it with fsdp-plan --json --explain$' "$work/error" || fail "this is said of a file without a plan: $(cat "$work/error")"
+[ $status = 2 ] || fail "status $status for a file without options"
+grep -qF '(it is JSON); give a file that fsdp-plan' "$work/error" || fail "this is said of a file without options: $(cat "$work/error")"
 [ ! -e "$work/none.svg" ] || fail "a figure was written in spite of an error"
 ((failures == 0))

@@ -1,0 +1,130 @@
+// The plan as JSON and for drawings.
+#include "fsdp-plan/explained_plan.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "plan/timeline.hpp"
+
+namespace fsdp {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Tensor, name, shape, offset, elements)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Part, tensor, begin, end, at)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Unit, name, trained, shards, elements, padded, of_a_rank, parameter_bytes,
+                                   fp32_copy_bytes, gradient_bytes, optimizer_state_bytes, tensors, shard_slices)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Buffer, name, role, bytes, on_host, whole_run)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Operation, title, kind, label, stream, micro_batch, unit, block, drawn_time,
+                                   reads, writes, waits, activations, moved_bytes)
+
+namespace {
+
+ExplainedPlan::Strategy strategy_of(const PlanRow& row) {
+  const MemoryAccount& memory = row.keeping.memory;
+  const ClusterTraffic& traffic = row.keeping.traffic;
+  return {
+      .name = std::string(row.placement->name),
+      .shard = static_cast<std::uint64_t>(row.mesh.shard),
+      .replicate = static_cast<std::uint64_t>(row.mesh.replicate),
+      .sharded = row.sharded(),
+      .kept_whole = row.kept_whole(),
+      .bytes = {memory.of(BufferRole::parameters), memory.of(BufferRole::gradients), memory.of(BufferRole::optimizer_state)},
+      .slot_bytes = memory.of(BufferRole::gathered_parameters) + memory.of(BufferRole::unreduced_gradients),
+      .within_node = traffic.rank.within_node,
+      .between_nodes = traffic.rank.between_nodes,
+      .out_of_node = traffic.out_of_node};
+}
+
+ExplainedPlan::Unit unit_of(const std::vector<Parameter>& parameters, const ShardedPlan& planned, std::size_t u) {
+  const Plan& plan = planned.plan;
+  const Unit& unit = planned.layout.units()[u];
+  const auto bytes_of = [&](BufferId id) { return id < 0 ? 0 : plan.buffers[static_cast<std::size_t>(id)].bytes; };
+  // If the optimizer updates the parameters without another copy, there is one buffer, which is counted as parameters.
+  const bool copy = plan.master[u].buffer != plan.parameters[u].buffer;
+  ExplainedPlan::Unit out{.name = unit.name,
+                          .trained = unit.trainable,
+                          .shards = static_cast<std::uint64_t>(unit.shards),
+                          .elements = unit.numel,
+                          .padded = unit.padded_numel,
+                          .of_a_rank = planned.layout.shard_numel(u),
+                          .parameter_bytes = bytes_of(plan.parameters[u].buffer),
+                          .fp32_copy_bytes = copy ? bytes_of(plan.master[u].buffer) : 0,
+                          .gradient_bytes = bytes_of(plan.gradients[u].buffer),
+                          .optimizer_state_bytes = plan.averages.empty() ? 0 : bytes_of(plan.averages[u]),
+                          .tensors = {},
+                          .shard_slices = {}};
+  for (const BufferId id : plan.optimizer_state[u]) out.optimizer_state_bytes += bytes_of(id);
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = parameters[unit.parameters[i]];
+    out.tensors.push_back(
+        {parameter.name, {parameter.shape.begin(), parameter.shape.end()}, unit.offsets[i], numel(parameter.shape)});
+  }
+  for (int shard = 0; shard < unit.shards; ++shard) {
+    out.shard_slices.emplace_back();
+    for (const Slice& slice : planned.layout.slices(u, shard))
+      out.shard_slices.back().push_back(
+          {parameters[slice.parameter].name, slice.range.begin, slice.range.end, slice.shard_offset});
+  }
+  return out;
+}
+
+}  // namespace
+
+ExplainedPlan explained_plan(const PlanTable& table) {
+  const bool recomputing = table.options.train.sharding.plan.checkpoint_activations;
+  const ShardedPlan planned = plan_of_chosen(table, recomputing);
+  const Plan& plan = planned.plan;
+  ExplainedPlan out{.path = {},
+                    .nodes = static_cast<std::uint64_t>(table.options.cluster.nodes),
+                    .ranks_per_node = static_cast<std::uint64_t>(table.options.cluster.ranks_per_node),
+                    .strategies = {},
+                    .chosen = strategy_of(table.chosen()),
+                    .recomputing = recomputing,
+                    .units = {},
+                    .buffers = {},
+                    .operations = {}};
+  for (const PlanRow& row : table.rows) out.strategies.push_back(strategy_of(row));
+  for (std::size_t u = 0; u < planned.layout.units().size(); ++u)
+    out.units.push_back(unit_of(table.model->parameters(), planned, u));
+  for (const PlanBuffer& buffer : plan.buffers)
+    out.buffers.push_back(
+        {buffer.name, std::string(name_of(buffer.role)), buffer.bytes, !buffer.space->on_device, !buffer.transient});
+  const auto ids = [](const std::vector<Location>& places) {
+    std::vector<BufferId> buffers;
+    for (const Location& place : places) buffers.push_back(place.buffer);
+    return buffers;
+  };
+  std::size_t activations = 0;
+  for (const Operation& op : plan.update) {
+    for (const BufferId id : op.acquires) activations += plan.buffers[static_cast<std::size_t>(id)].bytes;
+    const auto use = collective_of(op);
+    out.operations.push_back({.title = title_of(op, planned.layout),
+                              .kind = std::string(op.kind->name),
+                              .label = drawn_label(op, planned.layout),
+                              .stream = std::string(name_of(op.stream)),
+                              .part = op.kind->part,
+                              .micro_batch = op.micro_batch,
+                              .unit = op.unit,
+                              .block = op.block,
+                              .drawn_time = drawn_time(op, planned.layout, table.model->block_numel()),
+                              .reads = ids(reads_of(op)),
+                              .writes = ids(writes_of(op)),
+                              .waits = op.waits,
+                              .activations = activations,
+                              .moved_bytes = use ? use->whole_bytes(1) : 0});
+    for (const BufferId id : op.frees) activations -= plan.buffers[static_cast<std::size_t>(id)].bytes;
+  }
+  return out;
+}
+
+nlohmann::json to_json(const ExplainedPlan& plan) {
+  nlohmann::json json = {{"strategy", plan.chosen.name},    {"shard", plan.chosen.shard}, {"replicate", plan.chosen.replicate},
+                         {"recomputing", plan.recomputing}, {"units", plan.units},        {"buffers", plan.buffers},
+                         {"operations", plan.operations}};
+  for (std::size_t i = 0; i < plan.operations.size(); ++i) {
+    nlohmann::json& op = json["operations"][i];
+    op["part"] = name_of(plan.operations[i].part);
+    if (plan.operations[i].moved_bytes == 0) op.erase("moved_bytes");
+  }
+  return json;
+}
+
+}  // namespace fsdp
