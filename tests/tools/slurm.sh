@@ -60,10 +60,6 @@ for script in slurm/{train-gpu,finetune,array-sweep}.sbatch; do
     fail "the settings of $script are not those of train.sbatch"
 done
 
-# The page shows the head of one as it is.
-[[ $(<docs/slurm.md) == *"$(grep '^#SBATCH' slurm/train.sbatch | sed 's/^/    /')"* ]] ||
-  fail "docs/slurm.md does not show the head of slurm/train.sbatch"
-
 # A script that was copied needs job.sh.
 cp slurm/train.sbatch slurm/job.sh "$work"
 (cd "$work" && CONFIG=$OLDPWD/inputs/quickstart.cfg run 2 bash ./train.sbatch --print-config)
