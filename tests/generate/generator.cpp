@@ -16,11 +16,9 @@ struct Case {
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 const Case kCases[] = {{"gpt2", small_gpt2()}, {"llama", small_llama()}};
 
-ModelRun random_model(const TransformerConfig& config, std::uint32_t seed) {
-  ModelRun run(config, 96);
-  run.randomize(seed, 0.3f);
-  return run;
-}
+struct RandomModel : ModelRun {
+  RandomModel(const TransformerConfig& config, std::uint32_t seed) : ModelRun(config, 96) { randomize(seed, 0.3f); }
+};
 
 /// `count` prompts of different lengths, one token and more.
 std::vector<std::vector<TokenId>> some_prompts(std::size_t count) {
@@ -33,7 +31,7 @@ std::vector<std::vector<TokenId>> some_prompts(std::size_t count) {
 }  // namespace
 
 BOOST_DATA_TEST_CASE(greedy_texts_are_those_without_a_cache, boost::unit_test::data::make(kCases), test_case) {
-  ModelRun run = random_model(test_case.config, 3);
+  RandomModel run(test_case.config, 3);
   Asked asked = {.prompts = some_prompts(5)};
   std::vector<std::vector<TokenId>> expected;
   for (const auto& prompt : asked.prompts) expected.push_back(greedy(run, prompt, asked.options.max_new_tokens));
@@ -55,7 +53,7 @@ BOOST_DATA_TEST_CASE(greedy_texts_are_those_without_a_cache, boost::unit_test::d
 BOOST_DATA_TEST_CASE(full_sequences_go_on_from_their_newest_half, boost::unit_test::data::make(kCases), test_case) {
   TransformerConfig config = test_case.config;
   config.max_positions = 24;
-  ModelRun run = random_model(config, 4);
+  RandomModel run(config, 4);
   for (const std::size_t length : {std::size_t{5}, std::size_t{24}, std::size_t{40}}) {
     std::vector<TokenId> prompt;
     for (std::size_t t = 0; t < length; ++t) prompt.push_back(static_cast<TokenId>(t * 19 % 256));
@@ -75,7 +73,7 @@ BOOST_DATA_TEST_CASE(full_sequences_go_on_from_their_newest_half, boost::unit_te
 
 // Random tokens depend on the seed, the prompt's index and the token's index, not on other prompts.
 BOOST_AUTO_TEST_CASE(random_texts_do_not_depend_on_the_batch) {
-  const ModelRun run = random_model(small_llama(), 5);
+  const RandomModel run(small_llama(), 5);
   Asked asked = {.prompts = some_prompts(4), .options = {.sampling = {.temperature = 0.8, .top_k = 40}, .max_new_tokens = 20}};
   const auto one = generate(run, asked);
   asked.sequences = 4, asked.ranks = 2;
@@ -89,7 +87,7 @@ BOOST_AUTO_TEST_CASE(random_texts_do_not_depend_on_the_batch) {
 }
 
 BOOST_AUTO_TEST_CASE(texts_end_at_end_tokens_and_before_stop_strings) {
-  ModelRun run = random_model(small_gpt2(), 6);
+  RandomModel run(small_gpt2(), 6);
   const std::vector<TokenId> prompt = {65, 66};
   std::vector<TokenId> all = greedy(run, prompt, 30);
   const auto first = [&](TokenId token) {
@@ -119,7 +117,7 @@ BOOST_AUTO_TEST_CASE(texts_end_at_end_tokens_and_before_stop_strings) {
 
 // In bf16 the texts differ from fp32, but are also the same in all cases.
 BOOST_AUTO_TEST_CASE(low_precision_generates_as_well) {
-  const ModelRun run = random_model(small_llama(), 7);
+  const RandomModel run(small_llama(), 7);
   for (const DType type : {DType::bf16, DType::f16}) {
     Asked asked = {.prompts = some_prompts(3), .type = type};
     const auto one = generate(run, asked);
