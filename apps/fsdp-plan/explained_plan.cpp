@@ -17,22 +17,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Operation, title, kind, label,
 
 namespace {
 
-ExplainedPlan::Strategy strategy_of(const PlanRow& row) {
-  const MemoryAccount& memory = row.keeping.memory;
-  const ClusterTraffic& traffic = row.keeping.traffic;
-  return {
-      .name = std::string(row.placement->name),
-      .shard = static_cast<std::uint64_t>(row.mesh.shard),
-      .replicate = static_cast<std::uint64_t>(row.mesh.replicate),
-      .sharded = row.sharded(),
-      .kept_whole = row.kept_whole(),
-      .bytes = {memory.of(BufferRole::parameters), memory.of(BufferRole::gradients), memory.of(BufferRole::optimizer_state)},
-      .slot_bytes = memory.of(BufferRole::gathered_parameters) + memory.of(BufferRole::unreduced_gradients),
-      .within_node = traffic.rank.within_node,
-      .between_nodes = traffic.rank.between_nodes,
-      .out_of_node = traffic.out_of_node};
-}
-
 ExplainedPlan::Unit unit_of(const std::vector<Parameter>& parameters, const ShardedPlan& planned, std::size_t u) {
   const Plan& plan = planned.plan;
   const Unit& unit = planned.layout.units()[u];
@@ -75,13 +59,12 @@ ExplainedPlan explained_plan(const PlanTable& table) {
   ExplainedPlan out{.path = {},
                     .nodes = static_cast<std::uint64_t>(table.options.cluster.nodes),
                     .ranks_per_node = static_cast<std::uint64_t>(table.options.cluster.ranks_per_node),
-                    .strategies = {},
-                    .chosen = strategy_of(table.chosen()),
+                    .strategies = table.rows,
+                    .chosen = table.chosen(),
                     .recomputing = recomputing,
                     .units = {},
                     .buffers = {},
                     .operations = {}};
-  for (const PlanRow& row : table.rows) out.strategies.push_back(strategy_of(row));
   for (std::size_t u = 0; u < planned.layout.units().size(); ++u)
     out.units.push_back(unit_of(table.model->parameters(), planned, u));
   for (const PlanBuffer& buffer : plan.buffers)
@@ -116,8 +99,12 @@ ExplainedPlan explained_plan(const PlanTable& table) {
 }
 
 nlohmann::json to_json(const ExplainedPlan& plan) {
-  nlohmann::json json = {{"strategy", plan.chosen.name},    {"shard", plan.chosen.shard}, {"replicate", plan.chosen.replicate},
-                         {"recomputing", plan.recomputing}, {"units", plan.units},        {"buffers", plan.buffers},
+  nlohmann::json json = {{"strategy", plan.chosen.placement->name},
+                         {"shard", plan.chosen.mesh.shard},
+                         {"replicate", plan.chosen.mesh.replicate},
+                         {"recomputing", plan.recomputing},
+                         {"units", plan.units},
+                         {"buffers", plan.buffers},
                          {"operations", plan.operations}};
   for (std::size_t i = 0; i < plan.operations.size(); ++i) {
     nlohmann::json& op = json["operations"][i];

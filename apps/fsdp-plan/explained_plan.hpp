@@ -2,7 +2,6 @@
 // computed from them. `fsdp-plan --json --explain` prints it (docs/sharding.md, "The plan as JSON"), and fsdp-report draws it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -48,25 +47,11 @@ struct ExplainedPlan {
     std::vector<int> waits;                          // operations before this one
     std::uint64_t activations = 0, moved_bytes = 0;  // moved_bytes: only of a collective
   };
-  /// Numbers of parameters, gradients and optimizer state, in this order.
-  template <class T>
-  using States = std::array<T, 3>;
-  /// A strategy, which may be another one than the plan's.
-  struct Strategy {
-    std::string name;
-    std::uint64_t shard = 1, replicate = 1;
-    States<bool> sharded = {}, kept_whole = {};
-    States<std::uint64_t> bytes = {};
-    std::uint64_t slot_bytes = 0, within_node = 0, between_nodes = 0, out_of_node = 0;
-
-    /// The number of parts into which a state is divided between updates.
-    std::uint64_t parts_of(std::size_t state) const { return sharded[state] ? shard : 1; }
-  };
 
   std::filesystem::path path;  // of the options that the plan is made from, for messages
   std::uint64_t nodes = 1, ranks_per_node = 1;
-  std::vector<Strategy> strategies;
-  Strategy chosen;
+  std::vector<PlanRow> strategies;
+  PlanRow chosen;
   bool recomputing = false;
   std::vector<Unit> units;
   std::vector<Buffer> buffers;

@@ -50,6 +50,8 @@ struct PlanRow {
   const PlanVariant& variant(bool recompute) const { return recompute ? recomputing : keeping; }
   /// For parameters, gradients and optimizer state: true if the state is sharded between updates.
   std::array<bool, 3> sharded() const;
+  /// The number of parts into which one of these states is divided between updates.
+  std::uint64_t parts_of(std::size_t state) const { return sharded()[state] ? static_cast<std::uint64_t>(mesh.shard) : 1; }
   /// For the same: true if the state is sharded between updates but also held whole for a time: parameters from forward to
   /// backward, gradients until they are reduced.
   std::array<bool, 3> kept_whole() const;

@@ -234,7 +234,7 @@ Figure draw_strategies(const ExplainedPlan& plan) {
                                            {"full", "ZeRO-3, FULL_SHARD"},
                                            {"hybrid", "HYBRID_SHARD"}}};
   struct Row {
-    const ExplainedPlan::Strategy* strategy;
+    const PlanRow* strategy;
     std::string_view others;
     std::array<std::string, 5> numbers;
   };
@@ -242,12 +242,16 @@ Figure draw_strategies(const ExplainedPlan& plan) {
   double numbers_width = width_of("bytes of a rank", bold_text);
   for (const Known& known : order) {
     const auto found = std::find_if(plan.strategies.begin(), plan.strategies.end(),
-                                    [&](const ExplainedPlan::Strategy& one) { return one.name == known.name; });
+                                    [&](const PlanRow& one) { return one.placement->name == known.name; });
     if (found == plan.strategies.end()) continue;
     Row row{&*found, known.others, {}};
-    for (std::size_t s = 0; s < state_names.size(); ++s) row.numbers[s] = grouped(found->bytes[s]);
-    row.numbers[3] = "+ slots " + grouped(found->slot_bytes);
-    row.numbers[4] = "= " + grouped(sum_of(found->bytes, [](std::uint64_t n) { return n; }) + found->slot_bytes);
+    const MemoryAccount& memory = found->keeping.memory;
+    const std::array<std::uint64_t, 3> bytes = {memory.of(BufferRole::parameters), memory.of(BufferRole::gradients),
+                                                memory.of(BufferRole::optimizer_state)};
+    const std::uint64_t slots = memory.of(BufferRole::gathered_parameters) + memory.of(BufferRole::unreduced_gradients);
+    for (std::size_t s = 0; s < state_names.size(); ++s) row.numbers[s] = grouped(bytes[s]);
+    row.numbers[3] = "+ slots " + grouped(slots);
+    row.numbers[4] = "= " + grouped(bytes[0] + bytes[1] + bytes[2] + slots);
     for (const std::string& number : row.numbers) numbers_width = std::max(numbers_width, width_of(number, small_text));
     rows.push_back(std::move(row));
   }
@@ -263,21 +267,21 @@ Figure draw_strategies(const ExplainedPlan& plan) {
   bool whole_parameters = false, whole_gradients = false;
   for (const auto& [strategy, others, numbers] : rows) {
     svg.line({figure_margin, y}, {right, y}, rule);
-    svg.text(figure_margin, y + 24, strategy->name, bold_text);
+    svg.text(figure_margin, y + 24, strategy->placement->name, bold_text);
     svg.text(figure_margin, y + 42, others, quiet_text);
-    if (strategy->shard > 1 && strategy->replicate > 1)
-      svg.text(figure_margin, y + 58, format("groups of {}", strategy->shard), quiet_text);
+    if (strategy->mesh.shard > 1 && strategy->mesh.replicate > 1)
+      svg.text(figure_margin, y + 58, format("groups of {}", strategy->mesh.shard), quiet_text);
     for (std::uint64_t r = 0; r < ranks; ++r)
       for (std::size_t s = 0; s < state_names.size(); ++s) {
         const std::uint64_t parts = strategy->parts_of(s);
-        const std::string_view ground = !strategy->kept_whole[s] ? "#fff" : s == 0 ? paint::light_cyan : paint::light_pink;
+        const std::string_view ground = !strategy->kept_whole()[s] ? "#fff" : s == 0 ? paint::light_cyan : paint::light_pink;
         draw_strip(svg, {begin + w * real(r), y + 10 + 14 * real(s)}, strip, 10, plan, parts, r % parts, state_paints[s],
-                   ground, format("{}, rank {}: {}", strategy->name, r, state_names[s]));
+                   ground, format("{}, rank {}: {}", strategy->placement->name, r, state_names[s]));
       }
     for (std::size_t n = 0; n < numbers.size(); ++n)
       svg.text(right, y + (n < 3 ? 19 + 14 * real(n) : 16 * real(n + 1)), numbers[n], small_end);
-    whole_parameters = whole_parameters || strategy->kept_whole[0],
-    whole_gradients = whole_gradients || strategy->kept_whole[1];
+    whole_parameters = whole_parameters || strategy->kept_whole()[0],
+    whole_gradients = whole_gradients || strategy->kept_whole()[1];
     y += 90;
   }
   svg.line({figure_margin, y}, {right, y}, rule);
@@ -404,7 +408,10 @@ Figure draw_nodes(std::span<const TitledPlan> plans) {
     throw UserError(format("there is room for 8 ranks (the plan of '{}' has {}); draw a plan for fewer ranks",
                            plans.front().plan.path.string(), nodes * per));
   std::uint64_t most = 0;
-  for (const TitledPlan& one : plans) most = std::max(most, one.plan.chosen.within_node + one.plan.chosen.between_nodes);
+  for (const TitledPlan& one : plans) {
+    const RankTraffic& rank = one.plan.chosen.keeping.traffic.rank;
+    most = std::max(most, rank.within_node + rank.between_nodes);
+  }
 
   Svg svg(figure_width);
   constexpr double begin = 130, sent = right - 224;
@@ -416,12 +423,14 @@ Figure draw_nodes(std::span<const TitledPlan> plans) {
   svg.text(sent, y, "a rank sends per update", bold_text);
   y += 12;
   for (const TitledPlan& one : plans) {
-    const ExplainedPlan::Strategy& row = one.plan.chosen;
+    const PlanRow& row = one.plan.chosen;
+    const RankTraffic& rank = row.keeping.traffic.rank;
     const std::uint64_t shards = row.parts_of(0);
     svg.line({figure_margin, y}, {right, y}, rule);
-    fitted_text(svg, figure_margin, y + 26, begin - figure_margin - 12, one.title.empty() ? row.name : one.title, bold_text);
-    fitted_text(svg, figure_margin, y + 42, begin - figure_margin - 12, format("mesh {} x {}", row.shard, row.replicate),
-                quiet_text);
+    fitted_text(svg, figure_margin, y + 26, begin - figure_margin - 12,
+                one.title.empty() ? std::string(row.placement->name) : one.title, bold_text);
+    fitted_text(svg, figure_margin, y + 42, begin - figure_margin - 12,
+                format("mesh {} x {}", row.mesh.shard, row.mesh.replicate), quiet_text);
     for (std::uint64_t r = 0; r < nodes * per; ++r) {
       const double x = node_at(r / per) + w * real(r % per);
       if (r % per == 0) svg.box(x - 6, y + 8, node_width, 46, "#f7f7f7", rule, {}, 4);
@@ -429,13 +438,13 @@ Figure draw_nodes(std::span<const TitledPlan> plans) {
       draw_strip(svg, {x, y + 30}, w - 14, 14, one.plan, shards, r % shards, paint::blue, "#fff",
                  format("parameters of rank {}", r));
     }
-    const double within = (right - sent) * ratio(row.within_node, most),
-                 between = (right - sent) * ratio(row.between_nodes, most);
+    const double within = (right - sent) * ratio(rank.within_node, most),
+                 between = (right - sent) * ratio(rank.between_nodes, most);
     svg.box(sent, y + 12, within, 16, paint::grey, box_edge, "within a node");
     svg.box(sent + within, y + 12, between, 16, paint::orange, box_edge, "between nodes");
-    svg.text(sent, y + 44, format("{} within, {} between", short_bytes(row.within_node), short_bytes(row.between_nodes)),
+    svg.text(sent, y + 44, format("{} within, {} between", short_bytes(rank.within_node), short_bytes(rank.between_nodes)),
              small_text);
-    svg.text(sent, y + 59, format("a node sends {} to others", short_bytes(row.out_of_node)), small_text);
+    svg.text(sent, y + 59, format("a node sends {} to others", short_bytes(row.keeping.traffic.out_of_node)), small_text);
     y += 70;
   }
   svg.line({figure_margin, y}, {right, y}, rule);

@@ -207,7 +207,9 @@ BOOST_AUTO_TEST_CASE(numbers_are_whole_up_to_2_to_the_63) {
   const Picture units = checked(draw_units(plan.drawn, 1));
   BOOST_TEST(units.says("4,611,686,018,427,387,905") == 1u);
   BOOST_TEST(units.says("4,611,686,018,427,393,557") == 1u);  // + 3 * 1,884
-  plan.drawn.strategies[0].bytes = {(std::uint64_t{1} << 53) + 1, 0, 0};
+  MemoryAccount& memory = plan.drawn.strategies[0].keeping.memory;
+  memory.by_role = {};
+  memory.by_role[static_cast<std::size_t>(BufferRole::parameters)] = (std::size_t{1} << 53) + 1;
   const Picture strategies = checked(draw_strategies(plan.drawn));
   BOOST_TEST(strategies.says("9,007,199,254,740,993") >= 1u);
   plan.drawn.buffers[0].bytes = std::uint64_t{1} << 63;
