@@ -305,9 +305,7 @@ class AdaptedModel final : public TensorSource {
                   adapter_.tensors->description());
   }
   std::string holder_of(const std::string& name) const override { return source_of(name).holder_of(name); }
-  std::vector<std::string> warnings() const override {
-    return checkpoint_ ? std::vector<std::string>() : base_->warnings();
-  }
+  std::vector<std::string> warnings() const override { return checkpoint_ ? std::vector<std::string>() : base_->warnings(); }
   std::vector<fs::path> files() const override {
     std::vector<fs::path> all = base_->files(), more = adapter_.tensors->files();
     all.insert(all.end(), more.begin(), more.end());
