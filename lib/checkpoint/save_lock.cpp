@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The owner that a lock file names. All fields are empty if the file names none.
-struct Owner {
+struct LockOwner {
   std::string host, job, cluster;
   std::int64_t process = 0, restarts = 0;
 
@@ -48,17 +48,17 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-Owner myself() {
+LockOwner myself() {
   return {host_name(), environment("SLURM_JOB_ID"), environment("SLURM_CLUSTER_NAME"), getpid(),
           std::atoll(environment("SLURM_RESTART_COUNT").c_str())};
 }
 
-/// Returns nothing if the file is not a lock file of this program. Returns an empty Owner if the file is empty or has only the
-/// beginning of the text, because a run died while it wrote the file.
-std::optional<Owner> read_owner(int fd) {
+/// Returns nothing if the file is not a lock file of this program. Returns an empty LockOwner if the file is empty or has only
+/// the beginning of the text, because a run died while it wrote the file.
+std::optional<LockOwner> read_owner(int fd) {
   char text[1024];
   const ssize_t n = ::pread(fd, text, sizeof text, 0);
-  if (n == 0) return Owner{};  // the file has just been made
+  if (n == 0) return LockOwner{};  // the file has just been made
   check_errno(n >= 0, "read the lock file");
   if (n == sizeof text) return {};  // longer than any lock file of this program
   const std::string_view found(text, static_cast<std::size_t>(n)), ours = "{\"host\":";
@@ -70,12 +70,12 @@ std::optional<Owner> read_owner(int fd) {
   using Json = nlohmann::json;
   if (!is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) || !is("process", &Json::is_number_integer)) {
     const bool is_beginning = found.find_first_of("}\n") == found.npos;
-    return is_beginning ? std::optional(Owner{}) : std::nullopt;
+    return is_beginning ? std::optional(LockOwner{}) : std::nullopt;
   }
-  return Owner{json.value("host", ""), json.value("slurm_job", ""),
-               is("slurm_cluster", &Json::is_string) ? json.value("slurm_cluster", "") : "",
-               json.value("process", std::int64_t{0}),
-               is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
+  return LockOwner{json.value("host", ""), json.value("slurm_job", ""),
+                   is("slurm_cluster", &Json::is_string) ? json.value("slurm_cluster", "") : "",
+                   json.value("process", std::int64_t{0}),
+                   is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
 }
 
 /// Returns true for errors of the storage, for which the advice "choose another folder" would be wrong.
@@ -131,7 +131,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
   if (error && kind == PathKind::missing && fs::is_symlink(fs::symlink_status(folder_)))
     cannot_write(folder_, "it is a link to a missing folder");
   if (error || kind != PathKind::folder) cannot_write(folder_, error ? error.message() : "it is not a folder");
-  const Owner me = myself();
+  const LockOwner me = myself();
   WaitTimer waited;
   bool asked = false;
   try {
@@ -139,7 +139,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
       fd_ = open_lock(folder_, path_);
       const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
       const bool busy = !locked && errno == EWOULDBLOCK;  // another error means that the file system has no locks
-      const Owner owner = read_owner(fd_).value_or(Owner{});
+      const LockOwner owner = read_owner(fd_).value_or(LockOwner{});
       // Each requeue of a job increases its number of restarts; two job steps of one start have the same number.
       const bool requeued = !owner.job.empty() && owner.job == me.job && owner.restarts < me.restarts;
       if (busy && requeued && !std::exchange(asked, true)) {

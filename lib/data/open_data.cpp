@@ -25,14 +25,14 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A part of a data name between commas, such as "dir/*.bin:0.7".
-struct Part {
+struct MixturePart {
   std::string name;
   std::optional<double> weight;
 };
 
 bool is_there(const std::string& name) { return kind_of(name) != PathKind::missing; }
 
-Part part_of(const std::string& text) {
+MixturePart part_of(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   if (is_there(text) || colon == std::string::npos) return {text, std::nullopt};
   double weight = 0;
@@ -47,9 +47,9 @@ Part part_of(const std::string& text) {
   return {text.substr(0, colon), weight};
 }
 
-std::vector<Part> parts_of(const std::string& name) {
+std::vector<MixturePart> parts_of(const std::string& name) {
   if (is_there(name)) return {{name, std::nullopt}};
-  std::vector<Part> parts;
+  std::vector<MixturePart> parts;
   for (std::size_t begin = 0; begin <= name.size();) {
     const std::size_t end = std::min(name.find(',', begin), name.size());
     const std::string part = name.substr(begin, end - begin);
@@ -58,7 +58,7 @@ std::vector<Part> parts_of(const std::string& name) {
     parts.push_back(part_of(part));
     begin = end + 1;
   }
-  const auto has_weight = [](const Part& part) { return part.weight.has_value(); };
+  const auto has_weight = [](const MixturePart& part) { return part.weight.has_value(); };
   const auto with_weight = std::count_if(parts.begin(), parts.end(), has_weight);
   if (with_weight > 0 && with_weight < std::ssize(parts))
     throw UserError(format(
@@ -233,19 +233,19 @@ std::unique_ptr<Tokens> open_part(const std::string& name, Split split, const fs
 
 std::unique_ptr<Tokens> open_in_a_row(const std::string& name, Split split, const fs::path& text_tokens,
                                       OpenFile open_file = open_token_file) {
-  const std::vector<Part> parts = parts_of(name);
+  const std::vector<MixturePart> parts = parts_of(name);
   if (parts.front().weight)
     throw UserError(
         format("'{}' has weights (these data are read once as a whole, without shares); leave the weights out", name));
   std::vector<std::unique_ptr<Tokens>> all;
-  for (const Part& part : parts) all.push_back(open_part(part.name, split, text_tokens, open_file));
+  for (const MixturePart& part : parts) all.push_back(open_part(part.name, split, text_tokens, open_file));
   return join(std::move(all));
 }
 
 /// All files of the data `name`. For a data set in two files, the file with the tokens.
 std::vector<fs::path> all_files(const std::string& name, Split split) {
   std::vector<fs::path> all;
-  for (const Part& part : parts_of(name))
+  for (const MixturePart& part : parts_of(name))
     for (const fs::path& path : files_of(part.name, split))
       all.push_back(kind_of(path) == PathKind::missing || path.extension() == ".idx" ? indexed::data_of(path) : path);
   return all;
@@ -265,20 +265,20 @@ std::vector<fs::path> files_of_data(const std::string& name, Split split) {
     all.push_back(path);
     if (path.extension() == ".bin") all.push_back(indexed::index_of(path));
   }
-  for (const Part& part : parts_of(name))
+  for (const MixturePart& part : parts_of(name))
     if (is_data_bin(part.name)) all.push_back(fs::path(part.name) / "dict.txt");
   return all;
 }
 
 std::vector<TextSet> texts_in(const std::string& name, Split split) {
   std::vector<TextSet> texts;
-  for (const Part& part : parts_of(name))
+  for (const MixturePart& part : parts_of(name))
     if (auto text = text_of(part.name, files_of(part.name, split))) texts.push_back(std::move(*text));
   return texts;
 }
 
 void try_opening(const std::string& name, Split split) {
-  for (const Part& part : parts_of(name)) {
+  for (const MixturePart& part : parts_of(name)) {
     const std::vector<fs::path> paths = files_of(part.name, split);
     if (text_of(part.name, paths)) continue;
     for (const fs::path& path : paths) static_cast<void>(open_token_file(path));
@@ -286,10 +286,10 @@ void try_opening(const std::string& name, Split split) {
 }
 
 Mixture open_mixture(const std::string& name, const Cut& cut, const std::string& masks, const fs::path& text_tokens) {
-  const std::vector<Part> parts = parts_of(name);
+  const std::vector<MixturePart> parts = parts_of(name);
   std::vector<Ingredient> ingredients;
   if (parts.front().weight) {
-    const std::vector<Part> mask_parts = masks.empty() ? std::vector<Part>{} : parts_of(masks);
+    const std::vector<MixturePart> mask_parts = masks.empty() ? std::vector<MixturePart>{} : parts_of(masks);
     if (!masks.empty() && mask_parts.size() != parts.size())
       throw UserError(
           format("'{}' has {} data sets, but '{}' has {} masks (each data set has its own mask); give one mask for each", name,
@@ -346,7 +346,7 @@ std::optional<std::string> valid_data_of(const std::string& name) {
 
 std::optional<std::size_t> vocabulary_of(const std::string& name) {
   std::optional<std::size_t> most;
-  for (const Part& part : parts_of(name)) {
+  for (const MixturePart& part : parts_of(name)) {
     if (!is_data_bin(part.name)) continue;
     const std::string dictionary = read_text_file(fs::path(part.name) / "dict.txt");
     const auto lines = static_cast<std::size_t>(std::count(dictionary.begin(), dictionary.end(), '\n')) +

@@ -20,14 +20,14 @@ constexpr std::size_t most_rows = 512;
 constexpr std::size_t most_reserved = std::size_t{1} << 20;
 
 /// The length in bytes of the part of a text that may be shown. `ends` is true if a stop string was found.
-struct Cut {
+struct StopCut {
   std::size_t length;
   bool ends;
 };
 
 /// Cuts a text before the first stop string that begins at or after byte `known`. If there is none, cuts off the end of the
 /// text if it may be the beginning of a stop string.
-Cut cut_at_stop(std::string_view text, std::size_t known, const std::vector<std::string>& stop) {
+StopCut cut_at_stop(std::string_view text, std::size_t known, const std::vector<std::string>& stop) {
   std::size_t first = std::string_view::npos, open = 0;
   for (const std::string& one : stop) {
     first = std::min(first, text.find(one, known));
@@ -226,7 +226,7 @@ void Generator::go_on(Text& text, std::span<float> logits) {
   if (std::find(options_.end_tokens.begin(), options_.end_tokens.end(), token) != options_.end_tokens.end())
     return finish(text, Finish::end_token);
   text.decoder->add(token, result.text);
-  const Cut cut = cut_at_stop(result.text, text.shown, options_.stop);
+  const StopCut cut = cut_at_stop(result.text, text.shown, options_.stop);
   if (cut.ends) {
     result.text.resize(cut.length);
     return finish(text, Finish::stop_string);

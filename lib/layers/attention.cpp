@@ -52,7 +52,7 @@ LayerParameter weight_of(const std::string& name, Stored stored, std::size_t in,
 }
 
 /// The columns of part `part` of a matrix whose rows have several parts.
-struct Part {
+struct ProjectedColumns {
   std::size_t begin, count;
 };
 
@@ -298,7 +298,7 @@ class Attention final : public Layer {
   Stored stored_;
   bool out_bias_;
   kernels::RotaryFrequencies frequencies_ = {};
-  std::vector<Part> parts_;  // the columns of qkv that each matrix computes
+  std::vector<ProjectedColumns> parts_;  // the columns of qkv that each matrix computes
 };
 
 /// y = x W (+ b), with W stored as weight[in, out], as in Hugging Face's Conv1D.

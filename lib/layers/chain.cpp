@@ -18,7 +18,7 @@ namespace fsdp {
 namespace {
 
 /// The layout of what a layer saves, as offsets in floats: numbers in `type`, then `stats`.
-struct Saved {
+struct SavedLayout {
   const Layer& layer;
   std::size_t R;
   DType type;
@@ -304,7 +304,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   sizes.activations.push_back(R * (first_.layer ? first_.layer->outputs() : row_sizes.inputs) * size_of(type));
   for (const Part& block : blocks_) {
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
-    sizes.saved.push_back(Saved{*block.layer, R, type}.end * sizeof(float));
+    sizes.saved.push_back(SavedLayout{*block.layer, R, type}.end * sizeof(float));
   }
   sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
   return sizes;
@@ -378,7 +378,7 @@ void Chain::forward(const StageContext& context, const Part& part, const void* x
   const std::size_t R = pass.rows();
   pass.y = dense(y, R, layer.outputs(), context.type);
   pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + Saved{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
+  pass.stats = dense(saved + SavedLayout{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
   naming("layer", part.name, [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
 }
 
@@ -391,7 +391,7 @@ void Chain::backward(const StageContext& context, const Part& part, const void* 
   pass.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
   if (dx) pass.dx = dense(dx, R, layer.inputs(), context.type);
   pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + Saved{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
+  pass.stats = dense(saved + SavedLayout{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
   pass.gradients = context.gradients.data();
   naming("layer", part.name, [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
 }

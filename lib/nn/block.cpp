@@ -123,7 +123,7 @@ struct Cache {
 
 /// Adjacent wanted rows of a decoding step: `count` rows from `row` on. If `single` is true, each row is a token of another
 /// sequence. Otherwise the rows are consecutive tokens of one sequence.
-struct Run {
+struct RowRun {
   std::size_t row, count;
   bool single;
   std::size_t position = 0;  // of the first row
@@ -132,10 +132,10 @@ struct Run {
 /// Returns the run that begins with wanted row number `first`. A run of single rows has at most as many as the cache has
 /// sequences, because the scratch is not larger.
 template <class E>
-Run run_of(const DecodedRows& rows, std::size_t first, const Cache<E>& cache) {
+RowRun run_of(const DecodedRows& rows, std::size_t first, const Cache<E>& cache) {
   const auto sequence = [&](std::size_t i) { return rows.sequences[rows.wanted_row(i)]; };
   const auto continues = [&](std::size_t i) { return i < rows.wanted_count() && sequence(i) == sequence(i - 1); };
-  Run run{rows.wanted_row(first), 1, !continues(first + 1)};
+  RowRun run{rows.wanted_row(first), 1, !continues(first + 1)};
   const auto next = [&] { return first + run.count; };
   while (run.single ? run.count < cache.shape.sequences && next() < rows.wanted_count() && !continues(next() + 1) &&
                           rows.wanted_row(next()) == run.row + run.count
@@ -156,7 +156,7 @@ void attend(const StageKernels<E>& stage, const SavedTensors<E>& at, const Decod
   const TransformerConfig& c = stage.config;
   const DecodingScratch scratch{stage.scratch, cache.whole};
   Stream& stream = stage.context.stream;
-  Run run{};
+  RowRun run{};
   for (std::size_t i = 0; i < rows.wanted_count(); i += run.count) {
     run = run_of(rows, i, cache);
     if (appended == (!run.single && !run.fits)) continue;
@@ -424,7 +424,7 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
     StageContext of_wanted = context;
     of_wanted.shape = {1, wanted};
     E *const in = at.norm1, *const out = at.norm2;  // [wanted,C], in memory that is no longer needed
-    Run run{};
+    RowRun run{};
     for (std::size_t i = 0; i < wanted; i += run.count) {
       run = run_of(rows, i, kept);
       context.stream.copy(in + i * C, x + run.row * C, run.count * C * sizeof(E));

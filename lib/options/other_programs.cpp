@@ -14,14 +14,14 @@ namespace {
 /// A row has option names of other programs that mean the same, separated by spaces, and what to give instead. "name=value" is
 /// a name for one value of an option that fsdp-train also has; "name=N,N" means a list for an option that takes one number in
 /// fsdp-train.
-struct Row {
+struct OtherOption {
   std::string_view names, instead, why = "another program's name for it";
 };
 
 constexpr std::string_view shards_by_itself = "fsdp-train shards by itself";
 
 // clang-format off
-constexpr Row rows[] = {
+constexpr OtherOption rows[] = {
     // data
     {"training.dataset training.dataset-path dataloader.dataset dataloader.dataset-path train-file train-data-path dataset-name", "give DATA"},
     {"data-path", "give DATA: NAME for NAME.bin and NAME.idx, and shares as in a:0.7,b:0.3"},
@@ -210,7 +210,7 @@ std::vector<std::string> words(std::string_view names) {
 }  // namespace
 
 void add_options_of_other_programs(OptionTable& table) {
-  for (const Row& row : rows)
+  for (const OtherOption& row : rows)
     for (const std::string& name : words(row.names)) table.elsewhere(name, format("({}); {}", row.why, row.instead));
   table.config_elsewhere({"\"zero_optimization\"", "\"train_micro_batch_size_per_gpu\"", "\"train_batch_size\""},
                          "(it is a configuration of DeepSpeed, in JSON); give lines 'name = value' with the options that "
@@ -230,10 +230,10 @@ std::string names_of_other_programs() {
       "\n### Names of other programs\n\nIf one of these is given, the error message names what is on its right. A key of a "
       "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, DeepSpeed, "
       "Megatron-LM | here |\n|---|---|\n";
-  for (const Row& row : rows) {
+  for (const OtherOption& row : rows) {
     std::string names;
     for (const std::string& name : words(row.names)) names += format("{}`--{}`", names.empty() ? "" : ", ", name);
-    out += format("| {} | {}{} |\n", names, row.instead, row.why == Row{}.why ? "" : format(" ({})", row.why));
+    out += format("| {} | {}{} |\n", names, row.instead, row.why == OtherOption{}.why ? "" : format(" ({})", row.why));
   }
   return out;
 }

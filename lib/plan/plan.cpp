@@ -110,7 +110,7 @@ std::string title_of(const Operation& op, const Layout& layout) {
 namespace {
 
 /// An operation in the table of operations.
-struct Row {
+struct ListedRow {
   const Operation* op;
   std::size_t number;
   std::array<std::string, 6> cells;
@@ -118,8 +118,8 @@ struct Row {
   std::vector<int> numbers;  // of blocks and slots
 };
 
-Row row_of(const Operation& op, std::size_t number, std::string title, std::string reads, std::string writes) {
-  Row row = {&op, number, {}, {}, {}};
+ListedRow row_of(const Operation& op, std::size_t number, std::string title, std::string reads, std::string writes) {
+  ListedRow row = {&op, number, {}, {}, {}};
   row.cells = {format("{}", number), std::string(name_of(op.stream)),       std::move(title), std::move(reads),
                std::move(writes),    format("{}", fmt::join(op.waits, " "))};
   bool in_number = false;
@@ -136,7 +136,7 @@ Row row_of(const Operation& op, std::size_t number, std::string title, std::stri
 
 /// Returns true if row `b` does for another block what row `a` does: each number is the same or differs by `step`. If `step` is
 /// 0, sets it.
-bool repeats(const Row& a, const Row& b, int& step) {
+bool repeats(const ListedRow& a, const ListedRow& b, int& step) {
   if (a.op->micro_batch != b.op->micro_batch || a.pattern != b.pattern || a.op->waits.size() != b.op->waits.size())
     return false;
   for (std::size_t i = 0; i < a.numbers.size(); ++i) {
@@ -156,7 +156,7 @@ struct Repetition {
 
 /// Finds the longest repetition of rows that begins at row `first`. It counts only if the rows are repeated at least three
 /// times, and are at least four in all.
-Repetition find_repetition(const std::vector<Row>& rows, std::size_t first) {
+Repetition find_repetition(const std::vector<ListedRow>& rows, std::size_t first) {
   constexpr std::size_t most = 64;
   Repetition best;
   for (std::size_t period = 1; period <= most && first + 4 * period <= rows.size(); ++period) {
@@ -170,7 +170,7 @@ Repetition find_repetition(const std::vector<Row>& rows, std::size_t first) {
 }
 
 /// "(operations 11 to 100 are like 5 to 10, for blocks 2 to 31)". `first` is the first row of the repetition.
-std::string describe_repetition(const std::vector<Row>& rows, std::size_t first, const Repetition& repetition) {
+std::string describe_repetition(const std::vector<ListedRow>& rows, std::size_t first, const Repetition& repetition) {
   const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(first + repetition.period),
              end = begin + static_cast<std::ptrdiff_t>(repetition.rows);
   std::vector<int> computed, named;  // blocks that are computed; without any, those in the titles
@@ -196,7 +196,7 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
     return text;
   };
   const int last = operations.empty() ? 0 : operations.back().micro_batch;
-  std::vector<Row> rows;
+  std::vector<ListedRow> rows;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& op = operations[i];
     if (last > 2 && op.micro_batch > 1 && op.micro_batch < last) continue;
@@ -206,7 +206,7 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   std::array<std::size_t, 6> widths{};
   for (std::size_t c = 0; c < titles.size(); ++c) {
     widths[c] = titles[c].size();
-    for (const Row& row : rows) widths[c] = std::max(widths[c], row.cells[c].size());
+    for (const ListedRow& row : rows) widths[c] = std::max(widths[c], row.cells[c].size());
   }
   const auto line = [&](const std::array<std::string, 6>& cells) {
     std::string text = format("{:>{}}", cells[0], widths[0] + 2);

@@ -169,7 +169,7 @@ std::optional<DifferentCall> find_different_call(const std::vector<FlightRecord>
 }
 
 /// The ranks to look at, and the reason.
-struct Verdict {
+struct Diagnosis {
   std::vector<int> ranks;
   std::string text, cause;
 };
@@ -196,12 +196,12 @@ std::string of_a_silent_rank(const FlightRecord& record) {
       excerpt(record.host, 64));
 }
 
-Verdict judge(const FlightFolder& folder) {
+Diagnosis judge(const FlightFolder& folder) {
   const auto& records = folder.records;
   const auto& [low, high] =
       std::minmax_element(records.begin(), records.end(), [](const auto& a, const auto& b) { return begun(a) < begun(b); });
   const std::uint64_t least = begun(*low), most = begun(*high);
-  Verdict verdict;
+  Diagnosis verdict;
   const auto failed = [](const FlightRecord& record) { return record.end == FlightEnd::failed; };
   if (const auto first = std::find_if(records.begin(), records.end(), failed); first != records.end()) {
     const Last last = last_of(*first);
@@ -334,13 +334,13 @@ std::string describe_flight(const FlightFolder& folder) {
         "on a GPU operations are queued: begun means given to a stream; which are done is known only at the end of an update\n";
   if (has(&FlightRecord::copied))
     out += "these records were copied to the file once a second: a rank that was killed or stopped may have come further\n";
-  const Verdict verdict = judge(folder);
+  const Diagnosis verdict = judge(folder);
   return out + verdict.text + "\n" + verdict.cause + "\n";
 }
 
 nlohmann::json flight_to_json(const FlightFolder& folder) {
   nlohmann::json json = {{"folder", folder.path.string()}, {"problems", folder.problems}, {"missing", folder.missing}};
-  const Verdict verdict = judge(folder);
+  const Diagnosis verdict = judge(folder);
   json["verdict"] = verdict.text, json["what_to_do"] = verdict.cause;
   json["ranks_to_look_at"] = verdict.ranks;
   json["ranks"] = nlohmann::json::array();

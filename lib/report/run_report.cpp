@@ -188,7 +188,7 @@ std::string to_csv(const std::vector<Run>& runs) {
     for (std::size_t i = 0; i < u.size(); ++i) {
       validations(u.step[i] - 1);
       out += format("{},train,{}", cell(run.name), cell(u.step[i]));
-      for (const UpdateField& field : update_fields) out += format(",{}", cell((u.*field.column)[i]));
+      for (const UpdateField& field : update_fields) out += "," + cell((u.*field.column)[i]);
       out += "\n";
     }
     validations(INFINITY);

@@ -254,15 +254,16 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
 namespace {
 
 /// The known keys of an object. A warning names all others.
-struct Keys {
+struct KnownKeys {
   std::vector<std::string_view> used, meaningless, refused;
 };
 
-const Keys keys_of_record = {.used = {"messages", "prompt", "completion", "weight", "train", "tools", "chat_template_kwargs"},
-                             .meaningless = {"id", "uuid", "prompt_id", "conversation_id", "source"},
-                             .refused = {"functions", "function_call", "system", "conversations", "images", "image", "videos",
-                                         "video", "audios", "audio", "documents", "chat_template"}};
-const Keys keys_of_message = {
+const KnownKeys keys_of_record = {
+    .used = {"messages", "prompt", "completion", "weight", "train", "tools", "chat_template_kwargs"},
+    .meaningless = {"id", "uuid", "prompt_id", "conversation_id", "source"},
+    .refused = {"functions", "function_call", "system", "conversations", "images", "image", "videos", "video", "audios",
+                "audio", "documents", "chat_template"}};
+const KnownKeys keys_of_message = {
     .used = {"role", "content", "weight", "train"},
     .meaningless = {"id", "timestamp", "tool_call_id"},
     .refused = {"function_call", "refusal", "prefix", "train_detail", "images", "image", "videos", "video", "audios", "audio"}};
@@ -292,7 +293,7 @@ bool is_in(const std::vector<std::string_view>& list, const std::string& key) {
 bool says_something(const ChatJson& value) { return !value.empty() && value != ChatJson(""); }
 
 /// Returns the first key that is refused, or an empty text. Adds unknown keys to `unknown`.
-std::string look_at_keys(const ChatJson& object, const Keys& keys, std::set<std::string>& unknown) {
+std::string look_at_keys(const ChatJson& object, const KnownKeys& keys, std::set<std::string>& unknown) {
   for (const auto& [key, value] : object.items()) {
     if (!says_something(value)) continue;
     if (is_in(keys.refused, key)) {

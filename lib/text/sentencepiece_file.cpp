@@ -20,14 +20,14 @@ namespace {
 using Json = nlohmann::json;
 
 /// A field of a protocol buffer.
-struct Field {
+struct ProtoField {
   std::uint64_t number = 0;
   std::uint64_t value = 0;  // an integer, or the bits of a float
   std::string_view bytes;   // a text or a message
 };
 
 /// Takes the next field from `message`. Throws UserError if there is none.
-Field take_field(std::string_view& message) {
+ProtoField take_field(std::string_view& message) {
   const auto broken = [] {
     return UserError("it is no model of SentencePiece (it is another file, or damaged); fetch it again");
   };
@@ -49,7 +49,7 @@ Field take_field(std::string_view& message) {
     return bytes;
   };
   const std::uint64_t tag = take_integer();
-  Field field;
+  ProtoField field;
   field.number = tag >> 3;
   switch (tag & 7) {
     case 0:
@@ -97,12 +97,12 @@ SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file) {
   SentencePieceFile model;
   std::uint64_t kind = 1;
   for (std::string_view rest = text; !rest.empty();) {
-    const Field part = take_field(rest);
+    const ProtoField part = take_field(rest);
     std::string_view inside = part.bytes;
     if (part.number == 1) {
       SentencePieceFile::Piece piece;
       while (!inside.empty()) {
-        const Field field = take_field(inside);
+        const ProtoField field = take_field(inside);
         if (field.number == 1) piece.text = field.bytes;
         if (field.number == 2) piece.score = std::bit_cast<float>(static_cast<std::uint32_t>(field.value));
         if (field.number == 3) piece.kind = static_cast<SentencePieceFile::Kind>(field.value);
@@ -110,7 +110,7 @@ SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file) {
       model.pieces.push_back(std::move(piece));
     } else if (part.number == 2) {
       while (!inside.empty()) {
-        const Field field = take_field(inside);
+        const ProtoField field = take_field(inside);
         const auto id = static_cast<TokenId>(field.value);
         if (field.number == 3) kind = field.value;
         if (field.number == 35) model.byte_fallback = field.value != 0;
@@ -120,7 +120,7 @@ SentencePieceFile read_sentencepiece_file(const std::filesystem::path& file) {
       }
     } else if (part.number == 3) {
       while (!inside.empty()) {
-        const Field field = take_field(inside);
+        const ProtoField field = take_field(inside);
         if (field.number == 2) model.charsmap = field.bytes;
         if (field.number == 3) model.adds_prefix = field.value != 0;
         if (field.number == 4) model.removes_spaces = field.value != 0;

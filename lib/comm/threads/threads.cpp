@@ -19,7 +19,7 @@ namespace fsdp {
 namespace {
 
 // Shared by all ranks of one call of run_ranks() and by all groups split from them, so that abort() ends all of them.
-struct Job {
+struct SharedJob {
   std::mutex mutex;
   std::condition_variable changed;
   bool aborted = false;
@@ -36,7 +36,7 @@ struct SharedGroup {
     std::shared_ptr<SharedGroup> made;
   };
 
-  SharedGroup(std::shared_ptr<Job> job_, std::vector<int> nodes_)
+  SharedGroup(std::shared_ptr<SharedJob> job_, std::vector<int> nodes_)
       : job(std::move(job_)), nodes(std::move(nodes_)), slots(nodes.size()) {}
 
   // In a collective, a rank calls enter(), reads the other ranks' memory, and calls leave(). Either all ranks return from
@@ -46,7 +46,7 @@ struct SharedGroup {
   void enter() { wait_for_all(true); }
   void leave() { wait_for_all(false); }
 
-  std::shared_ptr<Job> job;
+  std::shared_ptr<SharedJob> job;
   std::vector<int> nodes;  // by rank
   std::vector<Slot> slots;
 
@@ -205,7 +205,7 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body, int ran
   expect(size > 0 && ranks_per_node >= 0, "run_ranks() takes at least one rank");
   std::vector<int> nodes;
   for (int rank = 0; rank < size; ++rank) nodes.push_back(ranks_per_node == 0 ? 0 : rank / ranks_per_node);
-  const auto group = std::make_shared<SharedGroup>(std::make_shared<Job>(), std::move(nodes));
+  const auto group = std::make_shared<SharedGroup>(std::make_shared<SharedJob>(), std::move(nodes));
 
   struct Outcome {
     std::exception_ptr error;
@@ -235,7 +235,8 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body, int ran
 }
 
 std::unique_ptr<Communicator> make_self_communicator() {
-  return std::make_unique<ThreadCommunicator>(std::make_shared<SharedGroup>(std::make_shared<Job>(), std::vector<int>{0}), 0);
+  return std::make_unique<ThreadCommunicator>(std::make_shared<SharedGroup>(std::make_shared<SharedJob>(), std::vector<int>{0}),
+                                              0);
 }
 
 }  // namespace fsdp

@@ -51,14 +51,14 @@ TransformerConfig xglm_defaults() {
 }
 
 /// The names of keys that both families have. XGLMConfig also accepts BioGPT's names of the first three.
-struct Keys {
+struct ConfigKeys {
   const char *width, *layers, *heads, *ffn_width, *activation, *deviation;
 };
-constexpr Keys biogpt_keys = {"hidden_size",       "num_hidden_layers", "num_attention_heads",
-                              "intermediate_size", "hidden_act",        "initializer_range"};
-constexpr Keys xglm_keys = {"d_model", "num_layers", "attention_heads", "ffn_dim", "activation_function", "init_std"};
+constexpr ConfigKeys biogpt_keys = {"hidden_size",       "num_hidden_layers", "num_attention_heads",
+                                    "intermediate_size", "hidden_act",        "initializer_range"};
+constexpr ConfigKeys xglm_keys = {"d_model", "num_layers", "attention_heads", "ffn_dim", "activation_function", "init_std"};
 
-TransformerConfig read(const json& object, TransformerConfig config, const Keys& keys) {
+TransformerConfig read(const json& object, TransformerConfig config, const ConfigKeys& keys) {
   config.max_positions = keys::read_count(object, {"max_position_embeddings"}, config.max_positions);
   config.width = keys::read_count(object, {keys.width, biogpt_keys.width}, config.width);
   config.layers = keys::read_count(object, {keys.layers, biogpt_keys.layers}, config.layers);
@@ -73,7 +73,7 @@ TransformerConfig read(const json& object, TransformerConfig config, const Keys&
   return config;
 }
 
-json write(const TransformerConfig& config, const Keys& keys) {
+json write(const TransformerConfig& config, const ConfigKeys& keys) {
   return {{"activation_dropout", 0.0},
           {"layerdrop", 0.0},
           {"max_position_embeddings", config.max_positions},
