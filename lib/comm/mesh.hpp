@@ -1,6 +1,6 @@
 // The ranks as a two-dimensional grid, as in hybrid sharding: one axis for sharding, one for replication. The ranks of a shard
-// group are consecutive, so that they share a node if possible. Another axis is a name in GroupAxis, a number in MeshShape and
-// a row in `mesh_axes` (mesh.cpp).
+// group are consecutive, so that they share a node if possible. Another axis is a name in GroupAxis, a number in MeshShape, a
+// row in `mesh_axes` (mesh.cpp), and its number in mesh_shape() (plan/placement.hpp).
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct GroupMembers {
 };
 GroupMembers members_along(GroupAxis axis, MeshShape shape, std::size_t rank = 0);
 
-/// The bytes of the largest sum of each axis: of the whole buffer, in the type of its elements.
+/// The size of the largest sum along each axis, in bytes of the buffer.
 using LargestSums = std::array<std::size_t, group_axes.size()>;
 inline constexpr LargestSums unknown_sums = [] {
   LargestSums all{};

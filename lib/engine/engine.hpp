@@ -39,7 +39,7 @@ class Engine {
   /// only.
   void load_states(const CheckpointReader& checkpoint, bool with_optimizer, const ByteProgress& show = {});
   /// Publishes the weights that were initialized or loaded. `had_state(p)`: the optimizer has continued the states of parameter
-  /// p; null: those of all. Call it before the first update.
+  /// p; null: the progress has nothing to note. Call it before the first update of a plan.
   void start(const std::function<bool(std::size_t)>& had_state = {});
   /// Makes a new plan, in which the parameters are frozen (true) or trained (false) as named; others stay as they are. The
   /// states keep their bits. After an error, the earlier plan is used again; is_lost() returns true if even that failed.

@@ -45,13 +45,13 @@ struct Dropout {
 };
 
 /// The arguments of a stage. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape. weights[p] is
-/// null if p is not gathered, and gradients[p] is null if its gradient is not needed. Weights and activations have type `type`;
-/// gradients of parameters are fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are from PositionTables.
-/// Evaluation keeps the default `dropout`; backward and recomputation must use that of forward. `loss_terms` are those of
-/// LossStage::forward_backward(); other models than Transformer do not have them. `positions`: [R] or null (see
-/// kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence. `cheap` is the
-/// memory for the part of a block's saved activations that is cheap to recompute (Recomputation). If it is null, this part is
-/// in `saved`, after the other part.
+/// valid only for the parameters of the stage, and gradients[p] is null if its gradient is not needed. Weights and activations
+/// have type `type`; gradients of parameters are fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are
+/// from PositionTables. Evaluation keeps the default `dropout`; backward and recomputation must use that of forward.
+/// `loss_terms` are those of LossStage::forward_backward(); other models than Transformer do not have them. `positions`: [R] or
+/// null (see kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence. `cheap`
+/// is the memory for the part of a block's saved activations that is cheap to recompute (Recomputation). If it is null, this
+/// part is in `saved`, after the other part.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
@@ -144,16 +144,17 @@ struct LossStage : Stage {
 /// Some of the saved activations of blocks (of norms and activation functions) are cheap to recompute.
 struct Recomputation {
   virtual ~Recomputation() = default;
-  /// Recomputes this part from x_in and the other part, bit-identical to BlockStage::forward().
+  /// Recomputes the cheap part from x_in and the kept part, bit-identical to BlockStage::forward().
   virtual void recompute_cheap(const StageContext& context, std::size_t block, const void* x_in, float* saved) const = 0;
 };
 
 struct PositionTables {
   virtual ~PositionTables() = default;
-  /// The number of floats in tables for positions up to T. fill_tables() computes them for sequences of `length` tokens,
-  /// rounded to `type`. Lengths with the same table_class() have the same tables.
+  /// The number of floats in the tables of positions 0 to T - 1.
   virtual std::size_t table_numel(std::size_t T) const = 0;
+  /// Computes the tables for sequences of `length` tokens, rounded to `type`.
   virtual void fill_tables(std::span<float> tables, std::size_t T, std::size_t length, DType type) const = 0;
+  /// Lengths with the same class have the same tables.
   virtual std::size_t table_class(std::size_t length) const = 0;
 };
 

@@ -42,12 +42,13 @@ double drawn_time(const Operation& op, const Layout& layout, std::size_t block_n
     case Drawing::as_transfer:
       break;
   }
-  if (op.unit < 0) return 0;  // only a few numbers are sent
   // The length of a collective follows from the bytes that its ranks exchange, and that of a load or unload from the bytes of
   // this rank.
-  const auto ranks = static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards);
-  const auto use = collective_of(op);
-  const std::size_t bytes = use ? use->moved_bytes(ranks) : op.bytes();
+  std::size_t bytes = op.bytes();
+  if (const auto use = collective_of(op)) {
+    if (op.unit < 0) return 0;  // only a few numbers are sent
+    bytes = use->moved_bytes(static_cast<std::size_t>(layout.units()[static_cast<std::size_t>(op.unit)].shards));
+  }
   return std::max(brief, static_cast<double>(bytes) / static_cast<double>(block_numel * size_of(DType::f32)));
 }
 

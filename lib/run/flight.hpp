@@ -1,6 +1,6 @@
 // The flight record lists the last operations of a rank, so that a user can find out why a job has died. (PyTorch's flight
 // recorder for NCCL has the same purpose.) A record has a lane for each stream and one for the host's work between operations.
-// A lane is a ring buffer that only one thread writes to. So a new entry costs a few stores, takes no lock and allocates
+// A lane is a ring buffer that one thread at a time writes to. So a new entry costs a few stores, takes no lock and allocates
 // nothing. Whether the record survives the process depends on where its memory is: see record/flight.hpp.
 #pragma once
 

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// The times at which an operation began and ended on this rank, from now_ns().
+/// The times at which an operation began and ended on this rank, by the clock of now_ns().
 struct OperationTime {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
@@ -25,7 +25,8 @@ struct ListRun {
   std::span<const std::shared_ptr<Stream>> streams;
   std::span<const OperationTime> times;
   std::span<const KernelTimes> kernels;
-  bool is_timed = false;  // `times` and `kernels` are known when the list has finished
+  /// True if `times` and `kernels` are known: on a CPU from end() of the operation on, on a GPU in finished().
+  bool is_timed = false;
 };
 
 /// A function that is not overridden does nothing.

@@ -5,9 +5,9 @@
 
 namespace fsdp {
 
-/// Seconds that the compute stream spends, by kind of work. `exposed` is the time that the compute stream waits for other
-/// streams. If streams run work immediately, it is the time of communication. `collectives` is the time of collectives, loads
-/// and unloads on all streams.
+/// Seconds that the compute stream spends, by kind of work; streams that run work immediately count, too. `exposed` is the time
+/// that the compute stream waits for other streams. If streams run work immediately, it is the time of communication.
+/// `collectives` is the time of collectives, loads and unloads on all streams.
 struct WorkTimes {
   double gemm = 0, attention = 0, other_kernels = 0, exposed = 0, optimizer = 0;
   double collectives = 0;
