@@ -75,7 +75,7 @@ const Space failing_file = {
       return std::unique_ptr<Storage>(new FailingFile(bytes));
     }};
 
-struct Stage {
+struct Part {
   std::string strategy = "full";
   int ranks = 1;
   UnitTypes types = {};
@@ -91,7 +91,7 @@ struct Trained {
   std::vector<std::vector<float>> states;  // of rank 0: the gradient and all other states of each unit
 };
 
-void train(const Stage& stage, Communicator& world, Trained& trained) {
+void train(const Part& stage, Communicator& world, Trained& trained) {
   kernels::set_threads(1);
   const auto device = make_device(stage.threads, static_cast<std::uint64_t>(world.rank()));
   ShardingOptions options = {.strategy = stage.strategy,
@@ -151,7 +151,7 @@ void train(const Stage& stage, Communicator& world, Trained& trained) {
     for (std::size_t u = 0; u < state.units.size(); ++u) trained.states.push_back(state.values(u));
 }
 
-Trained train(const Stage& stage) {
+Trained train(const Part& stage) {
   Trained trained;
   run_ranks(stage.ranks, [&](Communicator& world) { train(stage, world, trained); });
   return trained;
@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_read_ends_the_run) {
   for (const char* strategy : {"full", "none"})
     for (const Threads threads : {Threads::one, Threads::each_stream}) {
       const TemporaryFolder folder;
-      Stage stage = {strategy, 3, {}, &failing_file, threads, 2, {}, folder.path()};
+      Part stage = {strategy, 3, {}, &failing_file, threads, 2, {}, folder.path()};
       for (const int nth : {1, 40, 140}) {  // at the start, and later
         reads_left = nth;
         BOOST_CHECK_EXCEPTION(train(stage), RunError, names_it);  // once all ranks have ended

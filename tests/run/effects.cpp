@@ -130,6 +130,46 @@ void run_twice(const Operation& op, const std::function<void()>& run, const Memo
   memory.assign(after);
 }
 
+/// Replaces the kinds of a plan's operations by kinds that run each operation through run_twice(). One for each rank.
+class Twice {
+ public:
+  Twice(Plan& plan, const Memory& memory, const RankJob& job, Communicator& world) : memory_(memory), job_(job), world_(world) {
+    for (auto* const list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish})
+      for (Operation& op : *list) {
+        Kind& kind = kinds_.try_emplace(op.kind, *op.kind).first->second;
+        kind.run = [](const Running& running) { of_rank->run(running); };
+        op.kind = &kind;
+      }
+    of_rank = this;
+  }
+  Twice(const Twice&) = delete;
+  ~Twice() { of_rank = nullptr; }
+  std::size_t operations() const { return operations_; }
+
+ private:
+  static thread_local Twice* of_rank;  // a rank is a thread
+
+  void run(const Running& running) {
+    Operation op = running.op;
+    op.kind = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& of) { return &of.second == running.op.kind; })->first;
+    const Running inside{running.rank, running.stream, op, running.scalars, running.step, running.batch_begin};
+    try {
+      run_twice(
+          op, [&] { op.kind->run(inside); }, memory_, job_, world_);
+    } catch (const InternalError& error) {
+      throw InternalError(format("{}: {}", title_of(op, job_.layout), error.what()));
+    }
+    ++operations_;
+  }
+
+  const Memory& memory_;
+  const RankJob& job_;
+  Communicator& world_;
+  std::map<const Kind*, Kind> kinds_;
+  std::size_t operations_ = 0;
+};
+thread_local Twice* Twice::of_rank = nullptr;
+
 std::size_t run_all_twice(const Job& job, bool decodes) {
   std::size_t operations = 0;
   const std::size_t B = job.sharding.batch.B, T = job.sharding.batch.T, V = job.config.vocab_size;
@@ -142,7 +182,7 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
     const MeshShape shape = mesh_shape(find_placement(options.strategy), job.ranks, options.shard_group_size);
     Mesh mesh = make_mesh(world, shape.shard, shape.replicate);
     mesh.use_device(*device, {});
-    const ShardedPlan planned = plan_sharding(model, options, shape);
+    ShardedPlan planned = plan_sharding(model, options, shape);
     const Plan& plan = planned.plan;
     std::vector<std::unique_ptr<Storage>> storages;
     for (const bool collective : {false, true})
@@ -151,16 +191,8 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
     const RankJob of_rank = {plan, planned.layout, find_placement(options.strategy),
                              model.sizes(options.batch, options.types.parameter, options.plan.cache),
                              static_cast<std::size_t>(mesh.shard().rank())};
-    const auto twice = [&](const Operation& op, const std::function<void()>& run) {
-      try {
-        run_twice(op, run, memory, of_rank, world);
-      } catch (const InternalError& error) {
-        throw InternalError(format("{}: {}", title_of(op, planned.layout), error.what()));
-      }
-      if (world.rank() == 0) ++operations;
-    };
-    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(storages), mesh,
-                      {twice});
+    Twice twice(planned.plan, memory, of_rank, world);
+    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(storages), mesh);
     executor.initialize_parameters(5);
     executor.publish_parameters();
     const BatchReader read = [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
@@ -179,11 +211,11 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
                                  .tokens = static_cast<double>(B * T * options.plan.micro_batches) * job.ranks,
                                  .loss_scale = options.types.parameter == DType::f16 ? 1024.0 : 1.0});
     executor.evaluate(read);
-    if (!decodes) return;
     std::vector<float> logits(V);
     const std::int32_t token = 1, sequence = 0, wanted = 0;
-    for (std::int32_t position = 0; position < 2; ++position)
+    for (std::int32_t position = 0; decodes && position < 2; ++position)
       executor.decode({{&token, 1}, {&sequence, 1}, {&position, 1}, {&wanted, 1}}, logits.data());
+    if (world.rank() == 0) operations = twice.operations();
   });
   return operations;
 }
