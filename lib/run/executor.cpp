@@ -42,6 +42,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
   for (const PlanBuffer& buffer : plan_.buffers) {
     std::size_t space = 0;
     while (plan_.spaces[space].space != buffer.space) ++space;
+    expect(buffer.offset + buffer.bytes <= plan_.spaces[space].bytes, "a planned buffer is inside its space");
     std::byte* const address = storages_[space]->address();
     facts_.storages.push_back(storages_[space].get());
     facts_.memory.push_back(address ? address + buffer.offset : nullptr);
@@ -487,7 +488,11 @@ void Executor::issue(Range range) {
       peak_bytes_ = std::max(peak_bytes_, bytes_in_use_);
       s.submit({run_one, &*pass_, i});
       if (op.awaited) events_[i] = s.record();
-      for (const BufferId id : op.frees) bytes_in_use_ -= plan_.buffers[static_cast<std::size_t>(id)].bytes;
+      for (const BufferId id : op.frees) {
+        const std::size_t bytes = plan_.buffers[static_cast<std::size_t>(id)].bytes;
+        expect(bytes <= bytes_in_use_, "no more memory is given back than was taken");
+        bytes_in_use_ -= bytes;
+      }
     }
   });
   if (!cause.found()) return;

@@ -1,4 +1,5 @@
 // The library's spaces: where a plan's buffers are allocated.
+#include "base/error.hpp"
 #include "plan/plan.hpp"
 
 namespace fsdp {
@@ -12,7 +13,10 @@ void open_spaces(const std::vector<SpaceUse>& uses, const Means& means, bool col
 
 namespace {
 
-std::unique_ptr<Storage> storage_of(Buffer memory) { return std::make_unique<MemoryStorage>(std::move(memory)); }
+std::unique_ptr<Storage> storage_of(Buffer memory, std::size_t bytes) {
+  expect(bytes <= memory.bytes(), "a space is as large as the plan says");
+  return std::make_unique<MemoryStorage>(std::move(memory));
+}
 
 }  // namespace
 
@@ -20,17 +24,17 @@ namespace spaces {
 
 constinit const Space device = {
     .name = "device", .on_device = true, .collective = false, .open = [](const Means& means, std::size_t bytes) {
-      return storage_of(means.device.allocate(bytes));
+      return storage_of(means.device.allocate(bytes), bytes);
     }};
 
 constinit const Space slots = {
     .name = "slots", .on_device = true, .collective = true, .open = [](const Means& means, std::size_t bytes) {
-      return storage_of(means.shard_group.allocate(means.device, bytes));
+      return storage_of(means.shard_group.allocate(means.device, bytes), bytes);
     }};
 
 constinit const Space host = {
     .name = "host", .on_device = false, .collective = false, .open = [](const Means& means, std::size_t bytes) {
-      return storage_of(means.device.allocate_staging(bytes));
+      return storage_of(means.device.allocate_staging(bytes), bytes);
     }};
 
 }  // namespace spaces
