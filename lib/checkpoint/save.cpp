@@ -41,12 +41,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* unfinished_suffix = ".tmp";
-constexpr const char* remedy =
+constexpr const char* save_remedy =
     "earlier checkpoints are unchanged; free some space, raise the quota, check the disk, or choose another `save folder`";
 
 [[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
   throw RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
-                        format_bytes(static_cast<double>(bytes)), error.what(), remedy));
+                        format_bytes(static_cast<double>(bytes)), error.what(), save_remedy));
 }
 
 /// Runs `work`, which writes the file or folder `what`. An error of the file system becomes a RunError, which reports the size

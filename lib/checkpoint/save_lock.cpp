@@ -63,19 +63,19 @@ std::optional<LockOwner> read_owner(int fd) {
   if (n == sizeof text) return {};  // longer than any lock file of this program
   const std::string_view found(text, static_cast<std::size_t>(n)), ours = "{\"host\":";
   if (found.substr(0, ours.size()) != ours.substr(0, found.size())) return {};
-  const nlohmann::json json = parse_json(found);
+  const nlohmann::json owner = parse_json(found);
   const auto is = [&](const char* key, bool (nlohmann::json::*kind)() const noexcept) {
-    return json.is_object() && json.contains(key) && (json[key].*kind)();
+    return owner.is_object() && owner.contains(key) && (owner[key].*kind)();
   };
   using Json = nlohmann::json;
   if (!is("host", &Json::is_string) || !is("slurm_job", &Json::is_string) || !is("process", &Json::is_number_integer)) {
     const bool is_beginning = found.find_first_of("}\n") == found.npos;
     return is_beginning ? std::optional(LockOwner{}) : std::nullopt;
   }
-  return LockOwner{json.value("host", ""), json.value("slurm_job", ""),
-                   is("slurm_cluster", &Json::is_string) ? json.value("slurm_cluster", "") : "",
-                   json.value("process", std::int64_t{0}),
-                   is("slurm_restarts", &Json::is_number_integer) ? json["slurm_restarts"].get<std::int64_t>() : 0};
+  return LockOwner{owner.value("host", ""), owner.value("slurm_job", ""),
+                   is("slurm_cluster", &Json::is_string) ? owner.value("slurm_cluster", "") : "",
+                   owner.value("process", std::int64_t{0}),
+                   is("slurm_restarts", &Json::is_number_integer) ? owner["slurm_restarts"].get<std::int64_t>() : 0};
 }
 
 /// Returns true for errors of the storage, for which the advice "choose another folder" would be wrong.

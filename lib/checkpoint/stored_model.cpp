@@ -19,13 +19,13 @@ constexpr const char* base_type_key = "base_dtype";
 constexpr const char* layers_type = "fsdp-layers";  // not the name of any family of transformers
 
 /// Reads layers from the JSON of StoredModel::to_json(). Throws UserError if the JSON is not valid.
-std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string& what) {
+std::vector<Parameter> read_layers(const nlohmann::json& config, const std::string& what) {
   const auto refuse = [&](const std::string& why) -> std::vector<Parameter> {
     throw UserError(format("{} describes no model ({}); use another file", what, why));
   };
   constexpr std::size_t most = std::size_t{1} << 48;  // elements of a parameter: more than any machine can hold
-  const auto found = json.find("parameters");
-  if (found == json.end() || !found->is_array() || found->empty()) return refuse("its configuration lists no parameters");
+  const auto found = config.find("parameters");
+  if (found == config.end() || !found->is_array() || found->empty()) return refuse("its configuration lists no parameters");
   std::vector<Parameter> parameters;
   std::set<std::string> names;
   for (const nlohmann::json& one : *found) {
@@ -47,22 +47,22 @@ std::vector<Parameter> read_layers(const nlohmann::json& json, const std::string
   return parameters;
 }
 
-Lora read_lora(const nlohmann::json& json, const std::string& what) {
+Lora read_lora(const nlohmann::json& config, const std::string& what) {
   try {  // nlohmann checks every access
-    const Lora lora = {.rank = json.at("r"),
-                       .alpha = json.at("lora_alpha"),
-                       .dropout = json.at("lora_dropout"),
-                       .rank_stabilized = json.at("use_rslora"),
-                       .targets = json.at("target_modules")};
+    const Lora lora = {.rank = config.at("r"),
+                       .alpha = config.at("lora_alpha"),
+                       .dropout = config.at("lora_dropout"),
+                       .rank_stabilized = config.at("use_rslora"),
+                       .targets = config.at("target_modules")};
     if (lora.rank > 0 && lora.rank <= 65536 && lora.alpha > 0 && lora.dropout >= 0 && lora.dropout < 1) return lora;
   } catch (const std::exception&) {
   }
   throw UserError(format("{} describes impossible adapters; use another file", what));
 }
 
-kernels::Quantization read_base_type(const nlohmann::json& json, const std::string& what) {
+kernels::Quantization read_base_type(const nlohmann::json& name, const std::string& what) {
   for (const kernels::Quantization kind : {kernels::Quantization::int8, kernels::Quantization::nf4})
-    if (json == kernels::name_of(kind)) return kind;
+    if (name == kernels::name_of(kind)) return kind;
   throw UserError(format("{} describes an unknown type of the base model; use another file", what));
 }
 

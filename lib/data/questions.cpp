@@ -49,14 +49,14 @@ class QuestionReader {
       throw fail(format("no answer from 0 to {}", count - 1));
     std::string context = object["context"].get<std::string>();
     const std::size_t end = context.find_last_not_of(" \t\n\r") + 1;  // 0: only spaces
-    const std::string spaces = context.substr(end);
+    const std::string space_after = context.substr(end);
     context.resize(end);
     Question question = {.context = tokens_of(context), .choices = {}, .answer = object["answer"].get<std::size_t>()};
     if (question.context.empty()) throw fail("a context without tokens");
     for (const nlohmann::json& choice : object["choices"]) {
       if (!choice.is_string()) throw fail("a choice that is no text");
       const std::string added = choice.get<std::string>();
-      std::vector<TokenId> tokens = tokens_of(context + spaces + added);
+      std::vector<TokenId> tokens = tokens_of(context + space_after + added);
       tokens.erase(tokens.begin(),
                    tokens.begin() + static_cast<std::ptrdiff_t>(std::min(question.context.size(), tokens.size())));
       if (tokens.empty()) throw fail("a choice that adds no token to the context");

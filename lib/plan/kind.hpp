@@ -53,6 +53,7 @@ struct Query {
   std::size_t index = 0;
 
   const Unit& unit() const { return layout.units()[static_cast<std::size_t>(op.unit)]; }
+  std::size_t shard_numel() const { return layout.shard_numel(static_cast<std::size_t>(op.unit)); }
   /// Returns true if each rank of the shard axis updates a part of the unit.
   bool is_scattered() const { return unit().sharded && unit().shards > 1 && placement.optimizer_state == Place::sharded; }
 };
@@ -102,13 +103,16 @@ struct Amount {
   GroupAxis group = GroupAxis::shard;
 };
 
-/// The inputs of a cost function. For collectives, loads and unloads a cost function returns 0, because their cost is the bytes
-/// that they move: see collective_of() and Operation::bytes().
+/// The inputs of a cost function.
 struct Costing {
   const Layout& layout;
   const StageWork& stages;
   const OptimizerOptions& optimizer;
 };
+
+/// The cost of operations that only move bytes (collectives, loads, unloads: their cost follows from collective_of() and
+/// Operation::bytes()), and of those whose work is not worth counting.
+inline Cost no_cost(const Operation&, const Costing&) { return {}; }
 
 struct Running;        // operations/running.hpp
 class GradientStates;  // check/gradient_states.hpp

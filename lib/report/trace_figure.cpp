@@ -20,14 +20,14 @@ namespace {
 constexpr std::size_t longest_trace = std::size_t{2} << 30;
 
 /// Reads an operation of a trace. Throws a std::exception if it is none.
-Trace::Event event_of(const nlohmann::json& json) {
+Trace::Event event_of(const nlohmann::json& operation) {
   Trace::Event event;
   const auto number = [&](const char* key) {
-    const double value = json.at(key).get<double>();
+    const double value = operation.at(key).get<double>();
     if (!(std::abs(value) < 1e15)) throw std::out_of_range(key);
     return value;
   };
-  const nlohmann::json &args = json.at("args"), &rank = json.at("pid"), &update = args.at("update");
+  const nlohmann::json &args = operation.at("args"), &rank = operation.at("pid"), &update = args.at("update");
   if (!rank.is_number_unsigned() || rank.get<std::uint64_t>() > 1 << 30) throw std::out_of_range("pid");
   if (!update.is_number_unsigned()) throw std::out_of_range("update");
   event.rank = rank.get<int>();
@@ -35,8 +35,8 @@ Trace::Event event_of(const nlohmann::json& json) {
   event.begin_us = number("ts");
   event.length_us = number("dur");
   if (event.length_us < 0) throw std::out_of_range("dur");
-  event.title = json.at("name").get<std::string>();
-  event.stream = json.at("cat").get<std::string>();
+  event.title = operation.at("name").get<std::string>();
+  event.stream = operation.at("cat").get<std::string>();
   event.part = part_named(args.at("part").get<std::string>()).value();
   event.label = event.title;
   if (const auto block = args.find("block"); block != args.end()) {

@@ -42,9 +42,6 @@ void clear_gaps(const Running& r, const Location& whole) {
   for (const Range gap : r.unit().gaps) kernels::fill_zero(r.stream, r.rank.at<float>(whole) + gap.begin, gap.size());
 }
 
-Cost of_what_it_moves(const Operation&, const Costing&) { return {}; }
-
-std::size_t shard_numel(const Query& q) { return q.layout.shard_numel(static_cast<std::size_t>(q.op.unit)); }
 /// The ranks with the same part of a unit.
 GroupAxis replicas(const Query& q) { return q.unit().sharded ? GroupAxis::replicate : GroupAxis::world; }
 
@@ -59,7 +56,7 @@ constexpr Kind row(std::string_view name, Subject subject, std::span<const Opera
           .subject = subject,
           .operands = operands,
           .run = run,
-          .cost = of_what_it_moves,
+          .cost = no_cost,
           .amount = amount,
           .follow = follow,
           .drawing = Drawing::as_transfer,
@@ -83,14 +80,14 @@ void all_reduce_loss_of_rank(const Running& r) {
   all_reduce(r);
 }
 
-Amount of_parameters(const Query& q) { return {shard_numel(q), q.unit().types.parameter}; }
-Amount of_whole_gradient(const Query& q) { return {shard_numel(q), DType::f32, q.unit().types.reduce}; }
+Amount of_parameters(const Query& q) { return {q.shard_numel(), q.unit().types.parameter}; }
+Amount of_whole_gradient(const Query& q) { return {q.shard_numel(), DType::f32, q.unit().types.reduce}; }
 /// If the gradient is already the sum of a reduce-scatter, it is not rounded again.
 Amount of_gradient(const Query& q) {
-  return {shard_numel(q), DType::f32, q.is_scattered() ? DType::f32 : q.unit().types.reduce, replicas(q)};
+  return {q.shard_numel(), DType::f32, q.is_scattered() ? DType::f32 : q.unit().types.reduce, replicas(q)};
 }
-Amount of_directions(const Query& q) { return {.count = shard_numel(q)}; }
-Amount of_directions_of_replicas(const Query& q) { return {.count = shard_numel(q), .group = replicas(q)}; }
+Amount of_directions(const Query& q) { return {.count = q.shard_numel()}; }
+Amount of_directions_of_replicas(const Query& q) { return {.count = q.shard_numel(), .group = replicas(q)}; }
 Amount of_statistics(const Query& q) { return {q.layout.statistics_words(q.op.round), DType::i64}; }
 Amount of_squares(const Query&) { return {kernels::ExactSum::words, DType::i64}; }
 Amount of_loss(const Query&) { return {LossSum::words, DType::i64, DType::f32, GroupAxis::world}; }
@@ -131,7 +128,7 @@ constinit const Kind release = {.name = "release",
                                 .subject = Subject::unit,
                                 .operands = of_release,
                                 .run = [](const Running&) {},
-                                .cost = of_what_it_moves};
+                                .cost = no_cost};
 
 }  // namespace kinds
 

@@ -19,7 +19,7 @@ constexpr OperandSpec of_block_decode[] = {{step, reads},     {x, reads},       
 constexpr OperandSpec of_head_logits[] = {
     {step, reads}, {x, reads}, {scratch, clobbers}, {logits, overwrites}, {weights, reads}};
 
-StageContext context_of(const Running& r) {
+StageContext decoding_context(const Running& r) {
   return {.stream = r.stream,
           .weights = r.rank.weights,
           .gradients = r.rank.gradients,
@@ -50,19 +50,19 @@ void read_step(const Running& r) {
 }
 
 void decode_embedding(const Running& r) {
-  r.rank.model.decoding->embedding_decode(context_of(r), r.at<const std::int32_t>(inputs), rows_of(r), r.at(x_out));
+  r.rank.model.decoding->embedding_decode(decoding_context(r), r.at<const std::int32_t>(inputs), rows_of(r), r.at(x_out));
 }
 
 void decode_block(const Running& r) {
   const auto block = static_cast<std::size_t>(r.op.block);
   DecodedRows of_step = rows_of(r);
   if (block + 1 == r.rank.model.blocks.size()) of_step.wanted = r.step.wanted;
-  r.rank.model.decoding->block_decode(context_of(r), block, of_step, r.at(x), r.at(x_out), r.at<float>(saved),
+  r.rank.model.decoding->block_decode(decoding_context(r), block, of_step, r.at(x), r.at(x_out), r.at<float>(saved),
                                       r.rank.plan.cache, r.at(cache));
 }
 
 void make_logits(const Running& r) {
-  r.rank.model.decoding->head_logits(context_of(r), r.at(x), r.step.wanted, r.at<float>(logits));
+  r.rank.model.decoding->head_logits(decoding_context(r), r.at(x), r.step.wanted, r.at<float>(logits));
 }
 
 /// The cost of decoding is not predicted, and updates have none of these operations.

@@ -17,7 +17,7 @@ constexpr OperandSpec of_add_squares[] = {{gradient, reads}, {sums, changes}};
 constexpr OperandSpec of_gradient_norm[] = {{sums, changes}, {report, overwrites}};
 constexpr OperandSpec of_clip_values[] = {{sums, reads}, {gradient, changes}};
 
-Amount of_shard(const Query& q) { return {.count = q.layout.shard_numel(static_cast<std::size_t>(q.op.unit))}; }
+Amount of_shard(const Query& q) { return {.count = q.shard_numel()}; }
 /// The cost of `n` passes over fp32 numbers.
 Cost passes(double n, const Operation& op) { return {.memory_bytes = n * static_cast<double>(op.bytes())}; }
 
@@ -81,7 +81,7 @@ constinit const Kind gradient_norm = {.name = "gradient norm",
                                                                     .most_norm = r.scalars.most_norm});
                                             r.stream.copy(r.at(report), all, sizeof(UpdateSums));
                                           },
-                                      .cost = [](const Operation&, const Costing&) -> Cost { return {}; },
+                                      .cost = no_cost,
                                       .follow = protocol<&GradientStates::know_norm>,
                                       .drawing = Drawing::as_forward,
                                       .letter = 'N'};

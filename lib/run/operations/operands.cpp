@@ -12,7 +12,7 @@ using enum OperandName;
 using Place = std::optional<Home>;
 
 std::size_t u_of(const Query& q) { return static_cast<std::size_t>(q.op.unit); }
-std::size_t shard_bytes(const Query& q, DType type) { return q.layout.shard_numel(u_of(q)) * size_of(type); }
+std::size_t shard_bytes(const Query& q, DType type) { return q.shard_numel() * size_of(type); }
 std::size_t whole_bytes(const Query& q, DType type) { return q.unit().padded_numel * size_of(type); }
 Place there(const Query& q, const Location& place, std::size_t bytes) { return Home{q.plan.at_work(place), bytes}; }
 Place buffer(const Query& q, BufferId id) {

@@ -16,10 +16,9 @@ constexpr OperandSpec of_round_whole_gradient[] = {{whole_gradient, changes}, {k
 constexpr OperandSpec of_round_gradient[] = {{gradient, changes}, {kept_gradient, accumulates}};
 constexpr OperandSpec of_round_master[] = {{master, changes}, {kept_master, overwrites}};
 
-std::size_t shard_numel(const Query& q) { return q.layout.shard_numel(static_cast<std::size_t>(q.op.unit)); }
-Amount of_kept_gradient(const Query& q) { return {shard_numel(q), q.unit().types.gradient}; }
+Amount of_kept_gradient(const Query& q) { return {q.shard_numel(), q.unit().types.gradient}; }
 Amount of_kept_whole_gradient(const Query& q) { return {q.unit().padded_numel, q.unit().types.gradient}; }
-Amount of_kept_master(const Query& q) { return {shard_numel(q), q.unit().types.master}; }
+Amount of_kept_master(const Query& q) { return {q.shard_numel(), q.unit().types.master}; }
 
 Cost both(double passes, const Operation& op) {
   return {.memory_bytes = passes * static_cast<double>(op.bytes() + op.count * sizeof(float))};
@@ -84,7 +83,7 @@ constinit const Kind round = {.name = "round",
                                   },
                               .cost = upcast_cost,
                               .amount = [](const Query& q) -> Amount {
-                                return {shard_numel(q), q.unit().types.parameter};
+                                return {q.shard_numel(), q.unit().types.parameter};
                               }};
 
 constinit const Kind upcast_gradient = row(

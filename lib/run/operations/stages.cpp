@@ -126,9 +126,8 @@ constexpr Kind contributing(Kind kind) {
 
 namespace kinds {
 
-constinit const Kind read_batch = row(
-    "read batch", UpdatePart::other, Subject::nothing, of_read_batch, run_read_batch,
-    [](const Operation&, const Costing&) { return Cost(); }, ' ');
+constinit const Kind read_batch =
+    row("read batch", UpdatePart::other, Subject::nothing, of_read_batch, run_read_batch, no_cost, ' ');
 constinit const Kind embedding_forward =
     row("forward embedding", UpdatePart::forward, Subject::first_stage, of_embedding_forward, forward_embedding,
         cost_of<&StageWork::embedding_forward>, 'E');
