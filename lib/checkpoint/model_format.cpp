@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.hpp"
+#include "base/registry.hpp"
 #include "checkpoint/adapter.hpp"
 #include "checkpoint/stored.hpp"
 #include "files/output_file.hpp"
@@ -12,8 +12,8 @@ namespace fsdp {
 
 namespace {
 
-std::vector<const ModelFormat*>& table() {
-  static std::vector<const ModelFormat*> rows = {&hdf5_format(), &safetensors_format()};
+Registry<ModelFormat>& table() {
+  static Registry<ModelFormat> rows({&hdf5_format(), &safetensors_format()});
   return rows;
 }
 
@@ -38,21 +38,19 @@ void WrittenModel::add_file(const std::string& name, const std::string& head,
   output.finish();
 }
 
-const std::vector<const ModelFormat*>& model_formats() { return table(); }
+const std::vector<const ModelFormat*>& model_formats() { return table().rows(); }
 
 void add_model_format(const ModelFormat& format) {
-  expect(std::none_of(table().begin(), table().end(), [&](const ModelFormat* row) { return row->name == format.name; }),
-         "a format is added once");
   expect(format.is && format.open && format.lay_out, "a format has the functions is, open and lay_out");
-  table().push_back(&format);
+  table().add(format);
 }
 
 bool is_model_file(const std::string& given) {
   std::string name = given;
   for (const char* suffix : {temporary_suffix, ".tmp", ".xxh3"})
     if (name.ends_with(suffix)) name.resize(name.size() - std::strlen(suffix));
-  return peft_format().is_file(name) || std::any_of(table().begin(), table().end(),
-                                                    [&](const ModelFormat* row) { return row->is_file && row->is_file(name); });
+  const auto has = [&](const ModelFormat* row) { return row->is_file && row->is_file(name); };
+  return peft_format().is_file(name) || std::any_of(model_formats().begin(), model_formats().end(), has);
 }
 
 }  // namespace fsdp

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/format.hpp"
+#include "base/registry.hpp"
 #include "comm/agree.hpp"
 #include "comm/nccl/nccl.hpp"
 #include "comm/nodes/nodes_communicator.hpp"
@@ -61,14 +61,10 @@ const Backend messages = {.name = "mpi",
                           .connect = [](std::unique_ptr<MessageGroup> group) -> std::unique_ptr<Communicator> { return group; },
                           .staging_bytes = [](std::span<const int> nodes) { return staging_of_messages(nodes.size()); }};
 
-std::vector<const Backend*>& table() {
-  static std::vector<const Backend*> rows = {&automatic_backend, &nccl_backend, &shared_memory, &messages};
+Registry<Backend>& table() {
+  static Registry<Backend> rows({&automatic_backend, &nccl_backend, &shared_memory, &messages},
+                                "\"{}\" is no known way to connect ranks");
   return rows;
-}
-
-const Backend* find(std::string_view name) {
-  const auto row = std::find_if(table().begin(), table().end(), [&](const Backend* one) { return one->name == name; });
-  return row == table().end() ? nullptr : *row;
 }
 
 }  // namespace
@@ -89,21 +85,14 @@ std::size_t staging_of_sums(const CommOptions& options, std::size_t largest, std
   return std::max(least, std::min(options.sum_staging_bytes, options.sum_order == SumOrder::canonical ? largest : 0));
 }
 
-const std::vector<const Backend*>& backends() { return table(); }
+const std::vector<const Backend*>& backends() { return table().rows(); }
 
-const Backend& find_backend(std::string_view name) {
-  if (const Backend* backend = find(name)) return *backend;
-  std::vector<std::string_view> known;
-  for (const Backend* backend : table()) known.push_back(backend->name);
-  throw UserError(
-      format("\"{}\" is no known way to connect ranks (known are {}); choose one of these", name, fmt::join(known, ", ")));
-}
+const Backend& find_backend(std::string_view name) { return table().find(name); }
 
 void add_backend(const Backend& backend) {
-  expect(!find(backend.name), "a backend is added once");
   expect(backend.connect && backend.staging_bytes,
          "a backend has functions that connect, and that return the bytes of staging");
-  table().push_back(&backend);
+  table().add(backend);
 }
 
 std::unique_ptr<Communicator> connect(std::unique_ptr<MessageGroup> group) {

@@ -5,8 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.hpp"
-#include "base/format.hpp"
+#include "base/registry.hpp"
 #include "files/input_file.hpp"
 
 namespace fsdp {
@@ -22,9 +21,9 @@ const TokenFormat &llmc_tokens(), &indexed_tokens(), &hdf5_tokens();
 
 namespace {
 
-std::vector<const TokenFormat*>& rows() {
-  static std::vector<const TokenFormat*> all = {&llmc_tokens(), &indexed_tokens(), &hdf5_tokens()};
-  return all;
+Registry<TokenFormat>& table() {
+  static Registry<TokenFormat> rows({&llmc_tokens(), &indexed_tokens(), &hdf5_tokens()}, "'{}' is not a format of token files");
+  return rows;
 }
 
 constexpr std::size_t first_bytes = 256;  // the bytes by which formats are recognised
@@ -116,24 +115,17 @@ fs::path file_named(const fs::path& name) {
 
 }  // namespace
 
-const std::vector<const TokenFormat*>& token_formats() { return rows(); }
+const std::vector<const TokenFormat*>& token_formats() { return table().rows(); }
 
-const TokenFormat& find_token_format(std::string_view name) {
-  std::string known;
-  for (const TokenFormat* format : rows()) {
-    if (format->name == name) return *format;
-    known += (known.empty() ? "" : ", ") + std::string(format->name);
-  }
-  throw UserError(format("'{}' is not a format of token files (known are {}); choose one of them", name, known));
-}
+const TokenFormat& find_token_format(std::string_view name) { return table().find(name); }
 
-void add_token_format(const TokenFormat& format) { rows().push_back(&format); }
+void add_token_format(const TokenFormat& format) { table().add(format); }
 
 bool is_text_file(const fs::path& path) {
   if (kind_of(path) != PathKind::file) return false;
   const std::string beginning = beginning_of(path);
   if (beginning.empty() || !looks_like_text(beginning)) return false;
-  for (const TokenFormat* format : rows())
+  for (const TokenFormat* format : token_formats())
     if (format->recognises(path, beginning)) return false;
   return !of_known_kind(path, beginning);
 }
@@ -153,7 +145,7 @@ std::unique_ptr<Tokens> open_token_file(const fs::path& name) {
   const fs::path path = file_named(name);
   const std::string beginning = beginning_of(path);
   if (beginning.empty()) throw unusable_tokens(path, "it is empty, so it is no text either");
-  for (const TokenFormat* format : rows())
+  for (const TokenFormat* format : token_formats())
     if (format->recognises(path, beginning)) return format->open(path);
   throw of_another_kind(path, beginning);
 }

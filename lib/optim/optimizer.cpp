@@ -2,45 +2,33 @@
 
 #include <algorithm>
 
-#include "base/error.hpp"
-#include "base/format.hpp"
+#include "base/registry.hpp"
 #include "nn/patterns.hpp"
 
 namespace fsdp {
 
 namespace {
 
-std::vector<const Optimizer*>& table() {
-  static std::vector<const Optimizer*> rows = {&adamw_optimizer(), &cpu_adam_optimizer(),  &adam_optimizer(),
-                                               &sgd_optimizer(),   &adagrad_optimizer(),   &lion_optimizer(),
-                                               &lamb_optimizer(),  &adafactor_optimizer(), &muon_optimizer()};
+Registry<Optimizer>& table() {
+  static Registry<Optimizer> rows(
+      {&adamw_optimizer(), &cpu_adam_optimizer(), &adam_optimizer(), &sgd_optimizer(), &adagrad_optimizer(), &lion_optimizer(),
+       &lamb_optimizer(), &adafactor_optimizer(), &muon_optimizer()},
+      "there is no optimizer \"{}\"");
   return rows;
-}
-
-const Optimizer* find(std::string_view name) {
-  const auto row = std::find_if(table().begin(), table().end(), [&](const Optimizer* one) { return one->name == name; });
-  return row == table().end() ? nullptr : *row;
 }
 
 }  // namespace
 
-const std::vector<const Optimizer*>& optimizers() { return table(); }
+const std::vector<const Optimizer*>& optimizers() { return table().rows(); }
 
-const Optimizer& find_optimizer(std::string_view name) {
-  if (const Optimizer* optimizer = find(name)) return *optimizer;
-  std::vector<std::string_view> known;
-  for (const Optimizer* optimizer : table()) known.push_back(optimizer->name);
-  throw UserError(
-      format("there is no optimizer \"{}\" (the known names are {}); choose one of these", name, fmt::join(known, ", ")));
-}
+const Optimizer& find_optimizer(std::string_view name) { return table().find(name); }
 
 std::string_view algorithm_of(std::string_view name) {
-  const Optimizer* const optimizer = find(name);
+  const Optimizer* const optimizer = table().look_up(name);
   return optimizer && !optimizer->same_as.empty() ? optimizer->same_as : name;
 }
 
 void add_optimizer(const Optimizer& optimizer) {
-  expect(!find(optimizer.name), "an optimizer must be added only once");
   expect(!optimizer.rules.empty() && (optimizer.rules.size() == 1 || optimizer.rule_of),
          "an optimizer with several rules must have rule_of");
   for (const Rule* rule : optimizer.rules) {
@@ -49,11 +37,11 @@ void add_optimizer(const Optimizer& optimizer) {
     const Rule* const other = find_rule(rule->name);
     expect(!other || other == rule, "two rules must not have the same name");
   }
-  table().push_back(&optimizer);
+  table().add(optimizer);
 }
 
 const Rule* find_rule(std::string_view name) {
-  for (const Optimizer* optimizer : table())
+  for (const Optimizer* optimizer : optimizers())
     for (const Rule* rule : optimizer->rules)
       if (rule->name == name) return rule;
   return nullptr;
