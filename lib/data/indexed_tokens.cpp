@@ -1,16 +1,20 @@
-// Reads the memory-mapped data sets of Megatron-LM and fairseq.
+// Reads and writes the memory-mapped data sets of Megatron-LM and fairseq.
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include <unistd.h>
+
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "data/formats.hpp"
 #include "data/indexed_format.hpp"
+#include "data/output_place.hpp"
 #include "data/stored_integers.hpp"
 #include "files/checksum.hpp"
+#include "files/output_file.hpp"
 #include "tensor/shape.hpp"
 
 namespace fsdp {
@@ -167,30 +171,130 @@ class Index {
   std::uint64_t sequences_ = 0, document_entries_ = 0, lengths_ = 0, starts_ = 0, modes_ = 0;  // modes_ is 0 if there are none
 };
 
-class IndexedTokens : public Tokens {
+class IndexedTokens : public StoredIntegers {
  public:
-  explicit IndexedTokens(const fs::path& path) : index_(indexed::index_of(path)), stored_(indexed::data_of(path)) {
-    const std::uint64_t bytes = stored_.file().size(), tokens = index_.tokens();
+  explicit IndexedTokens(const fs::path& path) : StoredIntegers(indexed::data_of(path)), index_(indexed::index_of(path)) {
+    const std::uint64_t bytes = file().size(), tokens = index_.tokens();
     const std::size_t width = index_.type().bytes;
     if (bytes / width != tokens || bytes % width != 0)
       throw UserError(
           format("'{}' does not belong to '{}' (the index has {} tokens of {} bits, which are {} bytes, but the file has {}); "
                  "copy both again, or write them anew",
-                 stored_.file().path().string(), index_.path().string(), tokens, 8 * width, tokens * width, bytes));
-    stored_.set(0, index_.type(), tokens);
+                 file().path().string(), index_.path().string(), tokens, 8 * width, tokens * width, bytes));
+    set(0, index_.type(), tokens);
   }
 
-  std::uint64_t size() const override { return stored_.count(); }
-  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override { stored_.read(begin, out); }
-  std::string name() const override { return format("'{}'", stored_.file().path().string()); }
-  std::uint64_t largest_possible() const override { return stored_.type().largest(); }
   bool has_documents() const override { return true; }
   std::vector<std::uint64_t> documents() const override { return index_.documents(); }
   void check(std::size_t part, std::size_t parts) const override { index_.check(part, parts); }
 
  private:
   Index index_;
-  StoredIntegers stored_;
+};
+
+/// Writes one sequence per document, as most tools do; a document of more than 2^30 tokens becomes several. While tokens are
+/// added, the index file has only the lengths of sequences. finish() computes the other parts of the index from these lengths.
+class IndexedWriter : public TokenWriter {
+ public:
+  IndexedWriter(const fs::path& path, IntegerType type, const nlohmann::json& state)
+      : data_path_(indexed::data_of(path)), index_path_(indexed::index_of(path)), type_(type) {
+    std::optional<FileSum> kept_data, kept_index;
+    if (!state.is_null()) {
+      const auto number = [&](const char* key) { return number_of_state(state, key, data_path_); };
+      if (number("token_bytes") != type_.bytes)
+        throw DamagedError(format("{} was begun with tokens of another size; start anew", data_path_.string()));
+      tokens_ = number("tokens");
+      documents_ = number("documents");
+      in_document_ = number("in_document");
+      kept_data = {tokens_ * type_.bytes, number("data_sum")};
+      kept_index = {indexed::megatron_header_bytes + 4 * documents_, number("index_sum")};
+      kept_ = true;
+    } else {
+      for (const fs::path& target : {data_path_, index_path_}) {
+        require_place(target);
+        remove_left_over(temporary_path(target));
+      }
+    }
+    data_.emplace(temporary_path(data_path_), 0, kept_data);
+    index_.emplace(temporary_path(index_path_), indexed::megatron_header_bytes, kept_index);
+  }
+  ~IndexedWriter() override {
+    if (kept_ || finished_) return;
+    for (const fs::path& target : {data_path_, index_path_}) ::unlink(temporary_path(target).c_str());
+  }
+
+  void add(std::span<const TokenId> tokens) override {
+    for (std::size_t n; !tokens.empty(); tokens = tokens.subspan(n)) {
+      n = std::min<std::uint64_t>(tokens.size(), most_in_document - in_document_);
+      data_->append(tokens.first(n), type_.bytes);
+      tokens_ += n;
+      if ((in_document_ += n) == most_in_document) end_document();
+    }
+  }
+
+  void end_document() override {
+    if (in_document_ == 0) return;
+    index_->append(static_cast<std::int32_t>(in_document_));
+    in_document_ = 0;
+    ++documents_;
+  }
+
+  void sync() override {
+    data_->sync();
+    index_->sync();
+    if (!std::exchange(kept_, true)) sync_folder(folder_of(data_path_));
+  }
+  nlohmann::json state() const override {
+    return {{"token_bytes", type_.bytes},  {"tokens", tokens_},        {"documents", documents_},
+            {"in_document", in_document_}, {"data_sum", data_->sum()}, {"index_sum", index_->sum()}};
+  }
+
+  std::vector<WrittenFile> finish() override {
+    end_document();
+    data_->flush();
+    write_index();
+    data_->file().finish();
+    index_->file().finish();
+    rename_durably(temporary_path(data_path_), data_path_);
+    rename_durably(temporary_path(index_path_), index_path_);
+    finished_ = true;
+    return {{data_path_, tokens_}};
+  }
+
+ private:
+  /// Lengths have 32 bits, so a longer document is cut at this length.
+  static constexpr std::uint64_t most_in_document = std::uint64_t{1} << 30;
+
+  /// Appends the sequences' offsets and the documents' first sequences to the lengths, and writes the header.
+  void write_index() {
+    index_->flush();
+    std::vector<std::int32_t> lengths(std::min<std::uint64_t>(documents_, 1u << 16));
+    std::int64_t start = 0;
+    for (std::uint64_t begin = 0; begin < documents_; begin += lengths.size()) {
+      const std::size_t n = std::min<std::uint64_t>(lengths.size(), documents_ - begin);
+      index_->file().read(indexed::megatron_header_bytes + 4 * begin, lengths.data(), 4 * n);
+      for (std::size_t i = 0; i < n; ++i) {
+        index_->append(start);
+        start += static_cast<std::int64_t>(lengths[i]) * static_cast<std::int64_t>(type_.bytes);
+      }
+    }
+    for (std::uint64_t document = 0; document <= documents_; ++document) index_->append(document);
+    index_->flush();
+    std::string header(indexed::magic);
+    const auto put = [&](auto value) { header.append(reinterpret_cast<const char*>(&value), sizeof value); };
+    put(indexed::version);
+    put(indexed::code_of(type_));
+    put(documents_);
+    put(documents_ + 1);
+    expect(header.size() == indexed::megatron_header_bytes, "a header is as long as its room");
+    index_->file().write(0, header.data(), header.size());
+  }
+
+  fs::path data_path_, index_path_;
+  IntegerType type_;
+  std::optional<AppendedFile> data_, index_;
+  std::uint64_t tokens_ = 0, documents_ = 0, in_document_ = 0;
+  bool kept_ = false, finished_ = false;
 };
 
 }  // namespace
@@ -209,7 +313,11 @@ const TokenFormat& indexed_tokens() {
           },
       .open = [](const fs::path& path) -> std::unique_ptr<Tokens> { return std::make_unique<IndexedTokens>(path); },
       .make_writer = [](const fs::path& path, std::size_t vocab_size, const nlohmann::json& state,
-                        std::uint64_t) { return make_indexed_writer(path, vocab_size, state); },
+                        std::uint64_t) -> std::unique_ptr<TokenWriter> {
+        // The same choice as Megatron's DType.optimal_dtype().
+        const IntegerType type = vocab_size < 65500 ? IntegerType{2, false} : IntegerType{4, true};
+        return std::make_unique<IndexedWriter>(path, type, state);
+      },
       .file_of = indexed::data_of};
   return row;
 }
