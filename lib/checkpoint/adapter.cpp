@@ -47,9 +47,7 @@ class PeftFolder final : public TensorSource {
     for (const StoredTensor& tensor : file_.tensors()) {
       const std::string name =
           tensor.name.starts_with(name_prefix) ? tensor.name.substr(std::string(name_prefix).size()) : tensor.name;
-      if (!type_of_safetensors(tensor.dtype))
-        throw UserError(format("{} holds {} in type {} (only F32, BF16 and F16 can be read); convert the adapter",
-                               file_.path().string(), tensor.name, tensor.dtype));
+      static_cast<void>(file_.type_of(tensor));  // throws for types that are not read
       tensors_[name] = &tensor;
     }
     if (tensors_.empty())
@@ -72,7 +70,7 @@ class PeftFolder final : public TensorSource {
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     const StoredTensor& tensor = find(state, name);
     file_.read(tensor, range, out);
-    bytes_read_ += range.size() * size_of(*type_of_safetensors(tensor.dtype));
+    bytes_read_ += range.size() * size_of(file_.type_of(tensor));
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("PEFT folder {}", folder_.string()); }
@@ -95,8 +93,6 @@ class PeftFolder final : public TensorSource {
   std::map<std::string, const StoredTensor*> tensors_;  // by the model's name of the parameter
   mutable std::size_t bytes_read_ = 0;
 };
-
-bool is_projection(const Parameter& parameter) { return parameter.block >= 0 && parameter.shape.size() == 2; }
 
 constexpr const char* only_projections = "only projections of the blocks have adapters here";
 
@@ -415,7 +411,7 @@ std::vector<std::string> target_modules(const TransformerConfig& config) {
   for (const Parameter& parameter : list_parameters(config).parameters)
     if (parameter.is_adapter)
       chosen.insert(parameter.name.substr(0, parameter.name.find(".lora_")));
-    else if (is_projection(parameter))
+    else if (parameter.block >= 0 && parameter.shape.size() == 2)  // a projection
       all.insert(module_of(parameter.name));
   for (const std::string& module : chosen) last_parts.insert(last_part(module));
   for (const std::string& module : all)
