@@ -138,8 +138,6 @@ bool is_text_file(const fs::path& path) {
   return !of_known_kind(path, beginning);
 }
 
-void require_no_known_kind(const fs::path& path, bool any_bytes) { require_no_known_kind(path, beginning_of(path), any_bytes); }
-
 void require_no_known_kind(const fs::path& name, std::string_view beginning, bool any_bytes) {
   if (const auto known = of_known_kind(name, beginning)) throw *known;
   if (!any_bytes && !looks_like_text(beginning.substr(0, first_bytes)))

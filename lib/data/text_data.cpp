@@ -133,11 +133,12 @@ class TokenMaker {
     same["version"] = version_string();
     JobNotes notes(with(stem, ".bin.resume"), same, reading_.save_interval_s, reading_.warn);
     notes.compare_tokenizer(tokenizer_sum_);
-    print_line(
-        format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why));
+    const std::string line =
+        format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why);
+    print_raw(stderr, wrapped(printable(line)) + "\n");
     TokenizeResult made = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run();
-    const std::uint64_t tokens = made.train.front().tokens;
-    if (chat) made.train_counts.warnings = chat->warnings();
+    const std::uint64_t tokens = made.train.files.front().tokens;
+    if (chat) made.train.counts.warnings = chat->warnings();
     FileSum sum;
     with_progress("checksum of the tokens", [&](const auto& progress) {
       const std::size_t all = size_of_file(with(stem, ".bin")).value_or(0);
@@ -146,7 +147,7 @@ class TokenMaker {
     });
     nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
                                    {"tokens", tokens},         {"bytes", sum.bytes},
-                                   {"checksum", sum.checksum}, {"counts", to_json(made.train_counts)}};
+                                   {"checksum", sum.checksum}, {"counts", to_json(made.train.counts)}};
     for (const auto& [extension, key] : std::span(companions).first(chat ? 3 : 1))
       note[key] = sum_file(with(stem, extension)).checksum;
     write_text_file_durably(with(stem, ".json"), seal_json(note));
@@ -204,7 +205,6 @@ class TokenMaker {
     }
   }
   std::string name_of_tokenizer() const { return reading_.tokenizer == "bytes" ? "bytes" : format("'{}'", reading_.tokenizer); }
-  void print_line(const std::string& line) const { print_raw(stderr, wrapped(printable(line)) + "\n"); }
 
   const TextReading& reading_;
   const std::function<bool()>& stop_;

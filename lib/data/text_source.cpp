@@ -121,7 +121,7 @@ TextSource::TextSource(const std::vector<std::string>& names, bool any_bytes) {
       case PathKind::file:
         text.use_file(name);
         if (text.size() == 0) throw unreadable(name, "it is empty");
-        require_no_known_kind(name, any_bytes);
+        require_no_known_kind(name, text.beginning(), any_bytes);
         break;
       case PathKind::other:  // a pipe is opened when it is read, because its writer may wait for that
         break;
