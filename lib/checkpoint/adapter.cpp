@@ -555,12 +555,9 @@ std::string path_to_record(const TensorSource& base, const fs::path& path) {
   return fs::absolute(step ? step->folder() : path).lexically_normal().string();
 }
 
-namespace {
-
-/// The adapters of a checkpoint with their base model.
-std::unique_ptr<TensorSource> join(std::unique_ptr<CheckpointReader> adapters, fs::path base,
-                                   std::optional<kernels::Quantization> base_type, std::vector<std::string>* warnings,
-                                   Verify verify, bool merge) {
+std::unique_ptr<TensorSource> join_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
+                                            std::optional<kernels::Quantization> base_type, bool merge,
+                                            std::vector<std::string>* warnings, Verify verify) {
   const CheckpointReader& reader = *adapters;
   base = base_of(reader, base);
   auto model = open_model(base, warnings, verify);
@@ -569,6 +566,8 @@ std::unique_ptr<TensorSource> join(std::unique_ptr<CheckpointReader> adapters, f
                            reader.description(), model->description()));
   return join(std::move(model), adapter_of(std::move(adapters)), base_type, warnings, verify, merge, &reader);
 }
+
+namespace {
 
 /// Returns the source as a checkpoint if it is one of adapters; else null, and leaves `source` as it is.
 std::unique_ptr<CheckpointReader> take_adapters(std::unique_ptr<TensorSource>& source) {
@@ -594,14 +593,10 @@ void Adapter::compare_base_type(std::optional<kernels::Quantization> used, std::
                              tensors->description(), in(base_type), in(here)));
 }
 
-std::unique_ptr<TensorSource> merge_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
-                                             std::vector<std::string>* warnings, Verify verify) {
-  return join(std::move(adapters), std::move(base), {}, warnings, verify, true);
-}
-
 std::unique_ptr<TensorSource> open_model(const fs::path& path, std::vector<std::string>* warnings, Verify verify) {
   auto source = open_tensor_source(path, warnings, verify);
-  if (auto adapters = take_adapters(source)) return merge_adapters(std::move(adapters), {}, warnings, verify);
+  if (auto adapters = take_adapters(source))
+    return join_adapters(std::move(adapters), {}, {}, /*merge=*/true, warnings, verify);
   return source;
 }
 
@@ -613,7 +608,7 @@ std::unique_ptr<TensorSource> open_adapted_model(const fs::path& path, const fs:
     if (!adapter_path.empty())
       throw UserError(format("{} has adapters already (another `adapter` is given, too); give its base model, {}, as the model",
                              adapters->description(), adapters->header().base->path));
-    return join(std::move(adapters), {}, base_type, warnings, verify, false);
+    return join_adapters(std::move(adapters), {}, base_type, /*merge=*/false, warnings, verify);
   }
   if (adapter_path.empty()) return source;
   Adapter adapter = open_adapter(adapter_path, source->config(), warnings, verify, weights);

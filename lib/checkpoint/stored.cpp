@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <iterator>
 #include <limits>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -301,14 +303,8 @@ void write_states(h5::Node& node, const std::vector<std::string>& states) {
 }
 
 std::vector<std::string> read_states(const h5::Node& node) {
-  const std::string states = node.read_text("states");
-  std::vector<std::string> all;
-  for (std::size_t at = 0; at < states.size();) {
-    const std::size_t end = std::min(states.find(' ', at), states.size());
-    all.push_back(states.substr(at, end - at));
-    at = end + 1;
-  }
-  return all;
+  std::istringstream states(node.read_text("states"));
+  return {std::istream_iterator<std::string>(states), {}};
 }
 
 void check_version(std::uint64_t found, const std::string& name) {

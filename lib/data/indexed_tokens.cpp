@@ -23,20 +23,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Reads NAME.idx.
-class Index {
+/// Reads NAME.bin by NAME.idx.
+class IndexedTokens : public StoredIntegers {
  public:
-  explicit Index(const fs::path& path) : file_(path) {
-    const std::uint64_t bytes = file_.size();
+  explicit IndexedTokens(const fs::path& path) : StoredIntegers(indexed::data_of(path)), index_(indexed::index_of(path)) {
+    const std::uint64_t bytes = index_.size();
     if (bytes < indexed::fairseq_header_bytes) fail(format("it has {} bytes, fewer than its header", bytes));
     std::array<char, 9> beginning;
-    file_.read(0, beginning.data(), beginning.size());
+    index_.read(0, beginning.data(), beginning.size());
     if (std::string_view(beginning.data(), beginning.size()) != indexed::magic)
       fail("it is not the index of a memory-mapped data set of Megatron or fairseq");
     if (const std::uint64_t version = number(9); version != indexed::version)
       fail(format("it is of version {}, but only version {} is read", version, indexed::version));
     unsigned char code = 0;
-    file_.read(17, &code, 1);
+    index_.read(17, &code, 1);
     const auto known = indexed::type_of(code);
     if (!known) fail(format("its tokens are of type {}, which is no integer type", code));
     type_ = *known;
@@ -61,31 +61,48 @@ class Index {
       if (bytes != without_documents + 8 * document_entries_) modes_ = without_documents + 8 * document_entries_;
     }
     starts_ = lengths_ + 4 * sequences_;
+
+    const std::uint64_t stored = file().size(), tokens = tokens_of_sequences();
+    if (stored / type_.bytes != tokens || stored % type_.bytes != 0)
+      throw UserError(
+          format("'{}' does not belong to '{}' (the index has {} tokens of {} bits, which are {} bytes, but the file has {}); "
+                 "copy both again, or write them anew",
+                 file().path().string(), index_.path().string(), tokens, 8 * type_.bytes, tokens * type_.bytes, stored));
+    set(0, type_, tokens);
   }
 
-  IntegerType type() const { return type_; }
-  std::uint64_t sequences() const { return sequences_; }
-  const fs::path& path() const { return file_.path(); }
-
-  /// The number of tokens of all sequences, computed from the end of the last sequence.
-  std::uint64_t tokens() const {
-    if (sequences_ == 0) return 0;
-    const auto [start, length] = entry(sequences_ - 1);
-    if (start % type_.bytes != 0) fail("its last sequence begins within a token");
-    return start / type_.bytes + length;
+  bool has_documents() const override { return true; }
+  /// The first token of each document, from Megatron's document index. If there is none, each sequence is a document. Documents
+  /// without tokens are left out.
+  std::vector<std::uint64_t> documents() const override {
+    std::vector<std::uint64_t> starts(sequences_), first_sequences;
+    index_.read(starts_, starts.data(), 8 * starts.size());
+    if (document_entries_ > 0) {
+      first_sequences.resize(document_entries_ - 1);
+      index_.read(starts_ + 8 * sequences_, first_sequences.data(), 8 * first_sequences.size());
+    }
+    const std::uint64_t all = size(), count = document_entries_ > 0 ? first_sequences.size() : sequences_;
+    std::vector<std::uint64_t> documents;
+    documents.reserve(count);
+    for (std::uint64_t d = 0; d < count; ++d) {
+      const std::uint64_t sequence = document_entries_ > 0 ? first_sequences[d] : d;
+      const std::uint64_t start = sequence < sequences_ ? starts[sequence] / type_.bytes : all;
+      if (start < all && (documents.empty() || documents.back() < start)) documents.push_back(start);
+    }
+    return documents;
   }
 
   /// Throws UserError unless the sequences of this part of the index follow each other without gaps, and sequence 0 begins at
   /// byte 0.
-  void check(std::size_t part, std::size_t parts) const {
+  void check(std::size_t part, std::size_t parts) const override {
     const Range mine = share(sequences_, parts, part);
     std::vector<std::int32_t> lengths(std::min<std::size_t>(mine.size(), 1u << 16));
     std::vector<std::int64_t> starts(lengths.size());
     std::uint64_t expected = mine.begin == 0 || mine.empty() ? 0 : end_of(mine.begin - 1);
     for (std::size_t begin = mine.begin; begin < mine.end;) {
       const std::size_t n = std::min(lengths.size(), mine.end - begin);
-      file_.read(lengths_ + 4 * begin, lengths.data(), 4 * n);
-      file_.read(starts_ + 8 * begin, starts.data(), 8 * n);
+      index_.read(lengths_ + 4 * begin, lengths.data(), 4 * n);
+      index_.read(starts_ + 8 * begin, starts.data(), 8 * n);
       for (std::size_t i = 0; i < n; ++i) {
         if (lengths[i] < 0 || starts[i] < 0 || static_cast<std::uint64_t>(starts[i]) != expected)
           fail(format("its sequence {} of {} tokens begins at byte {}, but the sequence before it ends at {}", begin + i,
@@ -98,40 +115,27 @@ class Index {
     if (modes_ != 0) check_modes(mine);
   }
 
-  /// The first token of each document, from Megatron's document index. If there is none, each sequence is a document. Documents
-  /// without tokens are left out.
-  std::vector<std::uint64_t> documents() const {
-    std::vector<std::uint64_t> starts(sequences_), first_sequences;
-    file_.read(starts_, starts.data(), 8 * starts.size());
-    if (document_entries_ > 0) {
-      first_sequences.resize(document_entries_ - 1);
-      file_.read(starts_ + 8 * sequences_, first_sequences.data(), 8 * first_sequences.size());
-    }
-    const std::uint64_t all = tokens(), count = document_entries_ > 0 ? first_sequences.size() : sequences_;
-    std::vector<std::uint64_t> documents;
-    documents.reserve(count);
-    for (std::uint64_t d = 0; d < count; ++d) {
-      const std::uint64_t sequence = document_entries_ > 0 ? first_sequences[d] : d;
-      const std::uint64_t start = sequence < sequences_ ? starts[sequence] / type_.bytes : all;
-      if (start < all && (documents.empty() || documents.back() < start)) documents.push_back(start);
-    }
-    return documents;
-  }
-
  private:
+  /// The number of tokens of all sequences, computed from the end of the last sequence.
+  std::uint64_t tokens_of_sequences() const {
+    if (sequences_ == 0) return 0;
+    const auto [start, length] = entry(sequences_ - 1);
+    if (start % type_.bytes != 0) fail("its last sequence begins within a token");
+    return start / type_.bytes + length;
+  }
   [[noreturn]] void fail(const std::string& why) const {
     throw UserError(format("'{}' is not an index that can be used ({}); write the data set anew with the program that made it",
-                           file_.path().string(), why));
+                           index_.path().string(), why));
   }
   std::uint64_t number(std::uint64_t offset) const {
     std::uint64_t value = 0;
-    file_.read(offset, &value, sizeof value);
+    index_.read(offset, &value, sizeof value);
     return value;
   }
   /// The start of a sequence in bytes, and its length in tokens.
   std::pair<std::uint64_t, std::uint64_t> entry(std::uint64_t sequence) const {
     std::int32_t length = 0;
-    file_.read(lengths_ + 4 * sequence, &length, sizeof length);
+    index_.read(lengths_ + 4 * sequence, &length, sizeof length);
     const auto start = static_cast<std::int64_t>(number(starts_ + 8 * sequence));
     if (length < 0 || start < 0) fail(format("its sequence {} has {} tokens from byte {}", sequence, length, start));
     return {static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(length)};
@@ -146,7 +150,7 @@ class Index {
     std::uint64_t before = mine.begin == 0 || mine.empty() ? 0 : number(table + 8 * (mine.begin - 1));
     for (std::size_t begin = mine.begin; begin < mine.end;) {
       const std::size_t n = std::min(firsts.size(), mine.end - begin);
-      file_.read(table + 8 * begin, firsts.data(), 8 * n);
+      index_.read(table + 8 * begin, firsts.data(), 8 * n);
       for (std::size_t i = 0; i < n; ++i) {
         const std::uint64_t d = begin + i, here = firsts[i];
         if ((d == 0 && here != 0) || here < before || here > sequences_ || (d + 1 == document_entries_ && here != sequences_))
@@ -160,36 +164,15 @@ class Index {
 
   /// Throws UserError for a mode other than text (0). Megatron's multimodal data sets have other modes.
   void check_modes(Range mine) const {
-    each_piece(file_, modes_ + mine.begin, modes_ + mine.end, [&](const char* modes, std::size_t n) {
+    each_piece(index_, modes_ + mine.begin, modes_ + mine.end, [&](const char* modes, std::size_t n) {
       if (const auto other = std::find_if(modes, modes + n, [](char mode) { return mode != 0; }); other != modes + n)
         fail(format("it has a sequence of mode {}, but only mode 0 (text) is read", static_cast<int>(*other)));
     });
   }
 
-  InputFile file_;
+  InputFile index_;
   IntegerType type_;
   std::uint64_t sequences_ = 0, document_entries_ = 0, lengths_ = 0, starts_ = 0, modes_ = 0;  // modes_ is 0 if there are none
-};
-
-class IndexedTokens : public StoredIntegers {
- public:
-  explicit IndexedTokens(const fs::path& path) : StoredIntegers(indexed::data_of(path)), index_(indexed::index_of(path)) {
-    const std::uint64_t bytes = file().size(), tokens = index_.tokens();
-    const std::size_t width = index_.type().bytes;
-    if (bytes / width != tokens || bytes % width != 0)
-      throw UserError(
-          format("'{}' does not belong to '{}' (the index has {} tokens of {} bits, which are {} bytes, but the file has {}); "
-                 "copy both again, or write them anew",
-                 file().path().string(), index_.path().string(), tokens, 8 * width, tokens * width, bytes));
-    set(0, index_.type(), tokens);
-  }
-
-  bool has_documents() const override { return true; }
-  std::vector<std::uint64_t> documents() const override { return index_.documents(); }
-  void check(std::size_t part, std::size_t parts) const override { index_.check(part, parts); }
-
- private:
-  Index index_;
 };
 
 /// Writes one sequence per document, as most tools do; a document of more than 2^30 tokens becomes several. While tokens are

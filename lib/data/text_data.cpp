@@ -67,10 +67,6 @@ bool is_whole(const fs::path& stem, const nlohmann::json& note) {
   return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
 }
 
-FileSum sum_in(const nlohmann::json& note) {
-  return {note["bytes"].get<std::uint64_t>(), note["checksum"].get<std::uint64_t>()};
-}
-
 /// Makes the token files of texts with one tokenizer, which is opened when it is first needed.
 class TokenMaker {
  public:
@@ -168,7 +164,7 @@ class TokenMaker {
   /// Reads the token file once, and returns true if its checksum is that in the note. Throws TokenizingStopped.
   bool is_what_was_written(const TextSet& text, const fs::path& stem, const nlohmann::json& note) const {
     ProgressBar bar("comparing tokens with their checksum", ProgressBar::Unit::bytes);
-    const FileSum expected = sum_in(note);
+    const FileSum expected = {note["bytes"].get<std::uint64_t>(), note["checksum"].get<std::uint64_t>()};
     std::uint64_t done = 0;
     const auto piece_done = [&](std::size_t bytes) {
       done = std::min(done + bytes, expected.bytes);

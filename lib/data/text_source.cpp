@@ -67,9 +67,7 @@ struct TextSource::Text {
 
   void use_file(const std::filesystem::path& path) {
     file.emplace(path);
-    std::string start(std::min<std::uint64_t>(file->size(), 3), '\0');
-    file->read(0, start.data(), start.size());
-    mark = byte_order_mark(start);
+    mark = byte_order_mark(file->beginning(3));
   }
 
   void open() {

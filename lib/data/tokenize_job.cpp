@@ -17,15 +17,6 @@
 
 namespace fsdp {
 
-namespace {
-
-/// Returns true if a record looks like a conversation, valid or not.
-bool is_conversation(const nlohmann::json& object) {
-  return object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion")));
-}
-
-}  // namespace
-
 PlainPieces::PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules,
                          bool documents, bool after_cut)
     : text_(text), end_(end), rules_(rules), documents_(documents), at_(begin) {
@@ -114,7 +105,8 @@ void JsonPieces::fail() const {
     throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
                            records_.place(), problem_));
   std::string none;
-  if (is_conversation(read_json(records_.record(), none)))
+  const nlohmann::json object = read_json(records_.record(), none);
+  if (object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion"))))
     throw UserError(format(
         "{} cannot be used ({}; it is a conversation); read such lines by `conversations`, or name the field that has the "
         "text by `field of JSON`",

@@ -329,11 +329,7 @@ constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";  // HDF5 file format
 }
 
 bool File::looks_like_hdf5(const std::filesystem::path& path) {
-  const InputFile file(path);
-  std::string start(signature.size(), '\0');
-  if (file.size() < start.size()) return false;
-  file.read(0, start.data(), start.size());
-  return start == signature;
+  return InputFile(path).beginning(signature.size()) == signature;
 }
 
 File File::open(const std::filesystem::path& path, Verify verify, std::optional<FileSum> expected) {
