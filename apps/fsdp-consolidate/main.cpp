@@ -163,7 +163,7 @@ int run(Command options) {
   std::unique_ptr<TensorSource> source;
   if (options.merge) {
     warnings.clear();
-    source = merge_adapters(std::move(opened), options.base, &warnings, verify);
+    source = join_adapters(std::move(opened), options.base, {}, /*merge=*/true, &warnings, verify);
     print_warnings(warnings);
   }
   if (!source) source = std::move(opened);

@@ -1,9 +1,10 @@
 #include "fsdp-doctor/report.hpp"
 
 #include <algorithm>
-#include <sstream>
+#include <string>
 
 #include "base/format.hpp"
+#include "base/terminal.hpp"
 #include "base/version.hpp"
 #include "files/json.hpp"
 
@@ -12,27 +13,6 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t width = 110, status_width = 9, name_width = 15;
-
-/// Wraps `text` into lines that begin at column `indent`. The first line gets no spaces, because the caller has already written
-/// up to that column.
-std::string wrap(const std::string& text, std::size_t indent) {
-  std::string out;
-  std::size_t column = indent;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    if (column > indent && column + 1 + word.size() > width) {
-      out += '\n' + std::string(indent, ' ');
-      column = indent;
-    }
-    if (column > indent) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -64,10 +44,11 @@ std::string text_of(const Report& report) {
   constexpr std::size_t indent = 2 + status_width + name_width;
   std::string text = format("fsdp-doctor {}: {}\n\n", version_string(), report.title);
   for (const auto& [name, finding, seconds] : report.lines) {
-    text += format("  {:<{}}{:<{}}{}\n", name_of(finding.status), status_width, name, name_width, wrap(finding.text, indent));
-    if (!finding.advice.empty()) text += format("{:{}}-> {}\n", "", indent, wrap(finding.advice, indent + 3));
+    text += format("  {:<{}}{:<{}}{}\n", name_of(finding.status), status_width, name, name_width,
+                   wrap(finding.text, indent, width));
+    if (!finding.advice.empty()) text += format("{:{}}-> {}\n", "", indent, wrap(finding.advice, indent + 3, width));
   }
-  text += '\n' + (report.last.empty() ? std::string() : wrap(report.last, 0) + '\n');
+  text += '\n' + (report.last.empty() ? std::string() : wrap(report.last, 0, width) + '\n');
   const std::size_t warnings = report.count(Status::warning), failed = report.count(Status::failed);
   text += failed + warnings == 0
               ? format("all {} are ok", plural(report.lines.size(), "check"))

@@ -81,29 +81,30 @@ std::vector<int> ranks_that_hold(const CheckpointReader& reader, const std::stri
   return ranks;
 }
 
-/// Returns the norm at the time of the save, if the checkpoint has it.
-std::optional<double> saved_norm(const CheckpointReader* reader, const std::string& state, const std::string& name) {
-  return reader ? reader->norm(state, name) : std::nullopt;
-}
+/// The statistics of a tensor, and its norm at the time of the save if the checkpoint has it.
+struct Examined {
+  TensorSummary s;
+  std::optional<double> saved;
 
-nlohmann::json to_json(const TensorSummary& s, std::optional<double> saved) {
-  nlohmann::json json = {
-      {"mean", s.mean}, {"norm", s.norm}, {"min", s.smallest}, {"max", s.largest}, {"non_finite", s.non_finite}};
-  if (saved) json["saved_norm"] = *saved;
-  return json;
-}
-
-Cells cells_of(const TensorSummary& s, std::optional<double> saved) {
-  std::string remark = s.non_finite == 0 ? "" : format("{} not finite", s.non_finite);
-  if (saved && !s.has_norm(*saved)) remark += format("{}norm was {:.6g}", remark.empty() ? "" : ", ", *saved);
-  return {format("{:.4g}", s.mean), format("{:.6g}", s.norm), format("{:.4g}", s.smallest), format("{:.4g}", s.largest),
-          remark};
-}
-
-Cells joined(Cells a, const Cells& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
+  Examined(const TensorSource& source, const CheckpointReader* reader, const std::string& name,
+           const std::string& state = parameters_state)
+      : s(summarize(source, name, state)), saved(reader ? reader->norm(state, name) : std::nullopt) {}
+  bool is_wrong() const { return saved && !s.has_norm(*saved); }
+  nlohmann::json to_json() const {
+    nlohmann::json json = {
+        {"mean", s.mean}, {"norm", s.norm}, {"min", s.smallest}, {"max", s.largest}, {"non_finite", s.non_finite}};
+    if (saved) json["saved_norm"] = *saved;
+    return json;
+  }
+  /// A row that begins with these cells.
+  Cells row(Cells first) const {
+    std::string remark = s.non_finite == 0 ? "" : format("{} not finite", s.non_finite);
+    if (is_wrong()) remark += format("{}norm was {:.6g}", remark.empty() ? "" : ", ", *saved);
+    first.insert(first.end(), {format("{:.4g}", s.mean), format("{:.6g}", s.norm), format("{:.4g}", s.smallest),
+                               format("{:.4g}", s.largest), remark});
+    return first;
+  }
+};
 
 /// Returns the exit code for a report in which the norms of `wrong` tensors differ from those stored in the checkpoint.
 int exit_code_for(std::size_t wrong) {
@@ -186,20 +187,16 @@ int show_difference(const TensorSource& a, const TensorSource& b, const Command&
 int show_tensor(const TensorSource& source, const CheckpointReader* reader, const Command& command) {
   const std::string& name = command.tensor;
   const Shape shape = source.shape(name);
-  const TensorSummary parameters = summarize(source, name);
-  const auto saved = saved_norm(reader, parameters_state, name);
-  nlohmann::json json = {{"name", name}, {"shape", shape}, {"parameters", to_json(parameters, saved)}};
-  std::size_t wrong = saved && !parameters.has_norm(*saved);
+  nlohmann::json json = {{"name", name}, {"shape", shape}};
+  std::size_t wrong = 0;
   std::vector<Cells> rows = {{name + " " + to_string(shape), "mean", "norm", "min", "max", ""}};
-  rows.push_back(joined({"parameters"}, cells_of(parameters, saved)));
   std::string holders;
   for (const std::string& state : source.states()) {
-    if (state == parameters_state || !source.has_state(state, name)) continue;
-    const TensorSummary summary = summarize(source, name, state);
-    const auto saved_state = saved_norm(reader, state, name);
-    json[state] = to_json(summary, saved_state);
-    wrong += saved_state && !summary.has_norm(*saved_state);
-    rows.push_back(joined({state}, cells_of(summary, saved_state)));
+    if (!source.has_state(state, name)) continue;
+    const Examined one(source, reader, name, state);
+    json[state] = one.to_json();
+    wrong += one.is_wrong();
+    rows.push_back(one.row({state}));
   }
   if (reader) {
     for (const auto& [range, rank] : reader->parts().of(name)) {
@@ -220,15 +217,14 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
   ProgressBar bar("reading", ProgressBar::Unit::bytes);
   bar.update(0, sizeof(float) * static_cast<double>(all));
   for (const std::string& name : source.names()) {
-    const TensorSummary summary = summarize(source, name);
+    const Examined one(source, reader, name);
     const Shape shape = source.shape(name);
-    elements += numel(shape), non_finite += summary.non_finite, squares += summary.norm * summary.norm;
+    elements += numel(shape), non_finite += one.s.non_finite, squares += one.s.norm * one.s.norm;
     bar.update(sizeof(float) * static_cast<double>(elements), sizeof(float) * static_cast<double>(all));
-    const auto saved = saved_norm(reader, parameters_state, name);
-    wrong += saved && !summary.has_norm(*saved);
-    nlohmann::json entry = to_json(summary, saved);
+    wrong += one.is_wrong();
+    nlohmann::json entry = one.to_json();
     entry["name"] = name, entry["shape"] = shape;
-    Cells row = joined({excerpt(name), to_string(shape)}, cells_of(summary, saved));
+    Cells row = one.row({excerpt(name), to_string(shape)});
     const std::vector<int> ranks = reader ? ranks_that_hold(*reader, name) : std::vector<int>();
     if (reader) entry["ranks"] = ranks;
     row.push_back(ranks_text(ranks));

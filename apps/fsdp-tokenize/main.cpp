@@ -284,7 +284,7 @@ void train_tokenizer(const std::filesystem::path& path, std::size_t vocab_size, 
 void warn_of_earlier_files(const TokenizeOptions& options, const TokenizeResult& done) {
   std::string others;
   for (const auto& [path, count] :
-       {std::pair(options.out, done.train.size()), std::pair(options.valid_out, done.valid.size())}) {
+       {std::pair(options.out, done.train.files.size()), std::pair(options.valid_out, done.valid.files.size())}) {
     if (path.empty()) continue;
     for (const std::filesystem::path& other : llmc_files_of_earlier_runs(path, count))
       others += (others.empty() ? "" : ", ") + other.string();
@@ -358,23 +358,24 @@ int tokenize(const TokenizeOptions& options) {
        .skip_invalid = options.skip_invalid,
        .is_text = tokenizer->needs_utf8()});
   TokenizeResult done = job.run();
-  for (const WrittenFile& file : done.train)
+  for (const WrittenFile& file : done.train.files)
     print_to(stdout, "{}: {} tokens (vocabulary {})\n", file.path.string(), file.tokens, tokenizer->vocab_size());
-  for (const WrittenFile& file : done.valid)
+  for (const WrittenFile& file : done.valid.files)
     print_to(stdout, "{}: {} tokens, the last {:.2f} % of the text\n", file.path.string(), file.tokens,
              100.0 * static_cast<double>(text.size() - *tail) / static_cast<double>(text.size()));
-  for (const auto* masks : {&done.train_mask, &done.valid_mask})
-    for (const WrittenFile& file : *masks) print_to(stdout, "{}: 1 for tokens of answers, 0 for others\n", file.path.string());
-  for (const auto& [files, masks] : {std::pair(&done.train, &done.train_mask), std::pair(&done.valid, &done.valid_mask)})
-    for (const WrittenFile& file : *files)
-      if (options.chat && masks->empty())
+  for (const auto* part : {&done.train, &done.valid})
+    for (const WrittenFile& file : part->masks)
+      print_to(stdout, "{}: 1 for tokens of answers, 0 for others\n", file.path.string());
+  for (const auto* part : {&done.train, &done.valid})
+    for (const WrittenFile& file : part->files)
+      if (options.chat && part->masks.empty())
         print_to(stdout, "{}: its dataset loss_mask has 1 for tokens of answers, 0 for others\n", file.path.string());
   if (options.format->has_shards) warn_of_earlier_files(options, done);
-  done.train_counts.warnings = chat.warnings();
+  done.train.counts.warnings = chat.warnings();
   const auto say = [](const std::string& line) { print_text(stdout, wrapped(line) + "\n"); };
   std::fflush(stdout);  // the files come before warnings
-  report_counts(done.train_counts, options.out.string(), say, print_warning);
-  if (holds_out) report_counts(done.valid_counts, options.valid_out.string(), say, print_warning);
+  report_counts(done.train.counts, options.out.string(), say, print_warning);
+  if (holds_out) report_counts(done.valid.counts, options.valid_out.string(), say, print_warning);
   return exit_code::done;
 }
 

@@ -84,22 +84,6 @@ std::size_t page_width() {
   return width == 0 ? 100 : std::clamp<std::size_t>(width, 80, 120);
 }
 
-/// Appends `text` to `out`, in which the last line has `column` characters. Breaks lines at spaces so that they fit into
-/// `width`; further lines are indented by `indent`.
-void wrap(std::string& out, const std::string& text, std::size_t column, std::size_t indent, std::size_t width) {
-  std::istringstream words(text);
-  bool first = true;
-  for (std::string word; words >> word; first = false) {
-    if (!first && column + 1 + word.size() > width) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (!first) {
-      out += ' ', ++column;
-    }
-    out += word, column += word.size();
-  }
-}
-
 /// Returns `text` with a backslash before each character of `special`.
 std::string escaped(const std::string& text, std::string_view special) {
   std::string out;
@@ -638,9 +622,7 @@ std::string OptionTable::list_options(const std::function<bool(const Option&)>& 
       if (detail != Detail::brief)
         for (const std::string& alias : row.aliases_) right += format(" [also --{}]", alias);
       if (detail == Detail::with_values && !row.accepts_.empty()) right += format(" It takes {}.", row.accepts_);
-      out += left;
-      wrap(out, right, help_column, help_column, width);
-      out += "\n";
+      out += left + wrap(right, help_column, width) + "\n";
     }
   return out;
 }
@@ -658,21 +640,19 @@ std::string OptionTable::help() const {
     return out.substr(1);
   }
   std::string out = "Usage: ";
-  wrap(out, format("{} {}", program_, usage_), out.size(), out.size(), width);
-  out += "\n";
-  wrap(out, summary_, 0, 0, width);
-  out += "\n";
+  out += wrap(format("{} {}", program_, usage_), out.size(), width) + "\n" + wrap(summary_, 0, width) + "\n";
   if (!examples_.empty()) out += format("\nExamples:\n  {}\n", fmt::join(examples_, "\n  "));
   const std::string all = out + list_options([](const Option&) { return true; }, Detail::full);
   if (topic == "all" || std::count(all.begin(), all.end(), '\n') <= 60) return all;  // two screens
   out += format("\nThe options that most runs need{}:\n{}\n", shared_with_.empty() ? "" : ", besides those of " + shared_with_,
                 list_options([](const Option& row) { return row.common_ && !row.shared_; }, Detail::brief));
-  wrap(out,
-       format("See also: {0} --help SECTION for all options of a section ({1}, help), --help OPTION for one option, and --help "
-              "all for all {2} options.",
-              program_, small(format("{}", fmt::join(groups_, ", "))), rows_.size() + help_rows_.size()),
-       0, 0, width);
-  return out + "\n";
+  return out +
+         wrap(format("See also: {0} --help SECTION for all options of a section ({1}, help), --help OPTION for one option, and "
+                     "--help "
+                     "all for all {2} options.",
+                     program_, small(format("{}", fmt::join(groups_, ", "))), rows_.size() + help_rows_.size()),
+              0, width) +
+         "\n";
 }
 
 std::string OptionTable::markdown() const {

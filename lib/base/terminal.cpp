@@ -87,6 +87,19 @@ bool is_set(const char* variable) {
 
 }  // namespace
 
+std::string wrap(const std::string& text, std::size_t indent, std::size_t width) {
+  std::string out;
+  std::size_t column = indent;
+  std::istringstream words(text);
+  for (std::string word; words >> word; column += word.size()) {
+    const bool begins = out.empty(), fits = column + 1 + word.size() <= width;
+    if (!begins) out += fits ? " " : "\n" + std::string(indent, ' ');
+    if (!begins) column = fits ? column + 1 : indent;
+    out += word;
+  }
+  return out;
+}
+
 Terminal::Terminal(std::FILE* out) : fd_(fileno(out)) {
   if (::isatty(fd_) != 0) return;
   fd_ = open_terminal(::getpid(), fd_);

@@ -1,4 +1,4 @@
-// The terminal on which a program's text is shown: its width, and whether it shows colours.
+// The terminal on which a program's text is shown: its width, and whether it shows colours; text in lines of a width.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,10 @@
 #include <string_view>
 
 namespace fsdp {
+
+/// Breaks `text` at spaces into lines of at most `width` characters that begin at column `indent`. The first line gets no
+/// spaces, because the caller has already written up to that column.
+std::string wrap(const std::string& text, std::size_t indent, std::size_t width);
 
 enum class Colour { bold, red, yellow };
 

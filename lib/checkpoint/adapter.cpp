@@ -47,9 +47,7 @@ class PeftFolder final : public TensorSource {
     for (const StoredTensor& tensor : file_.tensors()) {
       const std::string name =
           tensor.name.starts_with(name_prefix) ? tensor.name.substr(std::string(name_prefix).size()) : tensor.name;
-      if (!type_of_safetensors(tensor.dtype))
-        throw UserError(format("{} holds {} in type {} (only F32, BF16 and F16 can be read); convert the adapter",
-                               file_.path().string(), tensor.name, tensor.dtype));
+      static_cast<void>(file_.type_of(tensor));  // throws for types that are not read
       tensors_[name] = &tensor;
     }
     if (tensors_.empty())
@@ -72,7 +70,7 @@ class PeftFolder final : public TensorSource {
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     const StoredTensor& tensor = find(state, name);
     file_.read(tensor, range, out);
-    bytes_read_ += range.size() * size_of(*type_of_safetensors(tensor.dtype));
+    bytes_read_ += range.size() * size_of(file_.type_of(tensor));
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("PEFT folder {}", folder_.string()); }
@@ -95,8 +93,6 @@ class PeftFolder final : public TensorSource {
   std::map<std::string, const StoredTensor*> tensors_;  // by the model's name of the parameter
   mutable std::size_t bytes_read_ = 0;
 };
-
-bool is_projection(const Parameter& parameter) { return parameter.block >= 0 && parameter.shape.size() == 2; }
 
 constexpr const char* only_projections = "only projections of the blocks have adapters here";
 
@@ -415,7 +411,7 @@ std::vector<std::string> target_modules(const TransformerConfig& config) {
   for (const Parameter& parameter : list_parameters(config).parameters)
     if (parameter.is_adapter)
       chosen.insert(parameter.name.substr(0, parameter.name.find(".lora_")));
-    else if (is_projection(parameter))
+    else if (parameter.block >= 0 && parameter.shape.size() == 2)  // a projection
       all.insert(module_of(parameter.name));
   for (const std::string& module : chosen) last_parts.insert(last_part(module));
   for (const std::string& module : all)
@@ -559,12 +555,9 @@ std::string path_to_record(const TensorSource& base, const fs::path& path) {
   return fs::absolute(step ? step->folder() : path).lexically_normal().string();
 }
 
-namespace {
-
-/// The adapters of a checkpoint with their base model.
-std::unique_ptr<TensorSource> join(std::unique_ptr<CheckpointReader> adapters, fs::path base,
-                                   std::optional<kernels::Quantization> base_type, std::vector<std::string>* warnings,
-                                   Verify verify, bool merge) {
+std::unique_ptr<TensorSource> join_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
+                                            std::optional<kernels::Quantization> base_type, bool merge,
+                                            std::vector<std::string>* warnings, Verify verify) {
   const CheckpointReader& reader = *adapters;
   base = base_of(reader, base);
   auto model = open_model(base, warnings, verify);
@@ -573,6 +566,8 @@ std::unique_ptr<TensorSource> join(std::unique_ptr<CheckpointReader> adapters, f
                            reader.description(), model->description()));
   return join(std::move(model), adapter_of(std::move(adapters)), base_type, warnings, verify, merge, &reader);
 }
+
+namespace {
 
 /// Returns the source as a checkpoint if it is one of adapters; else null, and leaves `source` as it is.
 std::unique_ptr<CheckpointReader> take_adapters(std::unique_ptr<TensorSource>& source) {
@@ -598,14 +593,10 @@ void Adapter::compare_base_type(std::optional<kernels::Quantization> used, std::
                              tensors->description(), in(base_type), in(here)));
 }
 
-std::unique_ptr<TensorSource> merge_adapters(std::unique_ptr<CheckpointReader> adapters, fs::path base,
-                                             std::vector<std::string>* warnings, Verify verify) {
-  return join(std::move(adapters), std::move(base), {}, warnings, verify, true);
-}
-
 std::unique_ptr<TensorSource> open_model(const fs::path& path, std::vector<std::string>* warnings, Verify verify) {
   auto source = open_tensor_source(path, warnings, verify);
-  if (auto adapters = take_adapters(source)) return merge_adapters(std::move(adapters), {}, warnings, verify);
+  if (auto adapters = take_adapters(source))
+    return join_adapters(std::move(adapters), {}, {}, /*merge=*/true, warnings, verify);
   return source;
 }
 
@@ -617,7 +608,7 @@ std::unique_ptr<TensorSource> open_adapted_model(const fs::path& path, const fs:
     if (!adapter_path.empty())
       throw UserError(format("{} has adapters already (another `adapter` is given, too); give its base model, {}, as the model",
                              adapters->description(), adapters->header().base->path));
-    return join(std::move(adapters), {}, base_type, warnings, verify, false);
+    return join_adapters(std::move(adapters), {}, base_type, /*merge=*/false, warnings, verify);
   }
   if (adapter_path.empty()) return source;
   Adapter adapter = open_adapter(adapter_path, source->config(), warnings, verify, weights);

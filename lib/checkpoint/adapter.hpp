@@ -64,10 +64,11 @@ std::unique_ptr<TensorSource> open_adapted_model(const std::filesystem::path& mo
                                                  std::optional<kernels::Quantization> base_type,
                                                  std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes,
                                                  Weights weights = Weights::trained);
-/// Returns the model into which the adapters of a checkpoint are merged, with the parameters only. It owns the checkpoint.
-/// `base`: the base model's folder; empty: as recorded in the checkpoint.
-std::unique_ptr<TensorSource> merge_adapters(std::unique_ptr<CheckpointReader> adapters, std::filesystem::path base = {},
-                                             std::vector<std::string>* warnings = nullptr, Verify verify = Verify::yes);
+/// Returns the model with the adapters of a checkpoint, merged into its weights or as in open_adapted_model(), with the
+/// parameters only. It owns the checkpoint. `base`: the base model's folder; empty: as recorded in the checkpoint.
+std::unique_ptr<TensorSource> join_adapters(std::unique_ptr<CheckpointReader> adapters, std::filesystem::path base,
+                                            std::optional<kernels::Quantization> base_type, bool merge,
+                                            std::vector<std::string>* warnings, Verify verify);
 
 /// The format that consolidate() writes for a checkpoint of adapters. It is not in model_formats(): an adapter is no model.
 const ModelFormat& peft_format();

@@ -37,25 +37,6 @@ std::vector<WrittenTensor> tensors_of(const TensorSource& source, const std::vec
   return items;
 }
 
-struct Total {
-  std::size_t done = 0, all = 0;  // in bytes, as if all elements were written in fp32
-  explicit Total(const std::vector<WrittenTensor>& items) {
-    for (const WrittenTensor& item : items) all += numel(item.shape) * sizeof(float);
-  }
-  std::size_t largest_piece() const { return std::min(piece_elements, all / sizeof(float)); }
-};
-
-/// Calls handle(range) for consecutive pieces of a tensor, and reports the progress.
-template <class Handle>
-void in_pieces(const WrittenTensor& item, Total& total, const ByteProgress& progress, Handle&& handle) {
-  for (std::size_t at = 0; at < numel(item.shape); at += piece_elements) {
-    const Range range{at, std::min(numel(item.shape), at + piece_elements)};
-    handle(range);
-    total.done += range.size() * sizeof(float);
-    if (progress) progress(total.done, total.all);
-  }
-}
-
 void write_beginning(const fs::path& path, std::string_view text) {
   if (text.empty()) return;
   OutputFile output(path, OutputFile::Open::existing);
@@ -157,16 +138,18 @@ void require_fp16(std::span<const float> values, const std::string& name) {
 
 void write_numbers(const TensorSource& source, const WrittenModel& result, const ModelFormat& format,
                    const ByteProgress& progress) {
-  Total total(result.tensors);
-  std::vector<float> piece(total.largest_piece());
+  std::size_t done = 0, all = 0;  // in bytes, as if all elements were written in fp32
+  for (const WrittenTensor& item : result.tensors) all += numel(item.shape) * sizeof(float);
+  std::vector<float> piece(std::min(piece_elements, all / sizeof(float)));
   std::vector<std::byte> narrow;
   for (std::size_t f = 0; f < result.files.size(); ++f) {
     OutputFile output(result.path_of(f), OutputFile::Open::existing);
     Sealer sealer(output, result.bytes[f]);
     sealer.add(0, format.signature.data(), format.signature.size());  // the file still has zeros in this place
     for (const WrittenTensor& item : result.tensors) {
-      if (item.file != f) continue;
-      in_pieces(item, total, progress, [&](Range range) {
+      const std::size_t elements = item.file == f ? numel(item.shape) : 0;
+      for (Range range; range.end < elements;) {
+        range = {range.end, std::min(elements, range.end + piece_elements)};
         source.read_to_use(item.state, item.name, range, piece.data());
         const auto values = std::span(piece).first(range.size());
         if (item.type == DType::f16) require_fp16(values, item.name);
@@ -174,7 +157,8 @@ void write_numbers(const TensorSource& source, const WrittenModel& result, const
         const std::uint64_t at = item.offset + range.begin * size_of(item.type);
         output.write(at, bytes.data(), bytes.size());
         sealer.add(at, bytes.data(), bytes.size());
-      });
+        if (progress) progress(done += range.size() * sizeof(float), all);
+      }
     }
     if (format.seal_follows)
       sealer.finish();

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -131,7 +132,7 @@ class HuggingFaceFolder final : public TensorSource {
     file->read(*tensor, range, out);
     if (tied_head_.first && state == parameters_state && name == find_family(config_.family).names.token_table)
       compare_tied_head(range, out);
-    bytes_read_ += range.size() * size_of(*type_of_safetensors(tensor->dtype));
+    bytes_read_ += range.size() * size_of(file->type_of(*tensor));
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("Hugging Face folder {}", folder_.string()); }
@@ -216,7 +217,7 @@ class HuggingFaceFolder final : public TensorSource {
       }
       name = tensor.name;
     } else {
-      require_readable(file, tensor);
+      static_cast<void>(file.type_of(tensor));  // throws for types that are not read
     }
     add(parameters_state, name, file, tensor);
   }
@@ -245,16 +246,10 @@ class HuggingFaceFolder final : public TensorSource {
   void take_state(const SafetensorsFile& file, const StoredTensor& tensor) {
     const std::size_t slash = tensor.name.find('/');
     if (slash == std::string::npos) return;
-    require_readable(file, tensor);
+    static_cast<void>(file.type_of(tensor));
     const std::string state = tensor.name.substr(0, slash);
     if (std::find(states_.begin(), states_.end(), state) == states_.end()) states_.push_back(state);
     add(state, tensor.name.substr(slash + 1), file, tensor);
-  }
-
-  static void require_readable(const SafetensorsFile& file, const StoredTensor& tensor) {
-    if (!type_of_safetensors(tensor.dtype))
-      throw UserError(format("{} holds {} in type {} (only F32, BF16 and F16 can be read); convert the model",
-                             file.path().string(), tensor.name, tensor.dtype));
   }
 
   void add(const std::string& state, const std::string& name, const SafetensorsFile& file, const StoredTensor& tensor) {
@@ -364,10 +359,8 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
     if (vocabulary != source.config().vocab_size)
       return copy_by_hand(
           format("its vocabulary has {} tokens, but this model's has {}", vocabulary, source.config().vocab_size));
-  } catch (const UserError& other) {
-    return copy_by_hand(other.what());
-  } catch (const CallError& failure) {  // reading the original folder failed; the model is complete without it
-    return copy_by_hand(failure.what());
+  } catch (const std::runtime_error& why) {  // UserError, or a CallError of reading; the model is complete without that folder
+    return copy_by_hand(why.what());
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (theirs.contains(key)) config[key] = theirs[key];

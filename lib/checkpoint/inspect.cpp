@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <span>
 
 #include "base/element.hpp"
@@ -18,12 +17,29 @@ namespace {
 
 constexpr std::size_t elements_at_once = std::size_t{1} << 20;
 
+/// Calls handle(state, name, shape) for the states of all tensors.
+template <class Handle>
+void each_tensor(const TensorSource& source, const std::vector<std::string>& states, Handle&& handle) {
+  for (const std::string& state : states)
+    for (const std::string& name : source.names())
+      if (source.has_state(state, name)) handle(state, name, source.state_shape(state, name));
+}
+
+std::size_t bytes_of(const TensorSource& source, const std::vector<std::string>& states) {
+  std::size_t bytes = 0;
+  each_tensor(source, states, [&](auto&, auto&, const Shape& shape) { bytes += numel(shape) * sizeof(float); });
+  return bytes;
+}
+
 template <class Handle>
 void in_pieces(std::size_t elements, Handle&& handle) {
   for (std::size_t at = 0; at < elements; at += elements_at_once) handle(Range{at, std::min(elements, at + elements_at_once)});
 }
 
-TensorSummary summary_of(std::size_t elements, const std::function<void(Range, float*)>& read) {
+}  // namespace
+
+TensorSummary summarize(const TensorSource& source, const std::string& name, const std::string& state) {
+  const std::size_t elements = numel(source.state_shape(state, name));
   TensorSummary summary;
   double sum = 0;
   kernels::ExactSum squares;
@@ -31,7 +47,7 @@ TensorSummary summary_of(std::size_t elements, const std::function<void(Range, f
   std::size_t finite = 0;
   std::vector<float> values(std::min(elements, elements_at_once));
   in_pieces(elements, [&](Range range) {
-    read(range, values.data());
+    source.read_state(state, name, range, values.data());
     kernels::add_squares(*stream, squares, values.data(), range.size());
     for (std::size_t i = 0; i < range.size(); ++i) {
       const double x = values[i];
@@ -50,47 +66,31 @@ TensorSummary summary_of(std::size_t elements, const std::function<void(Range, f
   return summary;
 }
 
-}  // namespace
-
-TensorSummary summarize(const TensorSource& source, const std::string& name, const std::string& state) {
-  return summary_of(numel(source.state_shape(state, name)),
-                    [&](Range range, float* out) { source.read_state(state, name, range, out); });
-}
-
 std::size_t verify_norms(const CheckpointReader& reader, const std::vector<std::string>& states, const ByteProgress& progress) {
-  std::size_t done = 0, all = 0, compared = 0;
-  for (const std::string& state : states)
-    for (const std::string& name : reader.names())
-      if (reader.has_state(state, name)) all += numel(reader.state_shape(state, name)) * sizeof(float);
-  for (const std::string& state : states)
-    for (const std::string& name : reader.names()) {
-      if (!reader.has_state(state, name)) continue;
-      const auto saved = reader.norm(state, name);
-      if (!saved) continue;
-      const TensorSummary found = summarize(reader, name, state);
-      if (!found.has_norm(*saved))
-        throw RunError(
-            format("{} of {} has norm {} and {} elements that are not finite (its norm was {} when it was saved); restore the "
-                   "checkpoint from a copy, or use another step",
-                   stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
-      ++compared;
-      done += numel(reader.state_shape(state, name)) * sizeof(float);
-      if (progress) progress(done, all);
-    }
+  const std::size_t all = bytes_of(reader, states);
+  std::size_t done = 0, compared = 0;
+  each_tensor(reader, states, [&](const std::string& state, const std::string& name, const Shape& shape) {
+    const auto saved = reader.norm(state, name);
+    if (!saved) return;
+    const TensorSummary found = summarize(reader, name, state);
+    if (!found.has_norm(*saved))
+      throw RunError(
+          format("{} of {} has norm {} and {} elements that are not finite (its norm was {} when it was saved); restore the "
+                 "checkpoint from a copy, or use another step",
+                 stored::slice_name(state, name), reader.description(), found.norm, found.non_finite, *saved));
+    ++compared;
+    done += numel(shape) * sizeof(float);
+    if (progress) progress(done, all);
+  });
   return compared;
 }
 
 void compare_sources(const TensorSource& expected, const TensorSource& found, DType type, const ByteProgress& progress,
                      const std::vector<std::string>& states) {
-  std::size_t done = 0, all = 0;
-  const auto each_tensor = [&](auto&& handle) {
-    for (const std::string& state : states)
-      for (const std::string& name : expected.names())
-        if (expected.has_state(state, name)) handle(state, name, expected.state_shape(state, name));
-  };
-  each_tensor([&](const std::string&, const std::string&, const Shape& shape) { all += numel(shape) * sizeof(float); });
+  const std::size_t all = bytes_of(expected, states);
+  std::size_t done = 0;
   std::vector<float> a(elements_at_once), b(elements_at_once);
-  each_tensor([&](const std::string& state, const std::string& name, const Shape& shape) {
+  each_tensor(expected, states, [&](const std::string& state, const std::string& name, const Shape& shape) {
     const auto differ = [&](const std::string& how) {
       throw RunError(format("{} of {} differs from that of {} ({}); make it again", stored::whole_name(state, name),
                             found.description(), expected.description(), how));
@@ -113,8 +113,8 @@ void compare_sources(const TensorSource& expected, const TensorSource& found, DT
 }
 
 std::vector<TensorDifference> compare_tensors(const TensorSource& a, const TensorSource& b, const ByteProgress& progress) {
-  std::size_t done = 0, all = 0;
-  for (const std::string& name : a.names()) all += numel(a.shape(name)) * sizeof(float);
+  const std::size_t all = bytes_of(a, {parameters_state});
+  std::size_t done = 0;
   std::vector<TensorDifference> differences;
   std::vector<float> x(elements_at_once), y(elements_at_once);
   for (const std::string& name : a.names()) {

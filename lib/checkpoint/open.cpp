@@ -52,11 +52,7 @@ std::string first_name(const fs::path& folder, const Fits& fits) {
 }
 
 bool begins_with(const fs::path& file, std::string_view bytes) {
-  if (kind_of(file) != PathKind::file) return false;
-  const InputFile input(file);
-  std::string found(std::min<std::uint64_t>(input.size(), bytes.size()), '\0');
-  input.read(0, found.data(), found.size());
-  return found == bytes;
+  return kind_of(file) == PathKind::file && InputFile(file).beginning(bytes.size()) == bytes;
 }
 
 /// Returns true if torch.save wrote this file, whatever it contains.

@@ -88,10 +88,7 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
 
   Shape state_shape(const std::string& state, const std::string& name) const override {
-    const Tensor& tensor = find(name);
-    if (!has_state(state, name))
-      throw UserError(format("{} has no {} of {} (it was not trained); use another checkpoint", description(), state, name));
-    return stored::state_shape(tensor.shape, *stored::extent_of(tensor.unit, state));
+    return stored::state_shape(find(name).shape, extent_of(state, name));
   }
   const StoredParts& parts() const override { return *parts_; }
 
@@ -99,15 +96,8 @@ class ShardedCheckpoint final : public CheckpointReader {
   std::string read_user_data(const std::string& name) const override { return stored::read_user_data(open_index(), name); }
 
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
-    if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
-      throw UserError(format("{} has no {} (its states are {}); use another checkpoint, or start with a new optimizer",
-                             description(), state, fmt::join(index_.states, ", ")));
-    const Tensor& tensor = find(name);
-    if (!has_state(state, name))
-      throw UserError(format("{} has no {} of {} (it was not trained); use another checkpoint", description(), state, name));
-    const Extent extent = *stored::extent_of(tensor.unit, state);
-    expect(range.begin <= range.end && range.end <= numel(stored::state_shape(tensor.shape, extent)),
-           "a range is outside its tensor");
+    const Extent extent = extent_of(state, name);
+    expect(range.begin <= range.end && range.end <= numel(state_shape(state, name)), "a range is outside its tensor");
     const std::lock_guard lock(mutex_);
     for (const StoredPart& part : parts_->of(name, range, extent)) {
       const Range common = intersect(part.range, range);
@@ -166,6 +156,14 @@ class ShardedCheckpoint final : public CheckpointReader {
       throw UserError(
           format("{} has no tensor {} (its model has none of that name); fsdp-inspect lists its tensors", description(), name));
     return tensors_[found->second];
+  }
+
+  Extent extent_of(const std::string& state, const std::string& name) const {
+    if (std::find(index_.states.begin(), index_.states.end(), state) == index_.states.end())
+      throw UserError(format("{} has no {} (its states are {}); use another checkpoint, or start with a new optimizer",
+                             description(), state, fmt::join(index_.states, ", ")));
+    if (const auto extent = stored::extent_of(find(name).unit, state)) return *extent;
+    throw UserError(format("{} has no {} of {} (it was not trained); use another checkpoint", description(), state, name));
   }
 
   /// The state that is read for `state` of a tensor.

@@ -41,6 +41,8 @@ std::optional<std::size_t> element_bytes(const std::string& dtype) {
   return std::nullopt;
 }
 
+std::string_view name_in_file(DType type) { return type == DType::f32 ? "F32" : type == DType::bf16 ? "BF16" : "F16"; }
+
 /// Returns a * b, or nothing if it overflows.
 std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
   if (a != 0 && b > std::numeric_limits<std::uint64_t>::max() / a) return std::nullopt;
@@ -75,14 +77,6 @@ StoredTensor read_entry(const std::filesystem::path& path, const std::string& na
 }
 
 }  // namespace
-
-std::string_view safetensors_name(DType type) { return type == DType::f32 ? "F32" : type == DType::bf16 ? "BF16" : "F16"; }
-
-std::optional<DType> type_of_safetensors(std::string_view name) {
-  for (const DType type : {DType::f32, DType::bf16, DType::f16})
-    if (name == safetensors_name(type)) return type;
-  return std::nullopt;
-}
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Verify verify)
     : file_(CheckedFile::sealed_by(seal_beside(path), path, verify)) {
@@ -154,13 +148,17 @@ const StoredTensor* SafetensorsFile::find(const std::string& name) const {
   return found == tensors_.end() ? nullptr : &*found;
 }
 
+DType SafetensorsFile::type_of(const StoredTensor& tensor) const {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    if (tensor.dtype == name_in_file(type)) return type;
+  throw UserError(format("{} holds {} in type {} (only F32, BF16 and F16 can be read); convert it", path().string(),
+                         tensor.name, tensor.dtype));
+}
+
 void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
-  const std::optional<DType> type = type_of_safetensors(tensor.dtype);
-  if (!type)
-    throw UserError(format("{} of {} has type {} (only F32, BF16 and F16 can be read); convert the model", tensor.name,
-                           path().string(), tensor.dtype));
-  expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(*type), "a range is outside its tensor");
-  read_elements(file_, *type, tensor.offset + range.begin * size_of(*type), range.size(), out);
+  const DType type = type_of(tensor);
+  expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(type), "a range is outside its tensor");
+  read_elements(file_, type, tensor.offset + range.begin * size_of(type), range.size(), out);
 }
 
 void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out) {
@@ -186,7 +184,7 @@ std::string safetensors_header(const std::vector<std::pair<std::string, Shape>>&
   std::uint64_t at = 0;
   for (const auto& [name, shape] : tensors) {
     const std::uint64_t end = at + numel(shape) * size_of(type);
-    header[name] = {{"dtype", safetensors_name(type)}, {"shape", shape}, {"data_offsets", {at, end}}};
+    header[name] = {{"dtype", name_in_file(type)}, {"shape", shape}, {"data_offsets", {at, end}}};
     at = end;
   }
   std::string text = header.dump();

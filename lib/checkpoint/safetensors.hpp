@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,10 +14,6 @@
 #include "tensor/shape.hpp"
 
 namespace fsdp {
-
-/// Convert between types and their names in the format: "F32", "BF16", "F16". Returns nullopt for an unknown name.
-std::string_view safetensors_name(DType type);
-std::optional<DType> type_of_safetensors(std::string_view name);
 
 struct StoredTensor {
   std::string name;
@@ -37,7 +31,9 @@ class SafetensorsFile {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// Returns nullptr if there is no such tensor.
   const StoredTensor* find(const std::string& name) const;
-  /// Reads a range of elements of an F32, BF16 or F16 tensor as fp32. Throws UserError for another type.
+  /// The type of a tensor that can be read. Throws UserError for types other than F32, BF16 and F16.
+  DType type_of(const StoredTensor& tensor) const;
+  /// Reads a range of elements as fp32. Throws what type_of() throws.
   void read(const StoredTensor& tensor, Range range, float* out) const;
   const std::filesystem::path& path() const { return file_.path(); }
   /// A text of the file's metadata; empty if there is none.

@@ -44,21 +44,16 @@ constexpr const char* unfinished_suffix = ".tmp";
 constexpr const char* save_remedy =
     "earlier checkpoints are unchanged; free some space, raise the quota, check the disk, or choose another `save folder`";
 
-[[noreturn]] void could_not_write(const fs::path& what, std::uint64_t bytes, const std::exception& error) {
-  throw RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
-                        format_bytes(static_cast<double>(bytes)), error.what(), save_remedy));
-}
-
 /// Runs `work`, which writes the file or folder `what`. An error of the file system becomes a RunError, which reports the size
 /// of the tensors (`bytes`) and advises the user.
 template <class Work>
 auto writing(const fs::path& what, std::uint64_t bytes, Work&& work) {
   try {
     return work();
-  } catch (const CallError& error) {
-    could_not_write(what, bytes, error);
-  } catch (const fs::filesystem_error& error) {
-    could_not_write(what, bytes, error);
+  } catch (const std::exception& error) {
+    if (!dynamic_cast<const CallError*>(&error) && !dynamic_cast<const fs::filesystem_error*>(&error)) throw;
+    throw RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
+                          format_bytes(static_cast<double>(bytes)), error.what(), save_remedy));
   }
 }
 
@@ -162,12 +157,6 @@ std::vector<Piece> copied(std::vector<Piece> pieces, std::span<std::byte> snapsh
     at += round_up(piece.bytes(), piece_alignment);
   }
   return pieces;
-}
-
-std::uint64_t stored_bytes(const std::vector<Piece>& pieces) {
-  std::uint64_t elements = 0;
-  for (const Piece& piece : pieces) elements += piece.numel();
-  return elements * sizeof(float);
 }
 
 /// Writes this rank's file. Adds the sum of squares of each piece to the entry of its tensor in `squares`.
@@ -385,7 +374,9 @@ struct CheckpointSave::Job {
   void write() {
     const int rank = world.rank();
     const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
-    sum = writing(path, stored_bytes(pieces),
+    std::uint64_t bytes = 0;
+    for (const Piece& piece : pieces) bytes += piece.numel() * sizeof(float);
+    sum = writing(path, bytes,
                   [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces, compression, squares); });
     if (rank != 0) return;
     const fs::path index_path = names.temporary_folder / stored::index_name;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <functional>
+#include <iterator>
 #include <limits>
+#include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -136,25 +138,84 @@ std::vector<UnitSpec> units_from_json(const json& all, std::size_t parameters) {
 
 }  // namespace
 
+namespace {
+
+/// Calls each(key, number) for the numbers of a state that is stored as a JSON object in an attribute.
+template <class Each>
+void each_number(auto& state, const Each& each) {
+  using State = std::remove_cvref_t<decltype(state)>;
+  if constexpr (std::is_same_v<State, LossScalerState>) {
+    each("scale", state.scale);
+    each("updates", state.updates);
+    each("last_overflow", state.last_overflow);
+    each("last_change", state.last_change);
+    each("overflows", state.overflows);
+    each("in_a_row", state.in_a_row);
+  } else if constexpr (std::is_same_v<State, SpikeFilterState>) {
+    each("updates", state.updates);
+    each("loss_mean", state.loss.mean);
+    each("loss_variance", state.loss.variance);
+    each("norm_mean", state.norm.mean);
+    each("norm_variance", state.norm.variance);
+  } else {
+    static_assert(std::is_same_v<State, Validations>);
+    each("update", state.update);
+    each("loss", state.loss);
+    each("best_update", state.best_update);
+    each("best_loss", state.best_loss);
+    each("since_best", state.since_best);
+  }
+}
+
+template <class State>
+void write_numbers(h5::Node& node, const char* attribute, const std::optional<State>& state) {
+  if (!state) return;
+  json numbers;
+  each_number(*state, [&](const char* key, auto number) { numbers[key] = number; });
+  node.write_text(attribute, json_text(numbers));
+}
+
+/// `what` names the state in messages.
+template <class State>
+void read_numbers(const h5::Node& node, const char* attribute, const char* what, std::optional<State>& state) {
+  if (!node.has_attribute(attribute)) return;
+  const json numbers = parse_json(node.read_text(attribute));
+  each_number(state.emplace(), [&](const char* key, auto& number) {
+    const json found = numbers.is_object() ? numbers.value(key, json()) : json();
+    if (std::is_integral_v<std::remove_reference_t<decltype(number)>> ? !found.is_number_integer() : !found.is_number())
+      throw UserError(format("the checkpoint's {} cannot be read ('{}' is missing); use another checkpoint", what, key));
+    found.get_to(number);
+  });
+}
+
+/// Reads an object with a value of one type for each of some parameters.
+template <class Value>
+void read_by_parameter(const h5::Node& node, const char* attribute, std::map<std::string, Value>& values) {
+  if (!node.has_attribute(attribute)) return;
+  const json all = parse_json(node.read_text(attribute));
+  for (const auto& [name, value] : all.items()) {
+    if (!all.is_object() || value.type() != json(Value()).type())
+      throw UserError(format("the checkpoint's attribute {} cannot be read; use another checkpoint", attribute));
+    values[name] = value.template get<Value>();
+  }
+}
+
+/// The attributes with checksums of the data; those that are 0 are not written.
+constexpr std::pair<const char*, std::uint64_t DataPosition::*> data_sums[] = {
+    {"data_text_sum", &DataPosition::text_sum},
+    {"data_sample_sum", &DataPosition::sample_sum},
+    {"data_documents_sum", &DataPosition::documents_sum},
+    {"data_mask_sum", &DataPosition::mask_sum},
+    {"data_token_sum", &DataPosition::token_sum}};
+
+}  // namespace
+
 void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("update", progress.update);
   node.write_integer("tokens", progress.tokens);
   node.write_integer("optimizer_began", progress.optimizer_began);
-  if (const auto& s = progress.loss_scaler)
-    node.write_text("loss_scaler", json{{"scale", s->scale},
-                                        {"updates", s->updates},
-                                        {"last_overflow", s->last_overflow},
-                                        {"last_change", s->last_change},
-                                        {"overflows", s->overflows},
-                                        {"in_a_row", s->in_a_row}}
-                                       .dump());
-  if (const auto& s = progress.spikes)
-    node.write_text("spikes", json{{"updates", s->updates},
-                                   {"loss_mean", s->loss.mean},
-                                   {"loss_variance", s->loss.variance},
-                                   {"norm_mean", s->norm.mean},
-                                   {"norm_variance", s->norm.variance}}
-                                  .dump());
+  write_numbers(node, "loss_scaler", progress.loss_scaler);
+  write_numbers(node, "spikes", progress.spikes);
   if (!progress.states_began.empty()) node.write_text("states_began", json_text(json(progress.states_began)));
   if (!progress.frozen.empty()) node.write_text("frozen", json_text(json(progress.frozen)));
   if (progress.schedule_end != 0) node.write_integer("schedule_end", progress.schedule_end);
@@ -164,97 +225,30 @@ void write_progress(h5::Node& node, const Progress& progress) {
   node.write_integer("shuffled", progress.data.shuffled);
   node.write_integer("seed", progress.data.seed);
   if (!progress.data.order.empty()) node.write_text("data_order", progress.data.order);
-  if (progress.data.text_sum != 0) node.write_integer("data_text_sum", progress.data.text_sum);
-  if (progress.data.sample_sum != 0) node.write_integer("data_sample_sum", progress.data.sample_sum);
-  if (progress.data.documents_sum != 0) node.write_integer("data_documents_sum", progress.data.documents_sum);
-  if (progress.data.mask_sum != 0) node.write_integer("data_mask_sum", progress.data.mask_sum);
-  if (progress.data.token_sum != 0) node.write_integer("data_token_sum", progress.data.token_sum);
+  for (const auto& [name, sum] : data_sums)
+    if (progress.data.*sum != 0) node.write_integer(name, progress.data.*sum);
   if (progress.valid_sum != 0) node.write_integer("valid_data_sum", progress.valid_sum);
-  if (const auto& valid = progress.validations)
-    node.write_text("validations", json_text(json{{"update", valid->update},
-                                                  {"loss", valid->loss},
-                                                  {"best_update", valid->best_update},
-                                                  {"best_loss", valid->best_loss},
-                                                  {"since_best", valid->since_best}}));
+  write_numbers(node, "validations", progress.validations);
 }
-
-namespace {
-
-/// Returns a function that reads a number, by its key, from the JSON object in an attribute. `what` names the object in
-/// messages.
-std::function<double(const char*)> numbers_of(const h5::Node& node, const char* attribute, const char* what) {
-  return [state = parse_json(node.read_text(attribute)), what](const char* key) {
-    if (!state.is_object() || !state.contains(key) || !state[key].is_number())
-      throw UserError(format("the checkpoint's {} cannot be read ('{}' is missing); use another checkpoint", what, key));
-    return state[key].get<double>();
-  };
-}
-
-std::optional<SpikeFilterState> read_spikes(const h5::Node& node) {
-  if (!node.has_attribute("spikes")) return {};
-  const auto number = numbers_of(node, "spikes", "statistics of loss and norm");
-  return SpikeFilterState{static_cast<std::uint64_t>(std::max(0.0, number("updates"))),
-                          {number("loss_mean"), number("loss_variance")},
-                          {number("norm_mean"), number("norm_variance")}};
-}
-
-std::optional<Validations> read_validations(const h5::Node& node) {
-  if (!node.has_attribute("validations")) return {};
-  const auto number = numbers_of(node, "validations", "losses of validations");
-  const auto count = [&](const char* key) { return static_cast<std::uint64_t>(std::max(0.0, number(key))); };
-  return Validations{count("update"), number("loss"), count("best_update"), number("best_loss"), count("since_best")};
-}
-
-std::map<std::string, std::uint64_t> read_states_began(const h5::Node& node) {
-  std::map<std::string, std::uint64_t> began;
-  if (!node.has_attribute("states_began")) return began;
-  const json all = parse_json(node.read_text("states_began"));
-  for (const auto& [name, update] : all.items()) {
-    if (!all.is_object() || !update.is_number_unsigned())
-      throw UserError("the checkpoint's attribute states_began cannot be read; use another checkpoint");
-    began[name] = update.get<std::uint64_t>();
-  }
-  return began;
-}
-
-std::map<std::string, bool> read_frozen(const h5::Node& node) {
-  std::map<std::string, bool> frozen;
-  if (!node.has_attribute("frozen")) return frozen;
-  const json all = parse_json(node.read_text("frozen"));
-  for (const auto& [name, value] : all.items()) {
-    if (!all.is_object() || !value.is_boolean())
-      throw UserError("the checkpoint's attribute frozen cannot be read; use another checkpoint");
-    frozen[name] = value.get<bool>();
-  }
-  return frozen;
-}
-
-std::optional<LossScalerState> read_loss_scaler(const h5::Node& node) {
-  if (!node.has_attribute("loss_scaler")) return {};
-  const auto number = numbers_of(node, "loss_scaler", "loss scale");
-  const auto integer = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
-  return LossScalerState{number("scale"),        integer("updates"),   integer("last_overflow"),
-                         integer("last_change"), integer("overflows"), integer("in_a_row")};
-}
-
-}  // namespace
 
 Progress read_progress(const h5::Node& node) {
-  const auto sum = [&](const char* name) { return node.has_attribute(name) ? node.read_integer(name) : 0; };
-  return {node.read_integer("update"),
-          node.read_integer("tokens"),
-          {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
-           node.read_integer("shuffled") != 0, node.read_integer("seed"),
-           node.has_attribute("data_order") ? node.read_text("data_order") : "", sum("data_text_sum"), sum("data_sample_sum"),
-           sum("data_documents_sum"), sum("data_mask_sum"), sum("data_token_sum")},
-          node.read_integer("optimizer_began"),
-          read_loss_scaler(node),
-          read_spikes(node),
-          read_validations(node),
-          read_states_began(node),
-          sum("valid_data_sum"),
-          sum("schedule_end"),
-          read_frozen(node)};
+  const auto optional = [&](const char* name) { return node.has_attribute(name) ? node.read_integer(name) : 0; };
+  Progress progress = {
+      .update = node.read_integer("update"),
+      .tokens = node.read_integer("tokens"),
+      .data = {node.read_integer("sequences"), node.read_integer("tokens_per_sample"), node.read_integer("data_tokens"),
+               node.read_integer("shuffled") != 0, node.read_integer("seed")},
+      .optimizer_began = node.read_integer("optimizer_began"),
+      .valid_sum = optional("valid_data_sum"),
+      .schedule_end = optional("schedule_end")};
+  if (node.has_attribute("data_order")) progress.data.order = node.read_text("data_order");
+  for (const auto& [name, sum] : data_sums) progress.data.*sum = optional(name);
+  read_numbers(node, "loss_scaler", "loss scale", progress.loss_scaler);
+  read_numbers(node, "spikes", "statistics of loss and norm", progress.spikes);
+  read_numbers(node, "validations", "losses of validations", progress.validations);
+  read_by_parameter(node, "states_began", progress.states_began);
+  read_by_parameter(node, "frozen", progress.frozen);
+  return progress;
 }
 
 namespace {
@@ -309,14 +303,8 @@ void write_states(h5::Node& node, const std::vector<std::string>& states) {
 }
 
 std::vector<std::string> read_states(const h5::Node& node) {
-  const std::string states = node.read_text("states");
-  std::vector<std::string> all;
-  for (std::size_t at = 0; at < states.size();) {
-    const std::size_t end = std::min(states.find(' ', at), states.size());
-    all.push_back(states.substr(at, end - at));
-    at = end + 1;
-  }
-  return all;
+  std::istringstream states(node.read_text("states"));
+  return {std::istream_iterator<std::string>(states), {}};
 }
 
 void check_version(std::uint64_t found, const std::string& name) {

@@ -87,13 +87,6 @@ UserError of_another_kind(const fs::path& path, std::string_view beginning) {
              path.string(), start));
 }
 
-std::string beginning_of(const fs::path& path) {
-  const InputFile file(path);
-  std::string beginning(std::min<std::uint64_t>(file.size(), first_bytes), '\0');
-  file.read(0, beginning.data(), beginning.size());
-  return beginning;
-}
-
 /// The file for a name. For a data set in two files, NAME.bin and NAME.idx, NAME is enough.
 fs::path file_named(const fs::path& name) {
   switch (kind_of(name)) {
@@ -123,14 +116,12 @@ void add_token_format(const TokenFormat& format) { table().add(format); }
 
 bool is_text_file(const fs::path& path) {
   if (kind_of(path) != PathKind::file) return false;
-  const std::string beginning = beginning_of(path);
+  const std::string beginning = InputFile(path).beginning(first_bytes);
   if (beginning.empty() || !looks_like_text(beginning)) return false;
   for (const TokenFormat* format : token_formats())
     if (format->recognises(path, beginning)) return false;
   return !of_known_kind(path, beginning);
 }
-
-void require_no_known_kind(const fs::path& path, bool any_bytes) { require_no_known_kind(path, beginning_of(path), any_bytes); }
 
 void require_no_known_kind(const fs::path& name, std::string_view beginning, bool any_bytes) {
   if (const auto known = of_known_kind(name, beginning)) throw *known;
@@ -143,7 +134,7 @@ void require_no_known_kind(const fs::path& name, std::string_view beginning, boo
 
 std::unique_ptr<Tokens> open_token_file(const fs::path& name) {
   const fs::path path = file_named(name);
-  const std::string beginning = beginning_of(path);
+  const std::string beginning = InputFile(path).beginning(first_bytes);
   if (beginning.empty()) throw unusable_tokens(path, "it is empty, so it is no text either");
   for (const TokenFormat* format : token_formats())
     if (format->recognises(path, beginning)) return format->open(path);

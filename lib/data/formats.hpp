@@ -48,10 +48,8 @@ void add_token_format(const TokenFormat& format);
 /// InputFile throws.
 bool is_text_file(const std::filesystem::path& path);
 
-/// Throws UserError if the first bytes of a file show that it is not plain text: it is compressed, in UTF-16, or a file of
-/// another program. Unless `any_bytes` is true, control characters are refused, too.
-void require_no_known_kind(const std::filesystem::path& path, bool any_bytes);
-/// Throws the same errors for a stream, whose first bytes are `beginning`.
+/// Throws UserError if the beginning of a file or stream shows that it is not plain text: it is compressed, in UTF-16, or a
+/// file of another program. Unless `any_bytes` is true, control characters are refused, too.
 void require_no_known_kind(const std::filesystem::path& name, std::string_view beginning, bool any_bytes);
 
 /// The error "'a.bin' is not a token file that can be used (`why`); make one with fsdp-tokenize".

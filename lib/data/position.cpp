@@ -26,11 +26,8 @@ DataPosition continue_data(const DataPosition& before, const DataPosition& now, 
              same_shuffle = before.shuffled == now.shuffled, same_order = same_shuffle && before.order == now.order;
   if (same_data && same_order && T == U) {
     say("");
-    position = before;
-    position.sample_sum = now.sample_sum;
-    position.documents_sum = now.documents_sum;
-    position.mask_sum = now.mask_sum;
-    position.token_sum = now.token_sum;
+    position.sequences = before.sequences, position.seed = before.seed;
+    position.text_sum = before.text_sum;
     return position;
   }
   const auto per_pass = [](const DataPosition& data) {  // Samples::count()

@@ -25,55 +25,46 @@ std::size_t count_characters(std::string_view utf8) {
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-/// Reads questions from JSON records.
-class QuestionReader {
- public:
-  explicit QuestionReader(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-
-  Question read(const JsonRecords& record) const {
-    std::string problem;
-    const nlohmann::json object = read_json(record.record(), problem);
-    const auto fail = [&](const std::string& why) {
-      return UserError(
-          format("{} is no question ({}); write a JSON object with \"context\" (a text), \"choices\" (two or more texts) and "
-                 "\"answer\" (the number of the right choice, counted from 0)",
-                 record.place(), why));
-    };
-    if (!problem.empty()) throw fail(problem);
-    if (!object.is_object()) throw fail("it is no object");
-    if (!object.contains("context") || !object["context"].is_string()) throw fail("no context");
-    if (!object.contains("choices") || !object["choices"].is_array() || object["choices"].size() < 2)
-      throw fail("no two choices");
-    const std::size_t count = object["choices"].size();
-    if (!object.contains("answer") || !object["answer"].is_number_unsigned() || object["answer"].get<std::size_t>() >= count)
-      throw fail(format("no answer from 0 to {}", count - 1));
-    std::string context = object["context"].get<std::string>();
-    const std::size_t end = context.find_last_not_of(" \t\n\r") + 1;  // 0: only spaces
-    const std::string space_after = context.substr(end);
-    context.resize(end);
-    Question question = {.context = tokens_of(context), .choices = {}, .answer = object["answer"].get<std::size_t>()};
-    if (question.context.empty()) throw fail("a context without tokens");
-    for (const nlohmann::json& choice : object["choices"]) {
-      if (!choice.is_string()) throw fail("a choice that is no text");
-      const std::string added = choice.get<std::string>();
-      std::vector<TokenId> tokens = tokens_of(context + space_after + added);
-      tokens.erase(tokens.begin(),
-                   tokens.begin() + static_cast<std::ptrdiff_t>(std::min(question.context.size(), tokens.size())));
-      if (tokens.empty()) throw fail("a choice that adds no token to the context");
-      question.choices.push_back({std::move(tokens), std::max<std::size_t>(count_characters(added), 1)});
-    }
-    return question;
-  }
-
- private:
-  std::vector<TokenId> tokens_of(const std::string& text) const {
-    std::vector<TokenId> ids = tokenizer_.before_text();
-    tokenizer_.encode(text, ids);
+/// Reads a question from a JSON record.
+Question read_question(const JsonRecords& record, const Tokenizer& tokenizer) {
+  const auto tokens_of = [&](const std::string& text) {
+    std::vector<TokenId> ids = tokenizer.before_text();
+    tokenizer.encode(text, ids);
     return ids;
+  };
+  std::string problem;
+  const nlohmann::json object = read_json(record.record(), problem);
+  const auto fail = [&](const std::string& why) {
+    return UserError(
+        format("{} is no question ({}); write a JSON object with \"context\" (a text), \"choices\" (two or more texts) and "
+               "\"answer\" (the number of the right choice, counted from 0)",
+               record.place(), why));
+  };
+  if (!problem.empty()) throw fail(problem);
+  if (!object.is_object()) throw fail("it is no object");
+  if (!object.contains("context") || !object["context"].is_string()) throw fail("no context");
+  if (!object.contains("choices") || !object["choices"].is_array() || object["choices"].size() < 2)
+    throw fail("no two choices");
+  const std::size_t count = object["choices"].size();
+  if (!object.contains("answer") || !object["answer"].is_number_unsigned() || object["answer"].get<std::size_t>() >= count)
+    throw fail(format("no answer from 0 to {}", count - 1));
+  std::string context = object["context"].get<std::string>();
+  const std::size_t end = context.find_last_not_of(" \t\n\r") + 1;  // 0: only spaces
+  const std::string space_after = context.substr(end);
+  context.resize(end);
+  Question question = {.context = tokens_of(context), .choices = {}, .answer = object["answer"].get<std::size_t>()};
+  if (question.context.empty()) throw fail("a context without tokens");
+  for (const nlohmann::json& choice : object["choices"]) {
+    if (!choice.is_string()) throw fail("a choice that is no text");
+    const std::string added = choice.get<std::string>();
+    std::vector<TokenId> tokens = tokens_of(context + space_after + added);
+    tokens.erase(tokens.begin(),
+                 tokens.begin() + static_cast<std::ptrdiff_t>(std::min(question.context.size(), tokens.size())));
+    if (tokens.empty()) throw fail("a choice that adds no token to the context");
+    question.choices.push_back({std::move(tokens), std::max<std::size_t>(count_characters(added), 1)});
   }
-
-  const Tokenizer& tokenizer_;
-};
+  return question;
+}
 
 /// Reads llm.c's format. The header is 256 int32; the first three are 20240522, 1 and the number of examples. Each example is
 /// in uint16: 65535, its size in bytes, its index, the index of the right completion, and the number of completions. Then, for
@@ -138,10 +129,9 @@ class LlmCQuestions {
 };
 
 std::vector<Question> read_records(const std::filesystem::path& path, const Tokenizer& tokenizer) {
-  const QuestionReader reader(tokenizer);
   TextSource text({path.string()});
   std::vector<Question> questions;
-  for (JsonRecords records(text, 0, std::nullopt); records.next();) questions.push_back(reader.read(records));
+  for (JsonRecords records(text, 0, std::nullopt); records.next();) questions.push_back(read_question(records, tokenizer));
   return questions;
 }
 

@@ -60,15 +60,11 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
   if (by_documents)
     find_places_by_documents();
   else if (has_places())
-    find_places();
+    for (std::uint64_t begin = 0; begin < targets_; begin += cut_.T)
+      places_.push_back({begin, static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin)), 0});
   if (mask_ || cut.positions) count_targets();
   count_rows();
   if (!cut.positions || cut.end_of_document) documents_ = {};
-}
-
-void Samples::find_places() {
-  for (std::uint64_t begin = 0; begin < targets_; begin += cut_.T)
-    places_.push_back({begin, static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin)), 0});
 }
 
 void Samples::find_places_by_documents() {

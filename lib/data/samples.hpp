@@ -86,7 +86,6 @@ class Samples {
 
  private:
   bool has_places() const { return cut_.mode != BreakMode::none || mask_ || cut_.positions; }
-  void find_places();
   void find_places_by_documents();
   void count_targets();
   void count_rows();

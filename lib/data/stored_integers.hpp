@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 
+#include "base/format.hpp"
 #include "data/tokens.hpp"
 #include "files/input_file.hpp"
 
@@ -24,8 +26,17 @@ struct IntegerType {
   bool operator==(const IntegerType&) const = default;
 };
 
-class StoredIntegers {
+/// Tokens that are consecutive integers in a file. A format derives from this class; its constructor reads the header, and
+/// calls set().
+class StoredIntegers : public Tokens {
  public:
+  std::uint64_t size() const override { return count_; }
+  /// Negative integers and those of more than 32 bits read as no_token.
+  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override;
+  std::string name() const override { return format("'{}'", file_.path().string()); }
+  std::uint64_t largest_possible() const override { return type_.largest(); }
+
+ protected:
   /// Opens the file. Throws what InputFile throws. There are no integers until set() is called.
   explicit StoredIntegers(const std::filesystem::path& path) : file_(path) {}
   /// Sets the integers: `count` of them from byte `offset`, all within the file.
@@ -35,11 +46,6 @@ class StoredIntegers {
     count_ = count;
   }
   const InputFile& file() const { return file_; }
-  IntegerType type() const { return type_; }
-  std::uint64_t count() const { return count_; }
-  /// Reads integers [begin, begin + out.size()). Negative integers and those of more than 32 bits read as no_token. Throws what
-  /// InputFile::read() throws. Does not allocate.
-  void read(std::uint64_t begin, std::span<std::uint32_t> out) const;
 
  private:
   InputFile file_;

@@ -56,19 +56,15 @@ nlohmann::json read_note(const fs::path& stem) {
 
 /// The files next to the token file, and the keys of their checksums in the note: its index and, if the tokens have a mask, the
 /// two files of the mask.
-constexpr std::pair<const char*, const char*> companions[] = {
+constexpr std::pair<const char*, const char*> further_files[] = {
     {".idx", "index_checksum"}, {".mask.bin", "mask_checksum"}, {".mask.idx", "mask_index_checksum"}};
 
 /// Returns true if the files next to the token file are what was written, and its size is.
 bool is_whole(const fs::path& stem, const nlohmann::json& note) {
-  for (const auto& [extension, key] : companions)  // notes of older releases have fewer checksums
+  for (const auto& [extension, key] : further_files)  // notes of older releases have fewer checksums
     if (note.contains(key) && (!size_of_file(with(stem, extension)) || sum_file(with(stem, extension)).checksum != note[key]))
       return false;
   return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
-}
-
-FileSum sum_in(const nlohmann::json& note) {
-  return {note["bytes"].get<std::uint64_t>(), note["checksum"].get<std::uint64_t>()};
 }
 
 /// Makes the token files of texts with one tokenizer, which is opened when it is first needed.
@@ -133,11 +129,12 @@ class TokenMaker {
     same["version"] = version_string();
     JobNotes notes(with(stem, ".bin.resume"), same, reading_.save_interval_s, reading_.warn);
     notes.compare_tokenizer(tokenizer_sum_);
-    print_line(
-        format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why));
+    const std::string line =
+        format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why);
+    print_raw(stderr, wrapped(printable(line)) + "\n");
     TokenizeResult made = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run();
-    const std::uint64_t tokens = made.train.front().tokens;
-    if (chat) made.train_counts.warnings = chat->warnings();
+    const std::uint64_t tokens = made.train.files.front().tokens;
+    if (chat) made.train.counts.warnings = chat->warnings();
     FileSum sum;
     with_progress("checksum of the tokens", [&](const auto& progress) {
       const std::size_t all = size_of_file(with(stem, ".bin")).value_or(0);
@@ -146,8 +143,8 @@ class TokenMaker {
     });
     nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
                                    {"tokens", tokens},         {"bytes", sum.bytes},
-                                   {"checksum", sum.checksum}, {"counts", to_json(made.train_counts)}};
-    for (const auto& [extension, key] : std::span(companions).first(chat ? 3 : 1))
+                                   {"checksum", sum.checksum}, {"counts", to_json(made.train.counts)}};
+    for (const auto& [extension, key] : std::span(further_files).first(chat ? 3 : 1))
       note[key] = sum_file(with(stem, extension)).checksum;
     write_text_file_durably(with(stem, ".json"), seal_json(note));
     require_tokens_of_model(text, stem);
@@ -167,7 +164,7 @@ class TokenMaker {
   /// Reads the token file once, and returns true if its checksum is that in the note. Throws TokenizingStopped.
   bool is_what_was_written(const TextSet& text, const fs::path& stem, const nlohmann::json& note) const {
     ProgressBar bar("comparing tokens with their checksum", ProgressBar::Unit::bytes);
-    const FileSum expected = sum_in(note);
+    const FileSum expected = {note["bytes"].get<std::uint64_t>(), note["checksum"].get<std::uint64_t>()};
     std::uint64_t done = 0;
     const auto piece_done = [&](std::size_t bytes) {
       done = std::min(done + bytes, expected.bytes);
@@ -204,7 +201,6 @@ class TokenMaker {
     }
   }
   std::string name_of_tokenizer() const { return reading_.tokenizer == "bytes" ? "bytes" : format("'{}'", reading_.tokenizer); }
-  void print_line(const std::string& line) const { print_raw(stderr, wrapped(printable(line)) + "\n"); }
 
   const TextReading& reading_;
   const std::function<bool()>& stop_;

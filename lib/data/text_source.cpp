@@ -67,9 +67,7 @@ struct TextSource::Text {
 
   void use_file(const std::filesystem::path& path) {
     file.emplace(path);
-    std::string start(std::min<std::uint64_t>(file->size(), 3), '\0');
-    file->read(0, start.data(), start.size());
-    mark = byte_order_mark(start);
+    mark = byte_order_mark(file->beginning(3));
   }
 
   void open() {
@@ -121,7 +119,7 @@ TextSource::TextSource(const std::vector<std::string>& names, bool any_bytes) {
       case PathKind::file:
         text.use_file(name);
         if (text.size() == 0) throw unreadable(name, "it is empty");
-        require_no_known_kind(name, any_bytes);
+        require_no_known_kind(name, text.beginning(), any_bytes);
         break;
       case PathKind::other:  // a pipe is opened when it is read, because its writer may wait for that
         break;

@@ -17,15 +17,6 @@
 
 namespace fsdp {
 
-namespace {
-
-/// Returns true if a record looks like a conversation, valid or not.
-bool is_conversation(const nlohmann::json& object) {
-  return object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion")));
-}
-
-}  // namespace
-
 PlainPieces::PlainPieces(TextSource& text, std::uint64_t begin, std::optional<std::uint64_t> end, const CutRules& rules,
                          bool documents, bool after_cut)
     : text_(text), end_(end), rules_(rules), documents_(documents), at_(begin) {
@@ -114,7 +105,8 @@ void JsonPieces::fail() const {
     throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
                            records_.place(), problem_));
   std::string none;
-  if (is_conversation(read_json(records_.record(), none)))
+  const nlohmann::json object = read_json(records_.record(), none);
+  if (object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion"))))
     throw UserError(format(
         "{} cannot be used ({}; it is a conversation); read such lines by `conversations`, or name the field that has the "
         "text by `field of JSON`",
@@ -214,32 +206,32 @@ TokenizeJob::TokenizeJob(const Tokenizer& tokenizer, TextSource& text, std::opti
                          const TokenizeJobOptions& output)
     : tokenizer_(tokenizer), text_(text), tail_(tail), notes_(notes), output_(output) {}
 
+/// The numbers that the notes store, with their keys.
+std::array<std::pair<const char*, std::uint64_t*>, 5> TokenizeJob::numbers() {
+  return {{{"at", &at_}, {"tokens", &tokens_}, {"replaced", &replaced_}, {"first_replaced", &first_replaced_}, {"row", &row_}}};
+}
+
 void TokenizeJob::open_writers() {
+  const auto goes_on = [&] { return notes_.found() && !notes_.found()->is_null(); };
   const auto open_one = [&](const std::filesystem::path& path, std::size_t vocab_size, const std::string& state) {
-    const nlohmann::json found = notes_.found() && !notes_.found()->is_null() ? notes_.found()->at(state) : nlohmann::json();
+    const nlohmann::json found = goes_on() ? notes_.found()->at(state) : nlohmann::json();
     return output_.format->make_writer(path, vocab_size, found, output_.shard_tokens);
   };
-  const auto open = [&](const std::filesystem::path& path, const std::string& state) {
-    std::unique_ptr<TokenWriter> tokens = open_one(path, tokenizer_.vocab_size(), state);
-    if (!output_.conversations) return tokens;
-    std::unique_ptr<TokenWriter>& mask = state == "train" ? train_mask_ : valid_mask_;
-    mask = tokens->make_mask_writer();
-    if (!mask) mask = open_one(mask_path(path), 2, state + "_mask");
-    return tokens;
+  const auto open = [&](Part& part, const std::filesystem::path& path, const std::string& name) {
+    if (goes_on()) part.counts = counts_of_json(notes_.found()->at(name + "_counts"));
+    part.tokens = open_one(path, tokenizer_.vocab_size(), name);
+    if (!output_.conversations) return;
+    part.mask = part.tokens->make_mask_writer();
+    if (!part.mask) part.mask = open_one(mask_path(path), 2, name + "_mask");
   };
-  const bool goes_on = notes_.found() && !notes_.found()->is_null();
-  if (goes_on) {
+  const auto open_all = [&] {
+    open(train_, output_.out, "train");
+    if (tail_) open(valid_, output_.valid_out, "valid");
+  };
+  if (goes_on()) {
     try {
-      const nlohmann::json& found = *notes_.found();
-      at_ = found.at("at").get<std::uint64_t>();
-      tokens_ = found.at("tokens").get<std::uint64_t>();
-      replaced_ = found.at("replaced").get<std::uint64_t>();
-      first_replaced_ = found.at("first_replaced").get<std::uint64_t>();
-      train_counts_ = counts_of_json(found.at("train_counts"));
-      valid_counts_ = counts_of_json(found.at("valid_counts"));
-      row_ = found.at("row").get<std::uint64_t>();
-      train_ = open(output_.out, "train");
-      if (tail_) valid_ = open(output_.valid_out, "valid");
+      for (const auto& [key, number] : numbers()) *number = notes_.found()->at(key).get<std::uint64_t>();
+      open_all();
       print_to(stderr, "resuming after {} of {}, {} tokens\n", format_bytes(static_cast<double>(at_)),
                format_bytes(static_cast<double>(text_.size())), tokens_);
       return;
@@ -248,12 +240,10 @@ void TokenizeJob::open_writers() {
     } catch (const nlohmann::json::exception&) {
       notes_.start_anew("its notes are damaged");
     }
-    at_ = tokens_ = replaced_ = first_replaced_ = row_ = 0;
-    train_counts_ = valid_counts_ = {};
-    for (auto* const writer : {&train_mask_, &valid_mask_, &train_, &valid_}) writer->reset();
+    for (const auto& [key, number] : numbers()) *number = 0;
+    for (Part* const part : {&train_, &valid_}) part->mask.reset(), *part = {};
   }
-  train_ = open(output_.out, "train");
-  if (tail_) valid_ = open(output_.valid_out, "valid");
+  open_all();
   // The writers hold locks, so no other process uses these notes now.
   if (!output_.own_tokenizer)
     notes_.remove();
@@ -271,6 +261,13 @@ TokenizeResult TokenizeJob::run() {
   }
 }
 
+TokenizeResult::Part TokenizeJob::Part::finish() {
+  TokenizeResult::Part done = {{}, {}, counts};
+  if (mask) done.masks = mask->finish();
+  if (tokens) done.files = tokens->finish();
+  return done;
+}
+
 TokenizeResult TokenizeJob::run_parts() {
   open_writers();
   const auto require_tokens = [&](std::uint64_t before, const char* what, const DataCounts& counts) {
@@ -281,21 +278,16 @@ TokenizeResult TokenizeJob::run_parts() {
       throw UserError(format("{} has no tokens (it is empty, or has only empty lines and documents); use more text", what));
   };
   if (!tail_ || at_ < *tail_) {
-    run_part(*train_, train_mask_.get(), train_counts_, 0, tail_);
-    require_tokens(0, tail_ ? "the text without its held-out part" : "the text", train_counts_);
+    run_part(train_, 0, tail_);
+    require_tokens(0, tail_ ? "the text without its held-out part" : "the text", train_.counts);
   }
   if (tail_) {
     const bool is_begun = at_ > *tail_;
     const std::uint64_t before = tokens_;
-    run_part(*valid_, valid_mask_.get(), valid_counts_, *tail_, std::nullopt);
-    if (!is_begun) require_tokens(before, "the held-out part of the text", valid_counts_);
+    run_part(valid_, *tail_, std::nullopt);
+    if (!is_begun) require_tokens(before, "the held-out part of the text", valid_.counts);
   }
-  TokenizeResult done;
-  done.train_counts = train_counts_, done.valid_counts = valid_counts_;
-  if (train_mask_) done.train_mask = train_mask_->finish();
-  if (valid_mask_) done.valid_mask = valid_mask_->finish();
-  done.train = train_->finish();
-  if (valid_) done.valid = valid_->finish();
+  TokenizeResult done = {train_.finish(), valid_.finish()};
   notes_.remove();
   warn_of_text();
   return done;
@@ -370,8 +362,7 @@ bool TokenizeJob::count(EncodedPiece& piece, DataCounts& counts) {
   return true;
 }
 
-void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& counts, std::uint64_t begin,
-                           std::optional<std::uint64_t> end) {
+void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::uint64_t> end) {
   const bool documents = texts_are_documents();
   const std::uint64_t from = std::max(begin, at_);
   std::optional<double> all;
@@ -387,11 +378,11 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& c
       piece.ids.push_back(*output_.end_of_text);
       piece.mask.push_back(piece.ends_open ? 1 : 0);
     }
-    if (count(piece, counts)) {
-      writer.add(piece.ids);
-      if (mask) mask->add(piece.mask);
-      if (piece.ends_document) writer.end_document();
-      if (piece.ends_document && mask) mask->end_document();
+    if (count(piece, part.counts)) {
+      part.tokens->add(piece.ids);
+      if (part.mask) part.mask->add(piece.mask);
+      if (piece.ends_document) part.tokens->end_document();
+      if (piece.ends_document && part.mask) part.mask->end_document();
       tokens_ += piece.ids.size();
     }
     at_ = piece.end;
@@ -426,23 +417,18 @@ void TokenizeJob::run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& c
   }
   encoder.finish();
   bar.finish();
-  if (!documents) writer.end_document();
+  if (!documents) part.tokens->end_document();
 }
 
 void TokenizeJob::save() {
-  nlohmann::json progress = {{"at", at_},
-                             {"tokens", tokens_},
-                             {"replaced", replaced_},
-                             {"first_replaced", first_replaced_},
-                             {"row", row_},
-                             {"train_counts", to_json(train_counts_)},
-                             {"valid_counts", to_json(valid_counts_)}};
-  for (const auto& [name, writer] : {std::pair{"train", train_.get()},
-                                     {"valid", valid_.get()},
-                                     {"train_mask", train_mask_.get()},
-                                     {"valid_mask", valid_mask_.get()}}) {
-    if (writer) writer->sync();
-    progress[name] = writer ? writer->state() : nlohmann::json();
+  nlohmann::json progress;
+  for (const auto& [key, number] : numbers()) progress[key] = *number;
+  for (const auto& [name, part] : {std::pair(std::string("train"), &train_), std::pair(std::string("valid"), &valid_)}) {
+    progress[name + "_counts"] = to_json(part->counts);
+    for (const auto& [key, writer] : {std::pair(name, part->tokens.get()), std::pair(name + "_mask", part->mask.get())}) {
+      if (writer) writer->sync();
+      progress[key] = writer ? writer->state() : nlohmann::json();
+    }
   }
   notes_.write(progress);
 }

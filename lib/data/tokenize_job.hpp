@@ -1,6 +1,7 @@
 // Tokenizes a text into token files. A job can be resumed after its process was killed.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -146,8 +148,11 @@ struct TokenizingStopped : RunError {
 };
 
 struct TokenizeResult {
-  std::vector<WrittenFile> train, valid, train_mask, valid_mask;
-  DataCounts train_counts, valid_counts;
+  struct Part {
+    std::vector<WrittenFile> files, masks;  // no masks if there are none, or if they are in `files`
+    DataCounts counts;
+  };
+  Part train, valid;
 };
 
 /// The path of a separate mask file: NAME.mask.bin for NAME.bin.
@@ -162,11 +167,17 @@ class TokenizeJob {
   TokenizeResult run();
 
  private:
+  /// What is written of a part of the text. The mask's writer is declared after that of the tokens, and so is destroyed first.
+  struct Part {
+    std::unique_ptr<TokenWriter> tokens, mask;  // null if not used
+    DataCounts counts;
+    TokenizeResult::Part finish();
+  };
   TokenizeResult run_parts();
+  std::array<std::pair<const char*, std::uint64_t*>, 5> numbers();
   void open_writers();
   std::unique_ptr<TextPieces> open_pieces(std::uint64_t from, bool after_cut, std::optional<std::uint64_t> end);
-  void run_part(TokenWriter& writer, TokenWriter* mask, DataCounts& counts, std::uint64_t begin,
-                std::optional<std::uint64_t> end);
+  void run_part(Part& part, std::uint64_t begin, std::optional<std::uint64_t> end);
   bool count(EncodedPiece& piece, DataCounts& counts);
   void end_answers(EncodedPiece& piece) const;
   void save();
@@ -178,12 +189,10 @@ class TokenizeJob {
   std::optional<std::uint64_t> tail_;
   JobNotes& notes_;
   TokenizeJobOptions output_;
-  // Null if not used. The mask writers are declared after the token writers, so that they are destroyed first.
-  std::unique_ptr<TokenWriter> train_, valid_, train_mask_, valid_mask_;
+  Part train_, valid_;
   std::uint64_t at_ = 0;  // the text up to this offset is tokenized, and the writers have its tokens
   std::uint64_t tokens_ = 0;
   std::uint64_t replaced_ = 0, first_replaced_ = 0;
-  DataCounts train_counts_, valid_counts_;
   std::uint64_t row_ = 0;  // tokens of the document that has begun
 };
 

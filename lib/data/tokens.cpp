@@ -13,8 +13,6 @@ namespace fsdp {
 
 std::string Tokens::place(std::uint64_t position) const { return format("position {} of {}", position, name()); }
 
-void Tokens::check(std::size_t, std::size_t) const {}
-
 void refuse_token(const Tokens& tokens, std::uint64_t position, std::uint32_t token, std::size_t vocab_size) {
   if (token == no_token)
     throw UserError(format("the number at {} is no token (it is negative, or has more than 32 bits); make the file again",

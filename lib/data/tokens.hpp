@@ -48,7 +48,7 @@ class Tokens {
   virtual std::string unread() const { return ""; }
   /// Checks contents that must be read completely, such as a long index. The ranks of a job share this work: each call checks
   /// only part `part` of `parts`. Throws UserError.
-  virtual void check(std::size_t part, std::size_t parts) const;
+  virtual void check([[maybe_unused]] std::size_t part, [[maybe_unused]] std::size_t parts) const {}
 };
 
 /// Opens a file in the format that its content shows (formats.hpp). For a data set in two files, `path` is one of them or their

@@ -1,5 +1,6 @@
 #include "files/input_file.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -104,6 +105,12 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
     if (n == 0) throw DamagedError(format("{} ends before byte {} (it was cut); copy it again", path_.string(), offset));
     to += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
   }
+}
+
+std::string InputFile::beginning(std::size_t most) const {
+  std::string bytes(std::min<std::uint64_t>(size_, most), '\0');
+  read(0, bytes.data(), bytes.size());
+  return bytes;
 }
 
 void InputFile::prefetch(std::uint64_t offset, std::size_t bytes) const {

@@ -36,6 +36,8 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   /// Reads `bytes` bytes from `offset` on. Throws DamagedError if the file is too short, and CallError if the disk fails.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;
+  /// Reads the first `most` bytes, or all if there are fewer.
+  std::string beginning(std::size_t most) const;
   /// Asks the system to read these bytes from the disk in advance, because a process will read them soon.
   void prefetch(std::uint64_t offset, std::size_t bytes) const;
 

@@ -183,10 +183,7 @@ void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes
 void require_own_file(const std::filesystem::path& path, std::string_view beginning) {
   const auto type = std::filesystem::symlink_status(path).type();
   if (type == std::filesystem::file_type::not_found) return;
-  std::string found(beginning.size(), '\0');
-  if (type == std::filesystem::file_type::regular)
-    if (const InputFile file(path); file.size() >= found.size()) file.read(0, found.data(), found.size());
-  if (found == beginning) return;
+  if (type == std::filesystem::file_type::regular && InputFile(path).beginning(beginning.size()) == beginning) return;
   throw UserError(
       format("{} is in the way (the program writes a file of this name, but this is a link or a file of another "
              "program, which is not replaced); move it away",

@@ -250,32 +250,36 @@ Shape shape_of(const Handle& dataset, const std::string& what) {
   return {extent.begin(), extent.end()};
 }
 
+/// Calls transfer(memory, file, offset) for each box of the elements with flat indices `range`: `memory` and `file` are the
+/// dataspaces of the box, and `offset` is the index in `range` of its first element.
+template <class Transfer>
+void each_box(const Handle& dataset, const Shape& shape, Range range, const std::string& what, const Transfer& transfer) {
+  const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
+  for (const Hyperslab& box : hyperslabs(shape, range)) {
+    select(space, box, what);
+    transfer(dataspace({numel(box.count)}).id(), space.id(), box.offset);
+  }
+}
+
 }  // namespace
 
-Dataset::Dataset(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output)
+Elements::Elements(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output)
     : Node(std::move(handle), std::move(what)), shape_(shape_of(handle_, what_)), output_(std::move(output)) {}
 
 void Dataset::write(Range range, const float* values) {
   const Lock lock;
   expect(output_ != nullptr, "a dataset of a file open for reading is not written");
-  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
-  for (const Hyperslab& box : hyperslabs(shape_, range)) {
-    select(space, box, what_);
-    const Handle memory = dataspace({numel(box.count)});
-    check_h5(H5Dwrite(handle_.id(), H5T_NATIVE_FLOAT, memory.id(), space.id(), H5P_DEFAULT, values + box.offset), "H5Dwrite",
-             what_);
+  each_box(handle_, shape_, range, what_, [&](hid_t memory, hid_t file, std::size_t offset) {
+    check_h5(H5Dwrite(handle_.id(), H5T_NATIVE_FLOAT, memory, file, H5P_DEFAULT, values + offset), "H5Dwrite", what_);
     output_->check();
-  }
+  });
 }
 
 void Dataset::read(Range range, float* out) const {
   const Lock lock;
-  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
-  for (const Hyperslab& box : hyperslabs(shape_, range)) {
-    select(space, box, what_);
-    const Handle memory = dataspace({numel(box.count)});
-    check_h5(H5Dread(handle_.id(), H5T_NATIVE_FLOAT, memory.id(), space.id(), H5P_DEFAULT, out + box.offset), "H5Dread", what_);
-  }
+  each_box(handle_, shape_, range, what_, [&](hid_t memory, hid_t file, std::size_t offset) {
+    check_h5(H5Dread(handle_.id(), H5T_NATIVE_FLOAT, memory, file, H5P_DEFAULT, out + offset), "H5Dread", what_);
+  });
 }
 
 std::optional<std::uint64_t> Dataset::offset() const {
@@ -325,11 +329,7 @@ constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";  // HDF5 file format
 }
 
 bool File::looks_like_hdf5(const std::filesystem::path& path) {
-  const InputFile file(path);
-  std::string start(signature.size(), '\0');
-  if (file.size() < start.size()) return false;
-  file.read(0, start.data(), start.size());
-  return start == signature;
+  return InputFile(path).beginning(signature.size()) == signature;
 }
 
 File File::open(const std::filesystem::path& path, Verify verify, std::optional<FileSum> expected) {
@@ -383,13 +383,12 @@ Handle dataset_creation(const std::string& what) {
   return creation;
 }
 
-Handle make_dataset(const Handle& file, const std::string& name, const Shape& shape, DType type, const Handle& creation,
+Handle make_dataset(const Handle& file, const std::string& name, hid_t type, const Handle& space, const Handle& creation,
                     const std::string& what) {
-  const Handle space = dataspace({shape.begin(), shape.end()}), links = property_list(H5P_LINK_CREATE),
-               stored = file_type(type, what);
+  const Handle links = property_list(H5P_LINK_CREATE);
   check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
-  return {check_h5(H5Dcreate2(file.id(), name.c_str(), stored.id(), space.id(), links.id(), creation.id(), H5P_DEFAULT),
-                   "H5Dcreate2", what),
+  return {check_h5(H5Dcreate2(file.id(), name.c_str(), type, space.id(), links.id(), creation.id(), H5P_DEFAULT), "H5Dcreate2",
+                   what),
           H5Dclose, "H5Dclose"};
 }
 
@@ -406,7 +405,8 @@ Dataset File::create_dataset(const std::string& name, const Shape& shape, Compre
     check_h5(H5Pset_shuffle(creation.id()), "H5Pset_shuffle", what);
     check_h5(H5Pset_deflate(creation.id(), deflate_level), "H5Pset_deflate", what);
   }
-  return {make_dataset(handle_, name, shape, DType::f32, creation, what), what, output_};
+  const Handle space = dataspace({shape.begin(), shape.end()});
+  return {make_dataset(handle_, name, H5T_IEEE_F32LE, space, creation, what), what, output_};
 }
 
 std::uint64_t File::reserve_dataset(const std::string& name, const Shape& shape, DType type) {
@@ -415,7 +415,8 @@ std::uint64_t File::reserve_dataset(const std::string& name, const Shape& shape,
   const Handle creation = dataset_creation(what);
   check_h5(H5Pset_alloc_time(creation.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time", what);
   check_h5(H5Pset_obj_track_times(creation.id(), false), "H5Pset_obj_track_times", what);
-  const Handle dataset = make_dataset(handle_, name, shape, type, creation, what);
+  const Handle space = dataspace({shape.begin(), shape.end()}), stored = file_type(type, what);
+  const Handle dataset = make_dataset(handle_, name, stored.id(), space, creation, what);
   const haddr_t offset = H5Dget_offset(dataset.id());
   if (offset == HADDR_UNDEF) throw CallError("H5Dget_offset " + what, error_stack());
   return offset;
@@ -424,9 +425,7 @@ std::uint64_t File::reserve_dataset(const std::string& name, const Shape& shape,
 void File::create_virtual_dataset(const std::string& name, const Shape& shape, std::span<const VirtualPart> parts) {
   const Lock lock;
   const std::string what = format("{} of {}", name, what_);
-  const Handle space = dataspace({shape.begin(), shape.end()});
-  const Handle links = property_list(H5P_LINK_CREATE), creation = property_list(H5P_DATASET_CREATE);
-  check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
+  const Handle space = dataspace({shape.begin(), shape.end()}), creation = property_list(H5P_DATASET_CREATE);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   check_h5(H5Pset_fill_value(creation.id(), H5T_NATIVE_FLOAT, &nan), "H5Pset_fill_value", what);
   for (const VirtualPart& part : parts) {
@@ -439,10 +438,7 @@ void File::create_virtual_dataset(const std::string& name, const Shape& shape, s
     }
   }
   check_h5(H5Sselect_all(space.id()), "H5Sselect_all", what);
-  Handle(check_h5(H5Dcreate2(handle_.id(), name.c_str(), H5T_IEEE_F32LE, space.id(), links.id(), creation.id(), H5P_DEFAULT),
-                  "H5Dcreate2", what),
-         H5Dclose, "H5Dclose")
-      .close(what);
+  make_dataset(handle_, name, H5T_IEEE_F32LE, space, creation, what).close(what);
 }
 
 bool File::has(const std::string& name) const {
@@ -533,7 +529,7 @@ Integers File::integers(const std::string& name) const {
 }
 
 Integers::Integers(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output)
-    : Node(std::move(handle), std::move(what)), shape_(shape_of(handle_, what_)), output_(std::move(output)) {
+    : Elements(std::move(handle), std::move(what), std::move(output)) {
   const Handle type(check_h5(H5Dget_type(handle_.id()), "H5Dget_type", what_), H5Tclose, "H5Tclose");
   bytes_ = H5Tget_size(type.id());
   is_signed_ = H5Tget_sign(type.id()) == H5T_SGN_2;
@@ -554,50 +550,34 @@ void require_read(herr_t result, const std::string& what) {
 
 void Integers::read(Range range, std::int64_t* out) const {
   const Lock lock;
-  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
-  for (const Hyperslab& box : hyperslabs(shape_, range)) {
-    select(space, box, what_);
-    const Handle memory = dataspace({numel(box.count)});
-    require_read(H5Dread(handle_.id(), H5T_NATIVE_INT64, memory.id(), space.id(), H5P_DEFAULT, out + box.offset), what_);
-  }
+  each_box(handle_, shape_, range, what_, [&](hid_t memory, hid_t file, std::size_t offset) {
+    require_read(H5Dread(handle_.id(), H5T_NATIVE_INT64, memory, file, H5P_DEFAULT, out + offset), what_);
+  });
 }
 
-namespace {
-
-void require_all_stored(const Handle& dataset, const Shape& shape, const std::string& what) {
+void Elements::require_whole() const {
+  const Lock lock;
   const auto damaged = [&](const std::string& why) {
-    throw DamagedError(format("{} has parts that are not in the file ({}); copy the file again, or make it anew", what, why));
+    throw DamagedError(format("{} has parts that are not in the file ({}); copy the file again, or make it anew", what_, why));
   };
-  const Handle creation(check_h5(H5Dget_create_plist(dataset.id()), "H5Dget_create_plist", what), H5Pclose, "H5Pclose");
-  const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what);
+  const Handle creation(check_h5(H5Dget_create_plist(handle_.id()), "H5Dget_create_plist", what_), H5Pclose, "H5Pclose");
+  const H5D_layout_t layout = check_h5(H5Pget_layout(creation.id()), "H5Pget_layout", what_);
   H5D_fill_value_t fill = H5D_FILL_VALUE_ERROR;
-  check_h5(H5Pfill_value_defined(creation.id(), &fill), "H5Pfill_value_defined", what);
+  check_h5(H5Pfill_value_defined(creation.id(), &fill), "H5Pfill_value_defined", what_);
   if (fill == H5D_FILL_VALUE_USER_DEFINED) return;
-  if (layout == H5D_CONTIGUOUS && numel(shape) > 0 && H5Dget_storage_size(dataset.id()) == 0)
+  if (layout == H5D_CONTIGUOUS && numel(shape_) > 0 && H5Dget_storage_size(handle_.id()) == 0)
     damaged("none of its elements was ever written");
 #if H5_VERSION_GE(1, 10, 5)
   if (layout != H5D_CHUNKED) return;
-  std::vector<hsize_t> chunk(shape.size());
-  check_h5(H5Pget_chunk(creation.id(), static_cast<int>(chunk.size()), chunk.data()), "H5Pget_chunk", what);
+  std::vector<hsize_t> chunk(shape_.size());
+  check_h5(H5Pget_chunk(creation.id(), static_cast<int>(chunk.size()), chunk.data()), "H5Pget_chunk", what_);
   std::size_t all = 1;
-  for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape[d] + chunk[d] - 1) / std::max<hsize_t>(chunk[d], 1);
-  const Handle space(check_h5(H5Dget_space(dataset.id()), "H5Dget_space", what), H5Sclose, "H5Sclose");
+  for (std::size_t d = 0; d < chunk.size(); ++d) all *= (shape_[d] + chunk[d] - 1) / std::max<hsize_t>(chunk[d], 1);
+  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
   hsize_t stored = 0;
-  require_read(H5Dget_num_chunks(dataset.id(), space.id(), &stored), what);
+  require_read(H5Dget_num_chunks(handle_.id(), space.id(), &stored), what_);
   if (stored < all) damaged(format("only {} of its {} chunks are stored", stored, all));
 #endif
-}
-
-}  // namespace
-
-void Integers::require_whole() const {
-  const Lock lock;
-  require_all_stored(handle_, shape_, what_);
-}
-
-void Dataset::require_whole() const {
-  const Lock lock;
-  require_all_stored(handle_, shape_, what_);
 }
 
 std::optional<DType> Dataset::plain_type() const {
@@ -614,20 +594,19 @@ void Integers::append(std::span<const std::uint32_t> values) {
   expect(output_ != nullptr, "a dataset of a file open for reading is not written");
   const hsize_t extent = shape_.front() + values.size();
   check_h5(H5Dset_extent(handle_.id(), &extent), "H5Dset_extent", what_);
-  const Handle space(check_h5(H5Dget_space(handle_.id()), "H5Dget_space", what_), H5Sclose, "H5Sclose");
-  select(space, {{shape_.front()}, {values.size()}}, what_);
-  const Handle memory = dataspace({values.size()});
-  check_h5(H5Dwrite(handle_.id(), H5T_NATIVE_UINT32, memory.id(), space.id(), H5P_DEFAULT, values.data()), "H5Dwrite", what_);
-  output_->check();
+  const Range added = {shape_.front(), extent};
   shape_.front() = extent;
+  each_box(handle_, shape_, added, what_, [&](hid_t memory, hid_t file, std::size_t offset) {
+    check_h5(H5Dwrite(handle_.id(), H5T_NATIVE_UINT32, memory, file, H5P_DEFAULT, values.data() + offset), "H5Dwrite", what_);
+  });
+  output_->check();
 }
 
 Integers File::create_integers(const std::string& name, std::size_t bytes, Compression compression) {
   const Lock lock;
   expect(bytes == 1 || bytes == 2 || bytes == 4, "integers have 8, 16 or 32 bits");
   const std::string what = format("{} of {}", name, what_);
-  const Handle creation = dataset_creation(what), links = property_list(H5P_LINK_CREATE);
-  check_h5(H5Pset_create_intermediate_group(links.id(), 1), "H5Pset_create_intermediate_group", what);
+  const Handle creation = dataset_creation(what);
   const hsize_t none = 0, unlimited = H5S_UNLIMITED, chunk = chunk_elements;
   check_h5(H5Pset_chunk(creation.id(), 1, &chunk), "H5Pset_chunk", what);
   if (compression == Compression::gzip) {
@@ -636,10 +615,7 @@ Integers File::create_integers(const std::string& name, std::size_t bytes, Compr
   }
   const Handle space(check_h5(H5Screate_simple(1, &none, &unlimited), "H5Screate_simple", what), H5Sclose, "H5Sclose");
   const hid_t type = bytes == 1 ? H5T_STD_U8LE : bytes == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
-  Handle made(check_h5(H5Dcreate2(handle_.id(), name.c_str(), type, space.id(), links.id(), creation.id(), H5P_DEFAULT),
-                       "H5Dcreate2", what),
-              H5Dclose, "H5Dclose");
-  return {std::move(made), what, output_};
+  return {make_dataset(handle_, name, type, space, creation, what), what, output_};
 }
 
 std::vector<std::string> File::dataset_names(const std::string& group) const {

@@ -86,11 +86,25 @@ class Node {
   std::string what_;  // for messages: "checkpoint.h5" or "wte.weight of checkpoint.h5"
 };
 
-/// A dataset of floating-point numbers with one or more dimensions. Elements are converted from and to fp32 when they are read
-/// and written.
-class Dataset : public Node {
+/// A dataset with one or more dimensions.
+class Elements : public Node {
  public:
+  /// `output` is the storage of a file that is written, else null.
+  Elements(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output);
   const Shape& shape() const { return shape_; }
+  /// Throws DamagedError if some elements were never written, or if the index of the chunks is damaged. Without this check HDF5
+  /// would read these elements as zeros. Elements may be missing if the dataset has a user-defined fill value.
+  void require_whole() const;
+
+ protected:
+  Shape shape_;
+  std::shared_ptr<WrittenStorage> output_;
+};
+
+/// A dataset of floating-point numbers. Elements are converted from and to fp32 when they are read and written.
+class Dataset : public Elements {
+ public:
+  using Elements::Elements;
   /// Write and read the elements with flat indices `range`, in row-major order.
   void write(Range range, const float* values);
   void read(Range range, float* out) const;
@@ -99,45 +113,30 @@ class Dataset : public Node {
   /// The type of the elements (f32, bf16 or f16) if they are contiguous and stored in the byte order of this machine, so that
   /// they can be read without HDF5; otherwise nullopt.
   std::optional<DType> plain_type() const;
-  /// Throws DamagedError if some elements were never written, or if the index of the chunks is damaged. Without this check HDF5
-  /// would read these elements as zeros. Elements may be missing if the dataset has a user-defined fill value.
-  void require_whole() const;
   /// A range of bytes in the file.
   struct StoredRange {
     std::uint64_t offset, bytes;
   };
   /// Returns the ranges of bytes in the file that contain the elements, compressed or not.
   std::vector<StoredRange> stored_ranges() const;
-
- private:
-  friend class File;
-  Dataset(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output);
-  Shape shape_;
-  std::shared_ptr<WrittenStorage> output_;  // the storage of a file that is written, else null
 };
 
-/// A dataset of integers with one or more dimensions.
-class Integers : public Node {
+/// A dataset of integers.
+class Integers : public Elements {
  public:
-  const Shape& shape() const { return shape_; }
+  Integers(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output);
   /// The bytes of one integer in the file.
   std::size_t bytes() const { return bytes_; }
   bool is_signed() const { return is_signed_; }
   /// Reads the elements with flat indices `range`, in row-major order. An element above the largest int64 is read as the
   /// largest int64. Throws DamagedError if HDF5 cannot decode the elements.
   void read(Range range, std::int64_t* out) const;
-  /// The same as Dataset::require_whole().
-  void require_whole() const;
   /// Appends `values` to a dataset that create_integers() has made.
   void append(std::span<const std::uint32_t> values);
 
  private:
-  friend class File;
-  Integers(Handle handle, std::string what, std::shared_ptr<WrittenStorage> output);
-  Shape shape_;
   std::size_t bytes_ = 0;
   bool is_signed_ = false;
-  std::shared_ptr<WrittenStorage> output_;  // the storage of a file that is written, else null
 };
 
 /// A dataset of a file that is to be sealed. If its bytes are still in memory, `bytes` points to them and part.checksum is

@@ -353,6 +353,29 @@ void add_average_option(OptionTable& table, bool& use_ema) {
       .sets("weights of the average");
 }
 
+namespace {
+
+/// Returns "2 GPUs", or why no GPU can be used.
+std::string gpus_of_this_machine() {
+  std::string why;
+  const CudaLibrary* const library = find_cuda_library(&why);
+  const int count = library ? library->device_count(&why) : 0;
+  if (count > 0) return plural(count, "GPU");
+  return format("no GPU here ({})", why.empty() ? "there is none" : why);
+}
+
+/// The text of --version: the versions of the program, MPI, HDF5 and other libraries, and the GPUs of this machine.
+std::string full_version_text(std::string_view program) {
+  return version_text(program, {{"MPI", MpiSession::library_version()},
+                                {"HDF5", h5::library_version()},
+                                {"GEMM", kernels::gemm_description()},
+                                {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                                NLOHMANN_JSON_VERSION_PATCH)},
+                                {"CUDA", gpus_of_this_machine()}});
+}
+
+}  // namespace
+
 std::optional<std::string> answer(const OptionTable& table, Request request) {
   switch (request) {
     case Request::help:
@@ -367,28 +390,6 @@ std::optional<std::string> answer(const OptionTable& table, Request request) {
       break;
   }
   return {};
-}
-
-namespace {
-
-/// Returns "2 GPUs", or why no GPU can be used.
-std::string gpus_of_this_machine() {
-  std::string why;
-  const CudaLibrary* const library = find_cuda_library(&why);
-  const int count = library ? library->device_count(&why) : 0;
-  if (count > 0) return plural(count, "GPU");
-  return format("no GPU here ({})", why.empty() ? "there is none" : why);
-}
-
-}  // namespace
-
-std::string full_version_text(std::string_view program) {
-  return version_text(program, {{"MPI", MpiSession::library_version()},
-                                {"HDF5", h5::library_version()},
-                                {"GEMM", kernels::gemm_description()},
-                                {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
-                                                NLOHMANN_JSON_VERSION_PATCH)},
-                                {"CUDA", gpus_of_this_machine()}});
 }
 
 }  // namespace fsdp

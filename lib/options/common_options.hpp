@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,8 +63,6 @@ void add_no_verify_option(OptionTable& table, bool& no_verify);
 /// --use-ema, for every program that reads the weights of a checkpoint.
 void add_average_option(OptionTable& table, bool& use_ema);
 
-/// The text of --version: the versions of the program, MPI, HDF5 and other libraries, and the GPUs of this machine.
-std::string full_version_text(std::string_view program);
 /// Returns the text to print for --help, --version and similar requests; nullopt for Request::run.
 std::optional<std::string> answer(const OptionTable& table, Request request);
 

@@ -111,42 +111,6 @@ bool changes_something(const nlohmann::json& value, double nothing) {
   return value.is_number() ? value.get<double>() != nothing : !value.empty();
 }
 
-/// Reads and checks the values in generation_config.json.
-class Values {
- public:
-  explicit Values(const std::filesystem::path& path) : path_(path), object_(read_json_object(path)) {}
-
-  /// The number with the key `name`; empty if the file does not set this key.
-  std::optional<double> number(const char* name, const SamplingRule& rule) const {
-    const nlohmann::json value = find(name);
-    if (value.is_null()) return std::nullopt;
-    if (!value.is_number() || !rule.ok(value.get<double>())) refuse(name, value, rule.accepts);
-    return value.get<double>();
-  }
-  /// The strings with the key `name`, whose value is a string or a list of strings.
-  std::vector<std::string> texts(const char* name) const {
-    const nlohmann::json value = find(name);
-    if (value.is_null()) return {};
-    std::vector<std::string> found;
-    for (const nlohmann::json& text : value.is_array() ? value : nlohmann::json::array({value})) {
-      if (!text.is_string() || text.get_ref<const std::string&>().empty()) refuse(name, value, "texts");
-      found.push_back(text.get<std::string>());
-    }
-    return found;
-  }
-  const nlohmann::json& object() const { return object_; }
-  nlohmann::json find(const char* name) const { return object_.value(name, nlohmann::json()); }
-
- private:
-  [[noreturn]] void refuse(const char* name, const nlohmann::json& value, const char* accepts) const {
-    throw UserError(
-        format("{}: {} {} is not accepted (it must be {}); correct it", path_.string(), name, json_excerpt(value), accepts));
-  }
-
-  std::filesystem::path path_;
-  nlohmann::json object_;
-};
-
 }  // namespace
 
 void add_generation_options(OptionTable& table, GenerationOptions& generation, GenerationWishes& wishes) {
@@ -199,15 +163,22 @@ ShardingOptions sharding_for_generation(const std::string& strategy, DType preci
 AddedWishes add_generation_config(const std::filesystem::path& model, GenerationWishes& wishes) {
   AddedWishes added;
   if (kind_of(model) != PathKind::folder || kind_of(model / generation_config_json) != PathKind::file) return added;
-  const Values values(model / generation_config_json);
+  const std::filesystem::path path = model / generation_config_json;
+  const nlohmann::json config = read_json_object(path);
+  const auto find = [&](const char* name) { return config.value(name, nlohmann::json()); };
+  const auto require = [&](bool accepted, const char* name, const char* accepts) {
+    if (!accepted)
+      throw UserError(format("{}: {} {} is not accepted (it must be {}); correct it", path.string(), name,
+                             json_excerpt(find(name)), accepts));
+  };
   const auto add = [&](auto& wish, const char* option, const char* name, const SamplingRule& rule) {
-    if (wish) return;
-    const std::optional<double> found = values.number(name, rule);
-    if (!found) return;
-    wish = static_cast<std::remove_reference_t<decltype(*wish)>>(*found);
+    const nlohmann::json found = wish ? nlohmann::json() : find(name);
+    if (found.is_null()) return;
+    require(found.is_number() && rule.ok(found.get<double>()), name, rule.accepts);
+    wish = static_cast<std::remove_reference_t<decltype(*wish)>>(found.get<double>());
     added.taken.push_back(format("{} {}", option, *wish));
   };
-  if (!wishes.temperature && values.find("do_sample") == false) {
+  if (!wishes.temperature && find("do_sample") == false) {
     wishes.temperature = 0;
     added.taken.emplace_back("temperature 0 (do_sample is false)");
   }
@@ -219,10 +190,14 @@ AddedWishes add_generation_config(const std::filesystem::path& model, Generation
   }
   add(wishes.repetition_penalty, "repetition-penalty", "repetition_penalty", repetition_penalty_rule);
   if (wishes.stop.empty()) {
-    wishes.stop = values.texts("stop_strings");
-    for (const std::string& text : wishes.stop) added.taken.push_back("stop " + json_text(nlohmann::json(text)));
+    const nlohmann::json found = find("stop_strings");
+    for (const nlohmann::json& text : found.is_array() || found.is_null() ? found : nlohmann::json::array({found})) {
+      require(text.is_string() && text != "", "stop_strings", "texts");
+      wishes.stop.push_back(text);
+      added.taken.push_back("stop " + json_text(text));
+    }
   }
-  for (const auto& item : values.object().items()) {
+  for (const auto& item : config.items()) {
     const std::string& name = item.key();
     const auto row =
         std::find_if(std::begin(elsewhere), std::end(elsewhere), [&](const Elsewhere& e) { return name == e.name; });

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "data/batch.hpp"
-#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -9,9 +9,9 @@
 #include "base/format.hpp"
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
-#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -23,7 +23,7 @@ namespace {
 struct Corpus {
   Corpus() {
     std::mt19937 generator(3);
-    const auto indexed = make_indexed_writer(folder / "indexed", 100);
+    const auto indexed = make_writer("megatron", folder / "indexed", 100);
     for (std::size_t i = 0, left = 5; i < 300; ++i) {
       const bool ends = left-- == 0;
       tokens.push_back(ends ? 0 : static_cast<std::uint16_t>(1 + generator() % 99));
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(rows_and_targets_without_their_beginning_are_counted) {
 /// docs/targets.md has each of these rows.
 BOOST_AUTO_TEST_CASE(the_targets_of_six_documents) {
   const TemporaryFolder folder;
-  const auto writer = make_indexed_writer(folder / "six", 100);
+  const auto writer = make_writer("megatron", folder / "six", 100);
   for (const std::size_t length : {5, 7, 1, 9, 16, 3}) {
     writer->add(std::vector<TokenId>(length, 1));
     writer->end_document();

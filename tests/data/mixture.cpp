@@ -8,7 +8,6 @@
 
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
-#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "support/tokens.hpp"
@@ -165,7 +164,7 @@ BOOST_AUTO_TEST_CASE(folders) {
 BOOST_AUTO_TEST_CASE(a_pattern_reads_both_files_of_a_data_set_once) {
   const Three data;
   for (const char* name : {"m1", "m2"}) {
-    const auto writer = make_indexed_writer(data.folder / name, 300);
+    const auto writer = make_writer("megatron", data.folder / name, 300);
     writer->add(std::vector<TokenId>{1, 2, 3});
     writer->finish();
   }

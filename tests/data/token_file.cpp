@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "data/samples.hpp"
-#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -7,7 +7,6 @@
 
 #include "base/error.hpp"
 #include "data/samples.hpp"
-#include "data/token_writer.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 #include "support/tokens.hpp"
@@ -35,7 +34,7 @@ BOOST_AUTO_TEST_CASE(pieces_do_not_matter) {
   write_token_file(folder / "once.bin", std::vector<std::uint16_t>(tokens.begin(), tokens.end()));
   write_token_file(folder / "wide.bin", std::vector<std::uint32_t>(tokens.begin(), tokens.end()));
   for (const std::size_t vocab_size : {std::size_t{65536}, std::size_t{65537}}) {
-    const auto writer = make_llmc_writer(folder / "pieces.bin", vocab_size);
+    const auto writer = make_writer("llm.c", folder / "pieces.bin", vocab_size);
     for (std::size_t begin = 0, n = 1; begin < tokens.size(); begin += n, n = std::min(3 * n + 1, tokens.size() - begin))
       writer->add(std::span(tokens).subspan(begin, n));
     BOOST_TEST(!std::filesystem::exists(folder / "pieces.bin"));  // before it is whole
@@ -53,7 +52,7 @@ BOOST_AUTO_TEST_CASE(pieces_do_not_matter) {
 BOOST_AUTO_TEST_CASE(what_does_not_fit_into_a_file_goes_into_numbered_ones) {
   const TemporaryFolder folder;
   const auto tokens = counting(25);
-  const auto writer = make_llmc_writer(folder / "t.bin", 256, 10);
+  const auto writer = make_writer("llm.c", folder / "t.bin", 256, nullptr, 10);
   writer->add(std::span(tokens).first(3));
   writer->add(std::span(tokens).subspan(3));
   const auto files = writer->finish();
@@ -65,7 +64,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_into_a_file_goes_into_numbered_ones) {
              boost::test_tools::per_element());
   BOOST_TEST(files_in(folder) == 3u);
   // A full file without a next one keeps its name.
-  const auto full = make_llmc_writer(folder / "u.bin", 256, 10);
+  const auto full = make_writer("llm.c", folder / "u.bin", 256, nullptr, 10);
   full->add(std::span(tokens).first(10));
   BOOST_TEST(full->finish().at(0).path == folder / "u.bin");
 }
@@ -77,16 +76,16 @@ BOOST_AUTO_TEST_CASE(a_later_writer_goes_on) {
     for (const std::size_t kept : {std::size_t{0}, std::size_t{1}, std::size_t{40}, std::size_t{60}, std::size_t{100}}) {
       nlohmann::json state;
       {
-        const auto killed = make_llmc_writer(folder / "t.bin", 256, shard);
+        const auto killed = make_writer("llm.c", folder / "t.bin", 256, nullptr, shard);
         killed->add(std::span(tokens).first(kept));
         killed->sync();
         state = nlohmann::json::parse(killed->state().dump());
         killed->add(std::vector<TokenId>(25, 77));  // these are lost
       }
-      const auto writer = make_llmc_writer(folder / "t.bin", 256, shard, state);
+      const auto writer = make_writer("llm.c", folder / "t.bin", 256, state, shard);
       writer->add(std::span(tokens).subspan(kept));
       writer->finish();
-      const auto once = make_llmc_writer(folder / "once.bin", 256, shard);
+      const auto once = make_writer("llm.c", folder / "once.bin", 256, nullptr, shard);
       once->add(tokens);
       std::size_t i = 0;
       for (const WrittenFile& file : once->finish()) {
@@ -121,40 +120,40 @@ BOOST_AUTO_TEST_CASE(what_was_damaged_is_not_gone_on_with) {
     make(state)->finish();
     return message;
   };
-  const auto llmc = [&](const nlohmann::json& state) { return make_llmc_writer(folder / "t.bin", 256, 20, state); };
-  const auto indexed = [&](const nlohmann::json& state) { return make_indexed_writer(folder / "i.bin", 256, state); };
+  const auto llmc = [&](const nlohmann::json& state) { return make_writer("llm.c", folder / "t.bin", 256, state, 20); };
+  const auto indexed = [&](const nlohmann::json& state) { return make_writer("megatron", folder / "i.bin", 256, state); };
   for (const auto& [name, at] :
        {std::pair("t.bin.fsdp-tmp-1", 1024 + 7), {"t.bin.fsdp-tmp-2", 8}, {"t.bin.fsdp-tmp-3", 1024 + 33}})
-    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), "have changed since they were written");
+    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), "changed since ");
   for (const auto& [name, at] : {std::pair("i.bin.fsdp-tmp-1", 3), {"i.idx.fsdp-tmp-1", 34}})
     CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), indexed), "has changed since it was written");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_not_saved_is_removed_and_what_does_not_fit_is_refused) {
   const TemporaryFolder folder;
-  { make_llmc_writer(folder / "t.bin", 256, 2)->add(counting(9)); }
+  { make_writer("llm.c", folder / "t.bin", 256, nullptr, 2)->add(counting(9)); }
   BOOST_TEST(files_in(folder) == 0u);
 
   nlohmann::json state;
   {
-    const auto writer = make_llmc_writer(folder / "t.bin", 256);
+    const auto writer = make_writer("llm.c", folder / "t.bin", 256);
     writer->add(counting(9));
     // Only one process may write it.
-    CHECK_CONTAINS(message_of([&] { make_llmc_writer(folder / "t.bin", 256); }), "is being written by another process");
+    CHECK_CONTAINS(message_of([&] { make_writer("llm.c", folder / "t.bin", 256); }), "is being written by another process");
     writer->sync();
     state = writer->state();
   }
   const auto complaint = [&](std::size_t vocab_size, std::uint64_t shard, const nlohmann::json& from) {
-    return message_of<DamagedError>([&] { make_llmc_writer(folder / "t.bin", vocab_size, shard, from); });
+    return message_of<DamagedError>([&] { make_writer("llm.c", folder / "t.bin", vocab_size, from, shard); });
   };
   CHECK_CONTAINS(complaint(70000, most_llmc_tokens, state), "have changed since they were written");
   CHECK_CONTAINS(complaint(256, 100, state), "have changed since they were written");
   CHECK_CONTAINS(complaint(256, most_llmc_tokens, nlohmann::json::object()), "has no \"full_shards\"");
   write_file(folder / "t.bin.fsdp-tmp-1", read_file(folder / "t.bin.fsdp-tmp-1").replace(1030, 1, 1, '\x55'));
-  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "have changed since they were written");
+  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "has changed since it was written");
   std::filesystem::resize_file(folder / "t.bin.fsdp-tmp-1", 1030);
-  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "have changed since they were written");
-  { make_llmc_writer(folder / "t.bin", 256)->finish(); }  // a new start replaces them
+  CHECK_CONTAINS(complaint(256, most_llmc_tokens, state), "has changed since it was written");
+  { make_writer("llm.c", folder / "t.bin", 256)->finish(); }  // a new start replaces them
   BOOST_TEST(files_in(folder) == 1u);
   BOOST_TEST(tokens_of(folder / "t.bin").size() == 0u);
 }
@@ -184,7 +183,7 @@ const std::vector<std::uint64_t> starts = {0, 5, 200'005, 200'006, 200'007};
 BOOST_AUTO_TEST_CASE(data_sets_of_megatron) {
   const TemporaryFolder folder;
   for (const std::size_t vocab_size : {300, 65'499, 65'500, 128'256}) {
-    const auto writer = make_indexed_writer(folder / "d.bin", vocab_size);
+    const auto writer = make_writer("megatron", folder / "d.bin", vocab_size);
     const auto expected = write_documents(*writer, lengths, vocab_size);
     BOOST_TEST((std::filesystem::exists(folder / "d.bin") == (vocab_size != 300)));  // before it is complete there is only the
                                                                                      // file of the previous case
@@ -200,7 +199,7 @@ BOOST_AUTO_TEST_CASE(data_sets_of_megatron) {
     BOOST_TEST(files_in(folder) == 2u);
   }
   // An unfinished writer does not change existing files.
-  { write_documents(*make_indexed_writer(folder / "d", 300), lengths, 300); }
+  { write_documents(*make_writer("megatron", folder / "d", 300), lengths, 300); }
   BOOST_TEST(files_in(folder) == 2u);
   BOOST_TEST(open_token_file(folder / "d")->size() == 277'784u);
 }
@@ -208,7 +207,7 @@ BOOST_AUTO_TEST_CASE(data_sets_of_megatron) {
 BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
   const TemporaryFolder folder;
   {
-    const auto writer = make_indexed_writer(folder / "once", 300);
+    const auto writer = make_writer("megatron", folder / "once", 300);
     write_documents(*writer, {100, 70'000, 3, 9}, 300);
     writer->finish();
   }
@@ -216,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
   for (const std::uint32_t token : tokens_of(folder / "once")) tokens.push_back(static_cast<TokenId>(token));
   nlohmann::json state;
   {
-    const auto writer = make_indexed_writer(folder / "d", 300);
+    const auto writer = make_writer("megatron", folder / "d", 300);
     writer->add(std::span(tokens).first(100));
     writer->end_document();
     writer->add(std::span(tokens).subspan(100, 40'000));  // within a document
@@ -227,7 +226,7 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
   }
   BOOST_TEST(files_in(folder) == 4u);
   {
-    const auto writer = make_indexed_writer(folder / "d", 300, state);
+    const auto writer = make_writer("megatron", folder / "d", 300, state);
     writer->add(std::span(tokens).subspan(40'100, 30'000));
     writer->end_document();
     writer->add(std::span(tokens).subspan(70'100, 3));
@@ -242,20 +241,20 @@ BOOST_AUTO_TEST_CASE(a_data_set_of_megatron_goes_on_after_a_kill) {
   }
   BOOST_TEST(files_in(folder) == 4u);
   // The state does not match the files.
-  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }),
+  CHECK_CONTAINS(message_of([&] { make_writer("megatron", folder / "d", 300, state); }),
                  "d.bin.fsdp-tmp-1 has changed since it was written");
   write_file(folder / "d.bin.fsdp-tmp-1", "few");
   write_file(folder / "d.idx.fsdp-tmp-1", "few");
-  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 300, state); }),
+  CHECK_CONTAINS(message_of([&] { make_writer("megatron", folder / "d", 300, state); }),
                  "has changed since it was written; start anew");
-  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "d", 70'000, state); }),
+  CHECK_CONTAINS(message_of([&] { make_writer("megatron", folder / "d", 70'000, state); }),
                  "with tokens of another size; start anew");
 }
 
 BOOST_AUTO_TEST_CASE(hdf5_files) {
   const TemporaryFolder folder;
   for (const std::size_t vocab_size : {300, 65'536, 65'537}) {
-    const auto writer = make_hdf5_writer(folder / "d.h5", vocab_size);
+    const auto writer = make_writer("hdf5", folder / "d.h5", vocab_size);
     const auto expected = write_documents(*writer, lengths, vocab_size);
     writer->sync();
     BOOST_TEST(writer->state().is_null());
@@ -267,15 +266,15 @@ BOOST_AUTO_TEST_CASE(hdf5_files) {
     BOOST_TEST(tokens->documents() == starts, boost::test_tools::per_element());
     BOOST_TEST(files_in(folder) == 1u);
   }
-  { write_documents(*make_hdf5_writer(folder / "d.h5", 300), lengths, 300); }
+  { write_documents(*make_writer("hdf5", folder / "d.h5", 300), lengths, 300); }
   BOOST_TEST(files_in(folder) == 1u);
-  const auto writer = make_hdf5_writer(folder / "e.h5", 300);
+  const auto writer = make_writer("hdf5", folder / "e.h5", 300);
   writer->add(std::vector<TokenId>{1, 2, 3});
   writer->finish();
   BOOST_TEST(!open_token_file(folder / "e.h5")->has_documents());
   BOOST_TEST(!open_token_file(folder / "e.h5")->mask());
   {
-    const auto with_mask = make_hdf5_writer(folder / "m.h5", 300);
+    const auto with_mask = make_writer("hdf5", folder / "m.h5", 300);
     const auto mask = with_mask->make_mask_writer();
     for (TokenId i = 0; i < 50'000; ++i) {
       with_mask->add(std::vector<TokenId>{i % 300, 7});
@@ -287,6 +286,6 @@ BOOST_AUTO_TEST_CASE(hdf5_files) {
   const auto found = all_tokens(*open_token_file(folder / "m.h5")->mask());
   BOOST_TEST_REQUIRE(found.size() == 100'000u);
   for (std::size_t i = 0; i < found.size(); ++i) BOOST_TEST_REQUIRE(found[i] == (i % 2 == 1 || i % 6 == 0 ? 1u : 0u));
-  CHECK_CONTAINS(message_of([&] { make_hdf5_writer(folder / "no/such.h5", 300); }), "No such file");
-  CHECK_CONTAINS(message_of([&] { make_indexed_writer(folder / "no/such", 300); }), "No such file");
+  CHECK_CONTAINS(message_of([&] { make_writer("hdf5", folder / "no/such.h5", 300); }), "No such file");
+  CHECK_CONTAINS(message_of([&] { make_writer("megatron", folder / "no/such", 300); }), "No such file");
 }

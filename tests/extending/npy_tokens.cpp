@@ -18,12 +18,11 @@ namespace fs = std::filesystem;
 constexpr std::string_view magic = "\x93NUMPY\x01";
 constexpr std::size_t begin_of_text = 10;
 
-class NpyTokens : public Tokens {
+class NpyTokens : public StoredIntegers {
  public:
-  explicit NpyTokens(const fs::path& path) : stored_(path) {
-    const InputFile& file = stored_.file();
-    std::string header(std::min<std::uint64_t>(file.size(), 256), '\0');
-    file.read(0, header.data(), header.size());
+  explicit NpyTokens(const fs::path& path) : StoredIntegers(path) {
+    std::string header(std::min<std::uint64_t>(file().size(), 256), '\0');
+    file().read(0, header.data(), header.size());
     const std::size_t end = header.find('}');
     const auto after = [&](std::string_view key) {
       const std::size_t at = header.find(key);
@@ -41,18 +40,10 @@ class NpyTokens : public Tokens {
     const IntegerType as = {static_cast<std::size_t>(type[2] - '0'), type[1] == 'i'};
     const std::size_t begin =
         begin_of_text + static_cast<unsigned char>(header[8]) + 256u * static_cast<unsigned char>(header[9]);
-    if (file.size() != begin + count * as.bytes)
+    if (file().size() != begin + count * as.bytes)
       throw unusable_tokens(path, format("its header says {} tokens, and its size is that of another number", count));
-    stored_.set(begin, as, count);
+    set(begin, as, count);
   }
-
-  std::uint64_t size() const override { return stored_.count(); }
-  void read(std::uint64_t begin, std::span<std::uint32_t> out) const override { stored_.read(begin, out); }
-  std::string name() const override { return format("'{}'", stored_.file().path().string()); }
-  std::uint64_t largest_possible() const override { return stored_.type().largest(); }
-
- private:
-  StoredIntegers stored_;
 };
 
 /// Has another name until it is whole, and cannot be resumed.
@@ -71,9 +62,6 @@ class NpyWriter : public TokenWriter {
     file_->write(header_bytes + sizeof(std::uint32_t) * count_, numbers.data(), sizeof(std::uint32_t) * numbers.size());
     count_ += numbers.size();
   }
-  void end_document() override {}
-  void sync() override { file_->sync(); }
-  nlohmann::json state() const override { return nullptr; }
   std::vector<WrittenFile> finish() override {
     std::string header(magic);
     header += std::string("\0\x76\0", 3) + format("{{'descr': '<u4', 'fortran_order': False, 'shape': ({},), }}", count_);

@@ -28,13 +28,13 @@
 #include "checkpoint/support.hpp"
 #include "data/questions.hpp"
 #include "data/samples.hpp"
-#include "data/token_writer.hpp"
 #include "data/tokenize_job.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "h5/h5.hpp"
 #include "nn/parameters.hpp"
 #include "options/options.hpp"
+#include "support/tokens.hpp"
 #include "text/chat_template.hpp"
 #include "text/json_reader.hpp"
 #include "text/tokenizer.hpp"
@@ -495,11 +495,11 @@ Target make_token_file(const fs::path& folder) {
   Target target;
   const fs::path path = folder / "tokens.bin";
   for (const std::size_t n : {std::size_t{0}, std::size_t{1}, tokens.size()}) {
-    write_token_file(path, std::span(tokens).first(n));
+    test::write_token_file(path, std::span(tokens).first(n));
     target.corpus.push_back(read_file(path));
   }
   const std::vector<std::uint32_t> wide(tokens.begin(), tokens.end());
-  write_token_file(path, wide);
+  test::write_token_file(path, wide);
   target.corpus.push_back(read_file(path));
   target.accepts = [=](std::string_view bytes) {
     write_file(path, bytes);

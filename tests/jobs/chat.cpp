@@ -6,7 +6,6 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "data/token_writer.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
@@ -116,7 +115,7 @@ BOOST_AUTO_TEST_CASE(a_model_learns_the_answers_alone) {
   BOOST_TEST(answers < 0.5);
   std::vector<std::uint16_t> others;
   for (const std::uint32_t counts : tokens_of(folder / "valid.mask.bin")) others.push_back(counts == 1 ? 0 : 1);
-  fsdp::write_token_file(folder / "others.bin", others);
+  write_token_file(folder / "others.bin", others);
   BOOST_TEST(evaluate(folder, 1, "--mask others.bin --document-attention --break-mode complete") > 3);
   // Without --document-attention, tokens also attend to other documents, so the loss differs.
   BOOST_TEST(std::abs(evaluate(folder, 1, "--mask valid.mask --break-mode complete") - answers) > 1e-4);

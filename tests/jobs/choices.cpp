@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "data/token_writer.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp::test;
 
@@ -42,7 +42,7 @@ double loss_of(const fs::path& folder, const std::string& text) {
   if (text.size() < 2) return 0;
   std::vector<std::uint16_t> tokens;
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
-  fsdp::write_token_file(folder / "one.bin", tokens);
+  write_token_file(folder / "one.bin", tokens);
   const json found = evaluate(folder, 1, "saves one.bin --tokens-per-sample 64");
   return found["loss"].get<double>() * found["tokens"].get<double>();
 }

@@ -8,7 +8,6 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "data/token_writer.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
 #include "support/golden.hpp"
@@ -189,7 +188,7 @@ BOOST_AUTO_TEST_CASE(validation_by_documents) {
     for (std::size_t begin = 0; const std::size_t end : ends) {
       std::vector<std::uint16_t> piece(ids.begin() + static_cast<std::ptrdiff_t>(begin),
                                        ids.begin() + static_cast<std::ptrdiff_t>(end));
-      fsdp::write_token_file(folder / "piece.bin", piece);
+      write_token_file(folder / "piece.bin", piece);
       const json found = evaluate(1, mode + " piece.bin");
       const auto predicted = static_cast<double>(end - begin - 1);
       BOOST_TEST(found["tokens"] == end - begin - 1);

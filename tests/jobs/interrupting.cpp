@@ -5,8 +5,8 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "data/token_writer.hpp"
 #include "jobs/fault.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp::test;
 
@@ -17,7 +17,7 @@ void write_tokens(const fs::path& file, std::size_t count, unsigned seed) {
   std::minstd_rand dice(seed);
   std::vector<std::uint16_t> tokens = {1};
   while (tokens.size() < count) tokens.push_back(static_cast<std::uint16_t>((tokens.back() * 5 + dice() % 12) % 200));
-  fsdp::write_token_file(file, tokens);
+  write_token_file(file, tokens);
 }
 
 Outcome train(const fs::path& folder, const std::string& save_dir, const std::string& more, const Fault& fault) {

@@ -5,9 +5,9 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "data/token_writer.hpp"
 #include "jobs/job.hpp"
 #include "support/golden.hpp"
+#include "support/tokens.hpp"
 
 using namespace fsdp::test;
 
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(sigusr1_to_the_launcher_saves_and_stops) {
 
 BOOST_AUTO_TEST_CASE(a_validation_does_not_keep_a_run_from_stopping) {
   const auto folder = fresh_folder();
-  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // validates for minutes
+  write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // validates for minutes
   const auto validated = options(2, 40, "long", {"--valid", "long.bin", "--validate-interval-updates", "1"});
   std::chrono::steady_clock::time_point asked;
   const Outcome outcome = run(folder, mpirun(2, "fsdp-train", validated), [&](pid_t launcher) {
@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(a_validation_does_not_keep_a_run_from_stopping) {
 
 BOOST_AUTO_TEST_CASE(a_save_counts_whatever_training_does_after_it) {
   const auto folder = fresh_folder();
-  fsdp::write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // validates for minutes
+  write_token_file(folder / "long.bin", std::vector<std::uint16_t>(8'000'000, 7));  // validates for minutes
   for (const std::string more : {"", " --no-async-save"}) {
     const std::string name = more.empty() ? "meanwhile" : "waiting", log = name + ".jsonl";
     const auto words =
