@@ -75,15 +75,9 @@ class Tokenizer {
 
 /// Makes a tokenizer whose tokens are the bytes of a text, with ids 0 to 255. The text need not be UTF-8.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
-/// Reads a tokenizer.json of Hugging Face's tokenizers without the files next to it. Its model must be byte-pair encoding (of
-/// bytes or of characters) or Unigram. Throws UserError if the file cannot be read, is of another kind or has an unknown part,
-/// which the message names.
-std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file);
-/// Reads a tokenizer.json, tokenizer.model or vocab.json with the files next to it, as transformers' AutoTokenizer does
-/// (tokenizer_folder.hpp).
-std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file);
-/// Reads a SentencePiece model (Kudo and Richardson 2018) and tokenizes with SentencePiece's own library. Throws UserError.
-std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file);
+/// Makes the tokenizer that describe_tokenizer() describes. Its model must be byte-pair encoding (of bytes or of characters) or
+/// Unigram. Throws UserError if the file cannot be read, is of another kind or has an unknown part, which the message names.
+std::unique_ptr<Tokenizer> read_tokenizer(const std::filesystem::path& file, bool is_json);
 
 /// The path of the file that open_tokenizer(name) opens; empty if `name` is "bytes". Throws UserError if there is none.
 std::filesystem::path find_tokenizer(const std::string& name);

@@ -89,9 +89,7 @@ std::string sum_of_tokenizer(const std::string& name) {
 }
 
 bool has_tokenizer(const fs::path& folder) {
-  if (kind_of(folder) != PathKind::folder) return false;
-  const auto has = [&](const char* name) { return kind_of(folder / name) == PathKind::file; };
-  return has("tokenizer.json") || has("tokenizer.model") || has("vocab.json");
+  return kind_of(folder) == PathKind::folder && !vocabulary_in(folder).empty();
 }
 
 std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, std::vector<std::string>* looked_for) {
