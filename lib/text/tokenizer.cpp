@@ -13,6 +13,7 @@ namespace {
 
 class ByteTokenizer : public Tokenizer {
  public:
+  ByteTokenizer() { cuts_.anywhere = true; }
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<TokenId>& ids) const override {
     ids.reserve(ids.size() + text.size());
@@ -24,9 +25,6 @@ class ByteTokenizer : public Tokenizer {
   std::optional<TokenId> find(std::string_view token) const override {
     return token.size() == 1 ? std::optional<TokenId>(static_cast<unsigned char>(token[0])) : std::nullopt;
   }
-  const std::vector<TokenId>& before_text() const override { return none_; }
-  const std::vector<TokenId>& after_text() const override { return none_; }
-  const CutRules& cuts() const override { return cuts_; }
   std::string description() const override { return "bytes"; }
 
  private:
@@ -44,8 +42,6 @@ class ByteTokenizer : public Tokenizer {
     }
     std::string open;
   };
-  std::vector<TokenId> none_;
-  const CutRules cuts_ = {.anywhere = true};
 };
 
 }  // namespace

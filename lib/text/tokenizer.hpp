@@ -38,7 +38,7 @@ class Tokenizer {
   virtual std::unique_ptr<TokenDecoder> make_decoder() const = 0;
   /// The places at which a text may be cut. The tokens of the whole text are then the tokens of text[:cut], made by encode(),
   /// followed by the tokens of text[cut:], made by encode_rest().
-  virtual const CutRules& cuts() const = 0;
+  const CutRules& cuts() const { return cuts_; }
 
   /// Returns true if encode() replaces bytes that are not UTF-8.
   virtual bool needs_utf8() const { return true; }
@@ -49,8 +49,8 @@ class Tokenizer {
   /// The text of a token, for messages (the inverse of find()). Empty if there is no token with this id.
   virtual std::string spelling(TokenId) const { return {}; }
   /// The tokens that the model expects before and after a text, such as "<s>".
-  virtual const std::vector<TokenId>& before_text() const = 0;
-  virtual const std::vector<TokenId>& after_text() const = 0;
+  const std::vector<TokenId>& before_text() const { return before_; }
+  const std::vector<TokenId>& after_text() const { return after_; }
   /// A short description: "byte-level BPE of 49152 tokens".
   virtual std::string description() const = 0;
 
@@ -69,6 +69,8 @@ class Tokenizer {
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  protected:
+  CutRules cuts_;
+  std::vector<TokenId> before_, after_;
   std::map<std::string, std::string> special_tokens_;
   std::vector<std::string> warnings_;
 };

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "base/error.hpp"
@@ -95,12 +96,11 @@ const Class* find_class(std::string_view name) {
   return found == std::end(classes) ? nullptr : found;
 }
 
-/// The names of special tokens, in the order in which transformers adds these tokens.
-constexpr const char* named_tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
-bool is_named(const std::string& key) {
-  return std::find(std::begin(named_tokens), std::end(named_tokens), key) != std::end(named_tokens);
+template <class List>
+bool has(const List& list, std::string_view key) {
+  return std::find(std::begin(list), std::end(list), key) != std::end(list);
 }
+bool is_named(const std::string& key) { return has(named_tokens, key); }
 
 /// The keys of tokenizer_config.json that this program reads, and keys that do not change the tokens of a text.
 constexpr std::string_view keys_used[] = {"added_tokens_decoder", "additional_special_tokens",
@@ -147,11 +147,6 @@ constexpr std::string_view keys_of_no_effect[] = {"model_max_length",
                                                   "chat_control_tokens",
                                                   "transformers_version",
                                                   "_commit_hash"};
-
-template <class List>
-bool has(const List& list, std::string_view key) {
-  return std::find(std::begin(list), std::end(list), key) != std::end(list);
-}
 
 /// Returns true for null, false, and empty texts, lists and objects.
 bool says_nothing(const Json& value) {
@@ -202,24 +197,16 @@ std::string config_with_class(Ordered config, std::string_view name, bool is_alo
 }
 
 AddedToken token_of(const Json& part) {
-  AddedToken token;
-  token.content = part_text(part, "content");
-  token.single_word = part_flag(part, "single_word", false);
-  token.takes_left = part_flag(part, "lstrip", false);
-  token.takes_right = part_flag(part, "rstrip", false);
-  token.special = part_flag(part, "special", false);
+  AddedToken token{.content = part_text(part, "content"),
+                   .single_word = part_flag(part, "single_word", false),
+                   .takes_left = part_flag(part, "lstrip", false),
+                   .takes_right = part_flag(part, "rstrip", false),
+                   .special = part_flag(part, "special", false)};
   if (!entry(part, "normalized").is_null()) token.normalized = part_flag(part, "normalized", false);
-  token.id = -1;
   return token;
 }
 
-AddedToken special_token(std::string content) {
-  AddedToken token;
-  token.id = -1;
-  token.content = std::move(content);
-  token.special = true;
-  return token;
-}
+AddedToken special_token(std::string content) { return {.content = std::move(content), .special = true}; }
 
 bool same_but_id(const AddedToken& a, const AddedToken& b) {
   return a.content == b.content && a.single_word == b.single_word && a.takes_left == b.takes_left &&
@@ -482,13 +469,10 @@ class Description {
   /// Reads merges.txt: two tokens per line, except lines that begin with "#version".
   static Json merges_of_file(const fs::path& file) {
     Json merges = Json::array();
-    const std::string text = read_text_file(file, longest_tokenizer_json);
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      std::string line = text.substr(begin, end - begin);
+    std::istringstream lines(read_text_file(file, longest_tokenizer_json));
+    for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
       if (!line.empty() && !line.starts_with("#version")) merges.push_back(line);
-      begin = end + 1;
     }
     return merges;
   }

@@ -31,6 +31,10 @@ struct TokenizerDescription {
   std::vector<std::string> warnings;
 };
 
+/// The names of special tokens, in the order in which transformers adds these tokens.
+inline constexpr const char* named_tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                               "pad_token", "cls_token", "mask_token"};
+
 /// Returns true for tokenizer.json, tokenizer.model and vocab.json.
 bool is_vocabulary_name(const std::string& name);
 /// The vocabulary of a folder: the first of these files that it has; empty if it has none.

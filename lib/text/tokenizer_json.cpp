@@ -120,7 +120,6 @@ class JsonTokenizer : public Tokenizer {
     }
   }
   std::unique_ptr<TokenDecoder> make_decoder() const override { return std::make_unique<JsonDecoder>(spelling_); }
-  const CutRules& cuts() const override { return cuts_; }
   std::size_t vocab_size() const override { return names_.size(); }
   std::optional<TokenId> find(std::string_view token) const override {
     const auto found = ids_.find(token);
@@ -129,8 +128,6 @@ class JsonTokenizer : public Tokenizer {
   std::string spelling(TokenId id) const override {
     return id < 0 || static_cast<std::size_t>(id) >= names_.size() ? "" : names_[static_cast<std::size_t>(id)];
   }
-  const std::vector<TokenId>& before_text() const override { return before_; }
-  const std::vector<TokenId>& after_text() const override { return after_; }
   std::string description() const override {
     if (std::holds_alternative<Unigram>(model_)) return format("Unigram of {} tokens", vocab_size());
     return format("{} BPE of {} tokens", pre_tokenizer_.to_bytes() ? "byte-level" : "character-level", vocab_size());
@@ -219,11 +216,9 @@ class JsonTokenizer : public Tokenizer {
     }
     std::vector<std::pair<std::string, std::string>> merges;
     for (const Json& merge : part_list(model, "merges")) {
-      if (merge.is_string()) {
-        const auto text = merge.get<std::string>();
-        const std::size_t space = text.find(' ');
-        if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-          throw UserError(format("a merge is {} and not two tokens; fetch the file again", json_excerpt(merge)));
+      const std::string text = merge.is_string() ? merge.get<std::string>() : "";
+      const std::size_t space = text.find(' ');
+      if (space != text.npos && space == text.rfind(' ')) {
         merges.emplace_back(units_of(text.substr(0, space)), units_of(text.substr(space + 1)));
       } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
         merges.emplace_back(units_of(merge[0].get<std::string>()), units_of(merge[1].get<std::string>()));
@@ -441,10 +436,8 @@ class JsonTokenizer : public Tokenizer {
   const Model model_;
   std::vector<AddedToken> added_;
   AddedTokens as_they_are_, when_normalized_;
-  std::vector<TokenId> before_, after_;
   Spelling spelling_;
   bool is_fused_ = false;  // the decoders that follow get all tokens joined to one text
-  CutRules cuts_;
   Vocabulary ids_;
 };
 
