@@ -88,9 +88,7 @@ std::string sum_of_tokenizer(const std::string& name) {
   return sums;
 }
 
-bool has_tokenizer(const fs::path& folder) {
-  return kind_of(folder) == PathKind::folder && !vocabulary_in(folder).empty();
-}
+bool has_tokenizer(const fs::path& folder) { return kind_of(folder) == PathKind::folder && !vocabulary_in(folder).empty(); }
 
 std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, std::vector<std::string>* looked_for) {
   std::vector<std::string> texts = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
