@@ -14,6 +14,7 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "text/json_reader.hpp"
+#include "text/utf8.hpp"
 
 namespace fsdp {
 
@@ -74,20 +75,22 @@ JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std:
                        ConversationReader conversations, bool skip_invalid)
     : records_(text, begin, end), field_(field), conversations_(std::move(conversations)), skip_invalid_(skip_invalid) {}
 
-/// Returns the text of the record. If there is none, returns nullopt and sets `problem_` to the reason.
-std::optional<std::string> JsonPieces::read(TextPiece& piece) {
+/// Reads the text of the record. If there is none, returns false and sets `problem_` to the reason.
+bool JsonPieces::read(TextPiece& piece) {
   piece.replaced = 0;
-  if (!conversations_) return read_json_field(records_.record(), field_, problem_, &piece.replaced);
+  if (!conversations_) {
+    std::optional<std::string> text = read_json_field(records_.record(), field_, problem_, &piece.replaced);
+    if (text) piece.text = std::move(*text);
+    return text.has_value();
+  }
   const nlohmann::ordered_json object = read_json_in_order(records_.record(), problem_, &piece.replaced);
-  if (!problem_.empty()) return std::nullopt;
+  if (!problem_.empty()) return false;
   ChatText chat = conversations_(object, problem_);
-  if (!problem_.empty()) return std::nullopt;
+  if (!problem_.empty()) return false;
+  chat.counts += piece.counts;
+  static_cast<ChatText&>(piece) = std::move(chat);
   piece.is_conversation = true;
-  piece.answers = std::move(chat.answers);
-  piece.answer_ends = std::move(chat.answer_ends);
-  piece.counts += chat.counts;
-  piece.ends_open = chat.ends_open;
-  return std::move(chat.text);
+  return true;
 }
 
 /// If the record has a common form that is not read, returns what it is and how to write it.
@@ -119,11 +122,10 @@ void JsonPieces::fail() const {
 
 bool JsonPieces::next(TextPiece& piece) {
   piece.counts = {};
-  piece.cut = 0;
   while (records_.next()) {
-    std::optional<std::string> text = read(piece);
-    if (!text && !skip_invalid_) fail();
-    if (!text) {
+    const bool has_text = read(piece);
+    if (!has_text && !skip_invalid_) fail();
+    if (!has_text) {
       ++piece.counts.skipped;
       if (!std::exchange(has_skipped_, true)) {
         const std::string known = form();
@@ -133,18 +135,15 @@ bool JsonPieces::next(TextPiece& piece) {
       continue;
     }
     piece.begin = records_.begin();
-    piece.text = std::move(*text);
     piece.end = records_.end();
     piece.ends_document = true;
     return true;
   }
   if (piece.counts.skipped == 0) return false;
-  piece.text.clear();  // an empty piece reports the records that were skipped at the end of the text
-  piece.answers.clear();
-  piece.is_conversation = false;
-  piece.replaced = 0;
-  piece.end = records_.end();
-  piece.ends_document = false;
+  TextPiece last;  // an empty piece reports the records that were skipped at the end of the text
+  last.counts = std::move(piece.counts);
+  last.end = records_.end();
+  piece = std::move(last);
   return true;
 }
 

@@ -74,7 +74,7 @@ class JsonPieces : public TextPieces {
   bool next(TextPiece& piece) override;
 
  private:
-  std::optional<std::string> read(TextPiece& piece);
+  bool read(TextPiece& piece);
   std::string form() const;
   [[noreturn]] void fail() const;
 

@@ -37,13 +37,6 @@ std::size_t depth_of(std::string_view text) {
 }
 
 template <class Json>
-Json parsed(std::string_view text, const typename Json::parser_callback_t& watch) {
-  // JSON allows no zero byte, but at a zero byte the library ends the text and ignores the rest.
-  if (depth_of(text) > deepest || text.find('\0') != text.npos) return Json(Json::value_t::discarded);
-  return Json::parse(text, watch, /*allow_exceptions=*/false);
-}
-
-template <class Json>
 std::string dumped(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
@@ -51,9 +44,10 @@ std::string dumped(const Json& value, int indent) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch) {
-  return parsed<nlohmann::json>(text, watch);
+  // JSON allows no zero byte, but at a zero byte the library ends the text and ignores the rest.
+  if (depth_of(text) > deepest || text.find('\0') != text.npos) return nlohmann::json(nlohmann::json::value_t::discarded);
+  return nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
 }
-nlohmann::ordered_json parse_ordered_json(std::string_view text) { return parsed<nlohmann::ordered_json>(text, nullptr); }
 
 double number_at(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return std::numeric_limits<double>::quiet_NaN();

@@ -17,8 +17,6 @@ namespace fsdp {
 /// Parses `text`. If it is not JSON or is nested deeper than 64, is_discarded() of the result is true. `watch` is passed to
 /// the library as its parser callback.
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch = nullptr);
-/// Like parse_json(), but keeps the keys of each object in the order of the text.
-nlohmann::ordered_json parse_ordered_json(std::string_view text);
 /// Parses a whole file by parse_json(). Throws the errors of read_text_file().
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
 /// Returns the value as text, as dump() of the library does, but replaces bytes that are not UTF-8 by U+FFFD.

@@ -43,6 +43,16 @@ int open_output(const std::filesystem::path& path, OutputFile::Open how) {
                                                  : "it has another name, too (a hard link)");
 }
 
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> all;
+  std::error_code error;
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
+    all.push_back(entry->path());
+  if (error) throw CallError("read folder " + folder.string(), error.message());
+  return all;
+}
+
 }  // namespace
 
 bool is_ours(const struct stat& info) {
@@ -137,7 +147,7 @@ void OutputFile::sync() { check_errno(::fsync(fd_) == 0, "fsync " + path_.string
 void OutputFile::finish() {
   direct_piece_.reset();
   if (direct_fd_ >= 0) ::close(std::exchange(direct_fd_, -1));
-  check_errno(::fsync(fd_) == 0, "fsync " + path_.string());
+  sync();
   check_errno(::close(std::exchange(fd_, -1)) == 0, "close " + path_.string());
 }
 
@@ -228,12 +238,8 @@ bool is_file_at(int fd, const std::filesystem::path& path) {
 bool holds_only_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours) {
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return false;
-  std::error_code error;
-  for (auto entry = std::filesystem::directory_iterator(folder, error);
-       !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
-    if (!is_ours(entry->path().filename().string())) return false;
-  if (error) throw CallError("read folder " + folder.string(), error.message());
-  return true;
+  const std::vector<std::filesystem::path> all = entries_of(folder);
+  return std::all_of(all.begin(), all.end(), [&](const auto& path) { return is_ours(path.filename().string()); });
 }
 
 bool remove_our_files(const std::filesystem::path& folder, const std::function<bool(const std::string& name)>& is_ours) {
@@ -243,14 +249,9 @@ bool remove_our_files(const std::filesystem::path& folder, const std::function<b
     return true;
   }
   if (!S_ISDIR(info.st_mode)) return false;
-  std::vector<std::filesystem::path> ours;
-  std::error_code error;
-  for (auto entry = std::filesystem::directory_iterator(folder, error);
-       !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
-    if (is_ours(entry->path().filename().string())) ours.push_back(entry->path());
-  if (error) throw CallError("read folder " + folder.string(), error.message());
-  for (const std::filesystem::path& path : ours)
-    check_errno(::unlink(path.c_str()) == 0 || errno == ENOENT || errno == EISDIR, "remove " + path.string());
+  for (const std::filesystem::path& path : entries_of(folder))
+    if (is_ours(path.filename().string()))
+      check_errno(::unlink(path.c_str()) == 0 || errno == ENOENT || errno == EISDIR, "remove " + path.string());
   if (::rmdir(folder.c_str()) == 0) return true;
   check_errno(errno == ENOTEMPTY || errno == EEXIST, "remove " + folder.string());
   return false;

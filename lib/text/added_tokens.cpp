@@ -14,33 +14,8 @@ bool begins_with_word(std::string_view text) {
   return !text.empty() && is_word(next_character(text, at));
 }
 
-/// The position of the last character.
-std::size_t last_character(std::string_view text) {
-  std::size_t at = text.size() - 1;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
-  return at;
-}
 bool ends_with_word(std::string_view text) {
-  if (text.empty()) return false;
-  std::size_t at = last_character(text);
-  return is_word(next_character(text, at));
-}
-
-std::size_t without_spaces_at_end(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t last = last_character(text);
-    std::size_t at = last;
-    if (!is_space(next_character(text, at))) break;
-    text = text.substr(0, last);
-  }
-  return text.size();
-}
-std::size_t spaces_at_start(std::string_view text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t begin = at;
-    if (!is_space(next_character(text, at))) return begin;
-  }
-  return text.size();
+  return !text.empty() && begins_with_word(text.substr(text.size() - character_before(text, text.size())));
 }
 
 }  // namespace
@@ -70,9 +45,10 @@ std::vector<TextSection> AddedTokens::find_all(std::string_view text) const {
     }
     std::size_t begin = at, end = at + token->content.size();
     at = end;  // the search resumes here, also if the token is not accepted below
-    if (token->single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
-    if (token->takes_left) begin = std::max(done, without_spaces_at_end(text.substr(0, begin)));
-    if (token->takes_right) end += spaces_at_start(text.substr(end));
+    const std::string_view before = text.substr(0, begin), after = text.substr(end);
+    if (token->single_word && (ends_with_word(before) || begins_with_word(after))) continue;
+    if (token->takes_left) begin = std::max(done, strip(before, false, true).size());
+    if (token->takes_right) end = text.size() - strip(after, true, false).size();
     add(-1, done, begin);
     add(token->id, begin, end);
     done = end;

@@ -13,7 +13,7 @@
 namespace fsdp {
 
 struct AddedToken {
-  TokenId id = 0;
+  TokenId id = -1;  // none yet
   std::string content;
   bool single_word = false;  // the token is found only as a whole word
   bool takes_left = false;   // the token includes the spaces before it

@@ -9,6 +9,7 @@
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "text/json_reader.hpp"
+#include "text/tokenizer_folder.hpp"
 #include "text/utf8.hpp"
 
 namespace fsdp {
@@ -18,7 +19,9 @@ namespace {
 using ChatJson = nlohmann::ordered_json;
 using jinja::Value;
 
-std::string without_spaces(const std::string& text, bool left) { return strip(text, left, true, jinja::is_python_space); }
+std::string without_spaces(std::string_view text, bool left) {
+  return std::string(strip(text, left, true, jinja::is_python_space));
+}
 
 /// The messages as transformers gives them to a template: without null values, and with the reasoning under its known names.
 Value messages_of(const ChatJson& messages) {
@@ -234,9 +237,8 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
         "{} has no chat template (no chat_template.jinja, and no \"chat_template\" in tokenizer_config.json; the model may not "
         "be trained on conversations); write the conversations as texts yourself, {{\"prompt\": .., \"completion\": ..}}",
         model.string()));
-  constexpr const char* names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
   std::map<std::string, std::string> tokens;
-  for (const char* const name : names)
+  for (const char* const name : named_tokens)
     if (const auto token = tokenizer.special_tokens().find(name); token != tokenizer.special_tokens().end())
       tokens.insert(*token);
   ChatTemplate chat(main->second.name, main->second.jinja, tokens);

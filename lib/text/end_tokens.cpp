@@ -28,10 +28,6 @@ struct Claim {
   std::vector<TokenId> ids;
 };
 
-json read_if_there(const fs::path& file) {
-  return kind_of(file) == PathKind::file ? json(read_json_object(file)) : json::object();
-}
-
 class SpecialTokens {
  public:
   SpecialTokens(const fs::path& folder, const fs::path& config_folder, const Tokenizer* tokenizer, std::size_t vocab_size)
@@ -39,12 +35,12 @@ class SpecialTokens {
     const fs::path own = folder / "config.json", other = config_folder / "config.json";
     const bool is_own = !folder.empty() && kind_of(own) == PathKind::file;
     config_path_ = is_own || config_folder.empty() ? own : other;
-    if (is_own || !config_folder.empty()) config_ = read_if_there(config_path_);
+    if (is_own || !config_folder.empty()) config_ = read_object_if_there(config_path_);
     if (const json size = config_.value("vocab_size", json()); size.is_number() && size != vocab_size) config_ = json::object();
     if (folder.empty()) return;
-    generation_ = read_if_there(folder / generation_name);
-    tokenizer_config_ = read_if_there(folder / tokenizer_name);
-    map_ = read_if_there(folder / map_name);
+    generation_ = read_object_if_there(folder / generation_name);
+    tokenizer_config_ = read_object_if_there(folder / tokenizer_name);
+    map_ = read_object_if_there(folder / map_name);
   }
 
   /// The claims of all files about the tokens of `kind`: "eos", "bos" or "pad".
@@ -101,7 +97,7 @@ class SpecialTokens {
 };
 
 std::size_t vocabulary_beside(const fs::path& folder, const Tokenizer& tokenizer) {
-  const json size = folder.empty() ? json() : read_if_there(folder / "config.json").value("vocab_size", json());
+  const json size = folder.empty() ? json() : read_object_if_there(folder / "config.json").value("vocab_size", json());
   return size.is_number_unsigned() ? size.get<std::size_t>() : tokenizer.vocab_size();
 }
 

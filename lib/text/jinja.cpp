@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "text/jinja_functions.hpp"
+#include "text/utf8.hpp"
 
 namespace fsdp {
 
@@ -421,8 +422,7 @@ JinjaOutput JinjaTemplate::render(const Variables& variables, std::size_t steps,
 
 std::string JinjaTemplate::place(std::size_t at) const {
   const std::string_view before = std::string_view(source_).substr(0, at), line = before.substr(before.rfind('\n') + 1);
-  return format("line {}, column {}", 1 + std::count(before.begin(), before.end(), '\n'),
-                1 + std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return format("line {}, column {}", 1 + std::count(before.begin(), before.end(), '\n'), 1 + characters_in(line));
 }
 
 bool JinjaTemplate::mentions(std::string_view word) const {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t deepest_tree = 400, deepest_parse = 100;
 
 struct Token {
-  enum Kind { data, print_begin, print_end, tag_begin, tag_end, name, text, integer, real, sign, end } kind;
+  enum Kind { data, print_begin, print_end, tag_begin, tag_end, end, name, text, integer, real, sign } kind;
   std::string value;
   std::size_t at;  // in the source
 };
@@ -64,15 +64,15 @@ class Lexer {
 
   /// Adds the text from `begin` to `end`. A mark with `sign` follows, which may remove spaces at the end of the text.
   void add_data(std::size_t begin, std::size_t end, char sign, bool is_print) {
-    std::string text(source_.substr(begin, end - begin));
+    std::string_view text = source_.substr(begin, end - begin);
     if (sign == '-') {
       text = strip(text, false, true, is_python_space);
     } else if (sign != '+' && !is_print) {
       const std::size_t newline = text.rfind('\n'), line = newline == text.npos ? 0 : newline + 1;
       const bool starts_line = newline != text.npos || begin == 0 || source_[begin - 1] == '\n';
-      if (starts_line && strip(text.substr(line), true, true, is_python_space).empty()) text.resize(line);
+      if (starts_line && strip(text.substr(line), true, false, is_python_space).empty()) text = text.substr(0, line);
     }
-    if (!text.empty()) add(Token::data, std::move(text), begin);
+    if (!text.empty()) add(Token::data, std::string(text), begin);
   }
 
   /// Skips the white space that the end of a tag or comment removes: all of it after '-', else one newline (trim_blocks).
@@ -240,22 +240,8 @@ class Parser {
   const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   [[noreturn]] void fail(const std::string& what) const { throw SyntaxProblem(what, here().at); }
   static std::string named(const Token& token) {
-    switch (token.kind) {
-      case Token::data:
-        return "text";
-      case Token::print_begin:
-        return "'{{'";
-      case Token::print_end:
-        return "'}}'";
-      case Token::tag_begin:
-        return "'{%'";
-      case Token::tag_end:
-        return "'%}'";
-      case Token::end:
-        return "the end of the template";
-      default:
-        return format("'{}'", excerpt(token.value, 40));
-    }
+    constexpr const char* marks[] = {"text", "'{{'", "'}}'", "'{%'", "'%}'", "the end of the template"};
+    return token.kind <= Token::end ? marks[token.kind] : format("'{}'", excerpt(token.value, 40));
   }
   bool is(Token::Kind kind) const { return here().kind == kind; }
   bool is_sign(std::string_view sign) const { return is(Token::sign) && here().value == sign; }

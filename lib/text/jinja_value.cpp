@@ -59,8 +59,6 @@ std::string hex(char32_t c) {
   return code < 0x100 ? format("\\x{:02x}", code) : code < 0x10000 ? format("\\u{:04x}", code) : format("\\U{:08x}", code);
 }
 
-bool begins_character(char c) { return (c & 0xc0) != 0x80; }
-
 bool is_printable(char32_t c) {
   switch (u_charType(static_cast<UChar32>(c))) {
     case U_UNASSIGNED:
@@ -406,7 +404,7 @@ std::size_t length(const Value& value, Budget& budget) {
 
 std::size_t length(std::string_view text, Budget& budget) {
   budget.work(text.size());
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
+  return characters_in(text);
 }
 
 List elements(const Value& value, Budget& budget) {
@@ -584,14 +582,8 @@ std::size_t find_text(std::string_view text, std::string_view part, std::size_t 
 }
 
 std::size_t moved(std::string_view text, std::size_t at, std::int64_t by) {
-  for (; by > 0 && at < text.size(); --by) {
-    ++at;
-    while (at < text.size() && !begins_character(text[at])) ++at;
-  }
-  for (; by < 0 && at > 0; ++by) {
-    --at;
-    while (at > 0 && !begins_character(text[at])) --at;
-  }
+  for (; by > 0 && at < text.size(); --by) next_character(text, at);
+  for (; by < 0 && at > 0; ++by) at -= character_before(text, at);
   return at;
 }
 

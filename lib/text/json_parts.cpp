@@ -9,12 +9,9 @@ namespace fsdp {
 
 namespace {
 
-const nlohmann::json& entry(const nlohmann::json& part, const char* key) {
-  static const nlohmann::json none;
-  if (!part.is_object())
-    throw UserError(format("it has {} where an object should be; fetch the file again", json_excerpt(part)));
-  const auto found = part.find(key);
-  return found == part.end() ? none : *found;
+const nlohmann::json& entry_of_object(const nlohmann::json& part, const char* key) {
+  if (part.is_object()) return entry(part, key);
+  throw UserError(format("it has {} where an object should be; fetch the file again", json_excerpt(part)));
 }
 
 UserError wrong(const nlohmann::json& part, const char* key, std::string_view wanted) {
@@ -38,25 +35,25 @@ void require_sane_growth(std::size_t before, std::size_t after) {
 }
 
 std::string part_type(const nlohmann::json& part, std::string_view kind) {
-  const nlohmann::json& type = entry(part, "type");
+  const nlohmann::json& type = entry_of_object(part, "type");
   if (!type.is_string()) throw UserError(format("its {} has no type; fetch the file again", kind));
   return type.get<std::string>();
 }
 
 const nlohmann::json& part_list(const nlohmann::json& part, const char* key) {
-  const nlohmann::json& list = entry(part, key);
+  const nlohmann::json& list = entry_of_object(part, key);
   if (!list.is_array()) throw wrong(part, key, "a list");
   return list;
 }
 
 std::string part_text(const nlohmann::json& part, const char* key) {
-  const nlohmann::json& text = entry(part, key);
+  const nlohmann::json& text = entry_of_object(part, key);
   if (!text.is_string()) throw wrong(part, key, "a text");
   return text.get<std::string>();
 }
 
 bool part_flag(const nlohmann::json& part, const char* key, bool missing) {
-  const nlohmann::json& flag = entry(part, key);
+  const nlohmann::json& flag = entry_of_object(part, key);
   if (flag.is_null()) return missing;
   if (!flag.is_boolean()) throw wrong(part, key, "true or false");
   return flag.get<bool>();
@@ -71,7 +68,7 @@ TokenId part_id(const nlohmann::json& number, std::string_view token) {
 }
 
 Pattern part_pattern(const nlohmann::json& part) {
-  const nlohmann::json& pattern = entry(part, "pattern");
+  const nlohmann::json& pattern = entry_of_object(part, "pattern");
   if (pattern.is_object() && pattern.contains("Regex")) return Pattern(part_text(pattern, "Regex"));
   if (pattern.is_object() && pattern.contains("String")) return Pattern::literal(part_text(pattern, "String"));
   throw wrong(part, "pattern", "a Regex or a String");

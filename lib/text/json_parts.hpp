@@ -15,6 +15,13 @@ namespace fsdp {
 
 inline constexpr std::size_t longest_tokenizer_json = std::size_t{128} << 20;  // bytes; larger files are refused
 
+/// The entry `key` of `part`; null if there is none.
+template <class Json>
+const Json& entry(const Json& part, const std::string& key) {
+  static const Json none;
+  const auto found = part.find(key);
+  return found == part.end() ? none : *found;
+}
 /// The error "the normalizer Precompiled is not known here ...".
 UserError unknown_part(std::string_view kind, std::string_view type);
 /// Throws RunError if the normalizer has made a text of `before` bytes much longer than a usual one does (a Unicode normal form

@@ -302,11 +302,12 @@ nlohmann::ordered_json read_json_in_order(std::string_view text, std::string& pr
   return read_as<nlohmann::ordered_json>(text, problem, replaced);
 }
 
-json read_json_object(const std::filesystem::path& path) {
+template <class Json>
+Json read_json_object(const std::filesystem::path& path) {
   const std::string file = read_text_file(path);
   const std::string_view text = std::string_view(file).substr(byte_order_mark(file));
-  Reader<json> reader(text);
-  json object;
+  Reader<Json> reader(text);
+  Json object;
   std::string problem;
   if (const std::size_t wrong = valid_until(text); wrong < text.size())
     problem = format("byte {} is not UTF-8", wrong);
@@ -318,6 +319,8 @@ json read_json_object(const std::filesystem::path& path) {
     return object;
   throw UserError(format("'{}' is not a JSON object ({}); correct the file, or fetch it again", path.string(), problem));
 }
+template json read_json_object(const std::filesystem::path& path);
+template nlohmann::ordered_json read_json_object(const std::filesystem::path& path);
 
 std::optional<std::string> read_json_field(std::string_view text, std::string_view field, std::string& problem,
                                            std::size_t* replaced) {

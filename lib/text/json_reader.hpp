@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "files/input_file.hpp"
+
 namespace fsdp {
 
 /// Where a JSON value in a text ends, or why its end was not found.
@@ -27,8 +29,15 @@ JsonEnd end_of_json(std::string_view text, std::size_t at);
 nlohmann::json read_json(std::string_view text, std::string& problem, std::size_t* replaced = nullptr);
 /// The same, but members of objects keep their order.
 nlohmann::ordered_json read_json_in_order(std::string_view text, std::string& problem, std::size_t* replaced = nullptr);
-/// Reads a JSON file of a model's folder. Throws UserError if the file is not one object or not UTF-8.
-nlohmann::json read_json_object(const std::filesystem::path& path);
+/// Reads a JSON file of a model's folder, as nlohmann::json or as nlohmann::ordered_json. Throws UserError if the file is not
+/// one object or not UTF-8.
+template <class Json = nlohmann::json>
+Json read_json_object(const std::filesystem::path& path);
+/// The same, but an empty object if there is no such file.
+template <class Json = nlohmann::json>
+Json read_object_if_there(const std::filesystem::path& path) {
+  return kind_of(path) == PathKind::file ? read_json_object<Json>(path) : Json::object();
+}
 /// Reads the string `field` of a JSON object. The other fields are checked, but not stored. If the object has no such string,
 /// or the text is not one object, returns nullopt and sets `problem` to the reason.
 std::optional<std::string> read_json_field(std::string_view text, std::string_view field, std::string& problem,

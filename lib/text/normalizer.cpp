@@ -127,7 +127,7 @@ void Normalizer::add(const nlohmann::json& description) {
     steps_.push_back(normal_form(NormalForm::nfkd));
   } else if (type == "Strip") {
     const bool left = part_flag(description, "strip_left", true), right = part_flag(description, "strip_right", true);
-    steps_.push_back([left, right](const std::string& text) { return strip(text, left, right); });
+    steps_.push_back([left, right](const std::string& text) { return std::string(strip(text, left, right)); });
     keeps_beginning_ = keeps_beginning_ && !left;
   } else if (type == "Prepend") {
     steps_.push_back(

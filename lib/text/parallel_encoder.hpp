@@ -14,30 +14,21 @@
 
 namespace fsdp {
 
-struct TextPiece {
-  std::string text;
-  std::size_t cut = 0;    // `text` begins with the character before the piece, in `cut` bytes, which do not belong to the piece
-  std::uint64_t end = 0;  // the position of the piece's end in the caller's text
+/// A text, or a conversation. `counts` also counts the JSON records before it that were left out.
+struct TextPiece : ChatText {
+  std::size_t cut = 0;      // `text` begins with the character before the piece, in `cut` bytes that are not of the piece
+  std::uint64_t begin = 0;  // the position of a JSON record in the caller's text
+  std::uint64_t end = 0;    // the position of the piece's end in the caller's text
   bool ends_document = false;
-  bool is_conversation = false;               // if true, the tokens get a mask
-  std::vector<TextSpan> answers = {};         // the byte ranges of the conversation's answers
-  bool ends_open = false;                     // the last answer has no token that ends the turn
-  std::vector<std::size_t> answer_ends = {};  // the end of each answer (ChatText)
-  std::size_t replaced = 0;                   // the number of invalid places that the caller has replaced by U+FFFD
-  std::uint64_t begin = 0;                    // the position of a JSON record in the caller's text
-  DataCounts counts = {};                     // of the piece, and the JSON records before it that were left out
+  bool is_conversation = false;  // if true, the tokens get a mask
+  std::size_t replaced = 0;      // the number of invalid places that the caller has replaced by U+FFFD
 };
 
-struct EncodedPiece {
-  std::vector<TokenId> ids, mask = {};  // mask: 1 for tokens of answers, 0 for others; empty if the piece is no conversation
-  bool ends_open = false;
-  std::uint64_t end = 0;
-  bool ends_document = false;
-  std::size_t replaced = 0;                   // the number of places with invalid UTF-8, if the tokenizer needs UTF-8
-  std::size_t first_replaced = 0;             // the position of the first such place in the piece
-  std::vector<std::size_t> answer_ends = {};  // in tokens
-  std::uint64_t begin = 0;                    // copied from the TextPiece, like all members without a comment
-  DataCounts counts = {};
+/// A piece without its text. `replaced` is the number of places with invalid UTF-8, if the tokenizer needs UTF-8, and
+/// `answer_ends` is in tokens.
+struct EncodedPiece : TextPiece {
+  std::vector<TokenId> ids = {}, mask = {};  // mask: 1 for tokens of answers, 0 for others; empty if it is no conversation
+  std::size_t first_replaced = 0;            // the position of the first invalid place in the piece
 };
 
 /// Tokenizes each piece in a thread of its own, at most `threads` pieces at once, and keeps no other pieces in memory.
@@ -53,8 +44,8 @@ class ParallelEncoder {
   void finish();
 
  private:
-  EncodedPiece encode(const TextPiece& piece) const;
-  void make_mask(const TextPiece& piece, EncodedPiece& encoded) const;
+  EncodedPiece encode(TextPiece piece) const;
+  void make_mask(EncodedPiece& piece) const;
   void take_first();
 
   const Tokenizer& tokenizer_;

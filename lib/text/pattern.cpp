@@ -6,6 +6,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <unicode/uchar.h>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -39,23 +40,10 @@ UserError refuse(std::string_view expression, std::string_view why) {
 /// Returns the characters of a property such as "L", "Lu", "Han", "Hani" or "word" that PCRE2 does not know, written for use
 /// inside [ ].
 std::string newer_of(std::string_view property) {
-  constexpr std::pair<std::string_view, std::string_view> short_names[] = {{"arab", "Arabic"},
-                                                                           {"bali", "Balinese"},
-                                                                           {"zyyy", "Common"},
-                                                                           {"cyrl", "Cyrillic"},
-                                                                           {"deva", "Devanagari"},
-                                                                           {"hani", "Han"},
-                                                                           {"hira", "Hiragana"},
-                                                                           {"knda", "Kannada"},
-                                                                           {"kana", "Katakana"},
-                                                                           {"laoo", "Lao"},
-                                                                           {"latn", "Latin"},
-                                                                           {"mymr", "Myanmar"},
-                                                                           {"egyp", "Egyptian_Hieroglyphs"},
-                                                                           {"khoj", "Khojki"},
-                                                                           {"kits", "Khitan_Small_Script"}};
-  for (const auto& [name, whole] : short_names)
-    if (plain(property) == name) return newer_of(whole);
+  const UProperty of = UCHAR_SCRIPT;
+  const int script = u_getPropertyValueEnum(of, std::string(property).c_str());  // of a short name, too
+  const char* const whole = script < 0 ? nullptr : u_getPropertyValueName(of, script, U_LONG_PROPERTY_NAME);
+  if (whole && plain(whole) != plain(property)) return newer_of(whole);
   if (plain(property) == "lc") return newer_of("Lu") + newer_of("Ll");
   std::string all;
   for (const auto& [name, first, last] : newer_characters) {

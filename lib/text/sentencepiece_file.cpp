@@ -70,12 +70,6 @@ ProtoField take_field(std::string_view& message) {
   return field;
 }
 
-std::size_t characters_of(std::string_view text) {
-  std::size_t count = 0;
-  for (std::size_t at = 0; at < text.size(); ++count) next_character(text, at);
-  return count;
-}
-
 /// Calls do_it(left, right) for each way to cut a text between two characters.
 template <class Do>
 void for_each_cut(std::string_view text, const Do& do_it) {
@@ -196,7 +190,7 @@ Json describe_sentencepiece(const SentencePieceFile& model, const std::map<Token
         {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", legacy ? "always" : "first"}, {"split", false}});
   if (!user_defined.empty()) {
     std::stable_sort(user_defined.begin(), user_defined.end(),
-                     [](const std::string& a, const std::string& b) { return characters_of(a) > characters_of(b); });
+                     [](const std::string& a, const std::string& b) { return characters_in(a) > characters_in(b); });
     std::string expression;
     for (const std::string& text : user_defined) {
       if (!expression.empty()) expression += '|';
@@ -233,7 +227,7 @@ Json merges_by_id(const Json& vocabulary) {
     for_each_cut(token, [&, id = id](std::string_view left, std::string_view right) {
       const auto a = ids.find(left), b = ids.find(right);
       if (a != ids.end() && b != ids.end())
-        merges.push_back({id, characters_of(left), characters_of(right), a->second, b->second, left, right});
+        merges.push_back({id, characters_in(left), characters_in(right), a->second, b->second, left, right});
     });
   std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) { return a.key() < b.key(); });
   Json list = Json::array();

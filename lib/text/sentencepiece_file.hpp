@@ -1,5 +1,4 @@
-// Reads the file of a SentencePiece model and describes the model in the form of a tokenizer.json. The file is parsed here,
-// because SentencePiece's own library does not report all settings.
+// Reads the file of a SentencePiece model (Kudo and Richardson 2018) and describes the model in the form of a tokenizer.json.
 #pragma once
 
 #include <cstddef>

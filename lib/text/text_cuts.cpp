@@ -70,12 +70,6 @@ constexpr std::string_view known_alternatives[] = {
 
 }  // namespace
 
-std::size_t character_before(std::string_view text, std::size_t cut) {
-  std::size_t bytes = 1;
-  while (bytes < std::min<std::size_t>(cut, 4) && (static_cast<unsigned char>(text[cut - bytes]) & 0xc0) == 0x80) ++bytes;
-  return bytes;
-}
-
 std::size_t last_cut(std::string_view text, std::size_t from, const CutRules& rules) {
   if (rules.anywhere) return text.size();
   for (std::size_t at = text.size(); at-- > from + 1;)

@@ -26,8 +26,6 @@ struct CutRules {
 /// Returns the last cut after more than `from` bytes of `text` and before its end, or 0 if there is none. If rules.anywhere is
 /// true, returns the end of the text.
 std::size_t last_cut(std::string_view text, std::size_t from, const CutRules& rules);
-/// The number of bytes of the character before text[cut].
-std::size_t character_before(std::string_view text, std::size_t cut);
 
 /// Returns true if `token` contains a letter or digit followed by `space`. No cut is then allowed before `space`.
 bool reaches_across(std::string_view token, std::string_view space, const CutRules& rules);

@@ -1,8 +1,5 @@
 #include "text/tokenizer.hpp"
 
-#include <algorithm>
-#include <iterator>
-
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "files/input_file.hpp"
@@ -14,10 +11,9 @@ namespace fsdp {
 
 namespace {
 
-constexpr const char* vocabulary_files[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
-
 class ByteTokenizer : public Tokenizer {
  public:
+  ByteTokenizer() { cuts_.anywhere = true; }
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<TokenId>& ids) const override {
     ids.reserve(ids.size() + text.size());
@@ -29,9 +25,6 @@ class ByteTokenizer : public Tokenizer {
   std::optional<TokenId> find(std::string_view token) const override {
     return token.size() == 1 ? std::optional<TokenId>(static_cast<unsigned char>(token[0])) : std::nullopt;
   }
-  const std::vector<TokenId>& before_text() const override { return none_; }
-  const std::vector<TokenId>& after_text() const override { return none_; }
-  const CutRules& cuts() const override { return cuts_; }
   std::string description() const override { return "bytes"; }
 
  private:
@@ -49,8 +42,6 @@ class ByteTokenizer : public Tokenizer {
     }
     std::string open;
   };
-  std::vector<TokenId> none_;
-  const CutRules cuts_ = {.anywhere = true};
 };
 
 }  // namespace
@@ -93,15 +84,12 @@ std::filesystem::path find_tokenizer(const std::string& name) {
           format("there is no tokenizer '{}' (No such file or directory); give a tokenizer.json, a tokenizer.model, a "
                  "vocab.json, a folder with one of them, or bytes",
                  name));
-    case PathKind::folder: {
-      const auto found = std::find_if(std::begin(vocabulary_files), std::end(vocabulary_files),
-                                      [&](const char* file) { return kind_of(path / file) == PathKind::file; });
-      if (found == std::end(vocabulary_files))
+    case PathKind::folder:
+      path = vocabulary_in(path);
+      if (path.empty())
         throw UserError(format(
             "'{}' has no tokenizer.json, tokenizer.model or vocab.json; fetch one of them, or give another tokenizer", name));
-      path /= *found;
       break;
-    }
     case PathKind::file:
     case PathKind::other:
       break;
@@ -117,18 +105,15 @@ std::filesystem::path folder_of_tokenizer(const std::string& name) {
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   const std::filesystem::path path = find_tokenizer(name);
   if (path.empty()) return make_byte_tokenizer();
-  const std::string own = path.filename().string();
-  const bool is_of_folder =
-      std::find(std::begin(vocabulary_files), std::end(vocabulary_files), own) != std::end(vocabulary_files);
   const InputFile file(path);
   if (file.size() == 0)
     throw UserError(
         format("'{}' is no tokenizer that can be used (it is empty); fetch it again, or give another", path.string()));
   char first = 0;
   file.read(0, &first, 1);
+  const std::string own = path.filename().string();
   const bool is_json = first == '{' || path.extension() == ".json";
-  if (is_of_folder) return read_tokenizer_folder(path);
-  return is_json ? read_tokenizer_json(path) : read_sentencepiece(path);
+  return read_tokenizer(path, is_vocabulary_name(own) ? own == "tokenizer.json" : is_json);
 }
 
 }  // namespace fsdp

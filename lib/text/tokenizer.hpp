@@ -38,7 +38,7 @@ class Tokenizer {
   virtual std::unique_ptr<TokenDecoder> make_decoder() const = 0;
   /// The places at which a text may be cut. The tokens of the whole text are then the tokens of text[:cut], made by encode(),
   /// followed by the tokens of text[cut:], made by encode_rest().
-  virtual const CutRules& cuts() const = 0;
+  const CutRules& cuts() const { return cuts_; }
 
   /// Returns true if encode() replaces bytes that are not UTF-8.
   virtual bool needs_utf8() const { return true; }
@@ -49,8 +49,8 @@ class Tokenizer {
   /// The text of a token, for messages (the inverse of find()). Empty if there is no token with this id.
   virtual std::string spelling(TokenId) const { return {}; }
   /// The tokens that the model expects before and after a text, such as "<s>".
-  virtual const std::vector<TokenId>& before_text() const = 0;
-  virtual const std::vector<TokenId>& after_text() const = 0;
+  const std::vector<TokenId>& before_text() const { return before_; }
+  const std::vector<TokenId>& after_text() const { return after_; }
   /// A short description: "byte-level BPE of 49152 tokens".
   virtual std::string description() const = 0;
 
@@ -69,21 +69,17 @@ class Tokenizer {
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  protected:
+  CutRules cuts_;
+  std::vector<TokenId> before_, after_;
   std::map<std::string, std::string> special_tokens_;
   std::vector<std::string> warnings_;
 };
 
 /// Makes a tokenizer whose tokens are the bytes of a text, with ids 0 to 255. The text need not be UTF-8.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
-/// Reads a tokenizer.json of Hugging Face's tokenizers without the files next to it. Its model must be byte-pair encoding (of
-/// bytes or of characters) or Unigram. Throws UserError if the file cannot be read, is of another kind or has an unknown part,
-/// which the message names.
-std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file);
-/// Reads a tokenizer.json, tokenizer.model or vocab.json with the files next to it, as transformers' AutoTokenizer does
-/// (tokenizer_folder.hpp).
-std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file);
-/// Reads a SentencePiece model (Kudo and Richardson 2018) and tokenizes with SentencePiece's own library. Throws UserError.
-std::unique_ptr<Tokenizer> read_sentencepiece(const std::filesystem::path& file);
+/// Makes the tokenizer that describe_tokenizer() describes. Its model must be byte-pair encoding (of bytes or of characters) or
+/// Unigram. Throws UserError if the file cannot be read, is of another kind or has an unknown part, which the message names.
+std::unique_ptr<Tokenizer> read_tokenizer(const std::filesystem::path& file, bool is_json);
 
 /// The path of the file that open_tokenizer(name) opens; empty if `name` is "bytes". Throws UserError if there is none.
 std::filesystem::path find_tokenizer(const std::string& name);

@@ -88,11 +88,7 @@ std::string sum_of_tokenizer(const std::string& name) {
   return sums;
 }
 
-bool has_tokenizer(const fs::path& folder) {
-  if (kind_of(folder) != PathKind::folder) return false;
-  const auto has = [&](const char* name) { return kind_of(folder / name) == PathKind::file; };
-  return has("tokenizer.json") || has("tokenizer.model") || has("vocab.json");
-}
+bool has_tokenizer(const fs::path& folder) { return kind_of(folder) == PathKind::folder && !vocabulary_in(folder).empty(); }
 
 std::optional<TokenId> find_end_of_text(const Tokenizer& tokenizer, std::vector<std::string>* looked_for) {
   std::vector<std::string> texts = {"<|endoftext|>", "<|end_of_text|>", "</s>"};

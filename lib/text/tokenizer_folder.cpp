@@ -5,10 +5,12 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "text/json_parts.hpp"
@@ -34,6 +36,7 @@ struct Class {
 };
 using Kind = Class::Kind;
 
+constexpr std::string_view vocabulary_files[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
 constexpr const char* end_of_text = "<|endoftext|>";
 
 const Class classes[] = {
@@ -93,12 +96,11 @@ const Class* find_class(std::string_view name) {
   return found == std::end(classes) ? nullptr : found;
 }
 
-/// The names of special tokens, in the order in which transformers adds these tokens.
-constexpr const char* named_tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
-bool is_named(const std::string& key) {
-  return std::find(std::begin(named_tokens), std::end(named_tokens), key) != std::end(named_tokens);
+template <class List>
+bool has(const List& list, std::string_view key) {
+  return std::find(std::begin(list), std::end(list), key) != std::end(list);
 }
+bool is_named(const std::string& key) { return has(named_tokens, key); }
 
 /// The keys of tokenizer_config.json that this program reads, and keys that do not change the tokens of a text.
 constexpr std::string_view keys_used[] = {"added_tokens_decoder", "additional_special_tokens",
@@ -146,58 +148,35 @@ constexpr std::string_view keys_of_no_effect[] = {"model_max_length",
                                                   "transformers_version",
                                                   "_commit_hash"};
 
-template <class List>
-bool has(const List& list, std::string_view key) {
-  return std::find(std::begin(list), std::end(list), key) != std::end(list);
-}
-
 /// Returns true for null, false, and empty texts, lists and objects.
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || ((value.is_string() || value.is_structured()) && value.empty()) || value == "";
 }
 
-template <class Object>
-const Object& entry(const Object& object, const std::string& key) {
-  static const Object none;
-  const auto found = object.find(key);
-  return found == object.end() ? none : *found;
-}
-
-Json read_if_there(const fs::path& file) { return kind_of(file) == PathKind::file ? read_json_object(file) : Json::object(); }
-/// Returns `value` with its keys in the order of `text`. If `text` has NaN or other extensions of Python, the order is lost.
-Ordered in_order(const std::string& text, const Json& value) {
-  Ordered ordered = parse_ordered_json(text);
-  return ordered.is_object() ? ordered : Ordered(value);
-}
-Ordered in_order(const fs::path& file, const Json& value) {
-  return kind_of(file) == PathKind::file ? in_order(read_text_file(file), value) : Ordered::object();
-}
-
-/// The files next to a tokenizer's vocabulary. A missing file is {}.
+/// The files next to a tokenizer's vocabulary. A missing file is {}. A vocabulary with a name of its own has none.
 struct Folder {
-  explicit Folder(const fs::path& folder)
-      : path(folder),
-        config(read_if_there(folder / "tokenizer_config.json")),
-        map(read_if_there(folder / "special_tokens_map.json")),
-        added(read_if_there(folder / "added_tokens.json")),
-        model(read_if_there(folder / "config.json")),
-        config_in_order(in_order(folder / "tokenizer_config.json", config)),
-        map_in_order(in_order(folder / "special_tokens_map.json", map)) {}
+  explicit Folder(const fs::path& vocabulary) : path(folder_of(vocabulary)) {
+    if (!is_vocabulary_name(vocabulary.filename())) return;
+    config = read_object_if_there<Ordered>(path / "tokenizer_config.json");
+    map = read_object_if_there<Ordered>(path / "special_tokens_map.json");
+    added = read_object_if_there(path / "added_tokens.json");
+    model = read_object_if_there(path / "config.json");
+  }
   fs::path path;
-  Json config, map, added, model;
-  Ordered config_in_order, map_in_order;
+  Ordered config = Ordered::object(), map = Ordered::object();
+  Json added = Json::object(), model = Json::object();
 };
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : std::string(); }
 
 /// The tokenizer_class in tokenizer_config.json, or in config.json if the first has none.
-std::string class_said(const Json& config, const Json& model) {
+std::string class_said(const Ordered& config, const Json& model) {
   const std::string named = text_of(entry(config, "tokenizer_class"));
   return named.empty() ? text_of(entry(model, "tokenizer_class")) : named;
 }
 
 /// The name of the class that transformers uses. `text` is the text of tokenizer.json, or empty.
-std::string class_name(const Json& config, const Json& model, std::string_view text) {
+std::string class_name(const Ordered& config, const Json& model, std::string_view text) {
   std::string named = class_said(config, model);
   if (named.ends_with("Fast")) named.resize(named.size() - 4);
   const std::string type = text_of(entry(model, "model_type"));
@@ -218,24 +197,16 @@ std::string config_with_class(Ordered config, std::string_view name, bool is_alo
 }
 
 AddedToken token_of(const Json& part) {
-  AddedToken token;
-  token.content = part_text(part, "content");
-  token.single_word = part_flag(part, "single_word", false);
-  token.takes_left = part_flag(part, "lstrip", false);
-  token.takes_right = part_flag(part, "rstrip", false);
-  token.special = part_flag(part, "special", false);
+  AddedToken token{.content = part_text(part, "content"),
+                   .single_word = part_flag(part, "single_word", false),
+                   .takes_left = part_flag(part, "lstrip", false),
+                   .takes_right = part_flag(part, "rstrip", false),
+                   .special = part_flag(part, "special", false)};
   if (!entry(part, "normalized").is_null()) token.normalized = part_flag(part, "normalized", false);
-  token.id = -1;
   return token;
 }
 
-AddedToken special_token(std::string content) {
-  AddedToken token;
-  token.id = -1;
-  token.content = std::move(content);
-  token.special = true;
-  return token;
-}
+AddedToken special_token(std::string content) { return {.content = std::move(content), .special = true}; }
 
 bool same_but_id(const AddedToken& a, const AddedToken& b) {
   return a.content == b.content && a.single_word == b.single_word && a.takes_left == b.takes_left &&
@@ -363,15 +334,13 @@ Json plain(Json part) {
 
 class Description {
  public:
-  Description(const Folder& folder, const fs::path& file) : folder_(folder), file_(file) {}
+  explicit Description(const fs::path& file) : folder_(file), file_(file) {}
 
-  TokenizerDescription make() {
-    const std::string own = file_.filename().string();
-    const bool is_json = own == "tokenizer.json";
+  TokenizerDescription make(bool is_json) {
     read_class(is_json);
     if (is_json) {
       read_tokenizer_json();
-    } else if (own == "vocab.json") {
+    } else if (file_.filename() == "vocab.json") {
       read_vocabulary();
     } else {
       read_sentencepiece_model();
@@ -500,13 +469,10 @@ class Description {
   /// Reads merges.txt: two tokens per line, except lines that begin with "#version".
   static Json merges_of_file(const fs::path& file) {
     Json merges = Json::array();
-    const std::string text = read_text_file(file, longest_tokenizer_json);
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      std::string line = text.substr(begin, end - begin);
+    std::istringstream lines(read_text_file(file, longest_tokenizer_json));
+    for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
       if (!line.empty() && !line.starts_with("#version")) merges.push_back(line);
-      begin = end + 1;
     }
     return merges;
   }
@@ -679,12 +645,12 @@ class Description {
       if (list.is_object())
         for (const auto& [key, value] : list.items()) listed.set(key, said_special(value, key));
     };
-    add(folder_.config_in_order, false);
-    add_list(entry(folder_.config_in_order, "extra_special_tokens"));
-    if (listed.empty()) add_list(entry(folder_.config_in_order, "model_specific_special_tokens"));
+    add(folder_.config, false);
+    add_list(entry(folder_.config, "extra_special_tokens"));
+    if (listed.empty()) add_list(entry(folder_.config, "model_specific_special_tokens"));
     if (!folder_.config.contains("added_tokens_decoder")) {
-      add(folder_.map_in_order, true);
-      add_list(entry(folder_.map_in_order, "extra_special_tokens"));
+      add(folder_.map, true);
+      add_list(entry(folder_.map, "extra_special_tokens"));
     }
     for (const auto& [key, token] : listed) tokens.set(key, token);
     return tokens;
@@ -749,8 +715,8 @@ class Description {
     if (class_->kind == Kind::xglm || class_->kind == Kind::gpt_neox) made_.json.erase("post_processor");
     if (class_->kind == Kind::xglm) add(made_.before_text, "eos_token");
     if (is_json) return;  // the post-processor of tokenizer.json does this
-    // A tokenizer.model without tokenizer_config.json puts <s> before texts, as users of SentencePiece expect.
-    const bool is_alone = matches_before_prefix_ && folder_.config.empty();
+    // A model of SentencePiece without tokenizer_config.json puts <s> before texts, as its users expect.
+    const bool is_alone = class_->kind == Kind::of_file && folder_.config.empty();
     if (part_flag(folder_.config, "add_bos_token", is_alone)) add(made_.before_text, "bos_token");
     if (part_flag(folder_.config, "add_eos_token", false)) add(made_.after_text, "eos_token");
   }
@@ -768,7 +734,7 @@ class Description {
                  unknown));
   }
 
-  const Folder& folder_;
+  const Folder folder_;
   const fs::path& file_;
   std::string text_;  // contents of tokenizer.json
   const Class* class_ = nullptr;
@@ -784,32 +750,28 @@ class Description {
 
 }  // namespace
 
-TokenizerDescription describe_tokenizer(const fs::path& file) {
-  const Folder folder(folder_of(file));
-  return Description(folder, file).make();
+bool is_vocabulary_name(const std::string& name) { return has(vocabulary_files, name); }
+
+fs::path vocabulary_in(const fs::path& folder) {
+  const auto found = std::find_if(std::begin(vocabulary_files), std::end(vocabulary_files),
+                                  [&](std::string_view name) { return kind_of(folder / name) == PathKind::file; });
+  return found == std::end(vocabulary_files) ? fs::path() : folder / *found;
 }
 
-TokenizerDescription describe_tokenizer_json(const Json& file) {
-  TokenizerDescription made;
-  if (!file.is_object()) throw UserError("it is not a JSON object; give a tokenizer.json");
-  made.json = file;
-  made.added = tokens_of_file(file);
-  return made;
-}
+TokenizerDescription describe_tokenizer(const fs::path& file, bool is_json) { return Description(file).make(is_json); }
 
 std::string config_that_travels(const fs::path& folder) {
-  const fs::path config_file = folder / "tokenizer_config.json";
-  const auto is_there = [&](const char* name) { return kind_of(folder / name) == PathKind::file; };
+  const fs::path config_file = folder / "tokenizer_config.json", vocabulary = vocabulary_in(folder);
   const std::string own = kind_of(config_file) == PathKind::file ? read_text_file(config_file) : std::string();
   std::string problem;
-  const Json config = own.empty() ? Json::object() : read_json(own, problem);
-  const bool has_json = is_there("tokenizer.json"), has_model = is_there("tokenizer.model");
-  if (!config.is_object() || (!has_json && !has_model && !is_there("vocab.json"))) return own;
-  const std::string text = has_json ? read_text_file(folder / "tokenizer.json", longest_tokenizer_json) : std::string();
-  std::string name = class_name(config, read_if_there(folder / "config.json"), text);
+  const Ordered config = own.empty() ? Ordered::object() : read_json_in_order(own, problem);
+  if (!config.is_object() || vocabulary.empty()) return own;
+  const bool is_json = vocabulary.filename() == "tokenizer.json";
+  const std::string text = is_json ? read_text_file(vocabulary, longest_tokenizer_json) : std::string();
+  std::string name = class_name(config, read_object_if_there(folder / "config.json"), text);
   if (config.contains("tokenizer_class") && class_name(config, Json::object(), text) == name) return own;
-  if (name == of_file.name && !has_json && !has_model) name = "GPT2Tokenizer";
-  return config_with_class(in_order(own, config), name, own.empty() && !has_json && has_model);
+  if (name == of_file.name && vocabulary.filename() == "vocab.json") name = "GPT2Tokenizer";
+  return config_with_class(config, name, own.empty() && vocabulary.filename() == "tokenizer.model");
 }
 
 std::string config_that_travels_alone(bool is_json) { return config_with_class(Ordered::object(), of_file.name, !is_json); }

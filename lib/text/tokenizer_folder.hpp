@@ -31,12 +31,20 @@ struct TokenizerDescription {
   std::vector<std::string> warnings;
 };
 
-/// Reads `file`, a tokenizer.json, tokenizer.model or vocab.json, and the files next to it: tokenizer_config.json,
+/// The names of special tokens, in the order in which transformers adds these tokens.
+inline constexpr const char* named_tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                               "pad_token", "cls_token", "mask_token"};
+
+/// Returns true for tokenizer.json, tokenizer.model and vocab.json.
+bool is_vocabulary_name(const std::string& name);
+/// The vocabulary of a folder: the first of these files that it has; empty if it has none.
+std::filesystem::path vocabulary_in(const std::filesystem::path& folder);
+
+/// Reads `file`, a tokenizer.json (`is_json`), tokenizer.model or vocab.json, and the files next to it: tokenizer_config.json,
 /// special_tokens_map.json, added_tokens.json, merges.txt and config.json (for the type of the model and the tokenizer's
-/// class). Throws UserError with the name of an unknown part.
-TokenizerDescription describe_tokenizer(const std::filesystem::path& file);
-/// Describes a tokenizer by its tokenizer.json alone, without the files next to it.
-TokenizerDescription describe_tokenizer_json(const nlohmann::json& file);
+/// class). A tokenizer.json or tokenizer.model with another name is read without the files next to it. Throws UserError with
+/// the name of an unknown part.
+TokenizerDescription describe_tokenizer(const std::filesystem::path& file, bool is_json);
 
 /// Returns the text of tokenizer_config.json for a copy of the folder's tokenizer. If config.json determines the class,
 /// tokenizer_class is added, because the copy may be next to another config.json. Empty if the folder has neither a

@@ -84,12 +84,10 @@ class JsonDecoder : public TokenDecoder {
 
 class JsonTokenizer : public Tokenizer {
  public:
-  explicit JsonTokenizer(const TokenizerDescription& description) : JsonTokenizer(description.json, description) {}
-
-  JsonTokenizer(const Json& file, const TokenizerDescription& description)
-      : normalizer_(value(file, "normalizer")),
-        pre_tokenizer_(value(file, "pre_tokenizer")),
-        model_(read_model(value(file, "model"))) {
+  explicit JsonTokenizer(const TokenizerDescription& description)
+      : normalizer_(entry(description.json, "normalizer")),
+        pre_tokenizer_(entry(description.json, "pre_tokenizer")),
+        model_(read_model(entry(description.json, "model"))) {
     if (pre_tokenizer_.marks_beginning() && !normalizer_.keeps_beginning())
       throw unknown_part(
           "pre-tokenizer",
@@ -98,12 +96,12 @@ class JsonTokenizer : public Tokenizer {
     warnings_ = description.warnings;
     add_tokens(description);
     find_cuts();
-    read_post_processor(value(file, "post_processor"));
+    read_post_processor(entry(description.json, "post_processor"));
     for (const auto& [texts, ids] :
          {std::pair(&description.before_text, &before_), std::pair(&description.after_text, &after_)})
       for (const std::string& text : *texts) ids->push_back(find(text).value());
     check_claims(description);
-    read_decoder(value(file, "decoder"));
+    read_decoder(entry(description.json, "decoder"));
     for (const AddedToken& token : added_)  // a special token is hidden, unless normalizing changes it
       if (token.special && !(token.is_normalized() && normalizer_(token.content) != token.content))
         spelling_.fallback[static_cast<std::size_t>(token.id)] = Spelling::is_hidden;
@@ -122,7 +120,6 @@ class JsonTokenizer : public Tokenizer {
     }
   }
   std::unique_ptr<TokenDecoder> make_decoder() const override { return std::make_unique<JsonDecoder>(spelling_); }
-  const CutRules& cuts() const override { return cuts_; }
   std::size_t vocab_size() const override { return names_.size(); }
   std::optional<TokenId> find(std::string_view token) const override {
     const auto found = ids_.find(token);
@@ -131,8 +128,6 @@ class JsonTokenizer : public Tokenizer {
   std::string spelling(TokenId id) const override {
     return id < 0 || static_cast<std::size_t>(id) >= names_.size() ? "" : names_[static_cast<std::size_t>(id)];
   }
-  const std::vector<TokenId>& before_text() const override { return before_; }
-  const std::vector<TokenId>& after_text() const override { return after_; }
   std::string description() const override {
     if (std::holds_alternative<Unigram>(model_)) return format("Unigram of {} tokens", vocab_size());
     return format("{} BPE of {} tokens", pre_tokenizer_.to_bytes() ? "byte-level" : "character-level", vocab_size());
@@ -140,12 +135,6 @@ class JsonTokenizer : public Tokenizer {
 
  private:
   using Model = std::variant<Bpe, Unigram>;
-
-  static const Json& value(const Json& object, const char* key) {
-    static const Json none;
-    const auto found = object.find(key);
-    return found == object.end() ? none : *found;
-  }
 
   void encode_section(std::string_view text, bool begins_text, std::vector<TokenId>& ids) const {
     const std::string normalized = normalizer_(std::string(text));
@@ -176,12 +165,12 @@ class JsonTokenizer : public Tokenizer {
     const std::string type = model.contains("type") ? part_type(model, "model") : "BPE";
     if (type == "Unigram") return read_unigram(model);
     if (type != "BPE") throw unknown_part("model", type);
-    if (const Json& dropout = value(model, "dropout"); dropout.is_number() && dropout.get<double>() > 0)
+    if (const Json& dropout = entry(model, "dropout"); dropout.is_number() && dropout.get<double>() > 0)
       throw unknown_part("model with", "dropout");
     for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (const Json& text = value(model, affix); text.is_string() && !text.get<std::string>().empty())
+      if (const Json& text = entry(model, affix); text.is_string() && !text.get<std::string>().empty())
         throw unknown_part("model with", affix);
-    const Json& vocabulary = value(model, "vocab");
+    const Json& vocabulary = entry(model, "vocab");
     if (!vocabulary.is_object() || vocabulary.empty()) throw UserError("its model has no vocabulary; fetch the file again");
     std::vector<bool> is_there;
     for (const auto& [token, number] : vocabulary.items()) {
@@ -219,7 +208,7 @@ class JsonTokenizer : public Tokenizer {
             "file again",
             missing));
     }
-    if (const Json& unknown = value(model, "unk_token"); unknown.is_string()) {
+    if (const Json& unknown = entry(model, "unk_token"); unknown.is_string()) {
       const TokenId id = id_named(unknown.get<std::string>());
       if (id < 0)
         throw UserError(format("its unknown token {} is not in its vocabulary; fetch the file again", json_excerpt(unknown)));
@@ -227,11 +216,9 @@ class JsonTokenizer : public Tokenizer {
     }
     std::vector<std::pair<std::string, std::string>> merges;
     for (const Json& merge : part_list(model, "merges")) {
-      if (merge.is_string()) {
-        const auto text = merge.get<std::string>();
-        const std::size_t space = text.find(' ');
-        if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-          throw UserError(format("a merge is {} and not two tokens; fetch the file again", json_excerpt(merge)));
+      const std::string text = merge.is_string() ? merge.get<std::string>() : "";
+      const std::size_t space = text.find(' ');
+      if (space != text.npos && space == text.rfind(' ')) {
         merges.emplace_back(units_of(text.substr(0, space)), units_of(text.substr(space + 1)));
       } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
         merges.emplace_back(units_of(merge[0].get<std::string>()), units_of(merge[1].get<std::string>()));
@@ -256,7 +243,7 @@ class JsonTokenizer : public Tokenizer {
     }
     if (scores.empty()) throw UserError("its model has no vocabulary; fetch the file again");
     std::optional<TokenId> unknown;
-    if (const Json& id = value(model, "unk_id"); !id.is_null() && id != -1) unknown = part_id(id, "unk_id");
+    if (const Json& id = entry(model, "unk_id"); !id.is_null() && id != -1) unknown = part_id(id, "unk_id");
     if (unknown && static_cast<std::size_t>(*unknown) >= scores.size())
       throw UserError(format("its unk_id {} is not in its vocabulary; fetch the file again", *unknown));
     return {names_, std::move(scores), unknown, part_flag(model, "byte_fallback", false)};
@@ -363,7 +350,7 @@ class JsonTokenizer : public Tokenizer {
           before = false;
         } else if (piece.is_object() && piece.contains("SpecialToken")) {
           const std::string token = part_text(piece["SpecialToken"], "id");
-          const Json& known = value(value(part, "special_tokens"), token.c_str());
+          const Json& known = entry(entry(part, "special_tokens"), token);
           for (const Json& id : part_list(known, "ids")) (before ? before_ : after_).push_back(part_id(id, token));
         } else {
           throw unknown_part("piece of a template", json_excerpt(piece));
@@ -421,7 +408,7 @@ class JsonTokenizer : public Tokenizer {
                                                             : part_flag(part, "add_prefix_space", true);
       if (prepends) spelling_.first_loses = " ";
     } else if (type == "Strip") {
-      const Json &start = value(part, "start"), &stop = value(part, "stop");
+      const Json &start = entry(part, "start"), &stop = entry(part, "stop");
       if (start != 1 || stop != 0)
         throw unknown_part("decoder", format("Strip with start {} and stop {}", json_excerpt(start), json_excerpt(stop)));
       const std::string content = part_text(part, "content");
@@ -449,33 +436,21 @@ class JsonTokenizer : public Tokenizer {
   const Model model_;
   std::vector<AddedToken> added_;
   AddedTokens as_they_are_, when_normalized_;
-  std::vector<TokenId> before_, after_;
   Spelling spelling_;
   bool is_fused_ = false;  // the decoders that follow get all tokens joined to one text
-  CutRules cuts_;
   Vocabulary ids_;
 };
 
-/// Makes a tokenizer from the result of describe(). Error messages name `file`.
-template <class Describe>
-std::unique_ptr<Tokenizer> make_of(const std::filesystem::path& file, const Describe& describe) {
+}  // namespace
+
+std::unique_ptr<Tokenizer> read_tokenizer(const std::filesystem::path& file, bool is_json) {
   try {
-    return std::make_unique<JsonTokenizer>(describe());
+    return std::make_unique<JsonTokenizer>(describe_tokenizer(file, is_json));
   } catch (const RunError&) {
     throw;
   } catch (const UserError& error) {
     throw UserError(format("'{}' is no tokenizer that can be used: {}", file.string(), error.what()));
   }
-}
-
-}  // namespace
-
-std::unique_ptr<Tokenizer> read_tokenizer_json(const std::filesystem::path& file) {
-  return make_of(file, [&] { return describe_tokenizer_json(read_json_file(file, longest_tokenizer_json)); });
-}
-
-std::unique_ptr<Tokenizer> read_tokenizer_folder(const std::filesystem::path& file) {
-  return make_of(file, [&] { return describe_tokenizer(file); });
 }
 
 }  // namespace fsdp

@@ -121,7 +121,7 @@ BpeTrainer::BpeTrainer(std::size_t vocab_size, std::vector<std::string> special_
   if (vocab_size_ < 256 + special_tokens_.size())
     throw UserError(format("a tokenizer of {} tokens has no room for the 256 bytes and {} special tokens; ask for more",
                            vocab_size_, special_tokens_.size()));
-  for (const std::string& token : special_tokens_) special_.add({.content = token});
+  for (const std::string& token : special_tokens_) special_.add({.id = 0, .content = token});
 }
 
 void BpeTrainer::add(std::string_view text) {

@@ -38,6 +38,16 @@ void append_utf8(std::string& text, char32_t character) {
   text.append(bytes, static_cast<std::size_t>(size));
 }
 
+std::size_t character_before(std::string_view text, std::size_t at) {
+  std::size_t bytes = 1;
+  while (bytes < std::min<std::size_t>(at, 4) && U8_IS_TRAIL(text[at - bytes])) ++bytes;
+  return bytes;
+}
+
+std::size_t characters_in(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return !U8_IS_TRAIL(c); }));
+}
+
 std::size_t valid_until(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     for (std::uint64_t eight; at + sizeof eight <= text.size(); at += sizeof eight) {  // skips ASCII, eight bytes at once
@@ -84,18 +94,15 @@ std::size_t without_open_end(std::string_view text) {
 
 bool is_space(char32_t character) { return u_isUWhiteSpace(static_cast<UChar32>(character)); }
 
-std::string strip(const std::string& text, bool left, bool right, bool (*is_space)(char32_t)) {
-  std::size_t begin = text.size(), end = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t here = at;
-    if (is_space(next_character(text, at))) continue;
-    begin = std::min(begin, here);
-    end = at;
+std::string_view strip(std::string_view text, bool left, bool right, bool (*is_space)(char32_t)) {
+  for (std::size_t at = 0; left && !text.empty() && is_space(next_character(text, at)); at = 0) text.remove_prefix(at);
+  while (right && !text.empty()) {
+    const std::size_t last = text.size() - character_before(text, text.size());
+    std::size_t end = last;
+    if (!is_space(next_character(text, end)) || end < text.size()) break;
+    text = text.substr(0, last);
   }
-  if (begin > end) return left || right ? std::string() : text;
-  if (!left) begin = 0;
-  if (!right) end = text.size();
-  return text.substr(begin, end - begin);
+  return text;
 }
 
 bool is_word(char32_t character) {

@@ -14,6 +14,10 @@ inline constexpr char32_t replacement_character = 0xfffd;
 /// section 3.9, "U+FFFD Substitution of Maximal Subparts", like Python's decode(errors="replace")). Requires at < text.size().
 char32_t next_character(std::string_view text, std::size_t& at);
 void append_utf8(std::string& text, char32_t character);
+/// The number of bytes of the character before text[at].
+std::size_t character_before(std::string_view text, std::size_t at);
+/// The number of characters of a valid text.
+std::size_t characters_in(std::string_view text);
 
 /// The position of the first byte that is not valid UTF-8; text.size() if there is none.
 std::size_t valid_until(std::string_view text);
@@ -24,8 +28,8 @@ std::size_t without_open_end(std::string_view text);
 
 /// Returns true if the character has Unicode's property White_Space.
 bool is_space(char32_t character);
-/// Removes the characters for which `is_space` is true from the beginning (`left`) and the end (`right`) of the text.
-std::string strip(const std::string& text, bool left = true, bool right = true, bool (*is_space)(char32_t) = fsdp::is_space);
+/// The text without the characters at its beginning (`left`) and end (`right`) for which `is_space` is true.
+std::string_view strip(std::string_view text, bool left, bool right, bool (*is_space)(char32_t) = fsdp::is_space);
 /// Returns true if \w matches the character in Rust's regular expressions: Alphabetic, marks, decimal digits, connectors and
 /// joiners.
 bool is_word(char32_t character);

@@ -547,7 +547,7 @@ Target make_tokenizer_json(const fs::path& folder) {
   const fs::path path = folder / "tokenizer.json";
   target.accepts = [=](std::string_view bytes) {
     write_file(path, bytes);
-    return !is_refused([&] { use_tokenizer(*read_tokenizer_json(path), 100'000); });
+    return !is_refused([&] { use_tokenizer(*open_tokenizer(path.string()), 100'000); });
   };
   return target;
 }
@@ -559,7 +559,7 @@ Target make_tokenizer_model(const fs::path& folder) {
   const fs::path path = folder / "tokenizer.model";
   target.accepts = [=](std::string_view bytes) {
     write_file(path, bytes);
-    return !is_refused([&] { use_tokenizer(*read_tokenizer_folder(path), 10'000'000); });
+    return !is_refused([&] { use_tokenizer(*open_tokenizer(path.string()), 10'000'000); });
   };
   return target;
 }

@@ -35,7 +35,7 @@ inline void write_tokenizer_folder(const nlohmann::ordered_json& one, const std:
 
 /// Checks each folder of a file that make_folders.py wrote.
 inline void check_tokenizer_folders(const std::filesystem::path& file, const std::filesystem::path& data) {
-  const nlohmann::ordered_json expected = parse_ordered_json(read_file(file));
+  const nlohmann::ordered_json expected = nlohmann::ordered_json::parse(read_file(file));
   for (const nlohmann::ordered_json& one : expected["folders"]) {
     BOOST_TEST_CONTEXT(one["base"] << " " << one["main"] << " " << one["files"]) {
       const TemporaryFolder folder;

@@ -228,7 +228,9 @@ BOOST_AUTO_TEST_CASE(tokens_and_masks_are_those_of_transformers) {
         BOOST_TEST(problem == "");
         EncodedPiece got;
         ParallelEncoder encoder(*tokenizer, 1, [&](EncodedPiece piece) { got = std::move(piece); });
-        encoder.add({.text = text.text, .is_conversation = true, .answers = text.answers});
+        TextPiece whole{text};
+        whole.is_conversation = true;
+        encoder.add(std::move(whole));
         BOOST_TEST(got.ids == line["ids"].get<std::vector<TokenId>>(), boost::test_tools::per_element());
         BOOST_TEST(got.mask == line["mask"].get<std::vector<TokenId>>(), boost::test_tools::per_element());
       }
