@@ -666,10 +666,9 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
 Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots) {
   std::vector<TimelinePanel> panels;
   for (const TitledPlan& one : plans) panels.push_back(make_panel(one, slots));
-  Svg svg(figure_width);
-  svg.hatch("held", "#fff", "#bbb");
-  const double end = draw_timeline_panels(svg, 8, panels, true);
-  return {svg, end + 16};
+  Figure figure = draw_timeline_panels(panels, true);
+  figure.svg.hatch("held", "#fff", "#bbb");
+  return figure;
 }
 
 }  // namespace fsdp

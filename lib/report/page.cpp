@@ -11,6 +11,7 @@
 
 #include "base/format.hpp"
 #include "base/quantile.hpp"
+#include "base/version.hpp"
 #include "files/json.hpp"
 #include "plan/plan.hpp"
 #include "record/goodput.hpp"
@@ -169,8 +170,7 @@ double late_loss(const Updates& u, double tokens = std::numeric_limits<double>::
 
 class Page {
  public:
-  Page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version)
-      : runs_(runs), parts_(parts), version_(version) {}
+  explicit Page(const std::vector<Run>& runs) : runs_(runs) {}
 
   std::string make() {
     std::string title;
@@ -194,7 +194,7 @@ class Page {
     return format(
         "{}{}</title>\n<style>{}</style></head>\n<body>\n{}"
         "<footer>Written by fsdp-report {} from {}.</footer>\n<script>{}</script>\n</body></html>\n",
-        page_beginning, escaped(title), page_style, body_, escaped(version_), escaped(sources()), page_script);
+        page_beginning, escaped(title), page_style, body_, version_string(), escaped(sources()), page_script);
   }
 
  private:
@@ -672,18 +672,18 @@ class Page {
 
   void timeline() {
     std::string out;
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-      if (!parts_.traces[i]) continue;
-      const Trace& trace = *parts_.traces[i];
+    for (const Run& run : runs_) {
+      if (!run.trace) continue;
+      const Trace& trace = *run.trace;
       const std::uint64_t update = trace.updates.front();
       const RanksOfUpdate ranks = slowest_and_median_rank(trace, update);
-      const double median = quantile(runs_[i].updates.ms, 0.5);
+      const double median = quantile(run.updates.ms, 0.5);
       const Figure figure = draw_trace_timeline(trace, {.update = update, .ranks = ranks.list()});
       out += format(
           "<figure class=\"broad\">{}<figcaption>{}of {}, rank {} computed longest{}. Numbers are those of "
           "blocks.</figcaption></figure>\n",
           figure.svg.element(figure.height, "timeline of an update"),
-          escaped(prefix(runs_[i]) + (std::isfinite(median) ? "the median update took " + ms_text(median) + "; " : "")),
+          escaped(prefix(run) + (std::isfinite(median) ? "the median update took " + ms_text(median) + "; " : "")),
           plural(trace.ranks.size(), "rank"), ranks.slowest,
           ranks.median == ranks.slowest ? "" : format(", and rank {} is the median", ranks.median));
       std::vector<Bar> bars;
@@ -785,9 +785,8 @@ class Page {
 
   void flights() {
     std::string out;
-    for (std::size_t i = 0; i < runs_.size(); ++i)
-      if (!parts_.flights[i].empty())
-        out += heading(runs_[i]) + format("<pre class=\"table\">{}</pre>\n", escaped(parts_.flights[i]));
+    for (const Run& run : runs_)
+      if (!run.flight.empty()) out += heading(run) + format("<pre class=\"table\">{}</pre>\n", escaped(run.flight));
     section("flight", "What the ranks did last", out);
   }
 
@@ -844,21 +843,17 @@ class Page {
   }
 
   const std::vector<Run>& runs_;
-  const PageParts& parts_;
-  const std::string& version_;
   std::string body_;
 };
 
 }  // namespace
 
 Figure draw_losses(const std::vector<Run>& runs) {
-  auto drawn = draw(plot_of_losses(runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
+  const auto drawn = draw(plot_of_losses(runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
   if (!drawn) throw UserError(format("'{}' has no loss yet; draw it after the first update", runs[0].metrics.string()));
-  return {std::move(drawn->svg), drawn->height};
+  return *drawn;
 }
 
-std::string make_page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version) {
-  return Page(runs, parts, version).make();
-}
+std::string make_page(const std::vector<Run>& runs) { return Page(runs).make(); }
 
 }  // namespace fsdp

@@ -3,29 +3,21 @@
 // escaped.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "report/run.hpp"
-#include "report/trace_figure.hpp"
 
 namespace fsdp {
-
-/// The trace and the flight records of each run, in the order of the runs.
-struct PageParts {
-  std::vector<std::optional<Trace>> traces;
-  std::vector<std::string> flights;  // what the records show, as text; empty: there are none
-};
 
 /// The first bytes of each page. Other programs' pages begin otherwise.
 inline constexpr std::string_view page_beginning =
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
     "content=\"width=device-width, initial-scale=1\"><title>fsdp: ";
 
-/// Returns the page. `runs` is not empty; `parts` has an entry for each run.
-std::string make_page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version);
+/// Returns the page. `runs` is not empty.
+std::string make_page(const std::vector<Run>& runs);
 
 /// The losses of the runs over updates, as a figure of its own. Throws UserError if there are none.
 Figure draw_losses(const std::vector<Run>& runs);

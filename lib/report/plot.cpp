@@ -161,7 +161,7 @@ std::string tick_text(double value, double step) {
   return format("{:.6g}", std::round(value / step * 1e6) / 1e6 * step);
 }
 
-std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, PlotPlace place) {
+std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPlace place) {
   const auto& [soft, quiet, ground, ink] = place == PlotPlace::page ? page_paints : file_paints;
   Frame frame{.left = 0, .top = 0, .width = 0, .height = 0, .x = {}, .y = {}, .logarithmic = plot.logarithmic};
   for (const Curve& curve : plot.curves)
@@ -308,7 +308,7 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
       "{:.1f}\" data-x=\"{}\"",
       frame.x.low, frame.x.high, frame.y.low, frame.y.high, frame.logarithmic ? 1 : 0, frame.left, frame.top, frame.width,
       frame.height, escaped(plot.x_name));
-  return DrawnPlot{std::move(svg), height, std::move(attributes)};
+  return Figure{std::move(svg), height, std::move(attributes)};
 }
 
 }  // namespace fsdp

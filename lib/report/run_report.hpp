@@ -11,14 +11,10 @@
 
 namespace fsdp {
 
-struct FoundRuns {
-  std::vector<Run> runs;
-  PageParts parts;
-};
 /// Reads the runs at `paths` by read_runs(). Runs of the same name get numbers or longer names. Throws UserError.
 std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths);
 /// Also reads the trace and the flight records of each run, if they exist; what cannot be read becomes a note of its run.
-FoundRuns with_parts(std::vector<Run> runs);
+std::vector<Run> with_parts(std::vector<Run> runs);
 
 /// The files that were read for the runs: metrics and traces.
 std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs);
@@ -30,7 +26,7 @@ void require_no_input(const std::filesystem::path& out, const std::vector<std::f
 /// and RunError if the disk is full or fails.
 void write_text(const std::filesystem::path& path, std::string_view text);
 /// Writes the page of the runs by write_text().
-void write_page(const FoundRuns& found, const std::filesystem::path& path);
+void write_page(const std::vector<Run>& runs, const std::filesystem::path& path);
 
 /// A line for each update and validation of the runs, with the names of columns in the first line. Fields are quoted as in RFC
 /// 4180; lines end with '\n'.
