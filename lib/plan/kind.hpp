@@ -102,8 +102,8 @@ struct Amount {
   GroupAxis group = GroupAxis::shard;
 };
 
-/// The inputs of a cost function. For collectives, loads and unloads a cost function returns 0, because their cost is the bytes
-/// that they move: see collective_of() and Operation::bytes().
+/// The inputs of a cost function. Collectives, loads and unloads have none, because their cost is the bytes that they move: see
+/// collective_of() and Operation::bytes().
 struct Costing {
   const Layout& layout;
   const StageWork& stages;
@@ -119,7 +119,7 @@ struct Kind {
   Subject subject;
   std::span<const OperandSpec> operands;  // in the order of Operation::operands
   void (*run)(const Running&);
-  Cost (*cost)(const Operation&, const Costing&);
+  Cost (*cost)(const Operation&, const Costing&);               // null: none
   Amount (*amount)(const Query&) = nullptr;                     // null: Amount()
   void (*follow)(GradientStates&, const Operation&) = nullptr;  // the checks that concern gradients; null: none
   Drawing drawing = Drawing::not_at_all;
@@ -162,7 +162,6 @@ extern const Kind head_loss;        // in evaluation: without the backward pass
 extern const Kind recompute;        // repeats a block's forward pass to get its saved activations
 extern const Kind recompute_cheap;  // selective checkpointing: recomputes the part of a block's activations that was not saved
 extern const Kind block_backward, embedding_backward;
-// operations/decoding.cpp
 extern const Kind read_rows;  // copies the new tokens of a decoding step to the device
 extern const Kind embedding_decode;
 extern const Kind block_decode;  // a block's forward pass for new tokens; adds their keys and values to the cache

@@ -42,8 +42,6 @@ void clear_gaps(const Running& r, const Location& whole) {
   for (const Range gap : r.unit().gaps) kernels::fill_zero(r.stream, r.rank.at<float>(whole) + gap.begin, gap.size());
 }
 
-Cost of_what_it_moves(const Operation&, const Costing&) { return {}; }
-
 std::size_t shard_numel(const Query& q) { return q.layout.shard_numel(static_cast<std::size_t>(q.op.unit)); }
 /// The ranks with the same part of a unit.
 GroupAxis replicas(const Query& q) { return q.unit().sharded ? GroupAxis::replicate : GroupAxis::world; }
@@ -59,7 +57,7 @@ constexpr Kind row(std::string_view name, Subject subject, std::span<const Opera
           .subject = subject,
           .operands = operands,
           .run = run,
-          .cost = of_what_it_moves,
+          .cost = nullptr,
           .amount = amount,
           .follow = follow,
           .drawing = Drawing::as_transfer,
@@ -131,7 +129,7 @@ constinit const Kind release = {.name = "release",
                                 .subject = Subject::unit,
                                 .operands = of_release,
                                 .run = [](const Running&) {},
-                                .cost = of_what_it_moves};
+                                .cost = nullptr};
 
 }  // namespace kinds
 

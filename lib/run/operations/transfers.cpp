@@ -11,7 +11,6 @@ using enum Effect;
 constexpr OperandSpec of_load[] = {{stored, reads}, {slot, overwrites}};
 constexpr OperandSpec of_unload[] = {{slot, reads}, {stored, overwrites}};
 
-Cost of_what_it_moves(const Operation&, const Costing&) { return {}; }
 Amount of_buffer(const Query& q) {
   const Location* const kept = q.op.find(stored);
   return {.count = kept ? q.plan.buffers[static_cast<std::size_t>(kept->buffer)].bytes / size_of(DType::f32) : 0};
@@ -23,7 +22,7 @@ constexpr Kind row(std::string_view name, std::span<const OperandSpec> operands,
           .subject = Subject::owner,
           .operands = operands,
           .run = run,
-          .cost = of_what_it_moves,
+          .cost = nullptr,
           .amount = of_buffer,
           .drawing = Drawing::as_transfer,
           .letter = letter};
