@@ -1,5 +1,4 @@
-#include "report/page.hpp"
-
+// The page of one or several runs.
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -17,6 +16,7 @@
 #include "record/goodput.hpp"
 #include "report/page_style.hpp"
 #include "report/plot.hpp"
+#include "report/run_report.hpp"
 
 namespace fsdp {
 
@@ -37,6 +37,9 @@ std::string date_text(double seconds) {
 
 std::string known(double value, const std::function<std::string(double)>& text) {
   return std::isfinite(value) ? text(value) : "–";
+}
+std::string whole_text(double value) {
+  return known(value, [](double x) { return format("{:.0f}", x); });
 }
 std::string percent(double share) { return format("{:.1f} %", 100 * share); }
 std::string loss_text(double loss) { return format("{:.4f}", loss); }
@@ -223,7 +226,7 @@ class Page {
   static std::string ranks_of_starts(const Run& run) {
     std::vector<std::string> numbers;
     for (const RunStart& start : run.starts) {
-      const std::string number = known(number_at(start.line, "world_size"), [](double x) { return format("{:.0f}", x); });
+      const std::string number = whole_text(number_at(start.line, "world_size"));
       if (numbers.empty() || numbers.back() != number) numbers.push_back(number);
     }
     if (numbers.size() == 1) return ranks_of(run.starts.back());
@@ -767,7 +770,7 @@ class Page {
                                         [&](const SlowRank& slow) { return slow.host == slow_ranks[0].host; });
       std::map<std::string, Slow> all;
       for (const SlowRank& slow : slow_ranks) {
-        Slow& one = all[one_node ? known(slow.rank, [](double x) { return format("{:.0f}", x); }) : slow.host];
+        Slow& one = all[one_node ? whole_text(slow.rank) : slow.host];
         ++one.times;
         if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;
       }
@@ -799,9 +802,7 @@ class Page {
       const auto sets = run.starts.back().line.find("data");
       if (sets == run.starts.back().line.end() || !sets->is_array()) continue;
       for (const json& set : *sets) {
-        const auto count = [&](const char* key) {
-          return known(number_at(set, key), [](double x) { return format("{}", whole_number(x)); });
-        };
+        const auto count = [&](const char* key) { return whole_text(number_at(set, key)); };
         rows.push_back({prefix(run) + text_at(set, "name"), text_at(set, "split"), count("rows"), count("skipped"),
                         count("answers"), count("tokens"), count("targets"), count("longest_row"), count("sequences"),
                         count("padding"), count("cut_rows")});

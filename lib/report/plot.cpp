@@ -151,11 +151,8 @@ std::string tick_text(double value, double step) {
       if (std::abs(value) >= unit) {
         const int digits = std::clamp(static_cast<int>(std::ceil(2 - std::log10(step / unit) - 1e-9)), 0, 4);
         std::string text = format("{:.{}f}", value / unit, digits);
-        while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
-          const bool point = text.back() == '.';
-          text.pop_back();
-          if (point) break;
-        }
+        if (digits > 0) text.erase(text.find_last_not_of('0') + 1);
+        if (text.back() == '.') text.pop_back();
         return text + std::string(name);
       }
   return format("{:.6g}", std::round(value / step * 1e6) / 1e6 * step);

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "report/page.hpp"
 #include "report/run.hpp"
 
 namespace fsdp {
@@ -20,6 +19,17 @@ std::vector<Run> with_parts(std::vector<Run> runs);
 std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs);
 /// Throws UserError if `out` is one of the files that are read.
 void require_no_input(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
+
+/// The first bytes of each page. Other programs' pages begin otherwise.
+inline constexpr std::string_view page_beginning =
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+    "content=\"width=device-width, initial-scale=1\"><title>fsdp: ";
+/// Returns the page of one or several runs (page.cpp): one HTML file with its style, drawings and script, which needs no
+/// network. Without script it is complete; with script it shows the values under the pointer, hides curves, and smooths them.
+/// All text from files is escaped.
+std::string make_page(const std::vector<Run>& runs);
+/// The losses of the runs over updates, as a figure of its own. Throws UserError if there are none.
+Figure draw_losses(const std::vector<Run>& runs);
 
 /// Writes a file durably, under a temporary name until it is complete. A link, a terminal or a pipe is written directly, unless
 /// the link was made by another user; /dev/stdout continues what was printed before. Throws UserError if it cannot be written,
