@@ -98,7 +98,8 @@ Figure draw_timeline_panels(std::span<const TimelinePanel> panels, bool letters)
   const double right = figure_width - figure_margin, scale = last > 0 ? (right - rows_begin) / last : 0;
   std::map<const DrawnPart*, std::string> seen;  // the first letters of the labels
   for (const TimelinePanel& panel : panels) {
-    fitted_text(svg, figure_margin, y + 16, right - figure_margin - width_of(panel.note, quiet_end) - 20, panel.title, bold_text);
+    fitted_text(svg, figure_margin, y + 16, right - figure_margin - width_of(panel.note, quiet_end) - 20, panel.title,
+                bold_text);
     if (!panel.note.empty()) svg.text(right, y + 16, panel.note, quiet_end);
     y += row_height;
     for (const TimelineRow& row : panel.rows) {

@@ -77,9 +77,7 @@ class Written {
   double time_ = 1'700'000'000, age_ = 4;
 };
 
-std::string page_of(const std::filesystem::path& path) {
-  return make_page(with_parts(read_named_runs({path})));
-}
+std::string page_of(const std::filesystem::path& path) { return make_page(with_parts(read_named_runs({path}))); }
 
 /// Fails unless every element of the page is closed in order, and no text of a run has become an element or an attribute.
 void check_page(const std::string& page) {
