@@ -14,6 +14,8 @@
 
 namespace fsdp {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RuleOfThumb, name, parameters, gradients, optimizer_state, gathered)
+
 namespace {
 
 using Cells = std::vector<std::string>;
@@ -490,13 +492,7 @@ nlohmann::json to_json(const PlanTable& table) {
   if (const auto best = table.least_communicating())
     out["least_communicating"] = {{"strategy", table.rows[best->row].placement->name},
                                   {"checkpoint_activations", best->recompute}};
-  for (const RuleOfThumb& rule : rules_of_thumb(table))
-    out["rules_of_thumb"].push_back({{"name", rule.name},
-                                     {"parameters", rule.parameters},
-                                     {"gradients", rule.gradients},
-                                     {"optimizer_state", rule.optimizer_state},
-                                     {"gathered", rule.gathered},
-                                     {"total", rule.total()}});
+  for (const RuleOfThumb& rule : rules_of_thumb(table)) out["rules_of_thumb"].emplace_back(rule)["total"] = rule.total();
   if (o.explain) out["plan"] = to_json(explained_plan(table));
   return out;
 }

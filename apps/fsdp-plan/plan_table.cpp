@@ -27,16 +27,14 @@ ShardingOptions options_of_row(const PlanTableOptions& options, const Placement&
   return sharding;
 }
 
-}  // namespace
-
+/// Returns a plan with at most two micro-batches, and the memory of all. That is enough: all micro-batches but the last have
+/// the same operations.
 ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
-                                   std::vector<std::string>* warnings) {
+                                   std::vector<std::string>* warnings = nullptr) {
   options.plan.sums_for = options.plan.micro_batches;
   options.plan.micro_batches = std::min<std::size_t>(options.plan.micro_batches, 2);
   return plan_sharding(model, options, mesh, warnings);
 }
-
-namespace {
 
 PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
                          const TrainOptions& train, const GpuFigures* gpu, std::vector<std::string>* warnings) {
@@ -147,27 +145,34 @@ ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
   return plan_two_micro_batches(*table.model, options_of_row(table.options, *row.placement, recompute), row.mesh);
 }
 
-std::optional<PlanChoice> PlanTable::least_communicating() const {
+namespace {
+
+/// Returns the choice with the smallest `cost(variant, recompute)` of those that are allowed; among equals the first one.
+template <class Allowed, class Cost>
+std::optional<PlanChoice> cheapest(const PlanTable& table, const Allowed& allowed, const Cost& cost) {
   std::optional<PlanChoice> best;
-  const auto cost = [&](const PlanChoice& choice) {
-    const PlanVariant& v = rows[choice.row].variant(choice.recompute);
-    return std::tuple(v.traffic.out_of_node, v.traffic.rank.total(), choice.recompute, v.memory.total());
-  };
+  const auto of = [&](const PlanChoice& one) { return cost(table.rows[one.row].variant(one.recompute), one.recompute); };
   for (const bool recompute : {false, true})
-    for (std::size_t row = 0; row < rows.size(); ++row) {
-      const PlanChoice choice = {row, recompute};
-      if (fits(rows[row].variant(recompute)) && (!best || cost(choice) < cost(*best))) best = choice;
-    }
+    for (std::size_t row = 0; row < table.rows.size(); ++row)
+      if (const PlanChoice choice = {row, recompute};
+          allowed(table.rows[row].variant(recompute)) && (!best || of(choice) < of(*best)))
+        best = choice;
   return best;
 }
 
+}  // namespace
+
+std::optional<PlanChoice> PlanTable::least_communicating() const {
+  return cheapest(
+      *this, [&](const PlanVariant& v) { return fits(v); },
+      [](const PlanVariant& v, bool recompute) {
+        return std::tuple(v.traffic.out_of_node, v.traffic.rank.total(), recompute, v.memory.total());
+      });
+}
+
 PlanChoice PlanTable::smallest() const {
-  PlanChoice best;
-  const auto total = [&](const PlanChoice& choice) { return rows[choice.row].variant(choice.recompute).memory.total(); };
-  for (const bool recompute : {false, true})
-    for (std::size_t row = 0; row < rows.size(); ++row)
-      if (total({row, recompute}) < total(best)) best = {row, recompute};
-  return best;
+  return *cheapest(
+      *this, [](const PlanVariant&) { return true; }, [](const PlanVariant& v, bool) { return v.memory.total(); });
 }
 
 PlanTable make_plan_table(const PlanTableOptions& options) {

@@ -82,11 +82,6 @@ struct PlanTable {
 /// Computes the table from the options; the only file that it reads is config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
 
-/// Returns a plan with at most two micro-batches, and the memory of all. That is enough: all micro-batches but the last have
-/// the same operations.
-ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
-                                   std::vector<std::string>* warnings = nullptr);
-
 /// Returns the plan of the chosen strategy, for explanations; with recomputation of activations if `recompute`.
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute);
 

@@ -20,11 +20,8 @@ struct TitledFile {
 };
 using Files = std::vector<TitledFile>;
 
-struct Mode {
-  std::string_view name;
-  Queues queues;
-};
-constexpr std::array<Mode, 3> modes = {{{"streams", Queues::streams}, {"thread", Queues::thread}, {"one", Queues::one}}};
+const std::vector<std::pair<std::string, Queues>> modes = {
+    {"streams", Queues::streams}, {"thread", Queues::thread}, {"one", Queues::one}};
 
 /// Reads TITLE@MODE=FILE, TITLE=FILE or FILE. A title may have '=' and '@', too, and so may the path of a file that exists.
 TitledFile titled_file_of(const std::string& argument) {
@@ -35,14 +32,14 @@ TitledFile titled_file_of(const std::string& argument) {
   const std::size_t at = file.title.rfind('@');
   if (at == std::string::npos) return file;
   const auto mode =
-      std::find_if(modes.begin(), modes.end(), [&](const Mode& one) { return one.name == file.title.substr(at + 1); });
+      std::find_if(modes.begin(), modes.end(), [&](const auto& one) { return one.first == file.title.substr(at + 1); });
   if (mode == modes.end())
     throw UserError(
         format("'{}' has an unknown mode (a title with '@' is TITLE@streams, TITLE@thread or TITLE@one); "
                "leave out '@', or name one of these modes",
                file.title));
   file.title.erase(at);
-  file.queues = mode->queues;
+  file.queues = mode->second;
   return file;
 }
 
@@ -58,7 +55,9 @@ ExplainedPlan plan_of_file(const std::string& path) {
     plan.path = path;
     return plan;
   } catch (const UserError& error) {
-    throw UserError(table.name_options(error.what()));
+    std::string why = table.name_options(error.what());
+    if (const std::size_t at = why.find("--config '"); at != why.npos) why.erase(at, 9);  // the user has named only the file
+    throw UserError(why);
   }
 }
 
@@ -81,7 +80,7 @@ Figure draw_timeline_of(const FigureOptions& options, const Files& files) {
                "without these options",
                files.front().path));
   const Trace trace = read_trace(files.front().path);
-  TraceView view{.update = options.update, .ranks = trace.ranks, .colours = {}};
+  TraceView view{.update = options.update, .ranks = trace.ranks};
   view.ranks.resize(std::min(view.ranks.size(), options.ranks.value_or(2)));
   return draw_trace_timeline(trace, view);
 }
@@ -153,7 +152,7 @@ void add_figure_options(OptionTable& table, FigureOptions& options) {
   table.integer("unit", "N", options.unit, {0, 1e9}, "In the figures units and step: which unit (0 is the first).")
       .sets("drawn-unit");
   table.choice(
-      "queues", options.queues, {{"streams", Queues::streams}, {"thread", Queues::thread}, {"one", Queues::one}},
+      "queues", options.queues, modes,
       "In the timeline of a plan: streams (each stream by itself), thread (one thread computes and another one does the "
       "rest, in the order of the plan, as with --comm-thread) or one (one thread does all). TITLE@MODE=FILE is for one "
       "file.");

@@ -182,12 +182,12 @@ int run(const Command& command) {
     if (!command.tensorboard.empty()) write_tensorboard(command, runs);
     return exit_code::done;
   }
-  const FoundRuns found = with_parts(std::move(runs));
-  print_notes(found.runs, stderr);
+  runs = with_parts(std::move(runs));
+  print_notes(runs, stderr);
   const std::filesystem::path out = command.out.empty() ? "report.html" : command.out;
-  require_no_input(out, inputs_of(found.runs));
+  require_no_input(out, inputs_of(runs));
   if (command.out.empty()) require_own_file(out, page_beginning);
-  write_page(found, out);
+  write_page(runs, out);
   print_to(stderr, "{}: {}\n", out.string(), count);
   return exit_code::done;
 }

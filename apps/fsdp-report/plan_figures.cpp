@@ -57,14 +57,6 @@ std::string_view short_name(std::string_view name) {
   return name;
 }
 
-/// The width of a column of numbers with a heading.
-template <class Items, class Count>
-double column_width(std::string_view heading, const Items& items, const Count& count) {
-  double width = width_of(heading, bold_text);
-  for (const auto& item : items) width = std::max(width, width_of(grouped(count(item)), TextStyle()));
-  return width;
-}
-
 /// Draws the units in a table with their shards, from `y` on. If there are many, only the first two of each size are drawn, and
 /// unit `also`. Returns the y below.
 double draw_table_of_units(Svg& svg, double y, const ExplainedPlan& plan, std::size_t also) {
@@ -83,12 +75,10 @@ double draw_table_of_units(Svg& svg, double y, const ExplainedPlan& plan, std::s
     Column& column = columns[c];
     column.sum = sum_of(plan.units, [&](const ExplainedPlan::Unit& unit) { return unit.*column.count; });
     column.end = end;
-    const std::array<std::uint64_t, 1> sum = {column.sum};
-    end -= gap + column_width(column.heading, sum, [](std::uint64_t n) { return n; });
+    end -= gap + std::max(width_of(column.heading, bold_text), width_of(grouped(column.sum), TextStyle()));
   }
   const double room = end - begin;
-  std::uint64_t most = 0;
-  for (const ExplainedPlan::Unit& unit : plan.units) most = std::max(most, unit.padded);
+  const std::uint64_t most = std::ranges::max(plan.units, {}, &ExplainedPlan::Unit::padded).padded;
 
   svg.text(figure_margin, y, "unit", bold_text);
   text_if_it_fits(svg, begin, y, room, "cut into shards, one for each rank", bold_text);
@@ -501,14 +491,11 @@ Figure draw_bytes(std::span<const TitledPlan> plans) {
 }
 
 Figure draw_memory(std::span<const TitledPlan> plans) {
-  struct Role {
-    std::string_view name, fill;
-  };
-  constexpr std::array<Role, 5> roles = {{{"parameters", paint::blue},
-                                          {"gradients", paint::orange},
-                                          {"optimizer state", paint::mint},
-                                          {"gathered parameters", paint::cyan},
-                                          {"unreduced gradients", paint::pink}}};
+  const std::array<LegendEntry, 5> roles = {{{"parameters", paint::blue},
+                                             {"gradients", paint::orange},
+                                             {"optimizer state", paint::mint},
+                                             {"gathered parameters", paint::cyan},
+                                             {"unreduced gradients", paint::pink}}};
   constexpr double begin = 62, top = 60, height = 250, gap = 14, least = 40;
   const double width = (right + 4 - begin) / real(plans.size()) - gap;
   if (width < least)
@@ -590,8 +577,7 @@ Figure draw_memory(std::span<const TitledPlan> plans) {
     }
     section(operations.size(), "opt.");
   }
-  std::vector<LegendEntry> legend;
-  for (const Role& role : roles) legend.push_back({std::string(role.name), role.fill});
+  std::vector<LegendEntry> legend(roles.begin(), roles.end());
   legend.push_back({"activations", paint::yellow});
   const double end = draw_legend(svg, figure_margin, top + height + 42, legend);
   return {svg, end + 14};
@@ -606,27 +592,22 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
   std::vector<Task> tasks;
   std::vector<std::vector<int>> waits(plan.operations.size());
   int computing = -1;  // the last operation of the compute stream so far
-  const std::array<std::string_view, 5> streams = {"load", "gather", "compute", "reduce", "unload"};
   for (std::size_t i = 0; i < plan.operations.size(); ++i) {
     const ExplainedPlan::Operation& op = plan.operations[i];
     const bool computes = op.stream == "compute", by_thread = titled.queues == Queues::thread && !computes;
     waits[i] = op.waits;
     if (by_thread && computing >= 0) waits[i].push_back(computing);  // the computing thread enqueues this work
     if (computes) computing = static_cast<int>(i);
-    const int stream = static_cast<int>(std::find(streams.begin(), streams.end(), op.stream) - streams.begin());
+    const auto stream = std::ranges::find(panel.rows, op.stream, &TimelineRow::name) - panel.rows.begin();
     tasks.push_back({.queue = titled.queues == Queues::one ? 0
-                              : by_thread                  ? 1 + static_cast<int>(streams.size())
-                                                           : stream,
+                              : by_thread                  ? 1 + static_cast<int>(panel.rows.size())
+                                                           : static_cast<int>(stream),
                      .length = op.drawn_time,
                      .waits = waits[i]});
   }
   const std::vector<TaskTime> times = schedule(tasks);
   double used = 0, waited = 0, length = 0;
-  struct Use {
-    double begin;
-    std::string unit;
-  };
-  std::map<BufferId, Use> occupied;  // slots, by buffer
+  std::map<BufferId, std::pair<double, std::string>> occupied;  // slots, by buffer: the begin of their use, and the unit
   for (std::size_t i = 0; i < plan.operations.size(); ++i) {
     const ExplainedPlan::Operation& op = plan.operations[i];
     const auto [begin, end] = times[i];
@@ -646,14 +627,15 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
     if (!slots) continue;
     const auto row = [&](BufferId buffer) { return "slot " + plan.buffers[static_cast<std::size_t>(buffer)].name; };
     if (op.kind == "all-gather" && !op.writes.empty() && op.unit >= 0) {
-      occupied.insert_or_assign(op.writes[0], Use{begin, plan.units[static_cast<std::size_t>(op.unit)].name});
-      std::vector<TimelineRow>& rows = panel.rows;  // rows are in the order of their first gathers
-      if (std::none_of(rows.begin(), rows.end(), [&](const TimelineRow& one) { return one.name == row(op.writes[0]); }))
-        rows.push_back({row(op.writes[0]), {}});
+      occupied.insert_or_assign(op.writes[0], std::pair(begin, plan.units[static_cast<std::size_t>(op.unit)].name));
+      // Rows are in the order of their first gathers.
+      if (std::ranges::find(panel.rows, row(op.writes[0]), &TimelineRow::name) == panel.rows.end())
+        panel.rows.push_back({row(op.writes[0]), {}});
     } else if (op.kind == "release" && !op.reads.empty()) {
       const auto use = occupied.find(op.reads[0]);
       if (use == occupied.end()) continue;
-      add_box(panel, row(op.reads[0]), {use->second.begin, begin, use->second.unit, use->second.unit, paint::light_cyan});
+      const auto& [from, unit] = use->second;
+      add_box(panel, row(op.reads[0]), {from, begin, unit, unit, paint::light_cyan});
       occupied.erase(use);
     }
   }
@@ -666,10 +648,9 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
 Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots) {
   std::vector<TimelinePanel> panels;
   for (const TitledPlan& one : plans) panels.push_back(make_panel(one, slots));
-  Svg svg(figure_width);
-  svg.hatch("held", "#fff", "#bbb");
-  const double end = draw_timeline_panels(svg, 8, panels, true);
-  return {svg, end + 16};
+  Figure figure = draw_timeline_panels(panels, true);
+  figure.svg.hatch("held", "#fff", "#bbb");
+  return figure;
 }
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "files/input_file.hpp"
+#include "report/plot.hpp"
 
 namespace fsdp {
 
@@ -26,9 +27,6 @@ struct Area {
   }
 };
 
-/// Colours for points on white that colour-blind people can distinguish (Okabe and Ito, "Color Universal Design", 2008).
-constexpr std::array<std::string_view, 8> point_paints = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                          "#e69f00", "#56b4e9", "#222222", "#8c564b"};
 constexpr double point_radius = 4.5;
 
 }  // namespace
@@ -107,7 +105,7 @@ Figure draw_tuning(const std::vector<TuningPoint>& points) {
   double legend_y = plot.top + 12;
   for (std::size_t s = 0; s < strategies.size(); ++s)
     for (const bool recomputes : {false, true}) {
-      const std::string_view colour = point_paints[s % point_paints.size()], fill = recomputes ? "#fff" : colour;
+      const std::string colour = curve_colour(s, PlotPlace::file), fill = recomputes ? "#fff" : colour;
       std::vector<const TuningPoint*> line;
       std::vector<Point> centres;
       for (const TuningPoint& point : points)

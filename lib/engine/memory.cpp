@@ -70,16 +70,23 @@ std::size_t staging_through_host(const Plan& plan, MeshShape mesh) {
   return std::accumulate(most.begin(), most.end(), std::size_t{0});
 }
 
+namespace {
+
+/// The account of rank `rank`. `staging` is the sum of the communicators' staging_bytes(), or staging_on_gpu() on a GPU. The
+/// kind of device is that of `model`.
 MemoryAccount memory_account(const EngineOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
                              int world_size, std::size_t staging, ProgramMemory program) {
   const ShardingOptions& sharding = options.sharding;
   const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
+  std::size_t offloaded = 0;
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (buffer.is_offloaded() && buffer.space->in_memory) offloaded += buffer.bytes;
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
-          .offloaded = plan.offloaded_bytes(),
+          .offloaded = offloaded,
           .through_host = !is_host(model.device().kind) && !backend
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
@@ -91,6 +98,8 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
           .device = model.device().kind,
           .backend = backend};
 }
+
+}  // namespace
 
 MemoryAccount memory_account(const EngineOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
                              Cluster cluster, ProgramMemory program) {

@@ -22,7 +22,7 @@ struct MemoryAccount {
   std::size_t context = 0;  // allowance for the memory of driver and libraries on a GPU
 
   // In host memory on every kind of device:
-  std::size_t offloaded = 0;     // the offloaded buffers of the plan
+  std::size_t offloaded = 0;     // the offloaded buffers of the plan, without those in files
   std::size_t through_host = 0;  // staging buffers of a GPU's collectives that go through the host
   std::size_t batch = 0;         // tokens of the current update, and of the next update, which are read ahead
   std::size_t snapshot = 0;      // the copy of the state from which an asynchronous save writes
@@ -46,10 +46,6 @@ struct ProgramMemory {
   bool snapshot = false;        // saves are written while training continues, from a copy of the state
   std::size_t trace_bytes = 0;  // of recorded times
 };
-/// The account of rank `rank`. `staging` is the sum of the communicators' staging_bytes(), or staging_on_gpu() on a GPU. The
-/// kind of device is that of `model`.
-MemoryAccount memory_account(const EngineOptions& options, const Model& model, const Layout& layout, const Plan& plan, int rank,
-                             int world_size, std::size_t staging, ProgramMemory program);
 /// The account of rank 0, which has the largest snapshot, on a cluster that need not exist.
 MemoryAccount memory_account(const EngineOptions& options, const Model& model, const ShardedPlan& planned, MeshShape mesh,
                              Cluster cluster, ProgramMemory program);

@@ -103,16 +103,13 @@ struct Amount {
   GroupAxis group = GroupAxis::shard;
 };
 
-/// The inputs of a cost function.
+/// The inputs of a cost function. Collectives, loads and unloads have none, because their cost is the bytes that they move: see
+/// collective_of() and Operation::bytes().
 struct Costing {
   const Layout& layout;
   const StageWork& stages;
   const OptimizerOptions& optimizer;
 };
-
-/// The cost of operations that only move bytes (collectives, loads, unloads: their cost follows from collective_of() and
-/// Operation::bytes()), and of those whose work is not worth counting.
-inline Cost no_cost(const Operation&, const Costing&) { return {}; }
 
 struct Running;        // operations/running.hpp
 class GradientStates;  // check/gradient_states.hpp
@@ -123,7 +120,7 @@ struct Kind {
   Subject subject;
   std::span<const OperandSpec> operands;  // in the order of Operation::operands
   void (*run)(const Running&);
-  Cost (*cost)(const Operation&, const Costing&);
+  Cost (*cost)(const Operation&, const Costing&);               // null: none
   Amount (*amount)(const Query&) = nullptr;                     // null: Amount()
   void (*follow)(GradientStates&, const Operation&) = nullptr;  // the checks that concern gradients; null: none
   Drawing drawing = Drawing::not_at_all;
@@ -166,7 +163,6 @@ extern const Kind head_loss;        // in evaluation: without the backward pass
 extern const Kind recompute;        // repeats a block's forward pass to get its saved activations
 extern const Kind recompute_cheap;  // selective checkpointing: recomputes the part of a block's activations that was not saved
 extern const Kind block_backward, embedding_backward;
-// operations/decoding.cpp
 extern const Kind read_rows;  // copies the new tokens of a decoding step to the device
 extern const Kind embedding_decode;
 extern const Kind block_decode;  // a block's forward pass for new tokens; adds their keys and values to the cache

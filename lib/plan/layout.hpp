@@ -71,6 +71,8 @@ class Layout {
   std::size_t statistics_words(int round) const;
   /// By parameter: true if it is trained.
   std::vector<bool> trained() const;
+  /// By parameter: the index of its unit.
+  std::vector<std::size_t> units_of_parameters() const;
   const Shape& shape(std::size_t parameter) const { return shapes_.at(parameter); }
 
  private:
@@ -87,5 +89,11 @@ struct UnitParts {
 };
 /// `settings` has an entry for each parameter of the model.
 UnitParts parts_of_unit(const Layout& layout, std::size_t unit, int shard, const std::vector<ParameterSettings>& settings);
+
+/// Some optimizers (Muon) work on whole matrices. Returns for each unit and each of its parameters the rank (of `ranks` ranks)
+/// that works on the parameter. The list of a unit whose rule needs no whole matrices is empty. Groups of `at_once` consecutive
+/// units are worked on together. Within a group, matrices are assigned in order of decreasing cost, each to the rank with the
+/// least work in this group and, among equals, with the least work in all groups so far.
+std::vector<std::vector<int>> matrix_owners(const Layout& layout, int ranks, std::size_t at_once);
 
 }  // namespace fsdp

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -78,16 +77,6 @@ std::optional<UpdatePart> part_named(std::string_view name) {
   const auto found = std::find(part_names.begin(), part_names.end(), name);
   if (found == part_names.end()) return std::nullopt;
   return static_cast<UpdatePart>(found - part_names.begin());
-}
-
-std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
-  // The largest number of ones in the binary form of a number from 0 to `last`.
-  const auto most_ones = [](std::size_t last) {
-    const auto digits = static_cast<std::size_t>(std::bit_width(last));
-    return std::has_single_bit(last + 1) || last == 0 ? digits : digits - 1;
-  };
-  const std::size_t last = micro_batches - 1;
-  return 1 + (joins_at_once ? most_ones(last / 2) : most_ones(last));
 }
 
 std::string_view name_of(StreamId stream) {

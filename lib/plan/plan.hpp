@@ -111,6 +111,7 @@ struct Space {
   bool on_device;   // its bytes count as device memory, else as host memory
   bool collective;  // open() is a collective call of the shard group
   std::unique_ptr<Storage> (*open)(const Means&, std::size_t bytes);
+  bool in_memory = true;  // false: in a file, so that the account of a rank's memory leaves it out
 };
 namespace spaces {
 extern const Space device;
@@ -245,13 +246,6 @@ struct UpdateSections {
   std::size_t forward_backward = 0, gradient_norm = 0;
 };
 
-/// The largest number of partial sums of a unit's gradient that an invariant plan stores at the same time. It adds partial sums
-/// as a binary tree: two adjacent sums are added once both cover the same number of micro-batches. So after micro-batch k (from
-/// 0) there is one partial sum for each 1 in the binary form of k + 1. If `joins_at_once` is true, the gradient of an odd
-/// micro-batch is added to the previous sum during the gradient's reduction. Otherwise the gradient is another partial sum
-/// until it is summed over replicas.
-std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once);
-
 /// All streams are idle when a list of operations begins, so waits only refer to operations of the same list.
 struct Plan {
   std::vector<PlanBuffer> buffers;
@@ -298,7 +292,7 @@ struct Plan {
   std::vector<SpaceUse> spaces;
   std::size_t peak_bytes = 0;  // the largest amount of device memory in use at one time
   std::size_t bytes_in(const Space& space) const;
-  /// Bytes in host memory. offloaded_bytes() counts offloaded state, and batch_bytes() counts batches and results.
+  /// offloaded_bytes() counts offloaded state, and batch_bytes() counts batches and results, in host memory.
   std::size_t offloaded_bytes() const;
   std::size_t batch_bytes() const;
 

@@ -34,10 +34,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                         const Cluster& cluster, const GpuFigures& gpu, const Efficiency& efficiency) {
   const DType type = options.types.parameter;
   const Layout& layout = planned.layout;
-  std::vector<bool> trained(model.parameters().size());
-  for (const Unit& unit : layout.units())
-    for (const std::size_t p : unit.parameters) trained[p] = unit.trainable;
-  const StageWork stages(model, trained, options.batch, type);
+  const StageWork stages(model, layout.trained(), options.batch, type);
   const Costing costing{layout, stages, options.optimizer};
   const double product_rate = gpu.flops(type) * efficiency.products,
                attention_forward_rate = gpu.flops(type) * efficiency.attention_forward,
@@ -47,7 +44,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
   StepPrediction step;
   /// Returns the seconds of an operation that is not a collective, and adds them to `step`.
   const auto compute = [&](const Operation& op) {
-    const Cost cost = op.kind->cost(op, costing);
+    const Cost cost = op.kind->cost ? op.kind->cost(op, costing) : Cost();
     const double products = cost.product_flops / product_rate,
                  attention = cost.attention_forward_flops / attention_forward_rate +
                              cost.attention_backward_flops / attention_backward_rate,

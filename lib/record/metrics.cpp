@@ -71,7 +71,7 @@ Metrics::Metrics(const std::filesystem::path& file, std::size_t log_interval, bo
 }
 
 void Metrics::to_file(const std::filesystem::path& file) {
-  if (active_ && !file.empty()) file_ = MetricsFile(file);
+  if (active_ && !file.empty()) file_.open(file);
 }
 
 void Metrics::to_tensorboard(const std::filesystem::path& folder) {

@@ -66,7 +66,8 @@ std::string whole_path(const std::filesystem::path& path) {
   return text;
 }
 
-MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
+void MetricsFile::open(const std::filesystem::path& path) {
+  path_ = path;
   require_no_foreign_link(path_);
   const PathKind kind = kind_of(path_);
   static_cast<void>(ends_in_mid_line(path_));  // throws if it is no metrics file
@@ -81,15 +82,6 @@ MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
   ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
   struct stat info {};
   is_plain_ = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
-}
-
-MetricsFile& MetricsFile::operator=(MetricsFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(failed_, other.failed_);
-  std::swap(is_plain_, other.is_plain_);
-  std::swap(taken_, other.taken_);
-  return *this;
 }
 
 MetricsFile::~MetricsFile() {
@@ -163,8 +155,8 @@ struct Segment {
   bool clock_went_back = false;
   std::optional<double> loss;  // of the validation after the last update that is not repeated
   bool sampled = false;
-  std::vector<std::pair<std::uint64_t, std::string_view>> marks;  // offset and new text of each type to replace
-  double marked_s = 0;                                            // total time of the train lines that are marked
+  std::vector<std::pair<std::uint64_t, std::string>> marks;  // offset and new text of each type to replace
+  double marked_s = 0;                                       // total time of the train lines that are marked
 
   void see(const std::string& type, const nlohmann::json& line, bool lost) {
     const double time = number(line, "time"), seconds = 1e-3 * number(line, "ms");
@@ -191,15 +183,6 @@ struct Segment {
         first_update_began == 0 ? spent.running_s : std::max(0.0, last_age > 0 ? first_update_age : first_update_began - began);
   }
 };
-
-/// The text of a type in a line, and the text of the same length that replaces the type when the line is marked as lost.
-struct Mark {
-  const char *type, *text, *lost;
-};
-constexpr Mark mark_rows[] = {{"train", "\"type\":\"train\"", "\"type\":\"lost\" "},
-                              {"valid", "\"type\":\"valid\"", "\"type\":\"lost\" "},
-                              {"sample", "\"type\":\"sample\"", "\"type\":\"lost\"  "},
-                              {"skip", "\"type\":\"skip\"", "\"type\":\"lost\""}};
 
 /// Returns true if a start line belongs to the run that saves in this folder. Lines of older versions have no "save_folder",
 /// only the option --save-dir.
@@ -262,7 +245,7 @@ void MetricsFile::take(double patience_s) {
 TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at, bool only_look) {
   TakenUp taken;
   if (kind_of(path) != PathKind::file) return taken;  // a terminal or a pipe has no older lines
-  std::vector<std::pair<std::uint64_t, std::string_view>> marks;
+  std::vector<std::pair<std::uint64_t, std::string>> marks;
   Segment segment;
   bool came_to_start = false;
   const InputFile file(path);
@@ -277,9 +260,9 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at, b
       if (type == "valid" && !segment.loss) segment.loss = number_at(line, "loss");
       segment.sampled |= type == "sample";
     }
-    for (const Mark& mark : mark_rows)
-      if (const std::size_t where = text.find(mark.text); lost && type == mark.type && where != text.npos)
-        segment.marks.emplace_back(place + where, mark.lost);
+    const std::string now = format("\"type\":\"{}\"", type);  // it is replaced by a text of the same length
+    if (const std::size_t where = text.find(now); lost && where != text.npos)
+      segment.marks.emplace_back(place + where, format("{:<{}}", "\"type\":\"lost\"", now.size()));
     if (type != "start") return true;
     if (!is_start_of(line, at.save_dir)) {  // the lines in `segment` belong to another run
       segment = {};

@@ -22,10 +22,11 @@ class MetricsFile {
   MetricsFile() = default;  // no file: append() does nothing
   /// Opens the file; creates it and its folder if they do not exist. Throws UserError if the file cannot be opened or is not a
   /// metrics file.
-  explicit MetricsFile(std::filesystem::path path);
-  MetricsFile(MetricsFile&& other) noexcept { *this = std::move(other); }
-  MetricsFile& operator=(MetricsFile&& other) noexcept;
+  explicit MetricsFile(const std::filesystem::path& path) { open(path); }
+  MetricsFile(const MetricsFile&) = delete;
   ~MetricsFile();
+  /// Opens the file, as the constructor with a path does. Call it at most once.
+  void open(const std::filesystem::path& path);
 
   bool is_open() const { return fd_ >= 0 && !failed_; }
   const std::filesystem::path& path() const { return path_; }

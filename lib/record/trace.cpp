@@ -29,12 +29,10 @@ void add_trace_options(OptionTable& table, TraceOptions& options) {
       .unset("no trace");
   table.integer("trace-updates", "N", options.updates, {1, 1000},
                 "With --trace: updates to record. The first update of a run, in which libraries initialize, is not recorded.");
-  table.then([&options](const OptionTable&) { check(options); });
-}
-
-void check(const TraceOptions& options) {
-  if (options.file.empty() && options.updates != TraceOptions().updates)
-    throw UserError("--trace-updates changes nothing (there is no --trace); give --trace FILE or leave it out");
+  table.then([&options](const OptionTable&) {
+    if (options.file.empty() && options.updates != TraceOptions().updates)
+      throw UserError("--trace-updates changes nothing (there is no --trace); give --trace FILE or leave it out");
+  });
 }
 
 Recorder::Recorder(const Plan& plan, std::size_t updates)

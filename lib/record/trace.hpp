@@ -26,8 +26,6 @@ struct TraceOptions {
   std::size_t updates = 3;
 };
 void add_trace_options(OptionTable& table, TraceOptions& options);
-/// Throws UserError.
-void check(const TraceOptions& options);
 
 /// The recorded times of this rank, if an executor has it as observer. The memory is allocated at construction, not while
 /// updates run.

@@ -40,7 +40,7 @@ double draw_legend(Svg& svg, double x, double y, std::span<const LegendEntry> en
   const double begin = x;
   for (const LegendEntry& entry : entries) {
     const double width = 18 + width_of(entry.name, small_text);
-    if (x > begin && x + width > svg.width() - figure_margin) x = begin, y += 20;
+    if (x > begin && x + width > figure_width - figure_margin) x = begin, y += 20;
     svg.box(x, y - 10, 13, 13, entry.fill, box_edge);
     svg.text(x + 18, y + 1, entry.name, small_text);
     x += width + 16;
@@ -89,23 +89,23 @@ void add_box(TimelinePanel& panel, std::string_view name, TimelineBox box) {
   row->boxes.push_back(std::move(box));
 }
 
-double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> panels, bool letters,
-                            const TimelineColours& colours) {
-  double last = 0;
+Figure draw_timeline_panels(std::span<const TimelinePanel> panels, bool letters) {
+  Svg svg(figure_width);
+  double y = 8, last = 0;
   for (const TimelinePanel& panel : panels)
     for (const TimelineRow& row : panel.rows)
       for (const TimelineBox& box : row.boxes) last = std::max(last, box.end);
-  const double right = svg.width() - figure_margin, scale = last > 0 ? (right - rows_begin) / last : 0;
+  const double right = figure_width - figure_margin, scale = last > 0 ? (right - rows_begin) / last : 0;
   std::map<const DrawnPart*, std::string> seen;  // the first letters of the labels
-  const TextStyle note = {.size = small_size, .anchor = Anchor::end, .fill = colours.quiet};
   for (const TimelinePanel& panel : panels) {
-    fitted_text(svg, figure_margin, y + 16, right - figure_margin - width_of(panel.note, note) - 20, panel.title, bold_text);
-    if (!panel.note.empty()) svg.text(right, y + 16, panel.note, note);
+    fitted_text(svg, figure_margin, y + 16, right - figure_margin - width_of(panel.note, quiet_end) - 20, panel.title,
+                bold_text);
+    if (!panel.note.empty()) svg.text(right, y + 16, panel.note, quiet_end);
     y += row_height;
     for (const TimelineRow& row : panel.rows) {
       if (row.boxes.empty()) continue;
-      fitted_text(svg, rows_begin - 8, y + 16, rows_begin - 16, row.name, note);
-      svg.line({rows_begin, y + row_height - 1}, {right, y + row_height - 1}, {.colour = colours.grid});
+      fitted_text(svg, rows_begin - 8, y + 16, rows_begin - 16, row.name, quiet_end);
+      svg.line({rows_begin, y + row_height - 1}, {right, y + row_height - 1}, {.colour = paint::grid});
       for (const TimelineBox& box : row.boxes) {
         const double width = (box.end - box.begin) * scale;
         if (width < 0.2) continue;
@@ -126,7 +126,8 @@ double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> p
     legend.push_back({std::string(stage.name), stage.fill});
     if (letters && !first.empty()) legend.back().name += format(" ({})", fmt::join(first, ", "));
   }
-  return draw_legend(svg, figure_margin, y + 10, legend);
+  y = draw_legend(svg, figure_margin, y + 10, legend);
+  return {std::move(svg), y + 16};
 }
 
 }  // namespace fsdp

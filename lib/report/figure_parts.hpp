@@ -15,12 +15,6 @@
 
 namespace fsdp {
 
-/// A drawing with its height: svg.file(height) is a file, svg.element(height, label) a part of a page.
-struct Figure {
-  Svg svg;
-  double height = 0;
-};
-
 /// Light colours for dark text that colour-blind people can distinguish (Paul Tol, "Colour Schemes", 2021).
 namespace paint {
 inline constexpr std::string_view ink = "#222", quiet = "#555", rule = "#bbb", grid = "#e4e4e4";
@@ -94,18 +88,13 @@ struct TimelinePanel {
   std::string title, note;
   std::vector<TimelineRow> rows;  // those without boxes are not drawn
 };
-/// The colours of the parts of a timeline that are on the ground of the page.
-struct TimelineColours {
-  std::string_view quiet = paint::quiet, grid = paint::grid;
-};
 /// Returns a row for each stream, in the order in which they are drawn: "gather", "compute", ...
 std::vector<TimelineRow> rows_of_streams();
 /// Adds a box to the row `name`, which is added if it is missing.
 void add_box(TimelinePanel& panel, std::string_view name, TimelineBox box);
-/// Draws the panels one below the other from `y` on, all on one scale from time 0 to the last end, and a legend of the stages
-/// that are seen. Boxes below a fifth of a pixel are not drawn. With `letters`, the legend also has the letters with which the
-/// labels begin: "backward (B, E)". Returns the base line of the legend.
-double draw_timeline_panels(Svg& svg, double y, std::span<const TimelinePanel> panels, bool letters,
-                            const TimelineColours& colours = {});
+/// Draws the panels one below the other, all on one scale from time 0 to the last end, and a legend of the stages that are
+/// seen. Boxes below a fifth of a pixel are not drawn. With `letters`, the legend also has the letters with which the labels
+/// begin: "backward (B, E)". The caller defines the hatch "held", if it is used.
+Figure draw_timeline_panels(std::span<const TimelinePanel> panels, bool letters);
 
 }  // namespace fsdp

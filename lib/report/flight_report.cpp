@@ -1,6 +1,7 @@
 #include "report/flight_report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <map>
 #include <optional>
@@ -207,30 +208,26 @@ Diagnosis judge(const FlightFolder& folder) {
     const Last last = last_of(*first);
     for (const FlightRecord& record : records)
       if (failed(record)) verdict.ranks.push_back(record.rank);
-    verdict.text = format("{} failed{}: {}", rank_text(*first), last.entry ? " in " + describe(*last.entry) : "",
-                          excerpt(first->message, 1000));
-    verdict.cause = "fix this error first; the other ranks ended because of it";
-    return verdict;
+    return {verdict.ranks,
+            format("{} failed{}: {}", rank_text(*first), last.entry ? " in " + describe(*last.entry) : "",
+                   excerpt(first->message, 1000)),
+            "fix this error first; the other ranks ended because of it"};
   }
   if (const auto mismatch = find_different_call(records)) {
-    verdict.ranks = {mismatch->one->rank, mismatch->other->rank};
-    verdict.text = format("the ranks do not do the same: entry {} of lane {} is {} on {}, and {} on {}",
-                          mismatch->of_one->number, mismatch->lane, describe(*mismatch->of_one), rank_text(*mismatch->one),
-                          describe(*mismatch->of_other), rank_text(*mismatch->other));
-    verdict.cause =
-        "all ranks must run the same program with the same options and files; if they did, this is a bug: report it with the "
-        "records";
-    return verdict;
+    return {{mismatch->one->rank, mismatch->other->rank},
+            format("the ranks do not do the same: entry {} of lane {} is {} on {}, and {} on {}", mismatch->of_one->number,
+                   mismatch->lane, describe(*mismatch->of_one), rank_text(*mismatch->one), describe(*mismatch->of_other),
+                   rank_text(*mismatch->other)),
+            "all ranks must run the same program with the same options and files; if they did, this is a bug: report it with "
+            "the records"};
   }
   if (!folder.missing.empty()) {
-    verdict.ranks = folder.missing;
-    verdict.text =
-        format("rank{} {} left no record, so that the others cannot be compared with {}", folder.missing.size() == 1 ? "" : "s",
-               ranks_text(folder.missing), folder.missing.size() == 1 ? "it" : "them");
-    verdict.cause =
-        "a node that dies loses data that is not yet on disk: check those nodes first, or, if the record is damaged, what the "
-        "launcher and the system's log say about that rank";
-    return verdict;
+    const bool is_one = folder.missing.size() == 1;
+    return {folder.missing,
+            format("rank{} {} left no record, so that the others cannot be compared with {}", is_one ? "" : "s",
+                   ranks_text(folder.missing), is_one ? "it" : "them"),
+            "a node that dies loses data that is not yet on disk: check those nodes first, or, if the record is damaged, what "
+            "the launcher and the system's log say about that rank"};
   }
   std::vector<const FlightRecord*> behind;
   for (const FlightRecord& record : records)
@@ -316,9 +313,7 @@ std::string describe_flight(const FlightFolder& folder) {
     const Last last = last_of(first);
     rows.push_back({ranks_text(ranks), format("{}", key.first), last.entry ? describe(*last.entry) : "",
                     last.entry ? time_text(first, last.entry->begin_ns).substr(11) : "", state_of(first, last),
-                    first.end == FlightEnd::none     ? "not recorded"
-                    : first.end == FlightEnd::waited ? "timed out"
-                                                     : "failed"});
+                    std::array{"not recorded", "timed out", "failed"}[static_cast<std::size_t>(first.end)]});
   }
   out += lay_out(rows, 2);
   for (const auto& [key, group] : at)
@@ -369,9 +364,7 @@ nlohmann::json flight_to_json(const FlightFolder& folder) {
                              {"version", record.version},
                              {"queued", record.queued},
                              {"copied", record.copied},
-                             {"end", record.end == FlightEnd::none     ? "none"
-                                     : record.end == FlightEnd::waited ? "waited"
-                                                                       : "failed"},
+                             {"end", std::array{"none", "waited", "failed"}[static_cast<std::size_t>(record.end)]},
                              {"message", record.message},
                              {"lanes", std::move(lanes)}});
   }

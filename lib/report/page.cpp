@@ -1,5 +1,4 @@
-#include "report/page.hpp"
-
+// The page of one or several runs.
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -11,11 +10,13 @@
 
 #include "base/format.hpp"
 #include "base/quantile.hpp"
+#include "base/version.hpp"
 #include "files/json.hpp"
 #include "plan/plan.hpp"
 #include "record/goodput.hpp"
 #include "report/page_style.hpp"
 #include "report/plot.hpp"
+#include "report/run_report.hpp"
 
 namespace fsdp {
 
@@ -36,6 +37,9 @@ std::string date_text(double seconds) {
 
 std::string known(double value, const std::function<std::string(double)>& text) {
   return std::isfinite(value) ? text(value) : "–";
+}
+std::string whole_text(double value) {
+  return known(value, [](double x) { return format("{:.0f}", x); });
 }
 std::string percent(double share) { return format("{:.1f} %", 100 * share); }
 std::string loss_text(double loss) { return format("{:.4f}", loss); }
@@ -169,8 +173,7 @@ double late_loss(const Updates& u, double tokens = std::numeric_limits<double>::
 
 class Page {
  public:
-  Page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version)
-      : runs_(runs), parts_(parts), version_(version) {}
+  explicit Page(const std::vector<Run>& runs) : runs_(runs) {}
 
   std::string make() {
     std::string title;
@@ -194,7 +197,7 @@ class Page {
     return format(
         "{}{}</title>\n<style>{}</style></head>\n<body>\n{}"
         "<footer>Written by fsdp-report {} from {}.</footer>\n<script>{}</script>\n</body></html>\n",
-        page_beginning, escaped(title), page_style, body_, escaped(version_), escaped(sources()), page_script);
+        page_beginning, escaped(title), page_style, body_, version_string(), escaped(sources()), page_script);
   }
 
  private:
@@ -223,7 +226,7 @@ class Page {
   static std::string ranks_of_starts(const Run& run) {
     std::vector<std::string> numbers;
     for (const RunStart& start : run.starts) {
-      const std::string number = known(number_at(start.line, "world_size"), [](double x) { return format("{:.0f}", x); });
+      const std::string number = whole_text(number_at(start.line, "world_size"));
       if (numbers.empty() || numbers.back() != number) numbers.push_back(number);
     }
     if (numbers.size() == 1) return ranks_of(run.starts.back());
@@ -672,18 +675,18 @@ class Page {
 
   void timeline() {
     std::string out;
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-      if (!parts_.traces[i]) continue;
-      const Trace& trace = *parts_.traces[i];
+    for (const Run& run : runs_) {
+      if (!run.trace) continue;
+      const Trace& trace = *run.trace;
       const std::uint64_t update = trace.updates.front();
       const RanksOfUpdate ranks = slowest_and_median_rank(trace, update);
-      const double median = quantile(runs_[i].updates.ms, 0.5);
+      const double median = quantile(run.updates.ms, 0.5);
       const Figure figure = draw_trace_timeline(trace, {.update = update, .ranks = ranks.list()});
       out += format(
           "<figure class=\"broad\">{}<figcaption>{}of {}, rank {} computed longest{}. Numbers are those of "
           "blocks.</figcaption></figure>\n",
           figure.svg.element(figure.height, "timeline of an update"),
-          escaped(prefix(runs_[i]) + (std::isfinite(median) ? "the median update took " + ms_text(median) + "; " : "")),
+          escaped(prefix(run) + (std::isfinite(median) ? "the median update took " + ms_text(median) + "; " : "")),
           plural(trace.ranks.size(), "rank"), ranks.slowest,
           ranks.median == ranks.slowest ? "" : format(", and rank {} is the median", ranks.median));
       std::vector<Bar> bars;
@@ -767,7 +770,7 @@ class Page {
                                         [&](const SlowRank& slow) { return slow.host == slow_ranks[0].host; });
       std::map<std::string, Slow> all;
       for (const SlowRank& slow : slow_ranks) {
-        Slow& one = all[one_node ? known(slow.rank, [](double x) { return format("{:.0f}", x); }) : slow.host];
+        Slow& one = all[one_node ? whole_text(slow.rank) : slow.host];
         ++one.times;
         if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;
       }
@@ -785,9 +788,8 @@ class Page {
 
   void flights() {
     std::string out;
-    for (std::size_t i = 0; i < runs_.size(); ++i)
-      if (!parts_.flights[i].empty())
-        out += heading(runs_[i]) + format("<pre class=\"table\">{}</pre>\n", escaped(parts_.flights[i]));
+    for (const Run& run : runs_)
+      if (!run.flight.empty()) out += heading(run) + format("<pre class=\"table\">{}</pre>\n", escaped(run.flight));
     section("flight", "What the ranks did last", out);
   }
 
@@ -800,9 +802,7 @@ class Page {
       const auto sets = run.starts.back().line.find("data");
       if (sets == run.starts.back().line.end() || !sets->is_array()) continue;
       for (const json& set : *sets) {
-        const auto count = [&](const char* key) {
-          return known(number_at(set, key), [](double x) { return format("{}", whole_number(x)); });
-        };
+        const auto count = [&](const char* key) { return whole_text(number_at(set, key)); };
         rows.push_back({prefix(run) + text_at(set, "name"), text_at(set, "split"), count("rows"), count("skipped"),
                         count("answers"), count("tokens"), count("targets"), count("longest_row"), count("sequences"),
                         count("padding"), count("cut_rows")});
@@ -844,21 +844,17 @@ class Page {
   }
 
   const std::vector<Run>& runs_;
-  const PageParts& parts_;
-  const std::string& version_;
   std::string body_;
 };
 
 }  // namespace
 
 Figure draw_losses(const std::vector<Run>& runs) {
-  auto drawn = draw(plot_of_losses(runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
+  const auto drawn = draw(plot_of_losses(runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
   if (!drawn) throw UserError(format("'{}' has no loss yet; draw it after the first update", runs[0].metrics.string()));
-  return {std::move(drawn->svg), drawn->height};
+  return *drawn;
 }
 
-std::string make_page(const std::vector<Run>& runs, const PageParts& parts, const std::string& version) {
-  return Page(runs, parts, version).make();
-}
+std::string make_page(const std::vector<Run>& runs) { return Page(runs).make(); }
 
 }  // namespace fsdp

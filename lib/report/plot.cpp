@@ -151,17 +151,14 @@ std::string tick_text(double value, double step) {
       if (std::abs(value) >= unit) {
         const int digits = std::clamp(static_cast<int>(std::ceil(2 - std::log10(step / unit) - 1e-9)), 0, 4);
         std::string text = format("{:.{}f}", value / unit, digits);
-        while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
-          const bool point = text.back() == '.';
-          text.pop_back();
-          if (point) break;
-        }
+        if (digits > 0) text.erase(text.find_last_not_of('0') + 1);
+        if (text.back() == '.') text.pop_back();
         return text + std::string(name);
       }
   return format("{:.6g}", std::round(value / step * 1e6) / 1e6 * step);
 }
 
-std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, PlotPlace place) {
+std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPlace place) {
   const auto& [soft, quiet, ground, ink] = place == PlotPlace::page ? page_paints : file_paints;
   Frame frame{.left = 0, .top = 0, .width = 0, .height = 0, .x = {}, .y = {}, .logarithmic = plot.logarithmic};
   for (const Curve& curve : plot.curves)
@@ -308,7 +305,7 @@ std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, Plo
       "{:.1f}\" data-x=\"{}\"",
       frame.x.low, frame.x.high, frame.y.low, frame.y.high, frame.logarithmic ? 1 : 0, frame.left, frame.top, frame.width,
       frame.height, escaped(plot.x_name));
-  return DrawnPlot{std::move(svg), height, std::move(attributes)};
+  return Figure{std::move(svg), height, std::move(attributes)};
 }
 
 }  // namespace fsdp

@@ -45,13 +45,9 @@ enum class PlotPlace { page, file };
 std::string curve_colour(std::size_t i, PlotPlace place = PlotPlace::page);
 bool uses_dashes(std::size_t i);
 
-/// The drawing of a plot, `width` x `height` pixels. A plot without a finite value is empty: std::nullopt.
-struct DrawnPlot {
-  Svg svg;
-  double height;
-  std::string attributes;  // those above
-};
-std::optional<DrawnPlot> draw(const Plot& plot, double width, double height, PlotPlace place = PlotPlace::page);
+/// The drawing of a plot, `width` x `height` pixels, with the attributes above. A plot without a finite value is empty:
+/// std::nullopt.
+std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPlace place = PlotPlace::page);
 
 /// False for NaN and for numbers beyond 1e100, which an axis cannot hold: the difference of two could be infinite.
 bool can_be_drawn(double x);

@@ -6,10 +6,13 @@
 #include <filesystem>
 #include <istream>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+
+#include "report/trace_figure.hpp"
 
 namespace fsdp {
 
@@ -107,6 +110,8 @@ struct Run {
   std::vector<std::string> notes;  // what could not be read, and other things that a reader must know
   double last_time = 0;            // of the newest line, seconds since 1970
   bool is_running = false;         // a process on this host, or with the same file system, holds the lock of the save folder
+  std::optional<Trace> trace;      // with_parts() sets this and the next one
+  std::string flight;              // what the flight records show, as text; empty: there are none
 
   /// The options of the newest start.
   nlohmann::json options() const { return starts.back().options(); }

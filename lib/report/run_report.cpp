@@ -14,7 +14,6 @@
 #include "base/clean_text.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "base/version.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
@@ -104,14 +103,9 @@ std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths
   return runs;
 }
 
-FoundRuns with_parts(std::vector<Run> runs) {
-  FoundRuns found;
-  for (Run& run : runs) {
-    found.parts.traces.push_back(find_trace(run));
-    found.parts.flights.push_back(find_flight(run));
-    found.runs.push_back(std::move(run));
-  }
-  return found;
+std::vector<Run> with_parts(std::vector<Run> runs) {
+  for (Run& run : runs) run.trace = find_trace(run), run.flight = find_flight(run);
+  return runs;
 }
 
 std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs) {
@@ -169,9 +163,7 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
   }
 }
 
-void write_page(const FoundRuns& found, const std::filesystem::path& path) {
-  write_text(path, make_page(found.runs, found.parts, version_string()));
-}
+void write_page(const std::vector<Run>& runs, const std::filesystem::path& path) { write_text(path, make_page(runs)); }
 
 std::string to_csv(const std::vector<Run>& runs) {
   std::string out = "run,type,step";

@@ -6,31 +6,37 @@
 #include <string_view>
 #include <vector>
 
-#include "report/page.hpp"
 #include "report/run.hpp"
 
 namespace fsdp {
 
-struct FoundRuns {
-  std::vector<Run> runs;
-  PageParts parts;
-};
 /// Reads the runs at `paths` by read_runs(). Runs of the same name get numbers or longer names. Throws UserError.
 std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths);
 /// Also reads the trace and the flight records of each run, if they exist; what cannot be read becomes a note of its run.
-FoundRuns with_parts(std::vector<Run> runs);
+std::vector<Run> with_parts(std::vector<Run> runs);
 
 /// The files that were read for the runs: metrics and traces.
 std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs);
 /// Throws UserError if `out` is one of the files that are read.
 void require_no_input(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
 
+/// The first bytes of each page. Other programs' pages begin otherwise.
+inline constexpr std::string_view page_beginning =
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+    "content=\"width=device-width, initial-scale=1\"><title>fsdp: ";
+/// Returns the page of one or several runs (page.cpp): one HTML file with its style, drawings and script, which needs no
+/// network. Without script it is complete; with script it shows the values under the pointer, hides curves, and smooths them.
+/// All text from files is escaped.
+std::string make_page(const std::vector<Run>& runs);
+/// The losses of the runs over updates, as a figure of its own. Throws UserError if there are none.
+Figure draw_losses(const std::vector<Run>& runs);
+
 /// Writes a file durably, under a temporary name until it is complete. A link, a terminal or a pipe is written directly, unless
 /// the link was made by another user; /dev/stdout continues what was printed before. Throws UserError if it cannot be written,
 /// and RunError if the disk is full or fails.
 void write_text(const std::filesystem::path& path, std::string_view text);
 /// Writes the page of the runs by write_text().
-void write_page(const FoundRuns& found, const std::filesystem::path& path);
+void write_page(const std::vector<Run>& runs, const std::filesystem::path& path);
 
 /// A line for each update and validation of the runs, with the names of columns in the first line. Fields are quoted as in RFC
 /// 4180; lines end with '\n'.

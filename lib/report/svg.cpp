@@ -1,8 +1,11 @@
 #include "report/svg.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <utility>
 
 #include "base/clean_text.hpp"
 #include "base/format.hpp"
@@ -59,23 +62,14 @@ std::string ended(std::string_view name, std::string_view hint) {
 }  // namespace
 
 std::string escaped(std::string_view text) {
+  static constexpr std::pair<std::string_view, std::string_view> entities[] = {
+      {"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}};
   std::string out;
   each_character(text, [&](std::string_view character) {
-    if (character == "&") {
-      out += "&amp;";
-    } else if (character == "<") {
-      out += "&lt;";
-    } else if (character == ">") {
-      out += "&gt;";
-    } else if (character == "\"") {
-      out += "&quot;";
-    } else if (character == "'") {
-      out += "&#39;";
-    } else if (is_control(character) && character != "\n" && character != "\t") {
-      out += replacement;
-    } else {
-      out += character;
-    }
+    const auto entity = std::ranges::find(entities, character, &std::pair<std::string_view, std::string_view>::first);
+    out += entity != std::end(entities)                                      ? entity->second
+           : is_control(character) && character != "\n" && character != "\t" ? replacement
+                                                                             : character;
   });
   return out;
 }

@@ -41,7 +41,6 @@ class Svg {
  public:
   explicit Svg(double width) : width_(width) {}
 
-  double width() const { return width_; }
   /// `hint` is shown while the pointer rests on the box; empty: none.
   void box(double x, double y, double width, double height, std::string_view fill, const Stroke& stroke = {},
            std::string_view hint = {}, double radius = 0);
@@ -67,6 +66,13 @@ class Svg {
  private:
   double width_;
   std::string body_, definitions_;
+};
+
+/// A drawing: svg.file(height) is a file, svg.element(height, label, attributes) a part of a page.
+struct Figure {
+  Svg svg;
+  double height = 0;
+  std::string attributes = {};
 };
 
 }  // namespace fsdp

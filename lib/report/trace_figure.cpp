@@ -165,11 +165,12 @@ Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
   }
   std::vector<TimelinePanel> panels;
   for (auto& [rank, panel] : by_rank) panels.push_back(std::move(panel));
-  Svg svg(figure_width);
-  const double y = draw_timeline_panels(svg, 8, panels, false, view.colours);
+  Figure figure = draw_timeline_panels(panels, false);
   const double length = std::max(0.0, last - first) / 1000;
-  svg.text(figure_margin, y + 24, format("update {}, {:.1f} ms from left to right, measured", update, length));
-  return {svg, y + 36};
+  figure.svg.text(figure_margin, figure.height + 8,
+                  format("update {}, {:.1f} ms from left to right, measured", update, length));
+  figure.height += 20;
+  return figure;
 }
 
 }  // namespace fsdp

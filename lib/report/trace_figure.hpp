@@ -50,7 +50,6 @@ UpdateSplit split_of(const Trace& trace, std::uint64_t update, int rank);
 struct TraceView {
   std::optional<std::uint64_t> update = {};  // nothing: the first one
   std::vector<int> ranks = {};               // empty: all
-  TimelineColours colours = {};
 };
 /// Draws one update, a panel for each rank. Throws UserError if the trace has not the update or one of the ranks.
 Figure draw_trace_timeline(const Trace& trace, const TraceView& view);

@@ -9,7 +9,6 @@
 #include "device/memory_view.hpp"
 #include "kernels/exact_sum.hpp"
 #include "kernels/threads.hpp"
-#include "plan/owners.hpp"
 
 namespace fsdp {
 
@@ -83,7 +82,7 @@ void Executor::fill_tables(std::size_t length) {
 ShardState Executor::owned(std::string name, const std::vector<Location>& places, DType UnitTypes::*type) {
   ShardState state(std::move(name), std::vector<MemoryView>(layout_.units().size()), Extent::element, DType::f32);
   for (std::size_t u = 0; u < places.size(); ++u) {
-    state.types[u] = layout_.units()[u].types.*type;
+    if (type) state.types[u] = layout_.units()[u].types.*type;
     if (places[u].buffer >= 0)
       state.units[u] = view_of(places[u], layout_.shard_numel(u) * size_of(state.types[u]), StreamId::compute);
   }
@@ -123,11 +122,7 @@ std::vector<ShardState> Executor::states() {
 
 std::optional<ShardState> Executor::average() {
   if (plan_.averages.empty()) return {};
-  ShardState state(average_state, std::vector<MemoryView>(layout_.units().size()), Extent::element, DType::f32);
-  for (std::size_t u = 0; u < state.units.size(); ++u)
-    if (const Location& place = plan_.averages[u]; place.buffer >= 0)
-      state.units[u] = view_of(place, layout_.shard_numel(u) * sizeof(float), StreamId::compute);
-  return state;
+  return owned(average_state, {plan_.averages.begin(), plan_.averages.end()}, nullptr);
 }
 
 void Executor::begin_average() {
@@ -232,11 +227,6 @@ UpdateResult Executor::update_parameters() {
   const UpdateScalars scalars = pass_->scalars;
   issue({plan_.sections.gradient_norm, plan_.update.size()});
   finish();
-  return result_of(scalars);
-}
-
-/// Computes the result from the sums on the host.
-UpdateResult Executor::result_of(const UpdateScalars& scalars) const {
   const UpdateSums& sums = report();
   UpdateResult result = {sums.loss.value() / scalars.tokens, at<const LossSum>({plan_.report, sizeof(UpdateSums)})->value(),
                          sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
@@ -259,6 +249,7 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
 
 std::optional<NonFinite> Executor::find_non_finite(const UpdateScalars& scalars) {
   std::optional<NonFinite> found;
+  const DType type = types().parameter;
   begin(plan_.update, scalars);
   for (std::size_t i = 0; i < plan_.update.size(); ++i) {
     const Operation& op = plan_.update[i];
@@ -266,47 +257,41 @@ std::optional<NonFinite> Executor::find_non_finite(const UpdateScalars& scalars)
                          reads_of(op).front() == plan_.at_work(plan_.whole_gradients[static_cast<std::size_t>(op.unit)]);
     if (!found && reduces) found = inspect_gradient(i);
     issue({i, i + 1});
-    if (!found && op.find(OperandName::x_out)) found = inspect_activations(i);
+    const Location* const out = op.find(OperandName::x_out);  // the residual stream after a forward operation
+    if (!found && out && !is_finite(op, *out, facts_.sizes.activations[static_cast<std::size_t>(op.stage)], type, type))
+      found = NonFinite{i};
   }
   finish();
   return found;
 }
 
+/// Returns true if the `bytes` bytes of elements of type `type` at `place`, an operand of `op`, are finite after they are
+/// rounded to `sent`.
+bool Executor::is_finite(const Operation& op, const Location& place, std::size_t bytes, DType type, DType sent) {
+  wait_for_streams();
+  bool finite = true;
+  with_element(type, [&]<class E>() {
+    view_of(place, bytes, op.stream).visit<E>(0, bytes / sizeof(E), [&](const E* x, std::size_t n) {
+      with_element(sent, [&]<class S>() {
+        const auto holds = [](E value) { return std::isfinite(static_cast<float>(S(static_cast<float>(value)))); };
+        finite = finite && std::all_of(x, x + n, holds);
+      });
+    });
+  });
+  return finite;
+}
+
 /// Checks this rank's whole gradient of a unit before its reduction, rounded to the type in which it is sent.
 std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
-  wait_for_streams();
   const Operation& op = plan_.update[operation];
   const auto u = static_cast<std::size_t>(op.unit);
   const Unit& unit = layout_.units()[u];
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    const std::size_t n = numel(facts_.model.parameters()[unit.parameters[i]].shape);
     Location place = reads_of(op).front();
     place.offset += unit.offsets[i] * sizeof(float);
-    bool finite = true;
-    view_of(place, n * sizeof(float), op.stream).visit<float>(0, n, [&](const float* gradient, std::size_t count) {
-      with_element(op.reduce_dtype, [&]<class E>() {
-        const auto is_finite = [](float g) { return std::isfinite(static_cast<float>(E(g))); };
-        finite = finite && std::all_of(gradient, gradient + count, is_finite);
-      });
-    });
-    if (!finite) return NonFinite{operation, u, unit.parameters[i]};
+    const std::size_t bytes = numel(facts_.model.parameters()[unit.parameters[i]].shape) * sizeof(float);
+    if (!is_finite(op, place, bytes, DType::f32, op.reduce_dtype)) return NonFinite{operation, u, unit.parameters[i]};
   }
-  return {};
-}
-
-/// Checks the residual stream that a forward operation has written.
-std::optional<NonFinite> Executor::inspect_activations(std::size_t operation) {
-  wait_for_streams();
-  const Operation& op = plan_.update[operation];
-  const std::size_t bytes = facts_.sizes.activations[static_cast<std::size_t>(op.stage)];
-  bool finite = true;
-  with_element(types().parameter, [&]<class E>() {
-    const std::size_t n = bytes / sizeof(E);
-    view_of(op.at(OperandName::x_out), n * sizeof(E), op.stream).visit<E>(0, n, [&](const E* x, std::size_t count) {
-      finite = finite && std::all_of(x, x + count, [](E value) { return std::isfinite(static_cast<float>(value)); });
-    });
-  });
-  if (!finite) return NonFinite{operation};
   return {};
 }
 

@@ -150,7 +150,6 @@ class Executor {
     std::size_t batch_begin;
     std::size_t issued = 0;
   };
-  UpdateResult result_of(const UpdateScalars& scalars) const;
   void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars = {});
   std::size_t half_of_batches() const;
   void issue(Range range);
@@ -162,7 +161,7 @@ class Executor {
   void end_list();
   void stop_all_streams() noexcept;
   std::optional<NonFinite> inspect_gradient(std::size_t operation);
-  std::optional<NonFinite> inspect_activations(std::size_t operation);
+  bool is_finite(const Operation& op, const Location& place, std::size_t bytes, DType type, DType sent);
   template <class T>
   T* at(const Location& place) const {
     return facts_.at<T>(place);
@@ -171,6 +170,7 @@ class Executor {
   MemoryView view_of(const Location& place, std::size_t bytes, StreamId id);
   /// The sums (loss, norm) that the last finished list of operations has copied to the host.
   const UpdateSums& report() const { return *at<const UpdateSums>(plan_.report); }
+  /// `type`: of the elements; null: fp32.
   ShardState owned(std::string name, const std::vector<Location>& places, DType UnitTypes::*type);
   const UnitTypes& types() const { return facts_.types(); }
   Stream& stream(StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }

@@ -13,13 +13,6 @@ namespace {
 
 constexpr std::size_t most_moved_at_once = std::size_t{1} << 20;  // elements
 
-std::vector<std::size_t> units_of_parameters(const Layout& layout, std::size_t parameters) {
-  std::vector<std::size_t> unit_of(parameters);
-  for (std::size_t u = 0; u < layout.units().size(); ++u)
-    for (const std::size_t p : layout.units()[u].parameters) unit_of[p] = u;
-  return unit_of;
-}
-
 /// The elements of a parameter in a state with one element for each row or column of the unit's matrices.
 Range factors_of_parameter(const Layout& layout, std::size_t unit, std::size_t parameter, Extent extent) {
   Range range{0, 0};
@@ -38,7 +31,7 @@ HostStates::HostStates(ShardedModel& model)
     : layout_(model.layout()),
       shard_(model.shard()),
       is_first_copy_(model.mesh().replicate().rank() == 0),
-      unit_of_(units_of_parameters(layout_, model.model().parameters().size())) {
+      unit_of_(layout_.units_of_parameters()) {
   const std::vector<ShardState> states = model.executor().states();
   std::size_t count = 0;
   for (const ShardState& state : states)

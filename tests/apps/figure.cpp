@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(mistakes_are_told) {
   CHECK_CONTAINS(refused({"--figure", "timeline", trace, trace}), "is a trace");
   CHECK_CONTAINS(refused({"--figure", "memory", trace}),
                  "(it is JSON); give a file that fsdp-plan [options] --print-config has printed");
-  CHECK_CONTAINS(refused({"--figure", "memory", "none"}), "cannot read --config 'none' (no such file");
+  CHECK_CONTAINS(refused({"--figure", "memory", "none"}), "cannot read 'none' (no such file");
   write_file(folder / "cut", "{\"traceEvents\": [");
   CHECK_CONTAINS(refused({"--figure", "timeline", (folder / "cut").string()}), "make it with fsdp-train --trace");
 }

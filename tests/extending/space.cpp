@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/save_folder.hpp"
 #include "comm/threads/threads.hpp"
+#include "engine/memory.hpp"
 #include "extending/document.hpp"
 #include "extending/small_job.hpp"
 #include "kernels/threads.hpp"
@@ -58,9 +59,11 @@ class FileStorage : public Storage {
   }
   std::FILE* file_;
 };
-const Space in_file = {.name = "file", .on_device = false, .collective = false, .open = [](const Means&, std::size_t bytes) {
-                         return std::unique_ptr<Storage>(new FileStorage(bytes));
-                       }};
+const Space in_file = {.name = "file",
+                       .on_device = false,
+                       .collective = false,
+                       .open = [](const Means&, std::size_t bytes) { return std::unique_ptr<Storage>(new FileStorage(bytes)); },
+                       .in_memory = false};
 
 /// The file of one rank fails when it is read for the reads_left-th time.
 std::atomic<int> reads_left = 0;
@@ -104,6 +107,10 @@ void train(const Part& stage, Communicator& world, Trained& trained) {
   ShardedModel sharded(small_model(), options, world);  // checks the plan
   const std::size_t bytes = sharded.plan().offloaded_bytes();
   expect(stage.space ? bytes > 0 && sharded.plan().bytes_in(*stage.space) == bytes : bytes == 0, "state is in the space");
+  EngineOptions engine;
+  engine.sharding = options;
+  const std::size_t counted = memory_account(engine, sharded, world, *world.split_by_node(), ProgramMemory()).offloaded;
+  expect(counted == (bytes > 0 && stage.space->in_memory ? bytes : 0), "the account of memory leaves out files");
   Executor& executor = sharded.allocate(*device);
   Progress progress;
   if (stage.from.empty()) {

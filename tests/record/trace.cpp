@@ -328,7 +328,13 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_written) {
   }
   CHECK_CONTAINS(no_space, "File too large");
   BOOST_TEST(!std::filesystem::exists(folder / "full.json"));
-  CHECK_CONTAINS(message_of([] { check(TraceOptions{.file = {}, .updates = 7}); }), "--trace-updates changes nothing");
+  CHECK_CONTAINS(message_of([] {
+                   TraceOptions options;
+                   OptionTable table("a-program", "", "");
+                   add_trace_options(table, options);
+                   table.parse(2, std::array{"a-program", "--trace-updates=7"}.data());
+                 }),
+                 "--trace-updates changes nothing");
 }
 
 BOOST_AUTO_TEST_CASE(fake_collectives_send_nothing_of_the_model) {

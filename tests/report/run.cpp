@@ -77,10 +77,7 @@ class Written {
   double time_ = 1'700'000'000, age_ = 4;
 };
 
-std::string page_of(const std::filesystem::path& path) {
-  const FoundRuns found = with_parts(read_named_runs({path}));
-  return make_page(found.runs, found.parts, "0.1.0");
-}
+std::string page_of(const std::filesystem::path& path) { return make_page(with_parts(read_named_runs({path}))); }
 
 /// Fails unless every element of the page is closed in order, and no text of a run has become an element or an attribute.
 void check_page(const std::string& page) {
@@ -269,9 +266,9 @@ BOOST_AUTO_TEST_CASE(several_runs_are_drawn_over_each_other) {
         .train(1, 5)
         .train(2, 4.0 - 0.1 * i);
   }
-  const FoundRuns found = with_parts(read_named_runs(paths));
-  BOOST_TEST(found.runs[3].name == "3/run");  // "run" would be twelve runs
-  const std::string page = make_page(found.runs, found.parts, "0.1.0");
+  const std::vector<Run> runs = with_parts(read_named_runs(paths));
+  BOOST_TEST(runs[3].name == "3/run");  // "run" would be twelve runs
+  const std::string page = make_page(runs);
   check_page(page);
   BOOST_TEST(page.find("What differs between the runs") < page.find("Summary"));
   BOOST_TEST(page.find("<td>--lr</td><td>0.0</td>") != std::string::npos);
@@ -367,9 +364,9 @@ BOOST_AUTO_TEST_CASE(a_folder_shows_its_own_run) {
   Written(path).start(0, {{"trace", "trace.json"}}, saves("a")).train(1, 5);
   for (const char* of : {"a", "b"}) {
     write_file(folder / "trace.json", json{{"traceEvents", {event}}, {"otherData", {{"save_folder", saves(of)}}}}.dump());
-    const FoundRuns found = with_parts(read_named_runs({path}));
-    BOOST_TEST(found.parts.traces[0].has_value() == (of == std::string("a")));
-    BOOST_TEST(found.runs[0].notes.size() == (of == std::string("a") ? 1u : 2u));  // there is no end
+    const std::vector<Run> runs = with_parts(read_named_runs({path}));
+    BOOST_TEST(runs[0].trace.has_value() == (of == std::string("a")));
+    BOOST_TEST(runs[0].notes.size() == (of == std::string("a") ? 1u : 2u));  // there is no end
   }
 }
 

@@ -1,11 +1,10 @@
-#include "plan/build/loads.hpp"
-
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "plan/build/derive.hpp"
 #include "plan/build/unit_placement.hpp"
 #include "plan/kind.hpp"
 

@@ -14,7 +14,6 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "plan/build/derive.hpp"
-#include "plan/build/loads.hpp"
 #include "plan/build/unit_placement.hpp"
 #include "plan/build/update_builder.hpp"
 #include "plan/kind.hpp"
@@ -25,6 +24,21 @@ namespace fsdp {
 namespace {
 
 using enum OperandName;
+
+/// The largest number of partial sums of a unit's gradient that an invariant plan stores at the same time. It adds partial sums
+/// as a binary tree: two adjacent sums are added once both cover the same number of micro-batches. So after micro-batch k (from
+/// 0) there is one partial sum for each 1 in the binary form of k + 1. If `joins_at_once` is true, the gradient of an odd
+/// micro-batch is added to the previous sum during the gradient's reduction. Otherwise the gradient is another partial sum
+/// until it is summed over replicas.
+std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
+  // The largest number of ones in the binary form of a number from 0 to `last`.
+  const auto most_ones = [](std::size_t last) {
+    const auto digits = static_cast<std::size_t>(std::bit_width(last));
+    return std::has_single_bit(last + 1) || last == 0 ? digits : digits - 1;
+  };
+  const std::size_t last = micro_batches - 1;
+  return 1 + (joins_at_once ? most_ones(last / 2) : most_ones(last));
+}
 
 class Builder {
  public:
@@ -60,9 +74,7 @@ class Builder {
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
-    if (decodes())
-      emit(plan_.decoding, decoding_visits(), &kinds::read_rows,
-           {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}});
+    if (decodes()) emit(plan_.decoding, decoding_visits(), kinds::read_rows);
     updates_.append_publish();
     add_loads(plan_);
     for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
@@ -94,19 +106,13 @@ class Builder {
   };
 
   void find_uses() {
-    std::vector<std::vector<int>> stages_of(static_cast<std::size_t>(units_.count()));
-    std::vector<int> unit_of_parameter;
-    for (int u = 0; u < units_.count(); ++u)
-      for (const std::size_t p : units_.unit(u).parameters) {
-        if (p >= unit_of_parameter.size()) unit_of_parameter.resize(p + 1, -1);
-        unit_of_parameter[p] = u;
-      }
+    const std::vector<std::size_t> unit_of_parameter = units_.layout().units_of_parameters();
     units_of_stage_.resize(sizes_.stages.size());
     first_stage_.assign(static_cast<std::size_t>(units_.count()), head_stage());
     last_stage_.assign(static_cast<std::size_t>(units_.count()), 0);
     for (int s = 0; s <= head_stage(); ++s) {
       std::set<int> here;
-      for (const std::size_t p : at(sizes_.stages, s)) here.insert(unit_of_parameter.at(p));
+      for (const std::size_t p : at(sizes_.stages, s)) here.insert(static_cast<int>(unit_of_parameter.at(p)));
       for (const int u : here) {
         at(first_stage_, u) = std::min(at(first_stage_, u), s);
         at(last_stage_, u) = std::max(at(last_stage_, u), s);
@@ -436,14 +442,29 @@ class Builder {
     bool reads_parameters = true;
   };
 
-  /// Returns a visit without the operands that the plan has no buffer for.
-  Visit visit(const Kind& kind, int stage, Pass pass, std::vector<Operand> operands) const {
-    std::erase_if(operands, [](const Operand& operand) { return operand.place.buffer < 0; });
+  /// Returns the operands of a kind, in its order: those in `own` and, if they are not in it, those whose buffer all operations
+  /// share. Leaves out operands without a buffer (-1).
+  std::vector<Operand> operands_of(const Kind& kind, std::vector<Operand> own) const {
+    static constexpr std::pair<OperandName, BufferId Plan::*> shared[] = {
+        {tokens, &Plan::tokens},   {step, &Plan::step},           {losses, &Plan::losses}, {logits, &Plan::logits},
+        {report, &Plan::report},   {inputs, &Plan::inputs},       {rows, &Plan::rows},     {targets, &Plan::targets},
+        {scratch, &Plan::scratch}, {positions, &Plan::positions}, {cheap, &Plan::cheap},   {sums, &Plan::sums}};
+    own.insert(own.end(), {{dx, dx_}, {tables, sizes_.tables > 0 ? plan_.tables : -1}});
+    for (const auto& [name, buffer] : shared) own.push_back({name, plan_.*buffer});
+    std::vector<Operand> operands;
+    for (const OperandSpec& spec : kind.operands) {
+      const auto found = std::find_if(own.begin(), own.end(), [&](const Operand& one) { return one.name == spec.name; });
+      if (found != own.end() && found->place.buffer >= 0) operands.push_back(*found);
+    }
+    return operands;
+  }
+
+  Visit visit(const Kind& kind, int stage, Pass pass, std::vector<Operand> own) const {
     return {.op = {.kind = &kind,
                    .stream = StreamId::compute,
                    .stage = stage,
                    .block = stage == head_stage() ? -1 : stage - 1,
-                   .operands = std::move(operands)},
+                   .operands = operands_of(kind, std::move(own))},
             .pass = pass};
   }
 
@@ -452,53 +473,31 @@ class Builder {
   bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
   bool clears(int u) const { return adds() && units_.gradient_in_slot(u); }
 
-  /// The place of the tables; -1 if the model has none.
-  BufferId used_tables() const { return sizes_.tables > 0 ? plan_.tables : -1; }
-
   Visit embedding_forward(BufferId to) const {
-    return visit(kinds::embedding_forward, 0, Pass::forward,
-                 {{inputs, plan_.inputs},
-                  {positions, plan_.positions},
-                  {tables, used_tables()},
-                  {x_out, to},
-                  {scratch, sizes_.first_uses_scratch ? plan_.scratch : -1}});
+    std::vector<Operand> own = {{x_out, to}};
+    if (!sizes_.first_uses_scratch) own.push_back({scratch, -1});
+    return visit(kinds::embedding_forward, 0, Pass::forward, std::move(own));
   }
 
   Visit block_forward(int b, BufferId from, BufferId to, BufferId saves) const {
     return visit(kinds::block_forward, b + 1, Pass::forward,
-                 {{OperandName::x, from},
-                  {positions, plan_.positions},
-                  {tables, used_tables()},
-                  {x_out, to},
-                  {OperandName::saved, saves},
-                  {scratch, plan_.scratch},
-                  {cheap, plan_.cheap}});
+                 {{OperandName::x, from}, {x_out, to}, {OperandName::saved, saves}});
   }
 
   std::vector<Visit> update_visits() const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
-    visits.push_back(visit(
-        kinds::head, head_stage(), Pass::backward,
-        {{OperandName::x, x(blocks_)}, {targets, plan_.targets}, {dx, dx_}, {scratch, plan_.scratch}, {sums, plan_.sums}}));
+    visits.push_back(visit(kinds::head, head_stage(), Pass::backward, {{OperandName::x, x(blocks_)}}));
     for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
       if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
         visits.push_back(
-            visit(kinds::recompute_cheap, b + 1, Pass::again,
-                  {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}, {cheap, plan_.cheap}, {scratch, plan_.scratch}}));
+            visit(kinds::recompute_cheap, b + 1, Pass::again, {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}}));
       visits.push_back(visit(kinds::block_backward, b + 1, Pass::backward,
-                             {{OperandName::x, x_in_backward(b)},
-                              {positions, plan_.positions},
-                              {tables, used_tables()},
-                              {dx, dx_},
-                              {OperandName::saved, saved(b)},
-                              {scratch, plan_.scratch},
-                              {cheap, plan_.cheap}}));
+                             {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}}));
     }
     if (lowest_trained_ > 0) return visits;
-    visits.push_back(visit(kinds::embedding_backward, 0, Pass::backward,
-                           {{inputs, plan_.inputs}, {positions, plan_.positions}, {dx, dx_}, {scratch, plan_.scratch}}));
+    visits.push_back(visit(kinds::embedding_backward, 0, Pass::backward, {}));
     visits.back().reads_parameters = sizes_.first_backward_reads;
     return visits;
   }
@@ -506,48 +505,29 @@ class Builder {
   /// Adds the recomputation of a segment's forward passes. The last output is not needed.
   void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
     for (int b = first; b <= last; ++b)
-      visits.push_back(visit(kinds::recompute, b + 1, Pass::again,
-                             {{OperandName::x, x_in_backward(b)},
-                              {positions, plan_.positions},
-                              {tables, used_tables()},
-                              {OperandName::saved, saved(b)},
-                              {scratch, plan_.scratch},
-                              {x_out, b < last ? x_in_backward(b + 1) : -1}}));
+      visits.push_back(visit(
+          kinds::recompute, b + 1, Pass::again,
+          {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}, {x_out, b < last ? x_in_backward(b + 1) : -1}}));
   }
 
   std::vector<Visit> evaluation_visits() const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b % 2), x((b + 1) % 2), saved_.front()));
-    visits.push_back(visit(kinds::head_loss, head_stage(), Pass::forward,
-                           {{OperandName::x, x(blocks_ % 2)},
-                            {targets, plan_.targets},
-                            {scratch, plan_.scratch},
-                            {sums, plan_.sums},
-                            {losses, plan_.losses},
-                            {report, plan_.report}}));
+    visits.push_back(visit(kinds::head_loss, head_stage(), Pass::forward, {{OperandName::x, x(blocks_ % 2)}}));
     return visits;
   }
 
   bool decodes() const { return options_.cache.positions > 0; }
 
   std::vector<Visit> decoding_visits() const {
-    std::vector<Visit> visits = {
-        visit(kinds::embedding_decode, 0, Pass::forward,
-              {{step, plan_.step}, {inputs, plan_.inputs}, {rows, plan_.rows}, {tables, used_tables()}, {x_out, x(0)}})};
+    std::vector<Visit> visits = {visit(kinds::embedding_decode, 0, Pass::forward, {{x_out, x(0)}})};
     for (int b = 0; b < blocks_; ++b)
       visits.push_back(visit(kinds::block_decode, b + 1, Pass::forward,
-                             {{step, plan_.step},
-                              {OperandName::x, x(b % 2)},
-                              {rows, plan_.rows},
-                              {tables, used_tables()},
+                             {{OperandName::x, x(b % 2)},
                               {cache, at(plan_.caches, b)},
                               {x_out, x((b + 1) % 2)},
-                              {OperandName::saved, saved_.front()},
-                              {scratch, plan_.scratch},
-                              {cheap, plan_.cheap}}));
-    visits.push_back(
-        visit(kinds::head_logits, head_stage(), Pass::forward,
-              {{step, plan_.step}, {OperandName::x, x(blocks_ % 2)}, {scratch, plan_.scratch}, {logits, plan_.logits}}));
+                              {OperandName::saved, saved_.front()}}));
+    visits.push_back(visit(kinds::head_logits, head_stage(), Pass::forward, {{OperandName::x, x(blocks_ % 2)}}));
     return visits;
   }
 
@@ -556,15 +536,11 @@ class Builder {
     return list.emplace_back(std::move(op));
   }
 
-  void emit(List& list, const std::vector<Visit>& visits) {
-    std::vector<Operand> operands = {{tokens, plan_.tokens}, {inputs, plan_.inputs}, {targets, plan_.targets}};
-    if (plan_.positions >= 0) operands.push_back({positions, plan_.positions});
-    if (micro_batch_ == 0) operands.push_back({sums, plan_.sums});  // in the first micro-batch sums are set to zero
-    emit(list, visits, &kinds::read_batch, std::move(operands));
-  }
-
-  void emit(List& list, const std::vector<Visit>& visits, const Kind* reading, std::vector<Operand> operands) {
-    emit(list, {.kind = reading, .stream = StreamId::compute, .operands = std::move(operands)});
+  /// Appends the visits, after an operation that reads their batch or step.
+  void emit(List& list, const std::vector<Visit>& visits, const Kind& reading = kinds::read_batch) {
+    std::vector<Operand> own;
+    if (micro_batch_ > 0) own = {{sums, -1}};  // in the first micro-batch sums are set to zero
+    emit(list, {.kind = &reading, .stream = StreamId::compute, .operands = operands_of(reading, std::move(own))});
     for (std::size_t v = 0; v < visits.size(); ++v) {
       const Visit& visit = visits[v];
       if (visit.reads_parameters)

@@ -1,7 +1,5 @@
 #include "plan/check/checked_list.hpp"
 
-#include <map>
-
 #include "base/error.hpp"
 #include "base/format.hpp"
 
@@ -10,9 +8,7 @@ namespace fsdp {
 CheckedList::CheckedList(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
                          std::size_t micro_batches, const std::vector<Operation>& list)
     : plan_(plan), layout_(layout), placement_(placement), sizes_(sizes), micro_batches_(micro_batches), list_(list) {
-  std::map<std::size_t, std::size_t> unit_of;
-  for (std::size_t u = 0; u < layout.units().size(); ++u)
-    for (const std::size_t p : layout.units()[u].parameters) unit_of[p] = u;
+  const std::vector<std::size_t> unit_of = layout.units_of_parameters();
   for (const auto& stage : sizes.stages) {
     std::set<std::size_t> units;
     for (const std::size_t p : stage) units.insert(unit_of.at(p));

@@ -1,5 +1,3 @@
-#include "plan/check/contents.hpp"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -16,16 +14,12 @@ using enum OperandName;
 
 class Contents : private CheckedList {
  public:
-  Contents(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
-           std::size_t micro_batches, const std::vector<Operation>& list)
-      : CheckedList(plan, layout, placement, sizes, micro_batches, list),
-        pieces_(plan.buffers.size()),
-        lost_(plan.buffers.size(), false),
-        unloaded_(plan.buffers.size()) {
-    if (&list != &plan.publish) return;
-    for (std::size_t u = 0; u < layout.units().size(); ++u) {
-      if (plan.master[u].buffer != plan.parameters[u].buffer) unrounded_.insert(u);
-      if (plan.parameters[u].per_shard != 0) unpublished_.insert(u);
+  explicit Contents(const CheckedList& list)
+      : CheckedList(list), pieces_(plan_.buffers.size()), lost_(plan_.buffers.size(), false), unloaded_(plan_.buffers.size()) {
+    if (&list_ != &plan_.publish) return;
+    for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+      if (plan_.master[u].buffer != plan_.parameters[u].buffer) unrounded_.insert(u);
+      if (plan_.parameters[u].per_shard != 0) unpublished_.insert(u);
     }
   }
 
@@ -262,9 +256,6 @@ class Contents : private CheckedList {
 
 }  // namespace
 
-void check_contents(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
-                    std::size_t micro_batches, const std::vector<Operation>& list) {
-  Contents(plan, layout, placement, sizes, micro_batches, list).check();
-}
+void check_contents(const CheckedList& list) { Contents(list).check(); }
 
 }  // namespace fsdp

@@ -133,11 +133,9 @@ void GradientStates::add_to_tree(const Operation& op, std::size_t u, const Locat
 
 // --- State in 16 bits ---
 
-void GradientStates::keep_whole_gradient(const Operation& op) { keep(op, true); }
-void GradientStates::keep_gradient(const Operation& op) { keep(op, false); }
-
-void GradientStates::keep(const Operation& op, bool is_whole) {
+void GradientStates::keep_gradient(const Operation& op) {
   UnitGradient& unit = unit_of(op);
+  const bool is_whole = op.find(whole_gradient) != nullptr;
   std::set<Contribution>& wide = is_whole ? unit.whole : unit.shard;
   std::set<Contribution>& kept = is_whole ? unit.kept_whole : unit.kept_shard;
   if (wide.empty()) fail("rounds a gradient that does not exist");

@@ -13,9 +13,8 @@ namespace fsdp {
 
 class GradientStates : private CheckedList {
  public:
-  GradientStates(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
-                 std::size_t micro_batches)
-      : CheckedList(plan, layout, placement, sizes, micro_batches, plan.update), units_(layout.units().size()) {}
+  /// `update` is the list Plan::update.
+  explicit GradientStates(const CheckedList& update) : CheckedList(update), units_(layout_.units().size()) {}
 
   /// Throws InternalError at the first operation of the update that breaks a rule.
   void check();
@@ -27,7 +26,6 @@ class GradientStates : private CheckedList {
   void all_reduce(const Operation& op);
   void sum_in_tree(const Operation& op);
   /// These operations round fp32 values to the 16-bit state that is kept, and set the fp32 values to the rounded ones.
-  void keep_whole_gradient(const Operation& op);
   void keep_gradient(const Operation& op);
   void keep_master(const Operation& op);
   void upcast_gradient(const Operation& op);
@@ -97,7 +95,6 @@ class GradientStates : private CheckedList {
   /// The index of `place` among the places of the unit's partial sums; -1 if it is none of them.
   int sum_at(std::size_t u, const Location& place) const;
   void contribute_to(const Operation& op, std::size_t u);
-  void keep(const Operation& op, bool whole);
   Sum take_micro_batch(const Operation& op, std::size_t u, bool is_reduced);
   void add_to_tree(const Operation& op, std::size_t u, const Location& to, const Sum& sum);
   void advance(const Operation& op, Matrices from, Matrices to, const char* why);

@@ -8,7 +8,6 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "plan/check/contents.hpp"
 #include "plan/check/gradient_states.hpp"
 
 namespace fsdp {
@@ -18,7 +17,7 @@ namespace {
 /// Checks operands, order and memory.
 class ListChecker : private CheckedList {
  public:
-  using CheckedList::CheckedList;
+  explicit ListChecker(const CheckedList& list) : CheckedList(list) {}
 
   void check_operands() const {
     check_tables();
@@ -221,10 +220,11 @@ void check_plan(const Plan& plan, const Layout& layout, const Placement& placeme
                 std::size_t micro_batches) {
   for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
     if (list->empty()) continue;
-    const ListChecker checker(plan, layout, placement, sizes, micro_batches, *list);
+    const CheckedList checked(plan, layout, placement, sizes, micro_batches, *list);
+    const ListChecker checker(checked);
     checker.check_operands();
-    if (list == &plan.update) GradientStates(plan, layout, placement, sizes, micro_batches).check();
-    check_contents(plan, layout, placement, sizes, micro_batches, *list);
+    if (list == &plan.update) GradientStates(checked).check();
+    check_contents(checked);
     checker.check_order_and_memory();
   }
 }

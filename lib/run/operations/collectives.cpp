@@ -56,7 +56,7 @@ constexpr Kind row(std::string_view name, Subject subject, std::span<const Opera
           .subject = subject,
           .operands = operands,
           .run = run,
-          .cost = no_cost,
+          .cost = nullptr,
           .amount = amount,
           .follow = follow,
           .drawing = Drawing::as_transfer,
@@ -128,7 +128,7 @@ constinit const Kind release = {.name = "release",
                                 .subject = Subject::unit,
                                 .operands = of_release,
                                 .run = [](const Running&) {},
-                                .cost = no_cost};
+                                .cost = nullptr};
 
 }  // namespace kinds
 

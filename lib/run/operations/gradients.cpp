@@ -81,7 +81,7 @@ constinit const Kind gradient_norm = {.name = "gradient norm",
                                                                     .most_norm = r.scalars.most_norm});
                                             r.stream.copy(r.at(report), all, sizeof(UpdateSums));
                                           },
-                                      .cost = no_cost,
+                                      .cost = nullptr,
                                       .follow = protocol<&GradientStates::know_norm>,
                                       .drawing = Drawing::as_forward,
                                       .letter = 'N'};

@@ -69,11 +69,14 @@ Place saved(const Query& q) {
   const auto b = static_cast<std::size_t>(q.op.block);
   return anywhere(q.plan.cheap >= 0 ? q.sizes.kept[b] : q.sizes.saved[b], BufferRole::activations);
 }
+Place words_of_round(const Query& q, int round) {
+  const Range range = q.layout.statistics(u_of(q), round);
+  return Home{{q.plan.statistics[static_cast<std::size_t>(round)], range.begin * sizeof(std::int64_t)},
+              range.size() * sizeof(std::int64_t)};
+}
 Place words(const Query& q, int rounds) {
   const int round = static_cast<int>(q.index);
-  if (round >= rounds) return {};
-  const Range range = q.layout.statistics(u_of(q), round);
-  return Home{{q.plan.statistics[q.index], range.begin * sizeof(std::int64_t)}, range.size() * sizeof(std::int64_t)};
+  return round < rounds ? words_of_round(q, round) : Place();
 }
 Place states(const Query& q) {
   const auto& of_unit = q.plan.optimizer_state[u_of(q)];
@@ -171,12 +174,7 @@ constexpr OperandInfo rows_of_names[] = {
     {words, "the statistics", [](const Query& q) { return home::words(q, q.unit().rule->statistics.rounds); }, nullptr, nullptr,
      true},
     {words_before, "the statistics", [](const Query& q) { return home::words(q, q.op.round); }, nullptr, nullptr, true},
-    {words_out, "its statistics",
-     [](const Query& q) {
-       const Range range = q.layout.statistics(u_of(q), q.op.round);
-       return Place(Home{{q.plan.statistics[static_cast<std::size_t>(q.op.round)], range.begin * sizeof(std::int64_t)},
-                         range.size() * sizeof(std::int64_t)});
-     }},
+    {words_out, "its statistics", [](const Query& q) { return home::words_of_round(q, q.op.round); }},
     {all_words, "the statistics of its round",
      [](const Query& q) { return buffer(q, q.plan.statistics.at(static_cast<std::size_t>(q.op.round))); }},
     {direction, "the directions", [](const Query& q) { return anywhere(shard_bytes(q, DType::f32), BufferRole::scratch); },

@@ -71,8 +71,8 @@ void work_on_matrices(const Running& r) {
   }
 }
 
-/// The memory traffic of an update of this rank's part, including its statistics, directions and sums over whole tensors. If
-/// parameters are gathered in another type than the master's, it includes writing them.
+/// The memory traffic of an update of this rank's part, including sums over whole tensors. If parameters are gathered in
+/// another type than the master's, it includes writing them.
 Cost update_cost(const Operation& op, const Costing& costing) {
   const auto u = static_cast<std::size_t>(op.unit);
   const UnitTypes& types = costing.layout.units()[u].types;
@@ -104,7 +104,7 @@ constinit const Kind statistics = {
     .subject = Subject::unit,
     .operands = statistics_operands,
     .run = count_statistics,
-    .cost = no_cost,
+    .cost = nullptr,  // included in update_cost()
     .amount = [](const Query& q) -> Amount {
       return {.count = q.layout.statistics(static_cast<std::size_t>(q.op.unit), q.op.round).size()};
     },
@@ -118,7 +118,7 @@ constinit const Kind directions = {
     .subject = Subject::unit,
     .operands = directions_operands,
     .run = [](const Running& r) { r.unit().rule->whole.prepare(r.stream, memory_of(r), r.rank.optimizer, step_of(r)); },
-    .cost = no_cost,
+    .cost = nullptr,  // included in update_cost()
     .follow = protocol<&GradientStates::make_directions>,
     .drawing = Drawing::briefly,
     .letter = 'D'};

@@ -98,7 +98,7 @@ constinit const Kind upcast_master = row(
 
 constinit const Kind round_whole_gradient =
     row("round whole gradient at random", of_round_whole_gradient, round_whole, rounding_cost, of_kept_whole_gradient,
-        protocol<&GradientStates::keep_whole_gradient>);
+        protocol<&GradientStates::keep_gradient>);
 
 constinit const Kind round_gradient = row(
     "round gradient at random", of_round_gradient,

@@ -1,4 +1,6 @@
-// The operations that run stages of the model, and their operands.
+// The operations that run stages of the model, and their operands: those of micro-batches, then those of a decoding step, which
+// is the forward pass of new tokens of some sequences, with key-value caches. A rank without new tokens only takes part in the
+// gathers.
 #include "kernels/update_sums.hpp"
 #include "nn/work.hpp"
 #include "plan/check/gradient_states.hpp"
@@ -91,6 +93,56 @@ void head_and_loss_forward(const Running& r) {
   r.stream.copy(r.at(report), all, sizeof(UpdateSums));
 }
 
+constexpr OperandSpec of_read_rows[] = {{step, reads}, {inputs, overwrites}, {rows, overwrites}};
+constexpr OperandSpec of_embedding_decode[] = {{step, reads},   {inputs, reads},     {rows, reads},
+                                               {tables, reads}, {x_out, overwrites}, {weights, reads}};
+constexpr OperandSpec of_block_decode[] = {{step, reads},     {x, reads},          {rows, reads},     {tables, reads},
+                                           {cache, changes},  {x_out, overwrites}, {saved, clobbers}, {scratch, clobbers},
+                                           {cheap, clobbers}, {weights, reads}};
+constexpr OperandSpec of_head_logits[] = {
+    {step, reads}, {x, reads}, {scratch, clobbers}, {logits, overwrites}, {weights, reads}};
+
+/// The rows of a step are one sequence for the stages; rows_of() has their places.
+StageContext decoding_context_of(const Running& r) {
+  StageContext context = context_of(r);
+  context.shape = {1, r.step.tokens.size()};
+  return context;
+}
+
+DecodedRows rows_of(const Running& r) {
+  const auto* const there = r.at<const std::int32_t>(rows);
+  return {r.step.sequences, r.step.positions, there, there + r.step.tokens.size()};
+}
+
+/// Runs `work` if the rank has new tokens.
+template <void (*work)(const Running&)>
+void with_rows(const Running& r) {
+  if (!r.step.tokens.empty()) work(r);
+}
+
+void read_step(const Running& r) {
+  const std::size_t R = r.step.tokens.size();
+  r.stream.copy(r.at(inputs), r.step.tokens.data(), R * sizeof(std::int32_t));
+  r.stream.copy(r.at(rows), r.step.sequences.data(), R * sizeof(std::int32_t));
+  r.stream.copy(r.at<std::int32_t>(rows) + R, r.step.positions.data(), R * sizeof(std::int32_t));
+}
+
+void decode_embedding(const Running& r) {
+  r.rank.model.decoding->embedding_decode(decoding_context_of(r), r.at<const std::int32_t>(inputs), rows_of(r), r.at(x_out));
+}
+
+void decode_block(const Running& r) {
+  const auto block = static_cast<std::size_t>(r.op.block);
+  DecodedRows of_step = rows_of(r);
+  if (block + 1 == r.rank.model.blocks.size()) of_step.wanted = r.step.wanted;
+  r.rank.model.decoding->block_decode(decoding_context_of(r), block, of_step, r.at(x), r.at(x_out), r.at<float>(saved),
+                                      r.rank.plan.cache, r.at(cache));
+}
+
+void make_logits(const Running& r) {
+  r.rank.model.decoding->head_logits(decoding_context_of(r), r.at(x), r.step.wanted, r.at<float>(logits));
+}
+
 using CostOf = Cost(const Operation&, const Costing&);
 
 template <Cost (StageWork::*work)() const>
@@ -127,7 +179,7 @@ constexpr Kind contributing(Kind kind) {
 namespace kinds {
 
 constinit const Kind read_batch =
-    row("read batch", UpdatePart::other, Subject::nothing, of_read_batch, run_read_batch, no_cost, ' ');
+    row("read batch", UpdatePart::other, Subject::nothing, of_read_batch, run_read_batch, nullptr, ' ');
 constinit const Kind embedding_forward =
     row("forward embedding", UpdatePart::forward, Subject::first_stage, of_embedding_forward, forward_embedding,
         cost_of<&StageWork::embedding_forward>, 'E');
@@ -147,6 +199,16 @@ constinit const Kind block_backward =
 constinit const Kind embedding_backward =
     contributing(row("backward embedding", UpdatePart::backward, Subject::first_stage, of_embedding_backward,
                      backward_embedding, cost_of<&StageWork::embedding_backward>, 'E'));
+
+// The cost of decoding is not predicted.
+constinit const Kind read_rows =
+    row("read rows", UpdatePart::other, Subject::nothing, of_read_rows, with_rows<read_step>, nullptr, ' ');
+constinit const Kind embedding_decode = row("decode embedding", UpdatePart::forward, Subject::first_stage, of_embedding_decode,
+                                            with_rows<decode_embedding>, nullptr, 'E');
+constinit const Kind block_decode =
+    row("decode", UpdatePart::forward, Subject::block, of_block_decode, with_rows<decode_block>, nullptr, 'F');
+constinit const Kind head_logits =
+    row("logits", UpdatePart::forward, Subject::head, of_head_logits, with_rows<make_logits>, nullptr, 'H');
 
 }  // namespace kinds
 

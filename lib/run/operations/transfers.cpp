@@ -22,7 +22,7 @@ constexpr Kind row(std::string_view name, std::span<const OperandSpec> operands,
           .subject = Subject::owner,
           .operands = operands,
           .run = run,
-          .cost = no_cost,
+          .cost = nullptr,
           .amount = of_buffer,
           .drawing = Drawing::as_transfer,
           .letter = letter};
