@@ -57,7 +57,8 @@ void require_unchanged(bool same, const fs::path& path) {
 }
 
 const fs::path& with_bytes(const fs::path& path, std::uint64_t bytes) {
-  require_unchanged(size_of_file(path).value_or(0) >= bytes, path);
+  const auto there = size_of_file(path);
+  require_unchanged(there && *there >= bytes, path);
   return path;
 }
 

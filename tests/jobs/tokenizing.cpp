@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
   check(command, "its notes are damaged");
   kill_one();
   fs::resize_file(folder / "t.bin.fsdp-tmp-1", 2000);
-  check(command, "the temporary files of 't.bin' have changed since they were written");
+  check(command, "the temporary file t.bin.fsdp-tmp-1 has changed since it was written");
   kill_one();
   write_file(folder / "t.json", read_file(folder / "t.json") + " ");
   check(command, "it had another tokenizer");
