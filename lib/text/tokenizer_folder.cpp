@@ -348,7 +348,9 @@ class Description {
     read_added(is_json);
     add_tokens();
     set_texts_ends(is_json);
-    made_.splits_special = part_flag(folder_.config, "split_special_tokens", false);
+    // In texts for a model of SentencePiece with a name of its own, special tokens are text, as for its library.
+    const bool is_of_library = !is_json && !is_vocabulary_name(file_.filename());
+    made_.splits_special = part_flag(folder_.config, "split_special_tokens", is_of_library);
     warn_of_keys();
     return std::move(made_);
   }
