@@ -34,9 +34,10 @@ std::size_t DoctorJob::ranks_of(std::size_t node_index) const {
   return static_cast<std::size_t>(std::count(node_of.begin(), node_of.end(), static_cast<int>(node_index)));
 }
 
-std::vector<double> sums_of_nodes(const DoctorJob& job, const std::vector<double>& by_rank) {
-  std::vector<double> sums(job.nodes.size());
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) sums[static_cast<std::size_t>(job.node_of[rank])] += by_rank[rank];
+std::vector<double> DoctorJob::sums_of_nodes(double mine) const {
+  const std::vector<double> by_rank = world->gather(mine);
+  std::vector<double> sums(nodes.size());
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) sums[static_cast<std::size_t>(node_of[rank])] += by_rank[rank];
   return sums;
 }
 
