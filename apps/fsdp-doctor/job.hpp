@@ -45,6 +45,7 @@ struct DoctorJob {
   std::unique_ptr<Communicator> node;   // the ranks of this node
   std::vector<std::string> nodes;       // the names of the nodes, ordered by their lowest ranks
   std::vector<int> leaders;             // the lowest rank of each node
+  std::vector<std::size_t> ranks_of;    // the number of ranks of each node
   std::vector<int> node_of;             // the node of each rank, as an index in `nodes`
   std::unique_ptr<Device> device;       // the device of the job; the CPU until a check has found a GPU
   std::unique_ptr<ProbeFolder> probe;   // set on all ranks by check_save_folder(); null if the folder cannot be used
@@ -53,7 +54,6 @@ struct DoctorJob {
 
   bool is_leader() const { return node->rank() == 0; }
   std::size_t my_node() const { return static_cast<std::size_t>(node_of[static_cast<std::size_t>(world->rank())]); }
-  std::size_t ranks_of(std::size_t node_index) const;
   /// Returns the values of the lowest rank of each node, ordered by node. Collective.
   template <class T>
   auto of_nodes(const T& mine) const {

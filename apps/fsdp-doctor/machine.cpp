@@ -257,7 +257,7 @@ std::optional<Finding> check_threads(DoctorJob& job) {
   std::vector<NodeThreads> nodes;
   for (std::size_t i = 0; i < job.nodes.size(); ++i) {
     const auto n = [&](const std::vector<double>& values) { return static_cast<std::size_t>(values[i]); };
-    nodes.push_back({job.nodes[i], job.ranks_of(i), n(threads), n(bounds), n(processors), n(bound_cores), n(cores), n(asked)});
+    nodes.push_back({job.nodes[i], job.ranks_of[i], n(threads), n(bounds), n(processors), n(bound_cores), n(cores), n(asked)});
   }
   return judge_threads(nodes, on_gpu);
 }
@@ -274,9 +274,7 @@ std::optional<Finding> check_shared_memory(DoctorJob& job) {
   struct statvfs info {};
   const double mine =
       statvfs("/dev/shm", &info) == 0 ? static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) : -1;
-  std::vector<std::size_t> ranks;
-  for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
-  return judge_shared_memory(job.nodes, job.of_nodes(mine), ranks, !is_host(job.device->kind()));
+  return judge_shared_memory(job.nodes, job.of_nodes(mine), job.ranks_of, !is_host(job.device->kind()));
 }
 
 std::optional<Finding> check_clocks(DoctorJob& job) {

@@ -133,9 +133,7 @@ std::optional<Finding> check_mpi(DoctorJob& job) {
   std::optional<std::string> mpirun;
   if (job.start.launcher.empty())
     if (const auto answer = ask_program({"mpirun", "--version"}, patience_s)) mpirun = answer->text;
-  std::vector<std::size_t> ranks;
-  for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
-  return judge_mpi(job.start, job.nodes, ranks, mpirun);
+  return judge_mpi(job.start, job.nodes, job.ranks_of, mpirun);
 }
 
 std::optional<Finding> check_slurm(DoctorJob& job) {

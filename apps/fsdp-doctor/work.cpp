@@ -199,7 +199,7 @@ std::optional<Finding> check_network(DoctorJob& job) {
   if (n == 1) return std::nullopt;
   const double sent_before = bytes_sent_by_kernel();
   // In an exchange each node sends 8 MiB, by all its ranks.
-  const std::size_t bytes = (std::size_t{8} << 20) / job.world->max(job.ranks_of(me)) / sizeof(float) * sizeof(float);
+  const std::size_t bytes = (std::size_t{8} << 20) / job.world->max(job.ranks_of[me]) / sizeof(float) * sizeof(float);
   const auto stream = make_host_stream();
   const Buffer mine = allocate_host(bytes), both = allocate_host(2 * bytes);
   std::vector<NodeLink> links(n);
